@@ -1,0 +1,146 @@
+"""The nouns of a debate: questions, asks, replies, turns and transcripts.
+
+Agents and rounds count from 0. A turn is one agent speaking in one round.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypedDict
+
+Role = Literal["system", "user", "assistant"]
+Schedule = Literal["parallel", "sequential"]
+Finish = Literal["end", "stop", "length", "context_overflow"]
+"""Why a reply ended: end token, stop string, token limit, or a prompt above the context window."""
+
+
+class Message(TypedDict):
+    """One chat message."""
+
+    role: Role
+    content: str
+
+
+class TurnKey(NamedTuple):
+    """Which turn: the agent and the round, both from 0."""
+
+    agent: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is debated.
+
+    `meta` may hold `kind` (math, choice, yes_no, number, text), `choices` and `passage`;
+    further keys are kept as they are.
+    """
+
+    id: str
+    text: str
+    answer: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What an engine sampled for one ask.
+
+    `token_ids` are the sampled ids, end or stop tokens included; they and not `text` are the
+    training truth. `logps[k]` is the natural log-probability of `token_ids[k]` under the
+    distribution really sampled from, that is after the temperature.
+    """
+
+    text: str
+    finish: Finish = "stop"
+    prompt_ids: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    logps: tuple[float, ...] = ()
+    temperature: float = 1.0
+    weight_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request of a form: let this agent speak now.
+
+    `messages` is the whole conversation so far. When `previous` is set, `messages` begins with
+    the conversation that led to `previous`, then its text as an assistant message, then news: a
+    renderer may extend `previous.prompt_ids + previous.token_ids` instead of rendering afresh.
+    `seed` makes the sampling of this turn repeatable.
+    """
+
+    question: Question
+    agent: int
+    round: int
+    messages: tuple[Message, ...]
+    shown: tuple[TurnKey, ...] = ()
+    temperature: float = 1.0
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    seed: int = 0
+    previous: Reply | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One recorded turn.
+
+    `shown` lists the other agents' turns that the author was given. `failure` names why the
+    turn failed (None when a solution can be read). `reply` holds the tokens while a debate is
+    fresh; it is not written to files.
+    """
+
+    agent: int
+    round: int
+    text: str
+    shown: tuple[TurnKey, ...] = ()
+    prompt: tuple[Message, ...] | None = None
+    failure: str | None = None
+    reply: Reply | None = field(default=None, compare=False, repr=False)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> TurnKey:
+        """The (agent, round) of this turn."""
+        return TurnKey(self.agent, self.round)
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """The rules a debate was held under."""
+
+    num_agents: int
+    max_rounds: int = 1
+    schedule: Schedule = "parallel"
+    contract: str = "three_section"
+    topology: str = "all"
+    history_rounds: int = -1
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A finished debate."""
+
+    id: str
+    question: Question
+    protocol: Protocol
+    turns: tuple[Turn, ...]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A pause of a form in which the recipe's `select` decides whether the debate goes on."""
+
+    turns: tuple[Turn, ...]
+    question: Question
+    name: str = "gate"
+
+
+GateDecision = Literal["keep", "drop", "go_on"]
+Yielded = Sequence[Ask] | Gate
+Sent = Sequence[Reply] | GateDecision
+DebateRun = Generator[Yielded, Sent, Transcript]
+"""A running form: yields the asks of all agents that speak now, is sent their replies in order."""

@@ -1,0 +1,50 @@
+"""What a reward hands to a trainer: numbers for turns, sections or lines, in named streams."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from debate_protocol.types import Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """One value of one turn in one stream.
+
+    `value` None means no signal. `span` is None for the turn's value of the whole stream, or the
+    character range of the turn's text (a comparison line, a part of an evaluation) whose tokens
+    take this value instead. `penalty` marks a value given for a failure or a missing part.
+    `expected` says that a turn of this kind normally has a value in this stream; together with
+    `penalty` it decides who joins the baseline. `component` and `weight` tell the parts of a
+    mixed reward, which are centred apart and then summed.
+    """
+
+    agent: int
+    round: int
+    stream: str
+    value: float | None
+    span: tuple[int, int] | None = None
+    penalty: bool = False
+    expected: bool = True
+    component: str = ""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """All credits of one debate, a return per agent (None: no signal), and its metrics.
+
+    `metrics` holds sums and counts that average over debates; it never steers training.
+    """
+
+    credits: tuple[Credit, ...]
+    agents: tuple[float | None, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Reward(Protocol):
+    """Scores a batch of debates; a batch, because some values compare across questions."""
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        ...
