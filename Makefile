@@ -1,0 +1,87 @@
+# `make quickstart` and `make test` do all set-up themselves. They need make and Python 3.11+;
+# uv is fetched into .uv/ when it is not on PATH. `make help` lists the targets.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test lint types format clean
+
+# Name one to override the search: make setup PYTHON=/path/to/python3.12
+PYTHON ?=
+PYTEST_ARGS ?=
+RECIPE_ARGS ?=
+
+BIN := .venv/bin
+STAMP := .venv/.set-up
+export UV := $(or $(shell uv --version >/dev/null 2>&1 && command -v uv),$(CURDIR)/.uv/bin/uv)
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
+unexport VIRTUAL_ENV
+
+# pip separates find-links by spaces and skips missing folders; uv wants commas and refuses those.
+space := $() $()
+comma := ,
+links := $(foreach l,$(PIP_FIND_LINKS),$(if $(findstring ://,$l),$l,$(wildcard $l)))
+links := $(strip $(links) $(UV_FIND_LINKS))
+ifneq ($(links),)
+export UV_FIND_LINKS := $(subst $(space),$(comma),$(links))
+endif
+
+# Prints the interpreter behind the first usable Python, or nothing. An existing .venv keeps its own.
+IS_USABLE := import sys, venv, ensurepip; v = sys.version_info[:2]; \
+	v >= (3, 11) or sys.exit(1); print("%s/bin/python%d.%d" % (sys.base_prefix, v[0], v[1]))
+define FIND_PYTHON
+for p in $(or $(PYTHON),$(wildcard $(BIN)/python) python3 python3.11 python3.12 python3.13 python3.14 python); do \
+	"$$p" -c '$(IS_USABLE)' 2>/dev/null && break; \
+done
+endef
+define NO_PYTHON
+no usable Python: looked for $(or $(PYTHON),python3 and python3.11 to python3.14), \
+found $$(python3 --version 2>&1 || true) as python3. \
+Expected Python 3.11 or newer with its venv module (Debian and Ubuntu: apt install python3-venv). \
+Install one and name it, make setup PYTHON=/path/to/python3.12, or install uv.
+endef
+
+# part(title, command): runs it, says how long it took, passes its failure on.
+define part
+@echo "== $(1)"; start=$$(date +%s); $(2) || exit $$?; echo "== $(1): $$(( $$(date +%s) - start )) s"
+endef
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## */make \1\t/' | expand -t 18
+
+setup: $(STAMP)  ## create .venv with the four packages and the tools (quick when nothing changed)
+
+$(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml)
+	@start=$$(date +%s); python=$$($(FIND_PYTHON)); \
+	if [ -z "$$python" ] && { [ -n "$(PYTHON)" ] || ! [ -x "$(UV)" ]; }; then \
+		echo "make: $(NO_PYTHON)" >&2; exit 1; \
+	fi; \
+	if ! [ -x "$(UV)" ]; then \
+		echo "== uv is not on PATH: fetching it into .uv/"; \
+		rm -rf .uv; "$$python" -m venv .uv || exit 1; \
+		.uv/bin/python -m pip install --quiet --disable-pip-version-check uv || exit 1; \
+	fi; \
+	echo "== packages into .venv/"; \
+	"$(UV)" sync --inexact $${python:+--python "$$python"} || exit $$?; \
+	touch $@; echo "== set-up: $$(( $$(date +%s) - start )) s"
+
+quickstart: setup  ## train a tiny debater from scratch and show what it gained (CPU, about 6 minutes)
+	$(BIN)/debate-train recipes/quickstart.yaml $(RECIPE_ARGS)
+
+test: setup lint types  ## lint, types and every test that needs neither a GPU nor vLLM
+	@echo "== pytest"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not vllm" --durations=10 $(PYTEST_ARGS)
+
+lint: setup  ## ruff: rules and format
+	$(call part,ruff check,$(BIN)/ruff check)
+	$(call part,ruff format --check,$(BIN)/ruff format --check)
+
+types: setup  ## mypy --strict over all packages
+	$(call part,mypy,$(BIN)/mypy)
+
+format: setup  ## let ruff repair what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:  ## remove .venv, .uv, the lock and caches; runs/ stays
+	rm -rf .venv .uv uv.lock dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find packages tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
