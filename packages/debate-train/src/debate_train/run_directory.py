@@ -1,0 +1,284 @@
+"""The folder of one run: recipe, metrics, transcripts, tokens, checkpoints, environment."""
+
+import json
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from debate_protocol.transcripts import write_transcripts
+from debate_protocol.types import Transcript
+from debate_train.environment import describe_environment
+from debate_train.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RECIPE = "recipe.yaml"
+METRICS = "metrics.jsonl"
+RESULTS = "results.json"
+ENVIRONMENT = "environment.json"
+_CHECKPOINT = re.compile(r"step-(\d+)")
+
+
+class RunDirectoryError(UsageError):
+    """The output directory cannot be used; the message says which, why, and what to do."""
+
+
+class RunDirectory:
+    """Writes the files of one run; made by `create` or `open`.
+
+    Rows of `metrics.jsonl` are `{"phase", "step", "time_s", **metrics}`, where `time_s` counts
+    the seconds this run has worked, those before a resume included.
+    """
+
+    def __init__(self, path: Path, *, seconds_before: float = 0.0) -> None:
+        self.path = path
+        self._seconds_before = seconds_before
+        self._opened_at = time.monotonic()
+
+    @classmethod
+    def create(cls, path: str | Path, resolved_recipe_yaml: str) -> "RunDirectory":
+        """Start a new run in a folder that is new or empty.
+
+        Raises:
+            RunDirectoryError: The folder holds files, is a file, or cannot be written.
+        """
+        path = Path(path)
+        _refuse_used(path)
+        existed = path.exists()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            _write_aside(path / RECIPE, resolved_recipe_yaml.encode())
+            run = cls(path)
+            for folder in (run.transcripts_path, run.tokens_path, run.checkpoints_path):
+                folder.mkdir()
+            run._write_json(ENVIRONMENT, describe_environment())
+            run.metrics_path.touch()
+        except OSError as error:
+            if not existed:
+                shutil.rmtree(path, ignore_errors=True)
+            raise _not_writable(path, error) from error
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDirectory":
+        """Go on with a run that has a recipe and a checkpoint.
+
+        Raises:
+            RunDirectoryError: There is no run, no recipe or no checkpoint in the folder, or it
+                cannot be written.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            raise RunDirectoryError(
+                f"cannot resume {path}: found no such folder, expected the folder of an earlier "
+                "run; check the path, or start afresh without --resume"
+            )
+        run = cls(path)
+        for found, expected in (
+            ((path / RECIPE).is_file(), f"a {RECIPE}"),
+            (run.latest_checkpoint() is not None, "a checkpoint in checkpoints/step-NNNNNN/"),
+        ):
+            if not found:
+                raise RunDirectoryError(
+                    f"cannot resume {path}: expected {expected}, found none; "
+                    "start afresh without --resume in another folder"
+                )
+        try:
+            run._note_resume()
+            _cut_torn_line(run.metrics_path)
+        except OSError as error:
+            raise _not_writable(path, error) from error
+        run._seconds_before = _last_time(run.metrics())
+        return run
+
+    @property
+    def recipe(self) -> str:
+        """The resolved recipe, as YAML."""
+        return (self.path / RECIPE).read_text(encoding="utf-8")
+
+    @property
+    def metrics_path(self) -> Path:
+        """File of one JSON object a line."""
+        return self.path / METRICS
+
+    @property
+    def transcripts_path(self) -> Path:
+        """Folder of transcript files."""
+        return self.path / "transcripts"
+
+    @property
+    def tokens_path(self) -> Path:
+        """Folder of token samples."""
+        return self.path / "tokens"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    def checkpoint_path(self, step: int) -> Path:
+        """Where the checkpoint after `step` steps belongs; not created here."""
+        return self.checkpoints_path / f"step-{step:06d}"
+
+    def latest_checkpoint(self) -> Path | None:
+        """The checkpoint with the highest step, or None; folders of another name do not count."""
+        if not self.checkpoints_path.is_dir():
+            return None
+        steps = {
+            int(match[1]): entry
+            for entry in self.checkpoints_path.iterdir()
+            if (match := _CHECKPOINT.fullmatch(entry.name)) and entry.is_dir()
+        }
+        return steps[max(steps)] if steps else None
+
+    def log(self, phase: str, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append one row and flush it. A number that is not finite is written as null."""
+        time_s = round(self._seconds_before + time.monotonic() - self._opened_at, 3)
+        row = {"phase": phase, "step": step, "time_s": time_s}
+        row |= {name: _plain(value) for name, value in metrics.items()}
+        with self.metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return all rows so far, in order."""
+        if not self.metrics_path.exists():
+            return []
+        with self.metrics_path.open(encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+    def truncate_after(self, phase: str, step: int, phase_order: Sequence[str]) -> int:
+        """Drop the rows that were written after a checkpoint, so that none comes twice.
+
+        Kept are rows of phases before `phase` in `phase_order` and rows of `phase` up to and
+        including `step`. A row of a phase that is not in `phase_order` goes with the row before.
+
+        Returns:
+            How many rows were dropped.
+        """
+        rank = {name: place for place, name in enumerate(phase_order)}
+        rows = self.metrics()
+        kept, keep = [], True
+        for row in rows:
+            if row["phase"] in rank:
+                keep = (rank[row["phase"]], row["step"]) <= (rank[phase], step)
+            if keep:
+                kept.append(row)
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
+        _write_aside(self.metrics_path, text.encode())
+        self._seconds_before = _last_time(kept)
+        self._opened_at = time.monotonic()
+        return len(rows) - len(kept)
+
+    def write_transcripts(self, phase: str, step: int, transcripts: Sequence[Transcript]) -> Path:
+        """Write debates to `transcripts/<phase>-<step>.jsonl`, in place of an earlier file."""
+        path = self.transcripts_path / f"{_file_name(phase)}-{step:06d}.jsonl"
+        with _aside(path) as aside:
+            write_transcripts(aside, transcripts)
+        return path
+
+    def write_tokens(self, step: int, tensors: Mapping[str, "Tensor"]) -> Path:
+        """Write a sample of token rows to `tokens/step-<step>.safetensors`."""
+        from safetensors.torch import save_file
+
+        path = self.tokens_path / f"step-{step}.safetensors"
+        with _aside(path) as aside:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside)
+        return path
+
+    def write_results(self, results: Mapping[str, Any]) -> Path:
+        """Write `results.json`: what the run found, its `table` shown first in the report."""
+        return self._write_json(RESULTS, {key: _plain(value) for key, value in results.items()})
+
+    def _write_json(self, name: str, value: Mapping[str, Any]) -> Path:
+        text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+        _write_aside(self.path / name, (text + "\n").encode())
+        return self.path / name
+
+    def _note_resume(self) -> None:
+        """Keep the first environment and add the present one to its list of resumes."""
+        now = describe_environment()
+        try:
+            first = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            first = now
+        first["resumed"] = [*first.get("resumed", []), now]
+        self._write_json(ENVIRONMENT, first)
+
+
+def _refuse_used(path: Path) -> None:
+    try:
+        found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+        is_file = path.exists() and not path.is_dir()
+    except OSError as error:
+        raise _not_writable(path, error) from error
+    if is_file:
+        raise RunDirectoryError(
+            f"cannot write a run to {path}: found a file, expected a folder; "
+            "choose another --output"
+        )
+    if found:
+        shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+        raise RunDirectoryError(
+            f"cannot start a run in {path}: it holds {shown}; expected a new or empty folder; "
+            "choose another --output, or continue that run with --resume"
+        )
+
+
+def _not_writable(path: Path, error: OSError) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"cannot write to {path}: {error.strerror or error}; "
+        "choose an --output on a disk with space where you may write"
+    )
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    """Give a name to write to, moved onto `path` only when the writing ended well."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield aside
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _write_aside(path: Path, content: bytes) -> None:
+    with _aside(path) as aside, aside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Drop a last line without its end, which a stop in mid-write leaves."""
+    content = path.read_bytes() if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content or not path.exists():
+        _write_aside(path, whole)
+
+
+def _last_time(rows: Sequence[Mapping[str, Any]]) -> float:
+    return float(rows[-1].get("time_s", 0.0)) if rows else 0.0
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold: numbers of any library as Python's, not-finite ones as None."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _file_name(phase: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", phase)
