@@ -1,0 +1,88 @@
+"""Reading the lines of a comparison section."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+_BULLET = r"(?:[-*+•·–—`]++|\(?[0-9]{1,9}[.)])?+"
+_OPERATORS: dict[str, Literal[">", "=", "<"]] = {
+    ">": ">",
+    "&gt;": ">",
+    "=": "=",
+    "<": "<",
+    "&lt;": "<",
+}
+_LINE = re.compile(
+    rf"\s*+{_BULLET}\s*+[*_`]*+(?ai:agent)\s*+([0-9]++)\s*+[*_`]*+\s*+"
+    r"((?ai:>|<|=|&gt;|&lt;))\s*+[*_`]*+\s*+(?ai:agent)\s*+([0-9]++)(?!\w)(?!\s*+(?:[<>=]|&[gl]t;))"
+)
+_NOTHING = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a|na|none)\s*+[.]?+\s*+\Z")
+_NOTHING_LINE = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a(?!\w)|(?:na|none)\s*+[.]?+\s*+\Z)")
+_FENCE_LINE = re.compile(r"\s*+`{3,}+\w*+\s*+\Z")
+# Longer ids are out of range in any debate; reading them as numbers would not be linear.
+_MAX_ID_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One vote; `A < B` is held as `B > A`. `span` covers the whole line in the original text."""
+
+    left: int
+    op: Literal[">", "="]
+    right: int
+    span: tuple[int, int]
+
+
+@dataclass(slots=True)
+class Votes:
+    """The comparisons of a section and what was not counted."""
+
+    comparisons: list[Comparison] = field(default_factory=list)
+    invalid_lines: int = 0
+    self_dropped: int = 0
+    malformed: int = 0
+
+
+def says_nothing(text: str | None) -> bool:
+    """Tell whether a section's text is missing, empty or just `N/A`."""
+    return text is None or not text.strip() or _NOTHING.match(text) is not None
+
+
+def read_votes(content: str, offset: int, author: int | None, num_agents: int | None) -> Votes:
+    """Read the comparison lines of a section's content that begins at `offset` in the text.
+
+    Args:
+        content: The section's content.
+        offset: Where it begins in the original text; spans count from there.
+        author: Comparisons that name this agent are dropped and counted.
+        num_agents: Ids from this number on are malformed.
+    """
+    votes = Votes()
+    for line in content.splitlines(keepends=True):
+        start, offset = offset, offset + len(line)
+        match = _LINE.match(line)
+        if match is None:
+            if line.strip() and not _NOTHING_LINE.match(line) and not _FENCE_LINE.match(line):
+                votes.invalid_lines += 1
+            continue
+        left, right = _agent_id(match.group(1)), _agent_id(match.group(3))
+        op = _OPERATORS[match.group(2).lower()]
+        if author is not None and author in (left, right):
+            votes.self_dropped += 1
+        elif not _in_range(left, num_agents) or not _in_range(right, num_agents) or left == right:
+            votes.malformed += 1
+        else:
+            span = (start + len(line) - len(line.lstrip()), start + len(line.rstrip()))
+            if op == "<":
+                left, op, right = right, ">", left
+            votes.comparisons.append(Comparison(left, op, right, span))
+    return votes
+
+
+def _agent_id(digits: str) -> int:
+    digits = digits.lstrip("0") or "0"
+    return int(digits) if len(digits) <= _MAX_ID_DIGITS else -1
+
+
+def _in_range(agent: int, num_agents: int | None) -> bool:
+    return agent >= 0 and (num_agents is None or agent < num_agents)

@@ -1,0 +1,85 @@
+"""Contracts: which sections a response has, where sampling stops, and where its answer stands."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+ContractKind = Literal["xml", "boxed", "answer_line"]
+_SECTION_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_RESERVED = ("think", "turn")
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    r"""The form that a response must have.
+
+    `xml` responses consist of the named sections as tags, in order. `boxed` and `answer_line`
+    responses are free text that ends with `\boxed{…}` or with a last line `Answer: …`.
+
+    Args:
+        name: What recipes and transcripts call it.
+        sections: Tag names in order; empty unless `kind` is `xml`.
+        stop: Stop string that ends a response, or None.
+        kind: Where the answer is read from.
+
+    Raises:
+        ValueError: The sections do not fit the kind, repeat, or are not lower-case names.
+    """
+
+    name: str
+    sections: tuple[str, ...]
+    stop: str | None
+    kind: ContractKind = "xml"
+
+    def __post_init__(self) -> None:
+        if (self.kind == "xml") != bool(self.sections):
+            raise ValueError(
+                f"contract {self.name!r}: kind {self.kind!r} with sections {self.sections!r}; "
+                "an xml contract needs sections, the other kinds have none"
+            )
+        for section in self.sections:
+            if not _SECTION_NAME.match(section) or section in _RESERVED:
+                raise ValueError(
+                    f"contract {self.name!r}: section {section!r}; expected a lower-case name of "
+                    f"letters, digits and _ that is none of {', '.join(_RESERVED)}"
+                )
+        if len(set(self.sections)) != len(self.sections):
+            raise ValueError(f"contract {self.name!r}: a section is named twice: {self.sections!r}")
+
+    @property
+    def answer_section(self) -> str | None:
+        """The section that holds the answer: `solution`, else the first; None without sections."""
+        if "solution" in self.sections or not self.sections:
+            return "solution" if self.sections else None
+        return self.sections[0]
+
+
+_BUILT_IN = (
+    Contract("three_section", ("solution", "evaluation", "comparison"), "</comparison>"),
+    Contract(
+        "five_section",
+        ("solution", "evaluation", "comparison", "consensus", "consensus_reason"),
+        "</consensus_reason>",
+    ),
+    Contract("boxed", (), None, "boxed"),
+    Contract("answer_line", (), None, "answer_line"),
+)
+CONTRACTS: Mapping[str, Contract] = MappingProxyType({c.name: c for c in _BUILT_IN})
+"""The built-in contracts by name."""
+
+
+def get_contract(name: str) -> Contract:
+    """Return a built-in contract.
+
+    Raises:
+        ValueError: No contract has this name; the message names the nearest one.
+    """
+    found = CONTRACTS.get(name)
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(name, CONTRACTS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"contract: found {name!r}, expected one of {', '.join(CONTRACTS)}{hint}")

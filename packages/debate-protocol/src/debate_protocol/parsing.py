@@ -1,0 +1,214 @@
+"""Reading a response: sections, comparisons, consensus and answer, from any string."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from debate_protocol.comparisons import Comparison, Votes, read_votes
+from debate_protocol.contract import Contract, get_contract
+from debate_protocol.final_answer import answer_line, final_box
+from debate_protocol.tags import Block, Range, Scan, ThinkMode, blanked, scan, trimmed
+from debate_protocol.types import Transcript, Turn
+
+_YES_NO = re.compile(r"\W*+(?ai:(yes)|no)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class SectionText:
+    """The text of a section and where it stands in the original text.
+
+    `span` covers the stripped text, `outer` everything from the start of the opening tag to the
+    end of the closing tag or to where the section ended. `text` is `original[span]`, without
+    thinking tags (or, with `think="drop"`, thinking blocks) that stand inside.
+    """
+
+    text: str
+    span: Range
+    outer: Range
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a response says.
+
+    `sections` holds those that were found, in contract order. `answer` is what the answer is
+    read from: the text of the solution, or the final box or answer line; None if there is none.
+    `problems` tells in words everything that departs from the contract.
+    """
+
+    sections: Mapping[str, SectionText]
+    comparisons: tuple[Comparison, ...] = ()
+    invalid_lines: int = 0
+    self_dropped: int = 0
+    malformed: int = 0
+    consensus: bool | None = None
+    answer: str | None = None
+    problems: tuple[str, ...] = ()
+
+
+class ParseError(ValueError):
+    """A response departs from its contract; raised in strict mode only.
+
+    Attributes:
+        problems: Everything found, in words.
+    """
+
+    def __init__(self, contract: str, problems: tuple[str, ...]) -> None:
+        self.problems = problems
+        super().__init__(f"response does not keep contract {contract!r}: {'; '.join(problems)}")
+
+
+def parse(
+    text: str,
+    contract: Contract | str,
+    *,
+    author: int | None = None,
+    num_agents: int | None = None,
+    think: ThinkMode = "unwrap",
+    strict: bool = False,
+) -> Parsed:
+    """Read a response in time linear in its length; spans are offsets into `text` as given.
+
+    Args:
+        text: Any string.
+        contract: A contract or the name of a built-in one.
+        author: The agent who wrote it; comparisons that name it are dropped and counted.
+        num_agents: Comparisons of ids from this number on are malformed and counted.
+        think: `unwrap` reads what stands in thinking blocks like other text; `drop` ignores it.
+        strict: Raise instead of recording problems.
+
+    Raises:
+        ParseError: In strict mode, when there is any problem; it lists all of them.
+        ValueError: The contract's name is unknown.
+    """
+    rules = get_contract(contract) if isinstance(contract, str) else contract
+    found = scan(text, rules.sections, think)
+    if rules.kind == "xml":
+        parsed = _parse_sections(text, rules, found, author, num_agents)
+    else:
+        parsed = _parse_free_text(text, rules, found.holes)
+    if strict and parsed.problems:
+        raise ParseError(rules.name, parsed.problems)
+    return parsed
+
+
+def parse_turn(transcript: Transcript, turn: Turn) -> Parsed:
+    """Read a recorded turn by the transcript's contract, number of agents and thinking rule."""
+    rules = transcript.protocol
+    return parse(
+        turn.text,
+        rules.contract,
+        author=turn.agent,
+        num_agents=rules.num_agents,
+        think="drop" if rules.extra.get("think") == "drop" else "unwrap",
+    )
+
+
+def turn_failed(transcript: Transcript, turn: Turn) -> bool:
+    """Tell whether a turn failed: recorded as failed, or no solution or answer can be read."""
+    return turn.failure is not None or parse_turn(transcript, turn).answer is None
+
+
+def _parse_free_text(text: str, rules: Contract, holes: list[Range]) -> Parsed:
+    seen = blanked(text, 0, len(text), holes)
+    span = final_box(seen) if rules.kind == "boxed" else answer_line(seen)
+    if span is None or span[0] == span[1]:
+        missing = r"\boxed{…}" if rules.kind == "boxed" else "line 'Answer: …'"
+        return Parsed({}, problems=(f"answer: no {missing} with content",))
+    return Parsed({}, answer=_without_holes(text, span, holes))
+
+
+def _parse_sections(
+    text: str, rules: Contract, found: Scan, author: int | None, num_agents: int | None
+) -> Parsed:
+    problems = [f"closing tag </{tag}> closes nothing" for tag in found.stray[:3]]
+    if len(found.stray) > 3:
+        problems.append(f"{len(found.stray) - 3} more closing tags close nothing")
+    chosen = _choose(found.blocks, rules, problems)
+    sections: dict[str, SectionText] = {}
+    votes = Votes()
+    for name, block in chosen.items():
+        start, end = block.inner
+        content = blanked(text, start, end, found.holes) if found.holes else text[start:end]
+        left, right = trimmed(content)
+        span = (start + left, start + right)
+        words = _without_holes(text, span, found.holes)
+        sections[name] = SectionText(words, span, block.outer, block.truncated)
+        if name == "comparison":
+            votes = read_votes(content[left:right], span[0], author, num_agents)
+            _report_votes(votes, problems)
+    consensus = _consensus(sections, rules, problems)
+    holder = sections.get(rules.answer_section or "")
+    answer = holder.text if holder and holder.text else None
+    if holder and not holder.text:
+        problems.append(f"{rules.answer_section}: empty")
+    return Parsed(
+        sections,
+        tuple(votes.comparisons),
+        votes.invalid_lines,
+        votes.self_dropped,
+        votes.malformed,
+        consensus,
+        answer,
+        tuple(problems),
+    )
+
+
+def _choose(blocks: list[Block], rules: Contract, problems: list[str]) -> dict[str, Block]:
+    """Take the last complete block of each section, else its last one."""
+    counts: dict[str, int] = {}
+    chosen: dict[str, Block] = {}
+    for block in blocks:
+        counts[block.name] = counts.get(block.name, 0) + 1
+        best = chosen.get(block.name)
+        if best is None or best.truncated or not block.truncated:
+            chosen[block.name] = block
+    in_order = {name: chosen[name] for name in rules.sections if name in chosen}
+    after = -1
+    for name in rules.sections:
+        block_or_none = in_order.get(name)
+        if block_or_none is None:
+            problems.append(f"{name}: missing")
+            continue
+        if counts[name] > 1:
+            problems.append(f"{name}: {counts[name]} blocks, the last complete one is read")
+        if block_or_none.truncated:
+            problems.append(f"{name}: truncated, no closing tag")
+        if block_or_none.outer[0] < after:
+            problems.append(f"{name}: out of order")
+        after = max(after, block_or_none.outer[0])
+    return in_order
+
+
+def _report_votes(votes: Votes, problems: list[str]) -> None:
+    if votes.invalid_lines:
+        problems.append(f"comparison: {votes.invalid_lines} invalid lines")
+    if votes.self_dropped:
+        problems.append(f"comparison: {votes.self_dropped} lines name their author")
+    if votes.malformed:
+        problems.append(f"comparison: {votes.malformed} lines with impossible agents")
+
+
+def _consensus(
+    sections: Mapping[str, SectionText], rules: Contract, problems: list[str]
+) -> bool | None:
+    section = sections.get("consensus")
+    if section is None:
+        return None
+    match = _YES_NO.match(section.text)
+    if match is None:
+        problems.append("consensus: neither YES nor NO")
+        return None
+    return match.group(1) is not None
+
+
+def _without_holes(text: str, span: Range, holes: list[Range]) -> str:
+    start, end = span
+    pieces: list[str] = []
+    for left, right in holes:
+        if right <= start or left >= end:
+            continue
+        pieces.append(text[start : max(left, start)])
+        start = min(right, end)
+    return "".join((*pieces, text[start:end])).strip() if pieces else text[start:end]

@@ -1,0 +1,148 @@
+"""Finding the tags of a response in one linear pass, and disarming them in inserted text."""
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from debate_protocol.contract import CONTRACTS, Contract
+
+ThinkMode = Literal["unwrap", "drop"]
+Range = tuple[int, int]
+
+_FENCE = re.compile(r"^[^\S\n]*+`{3,}+[^`\n]*+$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One occurrence of a section: its name, its outer range and the range between its tags."""
+
+    name: str
+    outer: Range
+    inner: Range
+    truncated: bool
+
+
+@dataclass(slots=True)
+class Scan:
+    """The blocks of a text in order, what to cut out of it, and tags that close nothing."""
+
+    blocks: list[Block] = field(default_factory=list)
+    holes: list[Range] = field(default_factory=list)
+    stray: list[str] = field(default_factory=list)
+    _open: str = ""
+    _outer: int = 0
+    _inner: int = 0
+
+    def _read_section_tag(self, tag: str, closing: bool, span: Range) -> None:
+        if not closing:
+            self._end_open_section(span[0])
+            self._open, (self._outer, self._inner) = tag, span
+        elif tag == self._open:
+            outer, inner = (self._outer, span[1]), (self._inner, span[0])
+            self.blocks.append(Block(tag, outer, inner, False))
+            self._open = ""
+        else:
+            self.stray.append(tag)
+
+    def _end_open_section(self, end: int) -> None:
+        if self._open:
+            outer, inner = (self._outer, end), (self._inner, end)
+            self.blocks.append(Block(self._open, outer, inner, True))
+            self._open = ""
+
+
+@functools.lru_cache(maxsize=64)
+def _tag_pattern(sections: tuple[str, ...]) -> re.Pattern[str]:
+    # ASCII folding only: under Unicode folding the long s would match the s of solution.
+    # Possessive white space, and no white space before the name, keep the scan linear.
+    names = "|".join(sorted((*sections, "think"), key=len, reverse=True))
+    return re.compile(rf"<(/?)((?ai:{names}))\s*+>")
+
+
+def scan(text: str, sections: tuple[str, ...], think: ThinkMode) -> Scan:
+    """Find sections and thinking tags; time grows linearly with the text."""
+    found = Scan()
+    thinking_from = -1
+    seen_think = False
+    for match in _tag_pattern(sections).finditer(text):
+        closing, tag = match.group(1) == "/", match.group(2).lower()
+        if tag != "think":
+            if thinking_from < 0:
+                found._read_section_tag(tag, closing, match.span())
+            continue
+        if think == "unwrap":
+            found.holes.append(match.span())
+        elif not closing:
+            thinking_from = match.start() if thinking_from < 0 else thinking_from
+        elif seen_think:
+            found.holes.append((match.start() if thinking_from < 0 else thinking_from, match.end()))
+            thinking_from = -1
+        else:
+            # The template opened the thinking in the prompt: all up to here is thought.
+            found = Scan(holes=[(0, match.end())])
+        seen_think = True
+    if thinking_from >= 0:
+        found.holes.append((thinking_from, len(text)))
+    found._end_open_section(len(text))
+    return found
+
+
+def blanked(text: str, start: int, end: int, holes: Iterable[Range]) -> str:
+    """Return `text[start:end]` with the holes as spaces, so that offsets stay true."""
+    pieces: list[str] = []
+    at = start
+    for left, right in holes:
+        left, right = max(left, at), min(right, end)
+        if left >= right:
+            continue
+        pieces += (text[at:left], " " * (right - left))
+        at = right
+    if not pieces:
+        return text[start:end]
+    pieces.append(text[at:end])
+    return "".join(pieces)
+
+
+def trimmed(content: str) -> Range:
+    """Return the range of a section's content without outer white space and code fences.
+
+    A fence is cut off when it wraps the whole content, or when its partner is missing because
+    the fence was opened or closed outside of the section.
+    """
+    start = len(content) - len(content.lstrip())
+    end = len(content.rstrip())
+    if "```" not in content:
+        return (start, end) if start < end else (start, start)
+    fences = [m.span() for m in _FENCE.finditer(content, start, end)]
+    opens = bool(fences) and not content[start : fences[0][0]].strip()
+    closes = bool(fences) and fences[-1][1] >= end
+    wraps = len(fences) == 2 and opens and closes
+    dangles = len(fences) % 2 == 1
+    if wraps or (dangles and opens and not (closes and len(fences) > 1)):
+        start = fences[0][1]
+    if wraps or (dangles and closes and end > start):
+        end = fences[-1][0]
+    inner = content[start:end]
+    left = start + len(inner) - len(inner.lstrip())
+    right = start + len(inner.rstrip())
+    return (left, right) if left < right else (start, start)
+
+
+@functools.lru_cache(maxsize=64)
+def _armed_pattern(sections: tuple[str, ...]) -> re.Pattern[str]:
+    names = {"think", "turn", *sections, *(s for c in CONTRACTS.values() for s in c.sections)}
+    known = "|".join(sorted(names, key=len, reverse=True))
+    # Also `< /solution`, half tags, and template marks such as <|im_end|>.
+    return re.compile(rf"<(?=\s*+(?:/\s*+)?+(?ai:{known})(?![A-Za-z0-9_])|\|[A-Za-z0-9_]+\|>)")
+
+
+def neutralised(text: str, contract: Contract) -> str:
+    """Return the text with every tag that could open or close a section made plain.
+
+    The `<` of such a tag becomes `‹`; nothing else changes, and the length stays the same.
+    """
+    if "<" not in text:
+        return text
+    return _armed_pattern(contract.sections).sub("‹", text)
