@@ -115,7 +115,7 @@ def import_direction(path: str, source: str) -> Found:
     package = package_of(path)
     if package is None:
         return
-    allowed = MAY_IMPORT[package] | {package} | sys.stdlib_module_names
+    allowed = MAY_IMPORT[package] | {package, "pydantic_core"} | sys.stdlib_module_names
     if ENGINE_MODULES.search(path):
         allowed = allowed | ENGINE_IMPORTS
     for line, module in imported(ast.parse(source)):
