@@ -1,0 +1,13 @@
+"""Engines: their configs, one union on `type`."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from debate_rollout.engines.scripted_engine import ScriptedEngine
+from debate_rollout.engines.transformers_engine import TransformersEngine
+
+EngineConfig = Annotated[TransformersEngine | ScriptedEngine, Field(discriminator="type")]
+"""What a recipe's `engine` may be."""
+
+__all__ = ["EngineConfig", "ScriptedEngine", "TransformersEngine"]

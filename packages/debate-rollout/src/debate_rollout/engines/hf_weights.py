@@ -1,0 +1,77 @@
+"""Putting a trainer's weights into a served Hugging Face model."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from debate_rollout.engine import Weights
+from debate_rollout.errors import WeightsError
+
+
+def load_full(model: Any, weights: Weights) -> None:
+    """Copy every parameter in place; tied parameters may be given under any of their names.
+
+    Raises:
+        WeightsError: When a name or a shape does not fit, or a parameter is missing.
+    """
+    own = model.state_dict(keep_vars=True)
+    given = weights.tensors
+    _check(own, given)
+    covered = {id(own[name]) for name in given}
+    missing = [name for name, tensor in own.items() if id(tensor) not in covered]
+    if missing:
+        raise WeightsError(
+            f"weights version {weights.version}: {len(missing)} parameters are missing, such as "
+            f"{missing[0]!r}; expected all {len(own)} of the served model"
+        )
+    with torch.no_grad():
+        for name, tensor in given.items():
+            own[name].copy_(tensor)
+
+
+def load_lora(model: Any, weights: Weights) -> Any:
+    """Return the model with the adapter on its base; wraps it on the first call.
+
+    Raises:
+        WeightsError: When the adapter's configuration is absent or its tensors do not fit.
+    """
+    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+    from peft import set_peft_model_state_dict as put
+
+    if not hasattr(model, "peft_config"):
+        if weights.adapter is None:
+            raise WeightsError(
+                f"weights version {weights.version}: kind is 'lora' but `adapter` is None; "
+                "expected peft's LoraConfig as a dict"
+            )
+        settings = {k: v for k, v in weights.adapter.items() if k != "peft_type"}
+        model = get_peft_model(model, LoraConfig(**settings))
+    own = get_peft_model_state_dict(model)
+    _check(own, weights.tensors)
+    if missing := sorted(set(own) - set(weights.tensors)):
+        raise WeightsError(
+            f"weights version {weights.version}: {len(missing)} adapter tensors are missing, such "
+            f"as {missing[0]!r}; expected all {len(own)}"
+        )
+    put(model, dict(weights.tensors))
+    return model
+
+
+def without_adapter(model: Any) -> Any:
+    """Return the base of a model that carries an adapter, or the model itself."""
+    return model.unload() if hasattr(model, "peft_config") else model
+
+
+def _check(own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    for name, tensor in given.items():
+        if name not in own:
+            near = difflib.get_close_matches(name, list(own), n=1)
+            hint = f"; nearest: {near[0]!r}" if near else ""
+            raise WeightsError(f"weights hold {name!r}, which the served model does not{hint}")
+        if tuple(tensor.shape) != tuple(own[name].shape):
+            raise WeightsError(
+                f"weights hold {name!r} of shape {tuple(tensor.shape)}; "
+                f"expected {tuple(own[name].shape)}"
+            )

@@ -1,0 +1,48 @@
+"""The transformers engine: any Hugging Face causal model, on a CPU or one GPU."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from debate_rollout.errors import missing_extra
+
+if TYPE_CHECKING:
+    from debate_rollout.engines.transformers_sampler import TransformersSampler
+
+
+class TransformersEngine(BaseModel):
+    """Batched generation with a key-value cache; the default without vLLM."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["transformers"] = "transformers"
+    max_batch: int = Field(128, ge=1)
+    """Most replies sampled side by side; lower it when memory runs out."""
+    device: str = "auto"
+    """`auto` takes a CUDA device where there is one, else the CPU."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """`auto` keeps the type of the model that is opened."""
+    context_window: int | None = Field(None, ge=1)
+    """Most tokens of prompt and reply; None takes it from the model's configuration."""
+    copy_model: bool = True
+    """Serve a copy. False serves the opened model itself, which nobody else may then change."""
+
+    def open(
+        self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}
+    ) -> "TransformersSampler":
+        """Return the running engine.
+
+        Args:
+            model: A causal language model with its weights.
+            tokenizer: Its tokenizer.
+            template_kwargs: Handed to the chat template, such as `{"enable_thinking": False}`.
+
+        Raises:
+            MissingExtraError: When torch and transformers are not installed.
+        """
+        try:
+            from debate_rollout.engines.transformers_sampler import TransformersSampler
+        except ImportError as error:
+            raise missing_extra("the transformers engine", "transformers", error) from error
+        return TransformersSampler(self, model, tokenizer, template_kwargs)

@@ -1,0 +1,29 @@
+"""Errors of the rollout package."""
+
+
+class RolloutError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class MissingExtraError(RolloutError, ImportError):
+    """An engine whose libraries are not installed."""
+
+
+class EngineFailure(RolloutError):
+    """An engine that failed twice on the same request."""
+
+
+class WeightsError(RolloutError, ValueError):
+    """Weights that do not fit the served model."""
+
+
+class EngineConfigError(RolloutError, ValueError):
+    """Settings of an engine or of a call that cannot work."""
+
+
+def missing_extra(what: str, extra: str, cause: ImportError) -> MissingExtraError:
+    """Return the error that says which extra to install."""
+    return MissingExtraError(
+        f"{what} needs libraries that cannot be imported ({cause}). "
+        f"Install them: pip install 'debate-rollout[{extra}]'"
+    )
