@@ -1,0 +1,290 @@
+"""From a YAML file and `key=value` arguments to a checked recipe.
+
+OmegaConf reads YAML and interpolates; the merge rule is ours (`recipe_merge`); pydantic decides
+what is valid. `extends: other.yaml` makes a file a mapping of differences.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from debate_train.errors import RecipeError
+from debate_train.recipe_merge import merge
+from debate_train.recipe_problems import Problems
+from debate_train.recipe_schema import PHASES, Schema
+from debate_train.recipe_source import (
+    KeyPath,
+    Origin,
+    Source,
+    read_overrides,
+    read_yaml,
+    value_at,
+)
+from debate_train.recipe_values import Reading, resolve
+
+M = TypeVar("M", bound=BaseModel)
+EXTENDS = "extends"
+SHIPPED = Path("recipes")
+"""Where bare recipe names are looked up, below the working directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRecipe(Generic[M]):
+    """A recipe that holds, and how it came about.
+
+    Attributes:
+        recipe: The validated recipe.
+        path: The file.
+        phases: Each phase as a recipe of its own, in order; the recipe itself when it names none.
+        reading: What was written in files and arguments, merged, without defaults.
+        notes: What the reader should know, such as keys dropped by a change of `type`.
+    """
+
+    recipe: M
+    path: Path
+    phases: dict[str, M]
+    reading: Reading
+    notes: tuple[str, ...]
+
+
+def load_recipe(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    model: type[M],
+    allow_code: bool = False,
+) -> LoadedRecipe[M]:
+    """Read, extend, override, resolve and validate a recipe.
+
+    Args:
+        path: A file, or the bare name of a recipe that ships below `recipes/`.
+        overrides: `key=value` arguments; values are YAML, text fields take them as typed.
+        model: The recipe's pydantic model.
+        allow_code: Whether `type: python` and `trust_remote_code: true` may stand.
+
+    Raises:
+        RecipeError: Where · what was found · what was expected · the nearest valid name.
+    """
+    path = find_recipe(path)
+    schema = Schema((model,))
+    dropped: list[str] = []
+    source = _extended(path, schema, (), dropped)
+    if overrides:
+        source = _merged(source, read_overrides(overrides), schema, dropped)
+    phases = source.data.get(PHASES)
+    if isinstance(phases, dict):
+        source.data[PHASES] = {name: {} if diff is None else diff for name, diff in phases.items()}
+    reading = resolve(source.data)
+    if not allow_code:
+        _refuse_code(reading.resolved, source.origins, path)
+    recipe = _validated(model, reading, source.origins, str(path))
+    if PHASES in model.model_fields:
+        _check_phases(model, reading, source.origins, path)
+        recipe = _validated(model, reading, source.origins, str(path))
+    return LoadedRecipe(recipe, path, phase_recipes(recipe), reading, tuple(dropped))
+
+
+def phase_recipes(recipe: M) -> dict[str, M]:
+    """Return each phase as a recipe without phases, in order.
+
+    A phase is the recipe with the differences of that phase, merged by the one rule. A recipe
+    without phases is its own only phase, under its name.
+    """
+    phases: dict[str, dict[str, Any]] = getattr(recipe, PHASES, {})
+    if not phases:
+        return {str(getattr(recipe, "name", "run")): recipe}
+    model = type(recipe)
+    base = recipe.model_dump(exclude_unset=True, exclude={PHASES})
+    merged = {name: merge(base, diff, Schema((model,))) for name, diff in phases.items()}
+    return {name: model.model_validate(data) for name, data in merged.items()}
+
+
+def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
+    """Return the recipe as one YAML file: nothing left to extend or override, no secrets.
+
+    Defaults stand in it too, so that it still says what was run when defaults change.
+    Interpolations are resolved, except that those of the environment stay as they are written.
+    """
+    full = loaded.recipe.model_dump(mode="json")
+    if PHASES in loaded.reading.written:
+        full[PHASES] = loaded.reading.written[PHASES]
+    _keep_written(full, loaded.reading.resolved, loaded.reading.written)
+    return str(yaml.safe_dump(full, sort_keys=False, allow_unicode=True, width=100))
+
+
+def find_recipe(name: str | Path) -> Path:
+    """Return the file of a recipe given by path or by the bare name of a shipped one.
+
+    Raises:
+        RecipeError: There is none; names the nearest.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    shipped = SHIPPED / path.name
+    if len(path.parts) == 1:
+        for candidate in (shipped, shipped.with_name(f"{path.name}.yaml")):
+            if candidate.is_file():
+                return candidate
+    if path.is_dir():
+        raise RecipeError(f"{path}: found a directory; expected a recipe file (.yaml)")
+    folder = path.parent if len(path.parts) > 1 and path.parent.is_dir() else SHIPPED
+    names = sorted(file.stem for file in folder.glob("*.yaml"))
+    near = get_close_matches(path.stem, names, n=1)
+    hint = f"; did you mean {folder / near[0]}.yaml?" if near else ""
+    raise RecipeError(f"{path}: no such recipe; expected a YAML file{hint}")
+
+
+def _extended(path: Path, schema: Schema, chain: tuple[Path, ...], dropped: list[str]) -> Source:
+    """Read a file on top of what it extends."""
+    real = path.resolve()
+    if real in chain:
+        ring = " -> ".join(file.name for file in (*chain[chain.index(real) :], real))
+        raise RecipeError(f"{path}: extends leads back to itself ({ring}); break the ring")
+    child = read_yaml(path)
+    parent_name = child.data.pop(EXTENDS, None)
+    if parent_name is None:
+        return child
+    where = child.origins[(EXTENDS,)]
+    if not isinstance(parent_name, str) or "${" in parent_name:
+        raise RecipeError(
+            f"{where}: extends: found {parent_name!r}; expected one file, relative to this one"
+        )
+    parent_path = path.parent / parent_name
+    if not parent_path.is_file():
+        names = [file.name for file in parent_path.parent.glob("*.yaml")]
+        near = get_close_matches(parent_path.name, names, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise RecipeError(f"{where}: extends: no file {parent_path}{hint}")
+    parent = _extended(parent_path, schema, (*chain, real), dropped)
+    return _merged(parent, child, schema, dropped)
+
+
+def _merged(base: Source, change: Source, schema: Schema, dropped: list[str]) -> Source:
+    for path, value in _leaves(change.data):
+        _refuse_key_below_value(base.data, path, value, change.origins.get(path))
+    data = merge(base.data, change.data, schema, dropped=dropped)
+    return Source(data, {**base.origins, **change.origins})
+
+
+def _refuse_key_below_value(
+    base: dict[Any, Any], path: KeyPath, value: Any, origin: Origin | None
+) -> None:
+    """Refuse `data.path.x=1` where `data.path` is text: lists and scalars have no keys."""
+    for end in range(1, len(path)):
+        try:
+            held = value_at(base, path[:end])
+        except KeyError:
+            return
+        if held is not None and not isinstance(held, dict):
+            key, kind = ".".join(map(str, path)), "a list" if isinstance(held, list) else "a value"
+            raise RecipeError(
+                f"{origin}: {key}: {'.'.join(map(str, path[:end]))} is {kind} ({held!r}) and has "
+                f"no keys; give it whole"
+            )
+
+
+def _leaves(data: Any, path: KeyPath = ()) -> list[tuple[KeyPath, Any]]:
+    if isinstance(data, dict) and data:
+        return [leaf for key, value in data.items() for leaf in _leaves(value, (*path, key))]
+    return [(path, data)]
+
+
+def _refuse_code(data: Any, origins: dict[KeyPath, Origin], file: Path, path: KeyPath = ()) -> None:
+    """Refuse what would run code that a recipe names."""
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in items:
+        here = (*path, key)
+        if isinstance(value, dict | list):
+            _refuse_code(value, origins, file, here)
+        elif (key, value) in (("type", "python"), ("trust_remote_code", True)):
+            raise RecipeError(
+                f"{origins.get(here, file)}: {'.'.join(map(str, here))}: found {value!r}, which "
+                "runs code that the recipe names; read that code, then pass --allow-code"
+            )
+
+
+def _validated(
+    model: type[M],
+    reading: Reading,
+    origins: dict[KeyPath, Origin],
+    place: str,
+) -> M:
+    """Validate; text fields get what was typed where YAML had read `no` or `1.10` as no text."""
+    while True:
+        problems = Problems(model, reading, origins, place)
+        try:
+            recipe = model.model_validate(reading.resolved)
+            break
+        except ValidationError as error:
+            typed = problems.typed_text(error)
+            if not typed:
+                raise RecipeError(problems.describe(error)) from error
+            for path, text in typed.items():
+                _set(reading.resolved, path, text)
+                _set(reading.written, path, text)
+    problems.refuse_truth_as_number(recipe)
+    return recipe
+
+
+def _check_phases(
+    model: type[BaseModel], reading: Reading, origins: dict[KeyPath, Origin], file: Path
+) -> None:
+    """Validate each phase with the lines of its own differences; keeps text as typed in them."""
+    schema = Schema((model,))
+    for name, difference in reading.resolved.get(PHASES, {}).items():
+        here = (PHASES, name)
+        if PHASES in difference:
+            raise RecipeError(
+                f"{origins.get((*here, PHASES), file)}: phases.{name}.phases: phases do not nest; "
+                "expected keys of the recipe"
+            )
+        bases = (
+            {k: v for k, v in d.items() if k != PHASES} for d in (reading.resolved, reading.written)
+        )
+        resolved, written = (
+            merge(base, d, schema)
+            for base, d in zip(bases, (difference, reading.written[PHASES][name]), strict=True)
+        )
+        own = {path[2:]: origin for path, origin in origins.items() if path[:2] == here}
+        merged = Reading(resolved, written, reading.environment)
+        try:
+            _validated(model, merged, {**origins, **own}, str(file))
+        except RecipeError as error:
+            raise RecipeError(f"phase {name}: {error}") from error
+        for path in own:
+            _copy(resolved, difference, path)
+            _copy(written, reading.written[PHASES][name], path)
+
+
+def _copy(source: Any, target: Any, path: KeyPath) -> None:
+    """Take over one scalar that validation has put right."""
+    try:
+        old, new = value_at(target, path), value_at(source, path)
+    except KeyError:
+        return
+    if path and not isinstance(old, dict | list):
+        _set(target, path, new)
+
+
+def _set(data: Any, path: KeyPath, value: Any) -> None:
+    value_at(data, path[:-1])[path[-1]] = value
+
+
+def _keep_written(full: Any, data: Any, written: Any) -> None:
+    """Put text that draws on the environment back in place of its value."""
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in items:
+        inside = key in full if isinstance(full, dict) else key < len(full)
+        if not inside:
+            continue
+        kind = type(value)
+        if kind in (dict, list) and type(full[key]) is kind and type(written[key]) is kind:
+            _keep_written(full[key], value, written[key])
+        elif written[key] != value:
+            full[key] = written[key]

@@ -1,0 +1,62 @@
+"""The one merge rule of recipes: for `extends:`, for phases and for the command line."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from debate_train.recipe_schema import Schema
+
+
+def merge(
+    base: Mapping[str, Any],
+    change: Mapping[str, Any],
+    schema: Schema,
+    *,
+    path: str = "",
+    dropped: list[str] | None = None,
+) -> dict[str, Any]:
+    """Return `base` with the differences of `change`.
+
+    Mappings merge key by key; anything else replaces. Where `change` gives a mapping another
+    `type`, the keys of the old variant that the new one does not have are dropped; keys that
+    both have stay, and keys of `change` itself always hold.
+
+    Args:
+        base: What is changed; left as it is.
+        change: The differences.
+        schema: What may stand at this place; tells the keys of each variant.
+        path: Where this is, for `dropped`; empty at the top, else it ends with a dot.
+        dropped: Receives one line for each change of type that dropped keys.
+    """
+    merged = _keys_that_stay(base, change, schema, path, dropped)
+    if "type" in change:
+        merged["type"] = change["type"]
+    for key, value in change.items():
+        old = merged.get(key)
+        if isinstance(value, Mapping):
+            merged[key] = merge(
+                old if isinstance(old, Mapping) else {},
+                value,
+                schema.child(key, merged),
+                path=f"{path}{key}.",
+                dropped=dropped,
+            )
+        else:
+            merged[key] = value
+    return merged
+
+
+def _keys_that_stay(
+    base: Mapping[str, Any],
+    change: Mapping[str, Any],
+    schema: Schema,
+    path: str,
+    dropped: list[str] | None,
+) -> dict[str, Any]:
+    old, new = schema.tag(base), change.get("type")
+    variant = schema.variants.get(new) if isinstance(new, str) else None
+    if variant is None or new == old:
+        return dict(base)
+    gone = [key for key in base if key != "type" and key not in variant.model_fields]
+    if gone and dropped is not None:
+        dropped.append(f"{path}type: {old} -> {new} drops {', '.join(map(str, gone))}")
+    return {key: value for key, value in base.items() if key not in gone}
