@@ -110,6 +110,11 @@ def turn_failed(transcript: Transcript, turn: Turn) -> bool:
     return turn.failure is not None or parse_turn(transcript, turn).answer is None
 
 
+def spoken_text(text: str, think: ThinkMode) -> str:
+    """Return a response without thinking tags or, with `drop`, without thinking blocks."""
+    return _without_holes(text, (0, len(text)), scan(text, (), think).holes).strip()
+
+
 def _parse_free_text(text: str, rules: Contract, holes: list[Range]) -> Parsed:
     seen = blanked(text, 0, len(text), holes)
     span = final_box(seen) if rules.kind == "boxed" else answer_line(seen)

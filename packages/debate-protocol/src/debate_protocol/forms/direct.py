@@ -1,0 +1,44 @@
+"""No debate: one agent answers once."""
+
+from typing import Literal
+
+from debate_protocol.forms.settings import SpeakingSettings
+from debate_protocol.forms.turns import OPENINGS, heard, new_ask, replies_to
+from debate_protocol.prompts.view import View
+from debate_protocol.types import DebateRun, Protocol, Question, Schedule, Transcript, TurnKey
+
+
+class Direct(SpeakingSettings):
+    """One answer of one agent; the prompt is that of agent 0 in round 0 of a debate."""
+
+    type: Literal["direct"] = "direct"
+    num_agents: Literal[1] = 1
+    max_rounds: Literal[1] = 1
+
+    @property
+    def schedule(self) -> Schedule:
+        """One turn is the same in both schedules."""
+        return "parallel"
+
+    def protocol(self) -> Protocol:
+        """Return the rules as they are written into transcripts."""
+        return Protocol(
+            num_agents=1,
+            max_rounds=1,
+            contract=self.contract,
+            extra={"style": self.style, "think": self.think},
+        )
+
+    def start(self, question: Question, *, seed: int, debate_id: str | None = None) -> DebateRun:
+        """Begin; the arguments are those of `Simultaneous.start`."""
+        view = View(question, self.contract_rules(), 0, 0, self.persona(0), (), ())
+        asks = [new_ask(self, question, TurnKey(0, 0), seed, OPENINGS[self.style](view))]
+        replies = yield asks
+        turn, _ = heard(self, asks[0], replies_to(asks, replies)[0], 1)
+        return Transcript(
+            id=question.id if debate_id is None else debate_id,
+            question=question,
+            protocol=self.protocol(),
+            turns=(turn,),
+            meta={"seed": seed, "ended": "max_rounds" if turn.failure is None else "failed"},
+        )

@@ -1,0 +1,164 @@
+"""The table a debate is held at: what was said, what each agent has been given, what comes next."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from debate_protocol.comparisons import says_nothing
+from debate_protocol.forms.settings import DebateSettings
+from debate_protocol.forms.turns import NEWS, OPENINGS, heard, new_ask, replies_to
+from debate_protocol.forms.visibility import neighbours, shown_turns
+from debate_protocol.parsing import Parsed, spoken_text
+from debate_protocol.prompts.view import SeenTurn, View, clipped
+from debate_protocol.tags import neutralised
+from debate_protocol.types import (
+    Ask,
+    Message,
+    Protocol,
+    Question,
+    Reply,
+    Sent,
+    Transcript,
+    Turn,
+    TurnKey,
+)
+
+SameAnswer = Callable[[str, str], bool]
+"""Whether two answers are the same; how answers are judged is the caller's affair."""
+
+
+def same_words(left: str, right: str) -> bool:
+    """Tell whether two answers are equal up to case and white space."""
+    return left.casefold().split() == right.casefold().split()
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """What one agent has in its context after a turn."""
+
+    messages: tuple[Message, ...]
+    previous: Reply | None
+    given: tuple[TurnKey, ...]
+
+
+class Table:
+    """The state of one debate; it makes asks and records replies."""
+
+    def __init__(
+        self, form: DebateSettings, question: Question, seed: int, debate_id: str | None
+    ) -> None:
+        self.form = form
+        self.rules: Protocol = form.protocol()
+        self.question = question
+        self.seed = seed
+        self.debate_id = question.id if debate_id is None else debate_id
+        self.contract = form.contract_rules()
+        self.turns: dict[TurnKey, Turn] = {}
+        self.parsed: dict[TurnKey, Parsed] = {}
+        self._dialogues: dict[int, Dialogue] = {}
+
+    def ask(self, agent: int, round: int) -> Ask:
+        """Return the request for this turn, with all that the agent is to see."""
+        key = TurnKey(agent, round)
+        dialogue = self._dialogues.get(agent)
+        if dialogue is not None and self.form.conversation == "append":
+            return self._continued(key, dialogue)
+        shown = tuple(shown_turns(self.rules, key, self.turns))
+        own = [TurnKey(agent, earlier) for earlier in range(round)]
+        told = sorted((*shown, *own), key=_by_round)
+        messages = OPENINGS[self.form.style](self._view(key, told, shown))
+        return replace(new_ask(self.form, self.question, key, self.seed, messages), shown=shown)
+
+    def record(self, asks: Sequence[Ask], sent: Sent) -> bool:
+        """Write the turns down; return whether the debate may go on after them.
+
+        Raises:
+            TypeError: Something else than replies was sent.
+            ValueError: There is not one reply an ask.
+        """
+        valid = True
+        for ask, reply in zip(asks, replies_to(asks, sent), strict=True):
+            turn, parsed = heard(self.form, ask, reply, self.rules.num_agents)
+            self.turns[turn.key], self.parsed[turn.key] = turn, parsed
+            valid = valid and turn.failure is None
+            if turn.failure == "context_overflow":
+                self._dialogues[ask.agent] = Dialogue(ask.messages, None, ask.shown)
+            else:
+                said = Message(role="assistant", content=reply.text)
+                self._dialogues[ask.agent] = Dialogue((*ask.messages, said), reply, ask.shown)
+        return valid or self.form.on_failure == "continue"
+
+    def agreed(self, round: int, same_answer: SameAnswer) -> str | None:
+        """Return why the debate ends early after this round, or None."""
+        keys = [key for key in self.turns if key.round == round]
+        if any(self.turns[key].failure is not None for key in keys):
+            return None
+        if all(self.parsed[key].consensus for key in keys):
+            return "consensus"
+        if not self.form.stop_when_agreed:
+            return None
+        first, *others = [self.parsed[key].answer or "" for key in keys]
+        return "agreed" if all(same_answer(first, other) for other in others) else None
+
+    def transcript(self, ended: str) -> Transcript:
+        """Return the record; `meta` holds the seed and why the debate ended."""
+        return Transcript(
+            id=self.debate_id,
+            question=self.question,
+            protocol=self.rules,
+            turns=tuple(self.turns.values()),
+            meta={"seed": self.seed, "ended": ended},
+        )
+
+    def _continued(self, key: TurnKey, dialogue: Dialogue) -> Ask:
+        others = neighbours(self.rules.topology, key.agent, self.rules.num_agents)
+        known = set(dialogue.given)
+        fresh = sorted(
+            (k for k in self.turns if k.agent in others and k not in known), key=_by_round
+        )
+        shown = tuple(sorted((*dialogue.given, *fresh), key=_by_round))
+        news = NEWS[self.form.style](self._view(key, fresh, shown))
+        messages = dialogue.messages
+        if messages[-1]["role"] == "user":
+            # The last prompt found no room and has no reply: two user messages become one.
+            news = f"{messages[-1]['content']}\n\n{news}"
+            messages = messages[:-1]
+        messages = (*messages, Message(role="user", content=news))
+        ask = new_ask(self.form, self.question, key, self.seed, messages)
+        return replace(ask, shown=shown, previous=dialogue.previous)
+
+    def _view(self, key: TurnKey, told: Sequence[TurnKey], shown: Sequence[TurnKey]) -> View:
+        own_last = self.turns.get(TurnKey(key.agent, key.round - 1))
+        valid = {k.agent for k in shown if self.turns[k].failure is None}
+        return View(
+            question=self.question,
+            contract=self.contract,
+            agent=key.agent,
+            round=key.round,
+            persona=self.form.persona(key.agent),
+            turns=tuple(self._seen(k, key.agent) for k in told),
+            peers=tuple(sorted(valid)),
+            own_turn_failed=own_last is not None and own_last.failure is not None,
+        )
+
+    def _seen(self, key: TurnKey, reader: int) -> SeenTurn:
+        turn, parsed = self.turns[key], self.parsed[key]
+        if turn.failure is not None:
+            return SeenTurn(key.agent, key.round, None)
+        if self.contract.kind == "xml":
+            hidden = self.form.blind_review and key.agent != reader
+            fields = {
+                name: section.text
+                for name, section in parsed.sections.items()
+                if not says_nothing(section.text) and not (hidden and name == "comparison")
+            }
+        elif self.form.style == "compact":
+            fields = {"answer": parsed.answer or ""}
+        else:
+            fields = {"response": spoken_text(turn.text, self.form.think)}
+        limit = self.form.max_chars_per_field
+        ready = {n: neutralised(clipped(text, limit), self.contract) for n, text in fields.items()}
+        return SeenTurn(key.agent, key.round, ready)
+
+
+def _by_round(key: TurnKey) -> tuple[int, int]:
+    return key.round, key.agent

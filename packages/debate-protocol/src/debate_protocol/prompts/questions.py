@@ -1,0 +1,54 @@
+r"""How a question is told in full, and in which form its answer is asked for."""
+
+from collections.abc import Mapping, Sequence
+
+from debate_protocol.prompts.view import View
+from debate_protocol.types import Question
+
+
+def question_kind(question: Question) -> str:
+    """Return what `meta["kind"]` says; by default math with a known answer, text without."""
+    return str(question.meta.get("kind") or ("text" if question.answer is None else "math"))
+
+
+def question_text(view: View) -> str:
+    """Return passage, question and choices, with tags disarmed."""
+    question = view.question
+    parts = []
+    passage = question.meta.get("passage")
+    if passage:
+        parts.append(f"Passage:\n{view.inserted(str(passage))}")
+    parts.append(f"Question:\n{view.inserted(question.text)}")
+    choices = _labelled(question.meta.get("choices"))
+    if choices:
+        listed = "\n".join(f"{label}. {view.inserted(choice)}" for label, choice in choices)
+        parts.append(f"Choices:\n{listed}")
+    return "\n\n".join(parts)
+
+
+def answer_form(question: Question, kind_of_contract: str) -> str:
+    """Return the sentence that fixes how the final answer is written; empty for free text."""
+    kind = question_kind(question)
+    content = {
+        "choice": "the letter of your choice",
+        "yes_no": "yes or no",
+        "number": "the number",
+        "math": "the final answer",
+    }.get(kind, "the final answer")
+    if kind_of_contract == "answer_line":
+        return f"End with a last line of the form `Answer: …` that holds only {content}."
+    if kind_of_contract == "boxed" or kind != "text":
+        return f"Put only {content} inside \\boxed{{…}} at the end."
+    return ""
+
+
+def _labelled(choices: object) -> list[tuple[str, str]]:
+    if isinstance(choices, Mapping):
+        return [(str(label), str(choice)) for label, choice in choices.items()]
+    if isinstance(choices, Sequence) and not isinstance(choices, str):
+        return [(_letter(i), str(choice)) for i, choice in enumerate(choices)]
+    return []
+
+
+def _letter(index: int) -> str:
+    return chr(ord("A") + index) if index < 26 else str(index + 1)

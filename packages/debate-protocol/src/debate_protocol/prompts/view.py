@@ -1,0 +1,52 @@
+"""What one agent is given to read before it speaks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from debate_protocol.contract import Contract
+from debate_protocol.personas import Persona
+from debate_protocol.tags import neutralised
+from debate_protocol.types import Question
+
+StyleName = Literal["full", "compact"]
+NO_RESPONSE = "no valid response"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTurn:
+    """A turn as its readers see it: fields ready for insertion, None for a failed turn."""
+
+    agent: int
+    round: int
+    fields: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that goes into one agent's prompt.
+
+    `turns` are the turns to insert now, by round and agent; the reader's own earlier turns are
+    among them when the whole debate is told afresh. `peers` are the other agents of whom the
+    reader has been given a valid turn, now or before.
+    """
+
+    question: Question
+    contract: Contract
+    agent: int
+    round: int
+    persona: Persona | None
+    turns: tuple[SeenTurn, ...]
+    peers: tuple[int, ...]
+    own_turn_failed: bool = False
+
+    def inserted(self, text: str) -> str:
+        """Return foreign text with every tag disarmed."""
+        return neutralised(text.strip(), self.contract)
+
+
+def clipped(text: str, max_chars: int | None) -> str:
+    """Cut a text to `max_chars` characters; a marker tells how much is missing."""
+    if max_chars is None or len(text) <= max_chars:
+        return text
+    return f"{text[:max_chars]} [… {len(text) - max_chars} characters cut]"
