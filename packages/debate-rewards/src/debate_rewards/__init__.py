@@ -1,3 +1,54 @@
 """From debate transcripts to credits: peer votes, verified answers and debate metrics."""
 
+import importlib
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from debate_rewards.answers import Verdict, answer_classes, check, check_many, same_answer
+    from debate_rewards.credits import Credit, Reward, Score
+    from debate_rewards.decisions import majority, peer_vote
+    from debate_rewards.intervals import bootstrap_interval
+    from debate_rewards.metrics import debate_metrics, question_values
+    from debate_rewards.rewards import V2, Mixed, RewardConfig, Verifiable, WinMinusLoss, WinRate
+
+_HOMES = {
+    "answers": ("Verdict", "answer_classes", "check", "check_many", "same_answer"),
+    "credits": ("Credit", "Reward", "Score"),
+    "decisions": ("majority", "peer_vote"),
+    "intervals": ("bootstrap_interval",),
+    "metrics": ("debate_metrics", "question_values"),
+    "rewards": ("V2", "Mixed", "RewardConfig", "Verifiable", "WinMinusLoss", "WinRate"),
+}
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    # Importing a name's module only when it is asked for keeps `import debate_rewards` quick.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+__all__ = [
+    "Credit",
+    "Mixed",
+    "Reward",
+    "RewardConfig",
+    "Score",
+    "V2",
+    "Verdict",
+    "Verifiable",
+    "WinMinusLoss",
+    "WinRate",
+    "answer_classes",
+    "bootstrap_interval",
+    "check",
+    "check_many",
+    "debate_metrics",
+    "majority",
+    "peer_vote",
+    "question_values",
+    "same_answer",
+]

@@ -16,7 +16,8 @@ class Credit:
     take this value instead. `penalty` marks a value given for a failure or a missing part.
     `expected` says that a turn of this kind normally has a value in this stream; together with
     `penalty` it decides who joins the baseline. `component` and `weight` tell the parts of a
-    mixed reward, which are centred apart and then summed.
+    mixed reward, which are centred apart and then summed. `centred` says that an uninformative
+    habit already earns 0 on average (peer prediction): no baseline is taken off by default.
     """
 
     agent: int
@@ -28,6 +29,7 @@ class Credit:
     expected: bool = True
     component: str = ""
     weight: float = 1.0
+    centred: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,241 @@
+"""Answer checking: is a prediction the question's answer, and are two answers the same?"""
+
+import difflib
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+from debate_protocol.types import Question
+from debate_rewards.final_answers import (
+    KINDS,
+    FinalAnswer,
+    Kind,
+    canonical,
+    final_answer,
+    read_number,
+)
+from debate_rewards.math_pool import Comparison, shared_pool
+
+LIMIT_S = 5.0
+MAX_MATH_CHARS = 4096
+_CACHE_SIZE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a prediction is right.
+
+    `reason` is `same_text` or `equivalent` when right; `different`, `no_answer`, `unparsable`,
+    `timeout` or `crashed` when wrong; `no_gold`, `gold_unparsable` or `gold_timeout` when the
+    question's own answer cannot be used. `seconds` is the time the comparison itself took.
+    """
+
+    verdict: Literal["right", "wrong", "unverifiable"]
+    reason: str
+    seconds: float = 0.0
+
+
+class _Cache:
+    """Results of comparisons, the oldest dropped first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._results: dict[tuple[str, str], Comparison] = {}
+
+    def get(self, key: tuple[str, str]) -> Comparison | None:
+        return self._results.get(key)
+
+    def put(self, key: tuple[str, str], result: Comparison) -> None:
+        with self._lock:
+            if len(self._results) >= _CACHE_SIZE:
+                self._results.pop(next(iter(self._results)))
+            self._results[key] = result
+
+
+_cache = _Cache()
+
+
+def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_S) -> Verdict:
+    """Judge a prediction by the question's kind (`meta["kind"]`, default `math`).
+
+    What is compared is the prediction's own final answer (see `final_answers.final_answer`), so a
+    box quoted earlier does not matter. `meta["accept"]` may list further answers that are right.
+
+    Args:
+        question: With `answer`, the gold answer.
+        prediction: A response or its solution; None for no answer.
+        limit_s: Hard limit for the comparison of a mathematical answer.
+
+    Raises:
+        ValueError: The question's kind is unknown.
+        RuntimeError: A mathematical answer must be compared and Math-Verify cannot be started.
+    """
+    quick = _quick_check(question, prediction)
+    if isinstance(quick, Verdict):
+        return quick
+    golds, given = quick
+    reasons: list[str] = []
+    seconds = 0.0
+    for gold in golds:
+        if seconds >= limit_s:
+            reasons.append("timeout")
+            break
+        result = _compare(gold, given, limit_s - seconds)
+        seconds += result.seconds
+        if result.outcome == "equal":
+            return Verdict("right", "equivalent", seconds)
+        reasons.append(result.outcome)
+    usable = [reason for reason in reasons if not reason.startswith("gold_")]
+    verdict: Literal["wrong", "unverifiable"] = "wrong" if usable else "unverifiable"
+    return Verdict(verdict, (usable or reasons)[0], seconds)
+
+
+def check_many(
+    asked: Sequence[tuple[Question, str | None]], *, limit_s: float = LIMIT_S
+) -> list[Verdict]:
+    """Judge many predictions, using all workers; verdicts come in order."""
+    verdicts: dict[int, Verdict] = {}
+    slow = []
+    for index, (question, prediction) in enumerate(asked):
+        quick = _quick_check(question, prediction)
+        if isinstance(quick, Verdict):
+            verdicts[index] = quick
+        else:
+            slow.append(index)
+    if slow:
+        threads = min(shared_pool().size, 1 + len(slow) // 8)
+        with ThreadPoolExecutor(threads) as executor:
+            results = executor.map(lambda index: check(*asked[index], limit_s=limit_s), slow)
+            verdicts.update(zip(slow, results, strict=True))
+    return [verdicts[index] for index in range(len(asked))]
+
+
+def same_answer(
+    question: Question, a: str | None, b: str | None, *, limit_s: float = LIMIT_S
+) -> bool:
+    """Return whether two responses give the same answer; no answer equals nothing."""
+    kind = kind_of(question)
+    first, second = (_form(question, kind, response) for response in (a, b))
+    if first is None or second is None:
+        return False
+    return _same_form(kind, first, second, limit_s)
+
+
+def answer_classes(
+    question: Question, answers: Sequence[str | None], *, limit_s: float = LIMIT_S
+) -> list[int | None]:
+    """Return a class number per response, counted by first appearance; None without an answer.
+
+    A response joins the first class whose first member gives the same answer.
+    """
+    kind = kind_of(question)
+    members: list[str] = []
+    classes: list[int | None] = []
+    for answer in answers:
+        form = _form(question, kind, answer)
+        if form is None:
+            classes.append(None)
+            continue
+        for index, member in enumerate(members):
+            if _same_form(kind, member, form, limit_s):
+                classes.append(index)
+                break
+        else:
+            classes.append(len(members))
+            members.append(form)
+    return classes
+
+
+def kind_of(question: Question) -> Kind:
+    """Return the question's kind of answer, `math` by default.
+
+    Raises:
+        ValueError: `meta["kind"]` is no known kind.
+    """
+    kind = question.meta.get("kind", "math")
+    for known in KINDS:
+        if kind == known:
+            return known
+    near = difflib.get_close_matches(str(kind), KINDS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(
+        f"question {question.id!r}, meta.kind: found {kind!r}, expected one of "
+        f"{', '.join(KINDS)}{hint}"
+    )
+
+
+def _quick_check(question: Question, prediction: str | None) -> Verdict | tuple[list[str], str]:
+    """Return a verdict where text decides, else the gold expressions and the given one."""
+    kind = kind_of(question)
+    if question.answer is None:
+        return Verdict("unverifiable", "no_gold")
+    accepted = [question.answer, *map(str, question.meta.get("accept") or ())]
+    golds = [form for gold in accepted if (form := _gold_form(question, kind, gold)) is not None]
+    if not golds:
+        return Verdict("unverifiable", "gold_unparsable")
+    answer = None if prediction is None else final_answer(prediction, kind)
+    if answer is None:
+        return Verdict("wrong", "no_answer")
+    given = canonical(question, kind, answer)
+    if given is None:
+        return Verdict("wrong", "unparsable")
+    if given in golds:
+        return Verdict("right", "same_text")
+    if kind != "math":
+        return Verdict("wrong", "different")
+    if len(given) > MAX_MATH_CHARS:
+        return Verdict("wrong", "unparsable")
+    known = [_compare_numbers(gold, given) for gold in golds]
+    if True in known:
+        return Verdict("right", "equivalent")
+    if None not in known:
+        return Verdict("wrong", "different")
+    return [gold for gold, equal in zip(golds, known, strict=True) if equal is None], given
+
+
+def _gold_form(question: Question, kind: Kind, gold: str) -> str | None:
+    """Read a gold answer; one without a mark is taken whole rather than by its last line."""
+    answer = final_answer(gold, kind)
+    if answer is None:
+        return None
+    return canonical(question, kind, answer if answer.marked else FinalAnswer(gold.strip(), True))
+
+
+def _form(question: Question, kind: Kind, response: str | None) -> str | None:
+    answer = None if response is None else final_answer(response, kind)
+    return None if answer is None else canonical(question, kind, answer)
+
+
+def _same_form(kind: Kind, first: str, second: str, limit_s: float) -> bool:
+    if first == second:
+        return True
+    if kind != "math" or max(len(first), len(second)) > MAX_MATH_CHARS:
+        return False
+    known = _compare_numbers(first, second)
+    if known is not None:
+        return known
+    # Math-Verify treats its two sides differently, an equivalence must not.
+    return any(
+        _compare(*sides, limit_s).outcome == "equal" for sides in ((first, second), (second, first))
+    )
+
+
+def _compare_numbers(gold: str, given: str) -> bool | None:
+    """Compare two plain whole numbers without a worker; None when either is something else."""
+    left, right = read_number(gold), read_number(given)
+    if left is None or right is None:
+        return None
+    if left == right:
+        return True
+    return False if left.denominator == right.denominator == 1 else None
+
+
+def _compare(gold: str, given: str, limit_s: float) -> Comparison:
+    key = (gold, given)
+    known = _cache.get(key)
+    if known is None:
+        known = shared_pool().compare(gold, given, limit_s)
+        _cache.put(key, known)
+    return known

@@ -1,0 +1,168 @@
+"""A response's own final answer, and the form in which answers of each kind are compared."""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+from debate_protocol.final_answer import answer_line, final_box
+from debate_protocol.parsing import parse
+from debate_protocol.types import Question
+
+Kind = Literal["math", "choice", "yes_no", "number", "text"]
+KINDS: tuple[Kind, ...] = ("math", "choice", "yes_no", "number", "text")
+
+_SOLUTION = re.compile(r"<\s*solution\s*>", re.IGNORECASE)
+_HASHES = re.compile(r"^\s*####\s*(.+?)\s*$", re.MULTILINE)
+_ANSWER_IS = re.compile(r"\b(?:answer|result)\s+is\s*:?\s*([^\n]+?)\s*\.?\s*$", re.I | re.M)
+_NUMBER = re.compile(r"[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:\s*/\s*\d+)?")
+_LETTER = re.compile(r"(?<![A-Za-z'’])\(?([A-Za-z])\)?(?![A-Za-z'’])")
+_YES_NO = re.compile(r"\b(yes|no|true|false)\b", re.IGNORECASE)
+_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textit)\s*\{([^{}]*)\}")
+
+
+class FinalAnswer(NamedTuple):
+    """The answer's text, and whether the response marked it as its answer."""
+
+    text: str
+    marked: bool
+
+
+def final_answer(response: str, kind: Kind) -> FinalAnswer | None:
+    r"""Return a response's own final answer, or None when there is none.
+
+    Within the solution section when there are sections, this is the content of the last
+    `\boxed{…}`, else of the last line `Answer: …`, else (except for free text) what follows
+    `####` or `the answer is`; without any mark it is the last line, or for free text all of it.
+    """
+    text: str | None = response
+    if _SOLUTION.search(response):
+        text = parse(response, "three_section").answer
+    if text is None or not text.strip():
+        return None
+    for find in (final_box, answer_line):
+        place = find(text)
+        if place is not None:
+            inner = text[place[0] : place[1]]
+            return FinalAnswer(inner, True) if inner else None
+    if kind == "text":
+        return FinalAnswer(text.strip(), False)
+    for pattern in (_HASHES, _ANSWER_IS):
+        found = pattern.findall(text)
+        if found:
+            return FinalAnswer(found[-1], True)
+    return FinalAnswer(text.strip().splitlines()[-1].strip(), False)
+
+
+def canonical(question: Question, kind: Kind, answer: FinalAnswer) -> str | None:
+    """Return the form in which answers are equal as text, None when the answer cannot be read.
+
+    For `math` it is the expression to compare; equal forms are equal answers but unequal forms
+    may be equal answers too.
+    """
+    if kind == "math":
+        return math_form(answer)
+    if kind == "choice":
+        return choice_form(answer, question.meta.get("choices"))
+    if kind == "yes_no":
+        return yes_no_form(answer)
+    if kind == "number":
+        value = number_value(answer)
+        return None if value is None else str(value)
+    return text_form(answer.text) or None
+
+
+def text_form(text: str) -> str:
+    """Return the text without differences of case, white space, quotes and final full stops."""
+    folded = unicodedata.normalize("NFKC", _TEXT_COMMAND.sub(r"\1", text)).casefold()
+    return " ".join(folded.split()).strip("\"'`.“”‘’ ")
+
+
+def yes_no_form(answer: FinalAnswer) -> str | None:
+    """Return `yes` or `no`: what the answer begins with, else the last such word in it."""
+    words = _YES_NO.findall(answer.text)
+    if not words:
+        return None
+    leading = re.match(r"\W*(yes|no|true|false)\b", answer.text, re.IGNORECASE)
+    word = (leading[1] if leading else words[-1]).lower()
+    return "yes" if word in ("yes", "true") else "no"
+
+
+def choice_form(answer: FinalAnswer, choices: object) -> str | None:
+    """Return the chosen letter; an answer that repeats a choice's text has its letter."""
+    texts = _choice_texts(choices)
+    whole = text_form(answer.text)
+    for letter, text in texts.items():
+        if whole == text_form(text):
+            return letter
+    text = _TEXT_COMMAND.sub(r"\1", answer.text)
+    allowed = {letter.upper() for letter in texts} or set("ABCDEFGHIJ")
+    leading = re.match(r"\W*([A-Za-z])(?![A-Za-z'’])", text)
+    # "A" and "I" are words too, so a letter inside a sentence must be a capital.
+    letters = [leading[1].upper()] if leading and _is_option(leading, text) else []
+    letters += [found.upper() for found in _LETTER.findall(text) if found.isupper()][::-1]
+    return next((letter for letter in letters if letter in allowed), None)
+
+
+def _is_option(match: re.Match[str], text: str) -> bool:
+    rest = text[match.end() :].strip()
+    return not rest or not rest[0].isalnum()
+
+
+def _choice_texts(choices: object) -> dict[str, str]:
+    if isinstance(choices, Mapping):
+        return {str(letter).upper(): str(text) for letter, text in choices.items()}
+    if isinstance(choices, Sequence) and not isinstance(choices, str):
+        return {chr(ord("A") + index): str(text) for index, text in enumerate(choices)}
+    return {}
+
+
+def number_value(answer: FinalAnswer) -> Fraction | None:
+    """Return the number that the answer states, with thousands separators and fractions read.
+
+    In a marked answer this is the first number after the last `=`, otherwise the last one.
+    """
+    text = answer.text.replace("−", "-").replace("\\!", "").replace("{,}", ",")
+    text = re.sub(r"\\[dt]?frac\s*\{(-?\d+)\}\s*\{(\d+)\}", r"\1/\2", text).replace("\\", " ")
+    if answer.marked:
+        text = text.rsplit("=", 1)[-1]
+    found = [match for match in _NUMBER.findall(text) if any(c.isdigit() for c in match)]
+    return read_number(found[0] if answer.marked else found[-1]) if found else None
+
+
+def read_number(text: str) -> Fraction | None:
+    """Return a plain number such as `-1,234.5` or `3/4` exactly, None for anything else."""
+    text = text.strip().replace("−", "-")
+    if len(text) > 200 or not _NUMBER.fullmatch(text) or not any(c.isdigit() for c in text):
+        return None
+    upper, _, lower = text.replace(",", "").partition("/")
+    if not upper.strip("+- ") or (lower and not int(lower)):
+        return None
+    value = Fraction(Decimal(upper.strip()))
+    return value / int(lower) if lower else value
+
+
+def math_form(answer: FinalAnswer) -> str | None:
+    """Return the expression of a mathematical answer in one spelling, None when there is none."""
+    text = answer.text.strip()
+    if not answer.marked and not _is_expression(text):
+        formulas = re.findall(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", text)
+        if formulas:
+            text = "".join(formulas[-1])
+        else:
+            value = number_value(answer)
+            return None if value is None else str(value)
+    text = text.replace("$", "").replace("\\!", "").replace("\\,", "").replace("\\;", "")
+    text = re.sub(r"\\[()\[\]]", "", text)
+    text = re.sub(r"\\(?:left|right)(?![a-zA-Z])", "", text)
+    text = re.sub(r"\\[dt]frac", r"\\frac", text).replace("−", "-")
+    text = " ".join(text.split()).rstrip(".").strip()
+    return text or None
+
+
+def _is_expression(text: str) -> bool:
+    """Return whether a text without a mark is a formula rather than a sentence."""
+    bare = re.sub(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z\s]*\})?", " ", text)
+    return not re.search(r"[A-Za-z]{3,}", re.sub(r"(?i)\b(?:sin|cos|tan|log|sqrt|exp)\b", "", bare))

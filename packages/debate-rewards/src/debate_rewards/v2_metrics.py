@@ -1,0 +1,83 @@
+"""Counts and means that say how well the votes of one debate work."""
+
+from collections.abc import Mapping, Sequence
+
+from debate_protocol.types import TurnKey
+from debate_rewards.credits import Credit
+from debate_rewards.judging import majority_verdict
+from debate_rewards.reading import ReadDebate, ReadTurn
+from debate_rewards.votes import Ballot, by_pair, missing_comparisons
+
+
+def comparison_lines(turn: ReadTurn) -> int:
+    """Return how many lines a turn's comparison section held, whatever they were worth."""
+    parsed = turn.parsed
+    return len(parsed.comparisons) + parsed.invalid_lines + parsed.self_dropped + parsed.malformed
+
+
+def v2_metrics(
+    debate: ReadDebate,
+    cast: Mapping[TurnKey, Ballot],
+    generator: Sequence[Credit],
+    judge: Sequence[Credit],
+) -> dict[str, float]:
+    """Return the vote metrics of one debate; a mean or share over nothing is left out.
+
+    Args:
+        debate: The debate.
+        cast: The ballot of each of its turns.
+        generator: Its generator credits.
+        judge: Its judge credits, those of lines included.
+    """
+    turns = debate.turns.values()
+    votes = [vote for ballot in cast.values() for vote in ballot.votes]
+    pairs = by_pair(votes)
+    wholes = [credit for credit in judge if credit.span is None]
+    expected = sum(debate.expected_pairs(turn) for turn in turns)
+    made = sum(
+        len({vote.pair for vote in cast[turn.key].votes})
+        for turn in turns
+        if debate.expected_pairs(turn)
+    )
+    alone = sum(len({vote.judge.agent for vote in its_votes}) == 1 for its_votes in pairs.values())
+    sums = {
+        "v2/total_votes": len(votes),
+        "v2/missing_comparisons": sum(
+            missing_comparisons(debate, turn, cast[turn.key]) for turn in turns
+        ),
+        "v2/comparison_lines_total": sum(comparison_lines(turn) for turn in turns),
+        "v2/comparison_lines_invalid": sum(turn.parsed.invalid_lines for turn in turns),
+        "v2/comparison_lines_malformed": sum(turn.parsed.malformed for turn in turns),
+        "v2/self_comparisons_dropped": sum(turn.parsed.self_dropped for turn in turns),
+        "v2/unseen_dropped": sum(ballot.unseen for ballot in cast.values()),
+        "v2/failed_dropped": sum(ballot.failed for ballot in cast.values()),
+        "v2/contradictory_dropped": sum(ballot.contradictory for ballot in cast.values()),
+        "v2/comparison_pairs_tie": sum(
+            majority_verdict(its_votes) == "=" for its_votes in pairs.values()
+        ),
+        "v2/failed_turns": sum(turn.failed for turn in turns),
+    }
+    shares = {
+        "v2/votes_per_step": _share(len(votes), len(debate.turns)),
+        "v2/comparisons_made": _share(made, expected),
+        "v2/judges_per_pair": _share(
+            sum(len({vote.judge.agent for vote in its_votes}) for its_votes in pairs.values()),
+            len(pairs),
+        ),
+        "v2/self_consensus_fraction": _share(alone, len(pairs)),
+        "reward/gen/mean": _mean(generator),
+        "reward/judge/mean": _mean(wholes),
+    }
+    return {
+        **{name: float(value) for name, value in sums.items()},
+        **{name: value for name, value in shares.items() if value is not None},
+    }
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _mean(credits: Sequence[Credit]) -> float | None:
+    values = [credit.value for credit in credits if credit.value is not None]
+    return sum(values) / len(values) if values else None
