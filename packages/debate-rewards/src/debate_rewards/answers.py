@@ -21,6 +21,7 @@ from debate_rewards.math_pool import Comparison, shared_pool
 LIMIT_S = 5.0
 MAX_MATH_CHARS = 4096
 _CACHE_SIZE = 1 << 16
+_TIMEOUTS = ("timeout", "gold_timeout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,6 @@ def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_
     seconds = 0.0
     for gold in golds:
         if seconds >= limit_s:
-            reasons.append("timeout")
             break
         result = _compare(gold, given, limit_s - seconds)
         seconds += result.seconds
@@ -235,7 +235,9 @@ def _compare_numbers(gold: str, given: str) -> bool | None:
 def _compare(gold: str, given: str, limit_s: float) -> Comparison:
     key = (gold, given)
     known = _cache.get(key)
-    if known is None:
-        known = shared_pool().compare(gold, given, limit_s)
-        _cache.put(key, known)
-    return known
+    # What timed out within a shorter limit may be decided within this one.
+    if known is None or (known.outcome in _TIMEOUTS and known.seconds < limit_s):
+        result = shared_pool().compare(gold, given, limit_s)
+        _cache.put(key, result)
+        return result
+    return Comparison(known.outcome, 0.0)

@@ -21,6 +21,13 @@ class _Sums:
         total, count = self.values.get(name, (0.0, 0.0))
         self.values[name] = (total + value, count + weight)
 
+    def merge(self, other: "_Sums") -> None:
+        for name, (total, count) in other.values.items():
+            self.add(name, total, count)
+
+    def means(self) -> dict[str, float]:
+        return {name: total / count for name, (total, count) in self.values.items() if count}
+
 
 def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str, float]:
     """Return the metrics of a batch; what cannot be observed in it is left out.
@@ -43,33 +50,35 @@ def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str
         transcripts: Finished debates.
         seed: Draws among equals in decisions.
     """
-    measured = _measure(transcripts, seed)
-    pooled = _Sums()
-    for sums, _ in measured:
-        for name, (total, count) in sums.values.items():
-            pooled.add(name, total, count)
-    metrics = {name: total / count for name, (total, count) in pooled.values.items() if count}
-    correlation = _correlation([point for _, points in measured for point in points])
-    if correlation is not None:
-        metrics["winner_truth_correlation"] = correlation
-    return metrics
+    return statistics(transcripts, seed)[0]
 
 
 def question_values(
     transcripts: Sequence[Transcript], seed: int = 0
 ) -> dict[str, dict[str, float]]:
-    """Return each metric per question id, pooled over the question's debates, for intervals."""
-    pooled: dict[str, _Sums] = {}
-    for transcript, (sums, _) in zip(transcripts, _measure(transcripts, seed), strict=True):
-        own = pooled.setdefault(transcript.question.id, _Sums())
-        for name, (total, count) in sums.values.items():
-            own.add(name, total, count)
+    """Return metric → question id → value over the question's debates, for intervals."""
+    return statistics(transcripts, seed)[1]
+
+
+def statistics(
+    transcripts: Sequence[Transcript], seed: int = 0
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Return `debate_metrics` and `question_values` from one pass over the debates."""
+    measured = _measure(transcripts, seed)
+    pooled = _Sums()
+    by_question: dict[str, _Sums] = {}
+    for transcript, (sums, _) in zip(transcripts, measured, strict=True):
+        pooled.merge(sums)
+        by_question.setdefault(transcript.question.id, _Sums()).merge(sums)
+    metrics = pooled.means()
+    correlation = _correlation([point for _, points in measured for point in points])
+    if correlation is not None:
+        metrics["winner_truth_correlation"] = correlation
     values: dict[str, dict[str, float]] = {}
-    for question, own in pooled.items():
-        for name, (total, count) in own.values.items():
-            if count:
-                values.setdefault(name, {})[question] = total / count
-    return values
+    for question, own in by_question.items():
+        for name, value in own.means().items():
+            values.setdefault(name, {})[question] = value
+    return metrics, values
 
 
 _Measured = tuple[_Sums, list[tuple[float, float]]]
@@ -89,7 +98,6 @@ def _measure(transcripts: Sequence[Transcript], seed: int) -> list[_Measured]:
         sums = _Sums()
         _add_format(sums, debate)
         _add_diversity(sums, debate)
-        # A failed turn is wrong whatever the question's answer is, so any verdict may tell.
         verifiable = all(v.verdict != "unverifiable" for v in its_verdicts.values())
         sums.add("unverifiable", 0.0 if verifiable else 1.0)
         right = {key: verdict.verdict == "right" for key, verdict in its_verdicts.items()}
