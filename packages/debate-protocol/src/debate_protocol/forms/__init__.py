@@ -8,7 +8,7 @@ from debate_protocol.forms.direct import Direct
 from debate_protocol.forms.sequential import Sequential
 from debate_protocol.forms.simultaneous import Simultaneous
 from debate_protocol.forms.turns import turn_seed
-from debate_protocol.forms.visibility import neighbours, shown_turns
+from debate_protocol.visibility import neighbours, shown_turns
 
 DebateForm = Annotated[Simultaneous | Sequential | Direct, Field(discriminator="type")]
 """Any form; recipes choose by `type`."""

@@ -5,11 +5,11 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from debate_protocol.contract import Contract, get_contract
-from debate_protocol.forms.visibility import TopologyName
 from debate_protocol.personas import DEFAULT_PERSONAS, Persona
 from debate_protocol.prompts.view import StyleName
 from debate_protocol.tags import ThinkMode
 from debate_protocol.types import Protocol, Schedule
+from debate_protocol.visibility import TopologyName
 
 
 class SpeakingSettings(BaseModel):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from debate_protocol.comparisons import says_nothing
 from debate_protocol.forms.settings import DebateSettings
 from debate_protocol.forms.turns import NEWS, OPENINGS, heard, new_ask, replies_to
-from debate_protocol.forms.visibility import neighbours, shown_turns
 from debate_protocol.parsing import Parsed, spoken_text
 from debate_protocol.prompts.view import SeenTurn, View, clipped
 from debate_protocol.tags import neutralised
@@ -21,6 +20,7 @@ from debate_protocol.types import (
     Turn,
     TurnKey,
 )
+from debate_protocol.visibility import neighbours, shown_turns
 
 SameAnswer = Callable[[str, str], bool]
 """Whether two answers are the same; how answers are judged is the caller's affair."""

@@ -1,0 +1,60 @@
+"""Taking typed values out of parsed JSON, with errors that say where."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Self
+
+_MISSING = object()
+_NAMES = {str: "text", int: "an integer", dict: "an object", list: "a list"}
+
+
+class TranscriptError(ValueError):
+    """A file does not hold what it should: where, what was found, what was expected."""
+
+    def __init__(self, where: str, found: object, expected: str) -> None:
+        shown = "nothing" if found is _MISSING else _short(found)
+        super().__init__(f"{where}: found {shown}, expected {expected}")
+
+    @classmethod
+    def at(cls, where: str, message: str) -> Self:
+        """Return an error with a message of its own behind the place."""
+        error = cls(where, None, "")
+        error.args = (f"{where}: {message}",)
+        return error
+
+
+def required(data: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
+    """Return `data[key]`, checked to be of this type.
+
+    Raises:
+        TranscriptError: It is missing or of another type.
+    """
+    return _checked(data.get(key, _MISSING), kind, f"{where}{key}")
+
+
+def optional(
+    data: Mapping[str, Any], key: str, kind: type | tuple[type, ...], where: str, default: Any
+) -> Any:
+    """Return `data[key]`, checked to be of this type, or the default if it is missing or null.
+
+    Raises:
+        TranscriptError: It is of another type.
+    """
+    value = data.get(key)
+    return default if value is None else _checked(value, kind, f"{where}{key}")
+
+
+def unknown_keys(data: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return what stands under other keys."""
+    return {key: value for key, value in data.items() if key not in known}
+
+
+def _checked(value: Any, kind: type | tuple[type, ...], where: str) -> Any:
+    if isinstance(value, kind) and not isinstance(value, bool):
+        return value
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    raise TranscriptError(where, value, " or ".join(_NAMES[one] for one in kinds))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,277 @@
+"""Transcripts as JSON Lines: schema `debate-transcript/1`, one debate a line.
+
+Unknown keys are kept. A transcript without `shown` gets it from schedule, topology and history.
+"""
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast, get_args
+
+from debate_protocol.fields import TranscriptError, optional, required, unknown_keys
+from debate_protocol.types import (
+    Message,
+    Protocol,
+    Question,
+    Role,
+    Schedule,
+    Transcript,
+    Turn,
+    TurnKey,
+)
+from debate_protocol.visibility import shown_turns
+
+SCHEMA = "debate-transcript/1"
+_TOP_KEYS = ("schema", "id", "question", "protocol", "turns", "meta")
+_QUESTION_KEYS = ("id", "text", "answer", "meta")
+_PROTOCOL_KEYS = (
+    "num_agents",
+    "max_rounds",
+    "schedule",
+    "contract",
+    "topology",
+    "history_rounds",
+)
+_TURN_KEYS = ("agent", "round", "text", "shown", "prompt", "failure")
+
+
+class TornLineWarning(UserWarning):
+    """The last line of a file was cut off while it was written; the other lines were read."""
+
+
+def to_json(transcript: Transcript) -> dict[str, Any]:
+    """Return the transcript as it stands in a file; tokens are left out."""
+    question, rules = transcript.question, transcript.protocol
+    extra = dict(transcript.extra)
+    told: dict[str, Any] = {"text": question.text, "answer": question.answer}
+    told |= {"meta": dict(question.meta)}
+    if question.id != transcript.id:
+        told["id"] = question.id
+    return {
+        "schema": SCHEMA,
+        "id": transcript.id,
+        "question": told | dict(extra.pop("question", {})),
+        "protocol": {key: getattr(rules, key) for key in _PROTOCOL_KEYS} | dict(rules.extra),
+        "turns": [_turn_to_json(turn) for turn in transcript.turns],
+        "meta": dict(transcript.meta),
+        **extra,
+    }
+
+
+def from_json(data: Mapping[str, Any], *, default_id: str = "") -> Transcript:
+    """Read one transcript.
+
+    Unknown keys go to `extra` of transcript, protocol and turn; those of the question go to
+    `transcript.extra["question"]`.
+
+    Args:
+        data: A parsed JSON object.
+        default_id: The id of a transcript that brings none.
+
+    Raises:
+        TranscriptError: A key is missing or its value has another type; the message says where.
+    """
+    if not isinstance(data, Mapping):
+        raise TranscriptError("transcript", data, "an object")
+    schema = optional(data, "schema", str, "", SCHEMA)
+    if schema != SCHEMA:
+        raise TranscriptError("schema", schema, f"{SCHEMA!r}")
+    name = optional(data, "id", (str, int), "", default_id)
+    question, question_extra = _question(required(data, "question", dict, ""), str(name))
+    turns_data = required(data, "turns", list, "")
+    turns = [_turn(turn, f"turns[{i}]") for i, turn in enumerate(turns_data)]
+    rules = _protocol(required(data, "protocol", dict, ""), turns)
+    turns = _with_shown(rules, turns, turns_data)
+    extra = unknown_keys(data, _TOP_KEYS)
+    if question_extra:
+        extra["question"] = question_extra
+    meta = optional(data, "meta", dict, "", {})
+    return Transcript(str(name), question, rules, tuple(turns), meta, extra)
+
+
+def read_transcripts(path: str | os.PathLike[str]) -> list[Transcript]:
+    """Read a file of transcripts; blank lines are skipped.
+
+    A last line that was cut off is reported as `TornLineWarning` and left out. A transcript
+    without an id takes its line number, from 1.
+
+    Raises:
+        TranscriptError: Another line cannot be read; the message names file and line.
+        OSError: The file cannot be opened.
+    """
+    transcripts = []
+    with Path(path).open("rb") as file:
+        for _, read, torn in read_lines(file, str(path)):
+            if isinstance(read, Transcript):
+                transcripts.append(read)
+            elif torn:
+                warnings.warn(TornLineWarning(str(read)), stacklevel=2)
+            else:
+                raise read
+    return transcripts
+
+
+def write_transcripts(path: str | os.PathLike[str], transcripts: Iterable[Transcript]) -> None:
+    """Write a file of transcripts as a whole: it appears complete or not at all.
+
+    Raises:
+        OSError: The file cannot be written.
+        ValueError: A value has no place in JSON, such as NaN.
+    """
+    target = Path(path)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with unfinished.open("wb") as file:
+            for transcript in transcripts:
+                file.write(json_line(to_json(transcript)))
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def json_line(value: object) -> bytes:
+    """Return a value as one line of UTF-8 JSON; lone surrogates are escaped."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False).encode() + b"\n"
+
+
+def json_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, object, bool]]:
+    """Yield line number, value and whether it is a torn last line, for each line with content.
+
+    The value of a line that is not JSON is a `TranscriptError` that names file and line.
+    """
+    lines = ((number, raw) for number, raw in enumerate(stream, 1) if raw.strip())
+    current = next(lines, None)
+    while current is not None:
+        following = next(lines, None)
+        number, raw = current
+        try:
+            yield number, json.loads(raw, parse_constant=_refuse_constant), False
+        except (ValueError, RecursionError) as problem:
+            torn = following is None
+            what = "the last line is cut off" if torn else "not JSON"
+            error = TranscriptError.at(f"{name}:{number}", f"{what} ({problem})")
+            yield number, error, torn
+        current = following
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def read_lines(
+    stream: BinaryIO, name: str
+) -> Iterator[tuple[int, Transcript | TranscriptError, bool]]:
+    """Yield line number, transcript or what is wrong, and whether it is a torn last line."""
+    for number, value, torn in json_lines(stream, name):
+        if isinstance(value, TranscriptError):
+            yield number, value, torn
+            continue
+        try:
+            yield number, from_json(cast(Any, value), default_id=str(number)), False
+        except TranscriptError as problem:
+            yield number, TranscriptError.at(f"{name}:{number}", str(problem)), False
+
+
+def _turn_to_json(turn: Turn) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "agent": turn.agent,
+        "round": turn.round,
+        "text": turn.text,
+        "shown": [list(key) for key in turn.shown],
+        "prompt": None if turn.prompt is None else [dict(message) for message in turn.prompt],
+    }
+    if turn.failure is not None:
+        told["failure"] = turn.failure
+    return told | dict(turn.extra)
+
+
+def _question(data: dict[str, Any], transcript_id: str) -> tuple[Question, dict[str, Any]]:
+    where = "question."
+    question = Question(
+        id=str(optional(data, "id", (str, int), where, transcript_id)),
+        text=required(data, "text", str, where),
+        answer=optional(data, "answer", str, where, None),
+        meta=optional(data, "meta", dict, where, {}),
+    )
+    return question, unknown_keys(data, _QUESTION_KEYS)
+
+
+def _protocol(data: dict[str, Any], turns: list[Turn]) -> Protocol:
+    where = "protocol."
+    schedule = optional(data, "schedule", str, where, "parallel")
+    if schedule not in get_args(Schedule):
+        raise TranscriptError("protocol.schedule", schedule, " or ".join(get_args(Schedule)))
+    last_round = max((turn.round for turn in turns), default=0)
+    return Protocol(
+        num_agents=required(data, "num_agents", int, where),
+        max_rounds=optional(data, "max_rounds", int, where, last_round + 1),
+        schedule=cast(Schedule, schedule),
+        contract=optional(data, "contract", str, where, "three_section"),
+        topology=optional(data, "topology", str, where, "all"),
+        history_rounds=optional(data, "history_rounds", int, where, -1),
+        extra=unknown_keys(data, _PROTOCOL_KEYS),
+    )
+
+
+def _turn(data: object, at: str) -> Turn:
+    if not isinstance(data, dict):
+        raise TranscriptError(at, data, "an object")
+    where = f"{at}."
+    prompt = optional(data, "prompt", list, where, None)
+    return Turn(
+        agent=required(data, "agent", int, where),
+        round=required(data, "round", int, where),
+        text=required(data, "text", str, where),
+        shown=tuple(_turn_key(key, f"{where}shown") for key in _shown_list(data, where)),
+        prompt=None if prompt is None else tuple(_message(m, f"{where}prompt") for m in prompt),
+        failure=optional(data, "failure", str, where, None),
+        extra=unknown_keys(data, _TURN_KEYS),
+    )
+
+
+def _shown_list(data: dict[str, Any], where: str) -> list[object]:
+    return cast(list[object], optional(data, "shown", list, where, []))
+
+
+def _turn_key(value: object, where: str) -> TurnKey:
+    if isinstance(value, list) and len(value) == 2 and all(type(part) is int for part in value):
+        return TurnKey(*value)
+    raise TranscriptError(where, value, "pairs [agent, round]")
+
+
+def _message(value: object, where: str) -> Message:
+    if isinstance(value, dict) and value.get("role") in get_args(Role):
+        required(value, "content", str, f"{where}.")
+        return cast(Message, value)
+    raise TranscriptError(where, value, "messages with role and content")
+
+
+def _with_shown(rules: Protocol, turns: list[Turn], data: list[Any]) -> list[Turn]:
+    if all(one.get("shown") is not None for one in data):
+        return turns
+    spoken = {turn.key for turn in turns}
+    completed = []
+    for turn, one in zip(turns, data, strict=True):
+        if one.get("shown") is None:
+            try:
+                shown = tuple(shown_turns(rules, turn.key, spoken))
+            except ValueError as problem:
+                raise TranscriptError.at("turns", f"without shown, but {problem}") from None
+            turn = Turn(
+                turn.agent,
+                turn.round,
+                turn.text,
+                shown,
+                turn.prompt,
+                turn.failure,
+                None,
+                turn.extra,
+            )
+        completed.append(turn)
+    return completed
