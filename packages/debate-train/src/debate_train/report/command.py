@@ -1,0 +1,33 @@
+"""The command `debate-report RUN_DIR`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from debate_train.report.page import write_report
+
+
+def report_main(argv: Sequence[str] | None = None) -> int:
+    """Write the report of a run directory and print where it lies.
+
+    Returns:
+        0 when written, 2 when the folder is not a run directory, 1 when it cannot be written.
+    """
+    parser = argparse.ArgumentParser(
+        prog="debate-report", description="Write report.html from the files of a run directory."
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run")
+    run_dir: Path = parser.parse_args(argv).run_dir
+    try:
+        path = write_report(run_dir)
+    except FileNotFoundError as error:
+        print(f"debate-report: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(
+            f"debate-report: cannot write {run_dir}/report.html: {error.strerror}", file=sys.stderr
+        )
+        return 1
+    print(path)
+    return 0

@@ -1,0 +1,152 @@
+"""Which measures of a run are drawn together, phase by phase."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from debate_train.report.charts import Form, Series, line_chart, write_duration, write_value
+from debate_train.report.html import Child, Html, fold, join, table, tag
+
+ROW_KEYS = ("phase", "step", "time_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A chart: title, what its axis means, and the (measure, label) pairs it draws."""
+
+    title: str
+    note: str
+    form: Form
+    lines: tuple[tuple[str, str], ...]
+
+
+PANELS = (
+    Panel("Loss", "", "number", (("loss", "loss"),)),
+    Panel(
+        "Reward",
+        "mean over turns with a value",
+        "number",
+        (
+            ("reward/total", "total"),
+            ("reward/gen/mean", "generator"),
+            ("reward/judge/mean", "judge"),
+        ),
+    ),
+    Panel(
+        "Accuracy in training",
+        "turns of the last round",
+        "share",
+        (("train/correct", "correct"),),
+    ),
+    Panel(
+        "Held-out accuracy",
+        "share of questions",
+        "share",
+        (
+            ("eval/direct/accuracy", "direct"),
+            ("eval/majority/accuracy", "majority"),
+            ("eval/peer_vote/accuracy", "peer vote"),
+        ),
+    ),
+    Panel(
+        "Judge accuracy",
+        "right against wrong, = is ½",
+        "share",
+        (("judge/accuracy", "training"), ("eval/judge/accuracy", "held out")),
+    ),
+    Panel(
+        "Votes",
+        "made of those expected; equal",
+        "share",
+        (("v2/comparisons_made", "made"), ("judge/equal_share", "equal")),
+    ),
+    Panel(
+        "Valid format",
+        "share of turns",
+        "share",
+        (("train/format", "training"), ("eval/format", "held out")),
+    ),
+    Panel("Entropy", "nats a token", "number", (("optim/entropy", "entropy"),)),
+    Panel("KL to the reference", "nats a token", "small", (("optim/kl_reference", "KL"),)),
+    Panel(
+        "KL, sampler to trainer",
+        "nats a token",
+        "small",
+        (("optim/kl_sample_train_v1", "KL"),),
+    ),
+    Panel("Gradient norm", "before clipping", "number", (("optim/grad_norm", "norm"),)),
+    Panel("Learning rate", "", "small", (("optim/learning_rate", "rate"),)),
+    Panel("Speed", "tokens a second", "count", (("tokens_per_s", "tokens/s"),)),
+)
+
+
+def curves(rows: Sequence[Mapping[str, Any]]) -> Html:
+    """Return a section a phase, in the order they ran: its charts, then all measures folded."""
+    phases: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        phases.setdefault(str(row.get("phase", "")), []).append(row)
+    return join(_phase(name, measured) for name, measured in phases.items())
+
+
+def _phase(name: str, rows: Sequence[Mapping[str, Any]]) -> Html:
+    known = series_of(rows)
+    charts = [
+        line_chart(panel.title, panel.note, drawn, panel.form)
+        for panel in (*PANELS, *_time_panels(known))
+        if (drawn := list(_drawn(panel, known)))
+    ]
+    steps = {row.get("step") for row in rows}
+    took = _took(rows)
+    return tag(
+        "section",
+        tag("h3", name, " ", tag("small", f"{len(steps):,} steps measured{took}")),
+        tag("div", *charts, class_="panels") if charts else None,
+        fold(f"All {len(known)} measures of this phase", _all_measures(known)),
+    )
+
+
+def series_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[float, float]]:
+    """Return value by step of every numeric measure; the last row of a step wins."""
+    known: dict[str, dict[float, float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name in ROW_KEYS or isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            known.setdefault(name, {})[float(row.get("step", 0))] = float(value)
+    return known
+
+
+def _drawn(panel: Panel, known: Mapping[str, Mapping[float, float]]) -> Iterator[Series]:
+    for name, label in panel.lines:
+        points = known.get(name, {})
+        if len(points) > 1:
+            yield Series(label, tuple(sorted(points.items())))
+
+
+def _time_panels(known: Mapping[str, Mapping[float, float]]) -> Iterator[Panel]:
+    """Yield one panel of the parts of a step that take longest."""
+    names = [name for name in known if name.startswith("time/") and name.endswith("_s")]
+    names.sort(key=lambda name: -sum(known[name].values()))
+    if names:
+        lines = tuple((name, name[len("time/") : -len("_s")]) for name in names)
+        yield Panel("Time a step", "the longest parts", "seconds", lines)
+
+
+def _all_measures(known: Mapping[str, Mapping[float, float]]) -> Html:
+    rows: list[list[Child]] = []
+    for name in sorted(known):
+        values = [value for _, value in sorted(known[name].items())]
+        numbers = (values[0], values[-1], min(values), max(values))
+        rows.append([tag("code", name), *(_exact(value) for value in numbers), len(values)])
+    return table(["measure", "first", "last", "lowest", "highest", "steps"], rows)
+
+
+def _exact(value: float) -> str:
+    return write_value(value, "count") if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _took(rows: Sequence[Mapping[str, Any]]) -> str:
+    times = [row["time_s"] for row in rows if isinstance(row.get("time_s"), int | float)]
+    if len(times) < 2:
+        return ""
+    return f" in {write_duration(times[-1] - times[0])}"

@@ -1,0 +1,100 @@
+"""The before → after table of a run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from debate_train.report.charts import interval_chart, write_value
+from debate_train.report.html import Html, fold, join, table, tag
+
+Interval = tuple[float, float, float]
+
+
+def results(found: Mapping[str, Any] | None) -> Html:
+    """Return the table of `results.json`, then its other values folded below."""
+    if found is None:
+        return tag("p", "No results yet: the run has not reached its last measurement.")
+    rows = list(_read(found.get("table")))
+    others = {key: value for key, value in found.items() if key != "table"}
+    return join(
+        [
+            _comparison(rows) if rows else tag("p", "The run compared nothing."),
+            fold("More results", _listed(others)) if others else None,
+        ]
+    )
+
+
+def _comparison(rows: Sequence[tuple[str, Interval, Interval]]) -> Html:
+    values = [value for _, before, after in rows for value in (*before, *after)]
+    share = min(values) >= 0 and max(values) <= 1
+    low, high = (0.0, 1.0) if share else (min(values), max(values))
+    cells = [
+        [
+            measure,
+            _cell(before, share),
+            _cell(after, share),
+            _change(after[0] - before[0], share),
+            interval_chart(before, after, low, high),
+        ]
+        for measure, before, after in rows
+    ]
+    scale = tag("span", _scale(low, high, share), class_="scale")
+    legend = tag(
+        "p",
+        tag("span", "○", class_="key before"),
+        " before, ",
+        tag("span", "●", class_="key after"),
+        " after; in brackets and as bars the interval of each mean.",
+        class_="note",
+    )
+    return join([table(["measure", "before", "after", "change", scale], cells), legend])
+
+
+def _read(rows: Any) -> Iterator[tuple[str, Interval, Interval]]:
+    for row in rows if isinstance(rows, list) else ():
+        before, after = _interval(row.get("before")), _interval(row.get("after"))
+        if before and after:
+            yield str(row.get("measure", "")), before, after
+
+
+def _interval(value: Any) -> Interval | None:
+    """Return (mean, low, high); a bare number or missing ends give an interval of no width."""
+    if isinstance(value, int | float):
+        return (float(value),) * 3
+    if not isinstance(value, Mapping) or not isinstance(value.get("mean"), int | float):
+        return None
+    mean = float(value["mean"])
+    ends = (value.get("low"), value.get("high"))
+    low, high = (float(end) if isinstance(end, int | float) else mean for end in ends)
+    return mean, low, high
+
+
+def _cell(value: Interval, share: bool) -> Html:
+    mean, low, high = value
+    if share:
+        interval = f"[{100 * low:.1f}, {100 * high:.1f}]"
+    else:
+        interval = f"[{write_value(low, 'number')}, {write_value(high, 'number')}]"
+    number = tag("b", write_value(mean, "share" if share else "number"))
+    return join([number, " ", tag("span", interval, class_="interval") if low < high else None])
+
+
+def _change(change: float, share: bool) -> Html:
+    text = f"{100 * change:+.1f} points" if share else f"{change:+.3f}"
+    return tag("span", text.replace("-", "−"), class_="change")
+
+
+def _scale(low: float, high: float, share: bool) -> Html:
+    ends = ("0 %", "100 %") if share else (write_value(low, "number"), write_value(high, "number"))
+    return join(tag("span", end) for end in ends)
+
+
+def _listed(values: Mapping[str, Any]) -> Html:
+    return table(["value", "found"], ([key, _shown(value)] for key, value in values.items()))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_shown(item) for item in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,187 @@
+import json
+import math
+import os
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from debate_protocol.transcripts import read_transcripts
+from debate_protocol.types import Protocol, Question, Transcript, Turn
+from debate_train.run_directory import RunDirectory, RunDirectoryError
+
+RECIPE = "steps: 3\nmodel:\n  name: tiny\n"
+
+
+def with_checkpoint(path, step=2):
+    run = RunDirectory.create(path, RECIPE)
+    run.checkpoint_path(step).mkdir()
+    return run
+
+
+def test_create_writes_the_recipe_and_the_environment(tmp_path):
+    run = RunDirectory.create(tmp_path / "a" / "run", RECIPE)
+    assert run.recipe == RECIPE
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert environment["device"] and environment["torch_threads"] >= 1
+    assert sorted(entry.name for entry in run.path.iterdir()) == [
+        "checkpoints",
+        "environment.json",
+        "metrics.jsonl",
+        "recipe.yaml",
+        "tokens",
+        "transcripts",
+    ]
+
+
+def test_environment_holds_no_values_of_variables_and_no_paths(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "value-of-a-key")
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    text = (run.path / "environment.json").read_text()
+    assert "value-of-a-key" not in text
+    assert os.getcwd() not in text and str(tmp_path) not in text
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", ".hidden", "notes.txt"])
+def test_create_refuses_when_the_folder_holds_a_file(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(RunDirectoryError, match="--resume") as caught:
+        RunDirectory.create(tmp_path, RECIPE)
+    assert name in str(caught.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_create_refuses_when_the_path_is_a_file(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunDirectoryError, match="found a file, expected a folder"):
+        RunDirectory.create(tmp_path / "file", RECIPE)
+    with pytest.raises(RunDirectoryError, match="cannot write to"):
+        RunDirectory.create(tmp_path / "file" / "run", RECIPE)
+
+
+def test_create_leaves_nothing_when_it_cannot_write(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(RunDirectoryError, match="No space left on device"):
+        RunDirectory.create(tmp_path / "run", RECIPE)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_create_refuses_when_writing_is_not_permitted(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(RunDirectoryError, match="Permission denied"):
+        RunDirectory.create(tmp_path / "run", RECIPE)
+
+
+def test_open_refuses_when_there_is_no_run(tmp_path):
+    with pytest.raises(RunDirectoryError, match="no such folder"):
+        RunDirectory.open(tmp_path / "absent")
+    with pytest.raises(RunDirectoryError, match=r"expected a recipe\.yaml"):
+        RunDirectory.open(tmp_path)
+
+
+def test_open_refuses_when_no_checkpoint_is_complete(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    (run.checkpoints_path / ".step-000002.tmp").mkdir()
+    with pytest.raises(RunDirectoryError, match="expected a checkpoint"):
+        RunDirectory.open(run.path)
+
+
+def test_open_keeps_the_first_environment_and_notes_the_resume(tmp_path):
+    run = with_checkpoint(tmp_path / "run")
+    first = json.loads((run.path / "environment.json").read_text())
+    RunDirectory.open(run.path)
+    RunDirectory.open(run.path)
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert len(environment.pop("resumed")) == 2
+    assert environment == first
+
+
+def test_latest_checkpoint_is_the_highest_step_when_names_sort_otherwise(tmp_path):
+    run = with_checkpoint(tmp_path / "run", step=999_999)
+    (run.checkpoints_path / "step-1000000").mkdir()
+    assert run.latest_checkpoint() == run.checkpoints_path / "step-1000000"
+    assert run.checkpoint_path(7).name == "step-000007"
+
+
+def test_log_appends_rows_that_every_json_reader_takes(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    run.log("self_play", 1, {"loss": torch.tensor(0.5), "reward": math.nan, "judge": None, "n": 3})
+    run.log("self_play", 2, {"loss": math.inf})
+    lines = run.metrics_path.read_text().splitlines()
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    times = [row.pop("time_s") for row in rows]
+    assert 0 <= times[0] <= times[1]
+    assert rows == [
+        {"phase": "self_play", "step": 1, "loss": 0.5, "reward": None, "judge": None, "n": 3},
+        {"phase": "self_play", "step": 2, "loss": None},
+    ]
+
+
+def test_truncate_after_drops_what_follows_a_checkpoint(tmp_path):
+    run = with_checkpoint(tmp_path / "run")
+    written = [
+        ("before", 0),  # not a phase of the recipe: goes with the row before, here the start
+        ("warm_start", 1),
+        ("warm_start", 2),
+        ("gate", 2),
+        ("self_play", 1),
+        ("self_play", 2),
+        ("evaluation", 2),
+        ("self_play", 3),
+        ("evaluation", 3),
+    ]
+    for phase, step in written:
+        run.log(phase, step, {"loss": 1.0})
+    run = RunDirectory.open(run.path)
+    assert run.truncate_after("self_play", 2, ["warm_start", "self_play"]) == 2
+    assert [(row["phase"], row["step"]) for row in run.metrics()] == written[:7]
+    assert run.truncate_after("warm_start", 1, ["warm_start", "self_play"]) == 5
+    assert [(row["phase"], row["step"]) for row in run.metrics()] == written[:2]
+
+
+def test_open_drops_a_torn_line_and_time_goes_on(tmp_path):
+    run = with_checkpoint(tmp_path / "run")
+    row = {"phase": "self_play", "step": 1, "time_s": 100.0}
+    run.metrics_path.write_text(json.dumps(row) + '\n{"phase": "self_pl')
+    run = RunDirectory.open(run.path)
+    run.log("self_play", 2, {})
+    first, second = run.metrics()
+    assert first == row
+    assert 100.0 <= second["time_s"] < 110.0
+
+
+def test_write_tokens_keeps_dtypes_and_strided_tensors(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    tensors = {
+        "tokens_BT": torch.arange(6).reshape(2, 3).T,  # not contiguous
+        "advantages_BT": torch.tensor([[0.5, -0.5]]),
+    }
+    path = run.write_tokens(3, tensors)
+    assert path.name == "step-3.safetensors"
+    read = load_file(path)
+    assert all(torch.equal(read[name], tensors[name]) for name in tensors)
+    assert [entry.name for entry in run.tokens_path.iterdir()] == [path.name]
+
+
+def test_write_transcripts_replaces_the_file_of_the_same_step(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    turn = Turn(agent=0, round=0, text="<solution>4</solution>")
+    debate = Transcript("d", Question("q", "2+2?", "4"), Protocol(num_agents=1), (turn,))
+    run.write_transcripts("self play/2", 7, [debate, debate])
+    path = run.write_transcripts("self play/2", 7, [debate])
+    assert path == run.transcripts_path / "self_play_2-000007.jsonl"
+    assert read_transcripts(path) == [debate]
+    assert [entry.name for entry in run.transcripts_path.iterdir()] == [path.name]
+
+
+def test_write_results_keeps_the_old_file_when_a_value_cannot_be_written(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    path = run.write_results({"table": [{"measure": "direct", "before": {"mean": 0.5}}]})
+    with pytest.raises(TypeError):
+        run.write_results({"table": object()})
+    assert json.loads(path.read_text())["table"][0]["before"] == {"mean": 0.5}

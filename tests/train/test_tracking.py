@@ -1,0 +1,92 @@
+import os
+
+import pytest
+from pydantic import ValidationError
+
+from debate_train.run_directory import RunDirectory
+from debate_train.tracking import Tracking, WandbRun, _mode, without_secrets
+
+
+@pytest.fixture(autouse=True)
+def no_login(monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+
+def stored(run):
+    """Bytes of all files that wandb wrote for a run."""
+    files = [path for path in run.path.rglob("*") if path.is_file() and "wandb" in path.parts]
+    return b"".join(path.read_bytes() for path in files)
+
+
+def test_offline_run_holds_the_metrics_and_no_secret(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("SOME_SERVICE_TOKEN", "value-of-a-secret")
+    monkeypatch.setattr("sys.argv", ["debate-train", "key=value-on-the-command-line"])
+    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
+    tracker = Tracking(group="seeds").open(run, "first", {"data": {"url": "x/value-of-a-secret"}})
+    assert isinstance(tracker, WandbRun) and tracker.offline
+    tracker.log("self_play", 1, {"reward/total": 0.5, "judge/accuracy": None})
+    run.log("self_play", 1, {"reward/total": 0.5})
+    tracker.summarise({"gain": 0.25})
+    tracker.close()
+    tracker.close()
+    tracker.log("self_play", 2, {})  # after the end: nothing happens
+
+    resumed = Tracking().open(run, "first", {})
+    resumed.log("self_play", 2, {"reward/total": 0.75})
+    resumed.close(failed=True)
+
+    content = stored(run)
+    for text in (b"reward/total", b"self_play", b"gain", b"x/[secret]"):
+        assert text in content
+    assert b"judge/accuracy" not in content
+    assert b"value-of-a-secret" not in content and b"on-the-command-line" not in content
+    identity = (run.path / "wandb" / "run-id.txt").read_text().strip()
+    assert len(list(run.path.glob(f"wandb/offline-run-*-{identity}*"))) == 2
+    printed = capfd.readouterr()
+    assert printed.out == "" and printed.err == ""
+
+
+def test_open_does_nothing_when_tracking_is_off(tmp_path, monkeypatch):
+    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    for tracker in (Tracking(wandb=False).open(run, "x", {}), Tracking().open(run, "x", {})):
+        tracker.log("p", 1, {"loss": 1.0})
+        tracker.summarise({})
+        tracker.close()
+        tracker.close()
+    assert not (run.path / "wandb").exists()
+
+
+def test_mode_is_offline_without_a_key_and_as_wandb_mode_says(monkeypatch, tmp_path):
+    assert _mode() == "offline"
+    (tmp_path / "netrc").write_text("machine example.org login a password b\n")
+    assert _mode() == "offline"
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password key\n")
+    assert _mode() == "online"
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert _mode() == "offline"
+    monkeypatch.delenv("WANDB_MODE")
+    (tmp_path / "netrc").unlink()
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    assert _mode() == "online"
+
+
+def test_without_secrets_blots_values_by_the_names_of_their_variables():
+    environment = {
+        "HF_TOKEN": "abcdefgh",
+        "PASSWORD": "abcdefgh-long",
+        "SHORT_KEY": "1",
+        "HOME": "/root",
+    }
+    value = {"a": ["abcdefgh-long", "x abcdefgh"], "b": {"home": "/root", "n": 1, "m": None}}
+    assert without_secrets(value, environment) == {
+        "a": ["[secret]", "x [secret]"],
+        "b": {"home": "/root", "n": 1, "m": None},
+    }
+
+
+def test_unknown_setting_is_refused():
+    with pytest.raises(ValidationError):
+        Tracking.model_validate({"projekt": "x"})
