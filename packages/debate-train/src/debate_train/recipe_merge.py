@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from debate_train.recipe_schema import Schema
+from debate_train.recipe_schema import Schema, can_hold
 
 
 def merge(
@@ -17,8 +17,8 @@ def merge(
     """Return `base` with the differences of `change`.
 
     Mappings merge key by key; anything else replaces. Where `change` gives a mapping another
-    `type`, the keys of the old variant that the new one does not have are dropped; keys that
-    both have stay, and keys of `change` itself always hold.
+    `type`, the keys of the old variant that the new one does not have, or cannot hold the value
+    of, are dropped; other keys that both have stay, and keys of `change` itself always hold.
 
     Args:
         base: What is changed; left as it is.
@@ -56,7 +56,12 @@ def _keys_that_stay(
     variant = schema.variants.get(new) if isinstance(new, str) else None
     if variant is None or new == old:
         return dict(base)
-    gone = [key for key in base if key != "type" and key not in variant.model_fields]
+    fields = variant.model_fields
+    gone = [
+        key
+        for key, value in base.items()
+        if key != "type" and not (key in fields and can_hold(fields[key].annotation, value))
+    ]
     if gone and dropped is not None:
         dropped.append(f"{path}type: {old} -> {new} drops {', '.join(map(str, gone))}")
     return {key: value for key, value in base.items() if key not in gone}

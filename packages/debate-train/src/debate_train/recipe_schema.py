@@ -69,6 +69,24 @@ def schema_of(annotation: Any) -> Schema:
     return Schema(tuple(models), values)
 
 
+def can_hold(annotation: Any, value: Any) -> bool:
+    """Return False when a field of this annotation surely refuses the raw value."""
+    options = _options(annotation)
+    if isinstance(value, str) and "${" in value:
+        return True
+    if isinstance(value, Mapping):
+        return Any in options or schema_of(annotation) != NOWHERE
+    allowed: list[Any] = []
+    for option in options:
+        if option is type(None):
+            allowed.append(None)
+        elif get_origin(option) is Literal:
+            allowed += get_args(option)
+        else:
+            return True
+    return value in allowed
+
+
 def find_key(schema: Schema, name: str, depth: int = 4) -> list[str]:
     """Return the dotted paths under which a key of this name exists, nearest first."""
     found: list[str] = []

@@ -1,0 +1,174 @@
+"""From credits to advantages: baselines, scales and the weights of streams."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Literal
+
+from debate_protocol.types import Transcript, TurnKey
+from debate_rewards.credits import Credit, Score
+from pydantic import BaseModel, ConfigDict, Field
+
+Center = Literal["group", "round", "batch", "none"]
+Scale = Literal["none", "std"]
+STD_EPSILON = 1e-6
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "generator": ("solution", "evaluation"),
+    "judge": ("comparison", "consensus", "consensus_reason"),
+    "return": ("solution", "evaluation", "comparison", "consensus", "consensus_reason"),
+}
+"""Sections that a stream's values go to unless the recipe says otherwise."""
+
+
+class Stream(BaseModel):
+    """Where one stream's values go and how much they weigh."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weight: float = 1.0
+    """λ of the stream; 0 leaves it out."""
+    sections: tuple[str, ...] | None = None
+    """None takes the default of the stream's name."""
+    center: Center | None = None
+    """None takes the advantage's own."""
+
+    def sections_of(self, name: str) -> tuple[str, ...]:
+        """Return the sections, for a stream of this name."""
+        return SECTIONS.get(name, SECTIONS["return"]) if self.sections is None else self.sections
+
+
+@dataclass(frozen=True, slots=True)
+class Advantage:
+    """One advantage of one turn, already weighted by its reward component.
+
+    `span` is the character range of the turn's text it holds for, or None for the rest of the
+    stream's sections.
+    """
+
+    stream: str
+    value: float
+    span: tuple[int, int] | None = None
+
+
+TurnAdvantages = dict[TurnKey, list[Advantage]]
+
+
+class Advantages(BaseModel):
+    """Centres and scales credits.
+
+    Values compare within a group: the debate (`group`), turns of one question and round
+    (`round`), or the whole `batch`. Members of a group are turns with a value; a single member
+    gets 0. If a member carries a penalty, turns that were expected to have a value but have none
+    join the mean as 0 and get no gradient: otherwise a lone penalty would centre itself away.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    center: Center = "group"
+    scale: Scale = "none"
+    """`std` divides by the group's standard deviation (n-1) + 1e-6; a group without spread is 0."""
+    streams: dict[str, Stream] = Field(
+        default_factory=lambda: {"generator": Stream(), "judge": Stream(), "return": Stream()}
+    )
+
+    def __call__(
+        self, transcripts: Sequence[Transcript], scores: Sequence[Score]
+    ) -> list[TurnAdvantages]:
+        """Return the advantages of each turn, a mapping for each transcript, in order.
+
+        Turns without signal in any stream of non-zero weight are absent.
+        """
+        pools: dict[tuple[str, str, Hashable], list[_Member]] = defaultdict(list)
+        for index, (transcript, score) in enumerate(zip(transcripts, scores, strict=True)):
+            for member in _members(index, score.credits):
+                stream = self.streams.get(member.stream)
+                if stream is not None and stream.weight != 0:
+                    group = _group(stream.center or self.center, transcript, member)
+                    pools[member.component, member.stream, group].append(member)
+        result: list[TurnAdvantages] = [{} for _ in transcripts]
+        for (_, name, _), members in pools.items():
+            stream = self.streams[name]
+            for member, advantages in self._compare(members, stream.center or self.center):
+                for turn in member.turns:
+                    result[member.debate].setdefault(turn, []).extend(advantages)
+        return [{turn: _sum_equal(found) for turn, found in turns.items()} for turns in result]
+
+    def _compare(
+        self, members: "Sequence[_Member]", center: Center
+    ) -> "list[tuple[_Member, list[Advantage]]]":
+        valued = [m for m in members if m.value is not None]
+        values = [m.value for m in valued if m.value is not None]
+        if any(m.penalty for m in valued):
+            values += [0.0] * sum(m.value is None and m.expected for m in members)
+        if not valued:
+            return []
+        single = len(values) == 1 and center != "none"
+        mean = fmean(values) if center != "none" else 0.0
+        factor = 0.0 if single else 1.0
+        if self.scale == "std" and not single:
+            spread = stdev(values) if len(values) > 1 else 0.0
+            factor = 1.0 / (spread + STD_EPSILON) if spread > 0 else 0.0
+        return [(m, m.advantages(mean, factor)) for m in valued]
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One turn (or one agent's whole trajectory) in one stream and component."""
+
+    debate: int
+    turns: tuple[TurnKey, ...]
+    stream: str
+    component: str
+    credits: tuple[Credit, ...]
+
+    @property
+    def value(self) -> float | None:
+        whole = [c.value for c in self.credits if c.span is None and c.value is not None]
+        parts = [c.value for c in self.credits if c.span is not None and c.value is not None]
+        return fmean(whole or parts) if whole or parts else None
+
+    @property
+    def penalty(self) -> bool:
+        return any(c.penalty for c in self.credits)
+
+    @property
+    def expected(self) -> bool:
+        return any(c.expected for c in self.credits)
+
+    def advantages(self, mean: float, factor: float) -> list[Advantage]:
+        return [
+            Advantage(self.stream, (c.value - mean) * factor * c.weight, c.span)
+            for c in self.credits
+            if c.value is not None
+        ]
+
+
+def _members(debate: int, credits: Sequence[Credit]) -> list[_Member]:
+    """Gather credits into members; in stream `return` an agent is one member, not each turn."""
+    found: dict[tuple[Hashable, ...], list[Credit]] = defaultdict(list)
+    for credit in credits:
+        unit = -1 if credit.stream == "return" else credit.round
+        found[credit.component, credit.stream, credit.agent, unit].append(credit)
+    members = []
+    for (component, stream, _, _), parts in found.items():
+        turns = tuple(dict.fromkeys(TurnKey(c.agent, c.round) for c in parts))
+        if stream == "return":
+            parts = parts[:1]
+        members.append(_Member(debate, turns, str(stream), str(component), tuple(parts)))
+    return members
+
+
+def _group(center: Center, transcript: Transcript, member: _Member) -> Hashable:
+    if center == "round":
+        return (transcript.question.id, member.turns[0].round)
+    return member.debate if center == "group" else None
+
+
+def _sum_equal(advantages: Sequence[Advantage]) -> list[Advantage]:
+    """Add up the advantages of one turn that hold for the same stream and span."""
+    totals: dict[tuple[str, tuple[int, int] | None], float] = defaultdict(float)
+    for advantage in advantages:
+        totals[advantage.stream, advantage.span] += advantage.value
+    return [Advantage(stream, value, span) for (stream, span), value in totals.items()]

@@ -1,0 +1,259 @@
+"""What a recipe will do, said before it does it: batch arithmetic, context length, warnings."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from debate_protocol.forms import Direct
+from debate_protocol.types import Question
+from debate_rewards.rewards import V2, Mixed, RewardConfig, Verifiable
+from debate_rollout.engines import ScriptedEngine, VllmEngine
+
+from debate_train.check_context import (
+    ASSUMED_QUESTION_TOKENS,
+    TokenCounter,
+    Window,
+    context_window,
+    longest_prompt,
+    token_counter,
+)
+from debate_train.data.questions import Questions
+from debate_train.errors import UsageError
+from debate_train.models import PretrainedModel
+from debate_train.recipe import Demonstrations, Recipe
+
+SHARED_BY_PHASES = ("name", "seed", "model", "data", "checkpoint", "tracking")
+"""Keys that a run takes from the recipe as a whole; a phase cannot change them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What was found. A recipe with errors must not run."""
+
+    lines: tuple[str, ...]
+    warnings: tuple[str, ...]
+    errors: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return all of it, one finding a line."""
+        marked = [f"warning: {text}" for text in self.warnings]
+        marked += [f"error: {text}" for text in self.errors]
+        return "\n".join([*self.lines, *marked])
+
+
+class _Findings:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.warnings: list[str] = []
+        self.errors: list[str] = []
+
+
+def check(recipe: Recipe) -> CheckReport:
+    """Check a recipe; loads no weights, downloads nothing, writes nothing."""
+    found = _Findings()
+    _check_model(recipe, found)
+    question = _check_data(recipe, found)
+    counter = None if found.errors else token_counter(recipe.model)
+    phases = recipe.phase_recipes()
+    if isinstance(recipe.rollout.engine, Demonstrations | ScriptedEngine):
+        found.errors.append(
+            f"rollout.engine.type: found {recipe.rollout.engine.type} for the whole recipe; "
+            "expected an engine that samples from the policy (transformers, vllm)"
+        )
+    for name, phase in phases.items():
+        _arithmetic(name, phase, found)
+        if counter is not None:
+            _check_context(phase, question, counter, found)
+        where = f"phase {name}: " if recipe.phases else ""
+        found.warnings += [where + text for text in _warnings(phase)]
+        found.errors += [
+            f"phases.{name}.{key}: a run has one {key}; expected it outside of phases"
+            for key in SHARED_BY_PHASES
+            if getattr(phase, key) != getattr(recipe, key)
+        ]
+    unique = dict.fromkeys
+    return CheckReport(tuple(found.lines), tuple(unique(found.warnings)), tuple(unique(found.errors)))
+
+
+def _check_model(recipe: Recipe, found: _Findings) -> None:
+    model = recipe.model
+    if not isinstance(model, PretrainedModel):
+        found.lines.append(f"model: made from scratch, window {model.context_window:,} tokens")
+        return
+    directory = Path(model.name)
+    if directory.is_dir():
+        try:
+            model.check_directory()
+        except UsageError as error:
+            found.errors.append(str(error))
+        found.lines.append(f"model: {model.name}")
+    elif directory.is_absolute() or model.name.startswith(".") or model.name.count("/") > 1:
+        found.errors.append(
+            f"model.name: there is no directory {model.name!r}; expected one written by "
+            "save_pretrained, or a hub id such as Qwen/Qwen3-8B"
+        )
+    else:
+        found.lines.append(f"model: {model.name} (hub id, not looked up here)")
+    engine = recipe.rollout.engine
+    if isinstance(engine, VllmEngine):
+        _check_adapter(model, engine, found)
+
+
+def _check_adapter(model: PretrainedModel, engine: VllmEngine, found: _Findings) -> None:
+    rank = None if model.lora is None else model.lora.rank
+    served = engine.max_lora_rank
+    if rank is None and served is not None:
+        found.errors.append(
+            f"rollout.engine.max_lora_rank: found {served}, but model.lora is null and every "
+            "parameter is trained; expected null"
+        )
+    elif rank is not None and (served is None or served < rank):
+        found.errors.append(
+            f"rollout.engine.max_lora_rank: found {served or 'null'}; expected at least "
+            f"model.lora.rank, which is {rank}"
+        )
+
+
+def _check_data(recipe: Recipe, found: _Findings) -> Question | None:
+    """Look at the data; return its longest question where it can be read here."""
+    data = recipe.data
+    if isinstance(data, Questions):
+        for key, path in (("path", data.path), ("test_path", data.test_path)):
+            if path is not None and not path.endswith((".jsonl", ".json")):
+                parquet = path.endswith(".parquet")
+                if parquet and not Path(path).is_file():
+                    found.errors.append(f"data.{key}: there is no file {path!r}")
+                    return None
+                what = "parquet file, not read here" if parquet else "hub dataset, not checked here"
+                found.lines.append(
+                    f"data.{key}: {path} ({what}); questions are taken to have at most "
+                    f"{ASSUMED_QUESTION_TOKENS} tokens"
+                )
+                return None
+    try:
+        source = data.open()
+        questions = source.batch(0) if not isinstance(data, Questions) else source.split("train", 10**9)
+    except UsageError as error:
+        found.errors.append(str(error))
+        return None
+    if isinstance(data, Questions):
+        held = ", ".join(f"{len(source.split(s, 10**9))} {s}" for s in ("dev", "test"))
+        found.lines.append(f"data: {data.path}: {len(questions):,} train, {held} questions")
+        questions = [*questions, *source.split("test", 10**9), *source.split("dev", 10**9)]
+    else:
+        found.lines.append(f"data: {data.type}, made as needed")
+    return max(questions, key=lambda q: len(q.text) + sum(len(str(v)) for v in q.meta.values()))
+
+
+def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
+    """Say what one step and the whole phase play, in one vocabulary."""
+    agents, rounds = phase.debate.num_agents, phase.debate.max_rounds
+    questions, copies = phase.data.batch_size, phase.rollout.debates_per_question
+    debates = questions * copies
+    turns = debates * agents * rounds
+    grows = getattr(phase.debate, "conversation", "append") == "append"
+    samples = debates * agents if grows else turns
+    steps = phase.steps
+    gated = f" to {phase.gate.max_steps:,} (gate)" if phase.gate else ""
+    found.lines += [
+        f"phase {name}: {steps:,}{gated} steps of one optimizer update each",
+        f"  a step: {questions:,} questions x {copies} = {debates:,} debates; "
+        f"x {agents} agents x {rounds} rounds = {turns:,} turns; "
+        f"{samples:,} samples ({'one an agent and debate' if grows else 'one a turn'})",
+        f"  in all: {questions * steps:,} questions, {debates * steps:,} debates, "
+        f"{turns * steps:,} turns, {samples * steps:,} samples, {steps:,} updates, "
+        f"at most {turns * steps * phase.rollout.max_tokens:,} sampled tokens",
+        f"  temperatures {_temperatures(phase)}: log-probabilities in training are taken at them",
+    ]
+    evaluation = phase.evaluation
+    if evaluation.questions:
+        found.lines.append(
+            f"  an evaluation: {evaluation.questions:,} questions, "
+            f"{evaluation.questions * evaluation.direct_samples:,} direct replies and "
+            f"{evaluation.questions * agents * rounds:,} turns"
+        )
+
+
+def _temperatures(phase: Recipe) -> str:
+    each = [phase.debate.temperature_of(i) for i in range(phase.debate.num_agents)]
+    return ", ".join(f"{t:g}" for t in (each if len(set(each)) > 1 else each[:1]))
+
+
+def _check_context(
+    phase: Recipe, question: Question | None, counter: TokenCounter, found: _Findings
+) -> None:
+    reply = phase.rollout.max_tokens
+    longest = longest_prompt(phase.debate, question, reply, counter)
+    total = longest.prompt_tokens + reply
+    window = _served_window(phase)
+    text = (
+        f"context: at most {total:,} tokens (prompt {longest.prompt_tokens:,} of agent "
+        f"{longest.agent} in round {longest.round + 1} + reply {reply:,}; {counter.how})"
+    )
+    if window.tokens is None:
+        found.lines.append(f"  {text}; window {window.source}: set model.context_window to check it")
+    elif total <= window.tokens:
+        found.lines.append(f"  {text}; window {window.tokens:,} ({window.source})")
+    else:
+        found.errors.append(
+            f"{text} is above the window of {window.tokens:,} ({window.source}); lower "
+            "rollout.max_tokens, debate.num_agents or debate.max_rounds, or set "
+            "debate.max_chars_per_field or debate.history_rounds=1"
+        )
+
+
+def _served_window(phase: Recipe) -> Window:
+    window = context_window(phase.model)
+    served = getattr(phase.rollout.engine, "context_window", None)
+    if served is not None and (window.tokens is None or served < window.tokens):
+        return Window(served, "rollout.engine.context_window")
+    return window
+
+
+def _warnings(phase: Recipe) -> Iterator[str]:
+    """Yield what is legal but known to teach little or do harm."""
+    if phase.loss.type == "sft":
+        return
+    streams, debate = phase.advantage.streams, phase.debate
+    judge = streams.get("judge")
+    for reward in _parts(phase.reward):
+        if isinstance(reward, V2):
+            weight = 0.0 if judge is None else judge.weight
+            if text := reward.warning(debate.num_agents, weight):
+                yield text
+            if reward.unvoted == "literal":
+                yield (
+                    "reward.unvoted: literal gives -1 to turns that nobody could vote on, such as "
+                    "all of the last parallel round; mask leaves them out"
+                )
+            if phase.advantage.center == "group" and debate.max_rounds > 1:
+                yield (
+                    "advantage.center: group compares turns of different rounds, which were judged "
+                    "by different votes; round was safer where it was measured"
+                )
+        for name in _streams(reward):
+            if name not in streams:
+                yield (
+                    f"advantage.streams: the reward gives {name} values, but no stream {name} is "
+                    f"named, so nothing learns from them; expected {name}: {{weight: 1}}"
+                )
+    if isinstance(debate, Direct) and (
+        phase.rollout.debates_per_question == 1 or phase.advantage.center == "group"
+    ):
+        if phase.advantage.center in ("group", "round"):
+            yield (
+                "advantage.center: a direct reply is alone in its group, so every advantage is 0; "
+                "expected center: round with rollout.debates_per_question above 1, or batch"
+            )
+
+
+def _parts(reward: RewardConfig) -> list[RewardConfig]:
+    if isinstance(reward, Mixed):
+        return [component.reward for component in reward.components.values()]
+    return [reward]
+
+
+def _streams(reward: RewardConfig) -> tuple[str, ...]:
+    if isinstance(reward, V2):
+        return ("generator", "judge")
+    return ("generator",) if isinstance(reward, Verifiable) else ("return",)

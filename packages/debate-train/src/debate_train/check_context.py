@@ -1,0 +1,153 @@
+"""The longest context a recipe can reach, before anything is loaded."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from debate_protocol.contract import Contract
+from debate_protocol.forms import DebateForm
+from debate_protocol.types import Message, Question, Reply
+
+from debate_train.models import ModelConfig, PretrainedModel, ScratchModel
+
+CHARS_PER_TOKEN = 3
+"""Fewer than English has with any common tokenizer, so that estimates are too long, not short."""
+ASSUMED_QUESTION_TOKENS = 512
+"""For questions that are not read here; competition problems rarely have more."""
+_CLIP_MARK = 24
+_REPLY, _QUESTION = "\ue000", "\ue001"
+_FAMILIES = (
+    (r"Qwen/Qwen3-[\d.]+B-Base", 32768),
+    (r"Qwen/Qwen3-[\d.]+B", 40960),
+    (r"Qwen/Qwen2\.5-Math-[\d.]+B(-Instruct)?", 4096),
+    (r"Qwen/Qwen2\.5-(0\.5|1\.5|3)B", 32768),
+    (r"Qwen/Qwen2\.5-[\d.]+B-Instruct", 32768),
+    (r"meta-llama/Llama-3\.[12]-[\d.]+B(-Instruct)?", 131072),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounter:
+    """Counts tokens of text, and what a chat template adds for each message and prompt."""
+
+    count: Callable[[str], int]
+    per_message: int
+    per_prompt: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """The longest prompt of a debate and the turn that gets it."""
+
+    prompt_tokens: int
+    agent: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Most tokens of prompt and reply, None when it cannot be known here, and who says so."""
+
+    tokens: int | None
+    source: str
+
+
+def token_counter(model: ModelConfig) -> TokenCounter:
+    """Return the model's own tokenizer where it is at hand, else a careful estimate."""
+    if isinstance(model, ScratchModel):
+        words = model.load_tokenizer()
+        return TokenCounter(
+            lambda text: len(words.encode(text, add_special_tokens=False)), 2, 1, "counted"
+        )
+    file = Path(model.name) / "tokenizer.json"
+    if file.is_file():
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(file))
+        return TokenCounter(
+            lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids),
+            16,
+            32,
+            "counted with its tokenizer",
+        )
+    return TokenCounter(
+        lambda text: math.ceil(len(text) / CHARS_PER_TOKEN),
+        16,
+        32,
+        f"estimated at {CHARS_PER_TOKEN} characters a token",
+    )
+
+
+def context_window(model: ModelConfig) -> Window:
+    """Return the model's window from the recipe, its configuration, or the family's name."""
+    if model.context_window is not None:
+        return Window(model.context_window, "model.context_window")
+    assert isinstance(model, PretrainedModel)
+    file = Path(model.name) / "config.json"
+    if file.is_file():
+        config = json.loads(file.read_text(encoding="utf-8"))
+        found = config.get("text_config", config).get("max_position_embeddings")
+        return Window(found if isinstance(found, int) else None, str(file))
+    for pattern, tokens in _FAMILIES:
+        if re.fullmatch(pattern, model.name):
+            return Window(tokens, "known of this family")
+    return Window(None, "unknown here")
+
+
+def longest_prompt(
+    form: DebateForm, question: Question | None, max_tokens: int, counter: TokenCounter
+) -> Longest:
+    """Hold a debate in which every reply has `max_tokens` tokens; return its longest prompt.
+
+    Args:
+        form: The debate.
+        question: The longest question; None stands for one of `ASSUMED_QUESTION_TOKENS`.
+        max_tokens: Most tokens of a reply.
+        counter: Counts the text around the replies.
+    """
+    run = form.start(question or Question("longest", _QUESTION), seed=0)
+    contract = form.contract_rules()
+    longest = Longest(0, 0, 0)
+    shown_tokens = _most_shown(form.max_chars_per_field, contract, max_tokens)
+
+    def tokens(message: Message) -> int:
+        content = message["content"]
+        reply = max_tokens if message["role"] == "assistant" else shown_tokens
+        inserted = content.count(_REPLY) * reply
+        inserted += content.count(_QUESTION) * ASSUMED_QUESTION_TOKENS
+        text = content.replace(_REPLY, "").replace(_QUESTION, "")
+        return counter.count(text) + inserted + counter.per_message
+
+    asks = next(run)
+    while True:
+        assert not isinstance(asks, str)
+        for ask in asks:
+            found = counter.per_prompt + sum(tokens(message) for message in ask.messages)
+            if found > longest.prompt_tokens:
+                longest = Longest(found, ask.agent, ask.round)
+        try:
+            asks = run.send([Reply(_longest_reply(contract, ask.agent)) for ask in asks])
+        except StopIteration:
+            return longest
+
+
+def _most_shown(max_chars: int | None, contract: Contract, max_tokens: int) -> int:
+    """Return the most tokens that peers see of one reply."""
+    if max_chars is None:
+        return max_tokens
+    return min(max_tokens, max(1, len(contract.sections)) * (max_chars + _CLIP_MARK))
+
+
+def _longest_reply(contract: Contract, agent: int) -> str:
+    """Return a valid reply whose answer stands for all its tokens; answers differ by agent."""
+    answer = f"{_REPLY} {agent}"
+    if contract.kind == "boxed":
+        return f"\\boxed{{{answer}}}"
+    if contract.kind == "answer_line":
+        return f"Answer: {answer}"
+    said = {contract.answer_section: answer, "comparison": "N/A", "consensus": "NO"}
+    return "\n".join(f"<{name}>{said.get(name, 'x')}</{name}>" for name in contract.sections)

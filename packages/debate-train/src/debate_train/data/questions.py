@@ -1,0 +1,215 @@
+"""Questions from a file, or from a data set of a hub."""
+
+import json
+import random
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from debate_protocol.types import Question
+from pydantic import BaseModel, ConfigDict, Field
+
+from debate_train.data.source import DataSource, Split
+from debate_train.errors import DataError
+
+FILE_ENDINGS = (".jsonl", ".json", ".parquet")
+_META_KEYS = ("kind", "choices", "passage", "subject", "level", "length")
+
+
+class Fields(BaseModel):
+    """Which key of a row holds what."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    question: str = "question"
+    answer: str | None = "answer"
+    """None for open-ended questions."""
+    id: str = "id"
+
+
+class Questions(BaseModel):
+    """Rows with a question and perhaps an answer.
+
+    Questions that stand more than once are used once. Those of `test_path` are never trained on,
+    even when they stand in `path` too; without `test_path` a share of `path` is held out.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["questions"] = "questions"
+    path: str
+    """A .jsonl, .json or .parquet file, or the id of a hub data set."""
+    test_path: str | None = None
+    """The same for evaluation; None holds out `holdout` of `path`."""
+    config: str | None = None
+    """Configuration of a hub data set."""
+    split: str = "train"
+    """Split of a hub data set."""
+    test_split: str = "test"
+    fields: Fields = Fields()
+    answer_pattern: str | None = None
+    r"""Regular expression whose first group is the answer, such as `####\s*(.+)`."""
+    kind: Literal["math", "choice", "yes_no", "number", "text"] | None = None
+    """How answers are compared; None leaves it to the row, and to mathematics last."""
+    batch_size: int = Field(16, ge=1)
+    """Questions a step."""
+    limit: int | None = Field(None, ge=1)
+    """Use only this many training questions."""
+    holdout: float = Field(0.1, gt=0, lt=0.5)
+    """Share of `path` for each of dev and test when there is no `test_path`."""
+
+    def open(self) -> "QuestionSource":
+        """Read the rows and return the source."""
+        return QuestionSource(self)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether `path` names a file rather than a hub data set."""
+        return is_file(self.path)
+
+
+def is_file(path: str) -> bool:
+    """Return whether a path names a file (by its ending) rather than a hub data set."""
+    return path.endswith(FILE_ENDINGS)
+
+
+class QuestionSource(DataSource):
+    """Questions in a shuffled order that repeats with another order each epoch."""
+
+    def __init__(self, config: Questions) -> None:
+        self.config = config
+        rows = _distinct(_questions(config, config.path, config.split, "data.path"))
+        if config.test_path is not None or not config.is_file:
+            where = config.test_path or config.path
+            held = _questions(config, where, config.test_split, "data.test_path")
+            test = _distinct(held)
+            known = {q.text for q in test}
+            train = [q for q in rows if q.text not in known]
+            dev, train = _hold_out(train, config.holdout, 0)
+        else:
+            test, rest = _hold_out(rows, config.holdout, 1)
+            dev, train = _hold_out(rest, config.holdout, 0)
+        self._splits: dict[Split, list[Question]] = {
+            "train": train[: config.limit],
+            "dev": dev,
+            "test": test,
+        }
+        if not self._splits["train"]:
+            raise DataError(
+                f"data.path: {config.path!r} leaves no question to train on "
+                f"({len(rows)} distinct rows read); expected at least one beside those held out"
+            )
+
+    def batch(self, step: int) -> list[Question]:
+        """Return the questions of a step, going through shuffled epochs."""
+        train, size = self._splits["train"], self.config.batch_size
+        chosen: list[Question] = []
+        while len(chosen) < size:
+            epoch, index = divmod(step * size + len(chosen), len(train))
+            order = list(range(len(train)))
+            random.Random(f"epoch/{epoch}").shuffle(order)
+            chosen += [train[i] for i in order[index : index + size - len(chosen)]]
+        return chosen
+
+    def split(self, name: Split, size: int) -> list[Question]:
+        """Return up to `size` questions of a split, always the same ones."""
+        questions = list(self._splits[name])
+        random.Random(f"split/{name}").shuffle(questions)
+        return questions[:size]
+
+
+def _hold_out(
+    questions: list[Question], share: float, salt: int
+) -> tuple[list[Question], list[Question]]:
+    """Return (held out, rest); a question's side follows from its text."""
+    held = [q for q in questions if zlib.crc32(f"{salt}{q.text}".encode()) / 2**32 < share]
+    out = {q.text for q in held}
+    return held, [q for q in questions if q.text not in out]
+
+
+def _distinct(questions: Iterator[Question]) -> list[Question]:
+    found: dict[str, Question] = {}
+    for question in questions:
+        found.setdefault(question.text, question)
+    return list(found.values())
+
+
+def _questions(config: Questions, path: str, split: str, key: str) -> Iterator[Question]:
+    rows = read_rows(path, key) if is_file(path) else _hub_rows(path, config.config, split, key)
+    number = 0
+    for number, row in enumerate(rows, start=1):
+        yield _question(row, config, f"{key}: {path!r}, row {number}")
+    if number == 0:
+        raise DataError(f"{key}: {path!r} is empty; expected one question a line")
+
+
+def _question(row: Mapping[str, Any], config: Questions, where: str) -> Question:
+    fields = config.fields
+    text = row.get(fields.question)
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(
+            f"{where}: no text under {fields.question!r} (found keys: {', '.join(map(str, row))}); "
+            "expected a question, or set data.fields.question"
+        )
+    answer = None if fields.answer is None else row.get(fields.answer)
+    if answer is not None:
+        answer = str(answer)
+        if config.answer_pattern and (match := re.search(config.answer_pattern, answer)):
+            answer = match.group(1).strip()
+    meta = {k: row[k] for k in _META_KEYS if row.get(k) is not None}
+    if config.kind is not None:
+        meta["kind"] = config.kind
+    identity = str(row.get(fields.id) or f"{zlib.crc32(text.encode()):08x}")
+    return Question(identity, text, answer, meta)
+
+
+def read_rows(path: str, key: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a .jsonl, .json or .parquet file."""
+    if not Path(path).is_file():
+        raise DataError(
+            f"{key}: there is no file {path!r}; expected a .jsonl, .json or .parquet file, "
+            "or the id of a hub data set such as openai/gsm8k"
+        )
+    if path.endswith(".parquet"):
+        yield from _datasets(key).Dataset.from_parquet(path)
+        return
+    with Path(path).open(encoding="utf-8") as file:
+        if path.endswith(".json"):
+            yield from json.load(file)
+            return
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(
+                    f"{key}: {path}:{number}: not JSON ({error.msg}); expected one object a line"
+                ) from error
+            if not isinstance(row, dict):
+                raise DataError(f"{key}: {path}:{number}: expected an object, found {row!r:.40}")
+            yield row
+
+
+def _hub_rows(path: str, config: str | None, split: str, key: str) -> Iterator[Mapping[str, Any]]:
+    try:
+        yield from _datasets(key).load_dataset(path, config, split=split)
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"{key}: the hub data set {path!r} could not be read ({reason}); "
+            "a local file must end in .jsonl, .json or .parquet"
+        ) from error
+
+
+def _datasets(key: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"{key}: hub data sets and parquet files need the datasets package; "
+            "install it with: pip install 'debate-train[hub]'"
+        ) from error
+    return datasets

@@ -1,0 +1,166 @@
+"""The signs puzzle: put + and - between digits so that they make a total.
+
+`make 4 Q 6 5 1 6` asks for the signs of `6 ? 5 ? 1 ? 6` that give 4: `- - +`... Every choice of
+signs is a legal answer and is wrong only by its total, so checking a peer means adding up. It is
+small enough for a two-layer model to learn to solve, to check and to compare on a CPU.
+"""
+
+import random
+import re
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import combinations, product
+from typing import Literal
+
+from debate_protocol.types import Ask, Question
+from pydantic import BaseModel, ConfigDict, Field
+
+from debate_train.data.source import DataSource, Split
+
+SIGNS = ("+", "-")
+_PEER_LINE = re.compile(r"^Agent (\d+) : ([-+ ]+)$", re.MULTILINE)
+
+
+def running_totals(digits: Sequence[int], signs: Sequence[str]) -> list[int]:
+    """Return the total after each sign."""
+    totals, total = [], digits[0]
+    for sign, digit in zip(signs, digits[1:], strict=True):
+        total = total + digit if sign == "+" else total - digit
+        totals.append(total)
+    return totals
+
+
+@lru_cache(maxsize=65536)
+def solutions(digits: tuple[int, ...], target: int) -> tuple[str, ...]:
+    """Return every choice of signs that reaches the target, in the order of `product`."""
+    choices = product(SIGNS, repeat=len(digits) - 1)
+    return tuple(" ".join(s) for s in choices if running_totals(digits, s)[-1] == target)
+
+
+def read_puzzle(question: Question) -> tuple[tuple[int, ...], int]:
+    """Return the digits and the target of a puzzle's question."""
+    words = question.text.split()
+    return tuple(int(word) for word in words[3:]), int(words[1])
+
+
+def _split_of(text: str) -> Split:
+    bucket = zlib.crc32(text.encode()) % 10
+    return "dev" if bucket == 0 else "test" if bucket == 1 else "train"
+
+
+def _puzzle(rng: random.Random, num_digits: int) -> Question:
+    digits = tuple(rng.randint(1, 9) for _ in range(num_digits))
+    while True:
+        signs = [rng.choice(SIGNS) for _ in digits[1:]]
+        target = running_totals(digits, signs)[-1]
+        if target >= 0:
+            break
+        digits = tuple(rng.randint(1, 9) for _ in range(num_digits))
+    text = f"make {target} Q {' '.join(map(str, digits))}"
+    accept = solutions(digits, target)
+    return Question(text, text, accept[0], {"kind": "text", "accept": list(accept)})
+
+
+class SignsPuzzle(BaseModel):
+    """Puzzles made as needed; a question's split follows from its text, so splits never meet."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["signs_puzzle"] = "signs_puzzle"
+    batch_size: int = Field(64, ge=1)
+    """Questions a step."""
+    num_digits: int = Field(4, ge=3, le=4)
+    seed: int = 0
+    """Which stream of training questions."""
+
+    def open(self) -> "SignsPuzzleSource":
+        """Return the source of these puzzles."""
+        return SignsPuzzleSource(self)
+
+
+class SignsPuzzleSource(DataSource):
+    """Draws puzzles; also writes the demonstrations of the warm-start."""
+
+    def __init__(self, config: SignsPuzzle) -> None:
+        self.config = config
+
+    def batch(self, step: int) -> list[Question]:
+        """Return the distinct training questions of a step."""
+        rng = random.Random(f"puzzle/{self.config.seed}/{step}")
+        return self._draw(rng, "train", self.config.batch_size)
+
+    def split(self, name: Split, size: int) -> list[Question]:
+        """Return `size` distinct questions of a split, always the same ones."""
+        return self._draw(random.Random(f"puzzle/{name}"), name, size)
+
+    def _draw(self, rng: random.Random, split: Split, size: int) -> list[Question]:
+        found: dict[str, Question] = {}
+        while len(found) < size:
+            question = _puzzle(rng, self.config.num_digits)
+            if _split_of(question.text) == split:
+                found.setdefault(question.text, question)
+        return list(found.values())
+
+    @property
+    def can_demonstrate(self) -> bool:
+        """Puzzles can be worked by rule."""
+        return True
+
+    def demonstrate(self, ask: Ask) -> str:
+        """Return a worked turn: see `demonstration`."""
+        return demonstration(ask)
+
+
+def demonstration(ask: Ask) -> str:
+    """Return the turn that a demonstrator writes for this ask.
+
+    The first proposal of an agent is right with a chance drawn once for each question,
+    evenly from 0 to 1, so that judges meet right and wrong candidates in every mixture. From the second
+    turn on the demonstrator checks each candidate by its running totals, ranks them by the
+    outcome and adopts a right one, or solves the puzzle afresh where there is none.
+    """
+    digits, target = read_puzzle(ask.question)
+    skill = random.Random(f"skill/{ask.question.id}").random()
+    rng = random.Random(f"turn/{ask.seed}")
+    right = solutions(digits, target)
+    candidates = _shown_solutions(ask)
+    if not candidates:
+        solution = rng.choice(right)
+        if rng.random() > skill:
+            every = (" ".join(signs) for signs in product(SIGNS, repeat=len(digits) - 1))
+            solution = rng.choice([s for s in every if s not in right])
+        return _turn_text(solution, "N/A", "N/A")
+    correct = {agent: s in right for agent, s in candidates.items()}
+    adoptable = [s for agent, s in candidates.items() if correct[agent]]
+    checks = (_check(agent, digits, s, correct[agent]) for agent, s in candidates.items())
+    votes = (_vote(a, b, correct) for a, b in combinations(sorted(candidates), 2))
+    return _turn_text(
+        rng.choice(adoptable or right), " ".join(checks), "\n".join(votes) or "N/A"
+    )
+
+
+def _shown_solutions(ask: Ask) -> dict[int, str]:
+    """Read the newest solution of each peer from the compact prompt."""
+    return {int(a): s for a, s in _PEER_LINE.findall(ask.messages[-1]["content"])}
+
+
+def _turn_text(solution: str, evaluation: str, comparison: str) -> str:
+    return (
+        f"<solution> {solution} </solution>\n<evaluation> {evaluation} </evaluation>\n"
+        f"<comparison> {comparison} </comparison>"
+    )
+
+
+def _check(agent: int, digits: Sequence[int], solution: str, correct: bool) -> str:
+    words = [f"Agent {agent} {digits[0]}"]
+    signs = solution.split()
+    for sign, digit, total in zip(signs, digits[1:], running_totals(digits, signs), strict=True):
+        words.append(f"{sign} {digit} {total}")
+    return " ".join([*words, "ok" if correct else "no"])
+
+
+def _vote(a: int, b: int, correct: dict[int, bool]) -> str:
+    if correct[a] == correct[b]:
+        return f"Agent {a} = Agent {b}"
+    return f"Agent {a} > Agent {b}" if correct[a] else f"Agent {b} > Agent {a}"

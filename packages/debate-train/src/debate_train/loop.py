@@ -1,0 +1,76 @@
+"""The training loop: five calls from questions to an optimizer step."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from debate_protocol.types import DebateRun, Question, Transcript
+from debate_rewards.credits import Score
+from debate_rollout.drivers import play
+from debate_rollout.engine import Engine
+from transformers import PreTrainedTokenizerFast
+
+from debate_train.data import DataSource
+from debate_train.recipe import Recipe
+from debate_train.rows import Batch, build_batch
+from debate_train.trainers import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step left behind. `number` counts from 0 over the whole run."""
+
+    number: int
+    transcripts: Sequence[Transcript]
+    scores: Sequence[Score]
+    batch: Batch
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a phase works with. `sampler` is `engine` unless replies are demonstrated."""
+
+    recipe: Recipe
+    source: DataSource
+    sampler: Engine
+    engine: Engine
+    trainer: Trainer
+    tokenizer: PreTrainedTokenizerFast
+
+
+def train(work: Work, steps: range, keep: Callable[[Step], None]) -> None:
+    """Play, score and learn for these steps; `keep` is called after each."""
+    recipe = work.recipe
+    rollout, advantage = recipe.rollout, recipe.advantage
+    for step in steps:
+        questions = work.source.batch(step)
+        transcripts = play(
+            start_debates(recipe, questions, f"train/{step}"),
+            work.sampler,
+            max_tokens=rollout.max_tokens,
+            sampling=rollout.sampling,
+        )
+        scores = recipe.reward(transcripts)
+        batch = build_batch(
+            transcripts,
+            advantage(transcripts, scores),
+            advantage.streams,
+            work.tokenizer,
+            stream_means=recipe.loss.normalise != "token_sum",
+        )
+        metrics = work.trainer.step(batch)
+        if work.sampler is work.engine:
+            work.engine.load(work.trainer.weights(version=step + 1))
+        keep(Step(step, transcripts, scores, batch, metrics))
+
+
+def start_debates(recipe: Recipe, questions: Sequence[Question], name: str) -> list[DebateRun]:
+    """Return the debates of these questions, each with a seed from the recipe's and its name."""
+    runs = []
+    for number, question in enumerate(questions):
+        for copy in range(recipe.rollout.debates_per_question):
+            identity = f"{name}/{number}/{copy}"
+            seed = zlib.crc32(f"{recipe.seed}/{identity}".encode())
+            runs.append(recipe.debate.start(question, seed=seed, debate_id=identity))
+    return runs

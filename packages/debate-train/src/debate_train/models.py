@@ -1,0 +1,163 @@
+"""Models and tokenizers: loaded by name, or made from scratch for a first run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from debate_train.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+class Lora(BaseModel):
+    """Low-rank adapters (Hu et al. 2021) on every linear layer, through peft."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rank: int = Field(32, ge=1)
+    alpha: float = Field(64.0, gt=0)
+    dropout: Literal[0] = 0
+    """Fixed at 0: with dropout the trained policy is not the sampled one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with its tokenizer and where an engine in another process finds both."""
+
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerFast"
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    path: str | None = None
+    lora: Lora | None = None
+
+
+class PretrainedModel(BaseModel):
+    """A causal language model from a directory or a hub."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["pretrained"] = "pretrained"
+    name: str
+    """A local directory or a hub id."""
+    revision: str | None = None
+    dtype: Dtype = "bfloat16"
+    """Type the weights are trained in; engines serve the same."""
+    lora: Lora | None = None
+    """None trains every parameter."""
+    template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
+    """Handed to the chat template, such as enable_thinking: false."""
+    context_window: int | None = Field(None, ge=1)
+    """Most tokens of prompt and reply; None takes it from the model's configuration."""
+    trust_remote_code: Literal[False] = False
+    """Code that comes with a checkpoint is never run."""
+
+    def load(self, seed: int) -> LoadedModel:
+        """Load model and tokenizer; `seed` draws what a LoRA adapter starts from."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        tokenizer = self.load_tokenizer()
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                self.name, revision=self.revision, dtype=getattr(torch, self.dtype)
+            )
+        except (OSError, ValueError) as error:
+            raise ModelError(_unreadable("model.name", self.name, "a model", error)) from error
+        return LoadedModel(
+            model, tokenizer, self.template_kwargs, path=self.name, lora=self.lora
+        )
+
+    def load_tokenizer(self) -> "PreTrainedTokenizerFast":
+        """Load the tokenizer alone."""
+        from transformers import AutoTokenizer
+
+        self._refuse_bare_directory()
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.name, revision=self.revision)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(
+                _unreadable("model.name", self.name, "a tokenizer", error)
+            ) from error
+        if not tokenizer.is_fast:
+            raise ModelError(
+                f"model.name: the tokenizer of {self.name!r} is a slow one; expected a fast "
+                "tokenizer (tokenizer.json), which maps tokens to bytes"
+            )
+        return tokenizer  # type: ignore[no-any-return]
+
+    def _refuse_bare_directory(self) -> None:
+        directory = Path(self.name)
+        if not directory.is_dir():
+            return
+        wanted = {"config.json": "a model configuration", "tokenizer.json": "a fast tokenizer"}
+        for file, what in wanted.items():
+            if not (directory / file).is_file():
+                raise ModelError(
+                    f"model.name: {self.name!r} holds no {file}; expected {what} beside the "
+                    "weights (write one with save_pretrained)"
+                )
+
+
+def _unreadable(key: str, name: str, what: str, error: Exception) -> str:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return (
+        f"{key}: no {what} could be loaded from {name!r} ({reason}); expected a directory "
+        "written by save_pretrained, or a hub id that can be reached from here"
+    )
+
+
+class ScratchModel(BaseModel):
+    """A small Qwen3-shaped model with random weights and a word-level tokenizer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["scratch"] = "scratch"
+    hidden_size: int = Field(64, ge=8)
+    layers: int = Field(2, ge=1)
+    heads: int = Field(4, ge=1)
+    kv_heads: int = Field(2, ge=1)
+    head_dim: int = Field(16, ge=2)
+    ffn_size: int = Field(192, ge=8)
+    context_window: int = Field(512, ge=16)
+    dtype: Literal["float32"] = "float32"
+    lora: None = None
+
+    def load(self, seed: int) -> LoadedModel:
+        """Build the model; equal seeds give equal weights."""
+        import torch
+        from transformers import Qwen3Config, Qwen3ForCausalLM
+
+        tokenizer = self.load_tokenizer()
+        config = Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=self.hidden_size,
+            intermediate_size=self.ffn_size,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            max_position_embeddings=self.context_window,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = Qwen3ForCausalLM(config)
+        return LoadedModel(model, tokenizer)
+
+    def load_tokenizer(self) -> "PreTrainedTokenizerFast":
+        """Build the word-level tokenizer."""
+        from debate_train.word_tokenizer import word_tokenizer
+
+        return word_tokenizer()
+
+
+ModelConfig = Annotated[PretrainedModel | ScratchModel, Field(discriminator="type")]

@@ -1,0 +1,174 @@
+"""The recipe: everything that one run is made of."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from debate_protocol.forms import DebateForm
+from debate_rewards.rewards import RewardConfig
+from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmEngine
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from debate_train.advantages import Advantages
+from debate_train.data import DataConfig
+from debate_train.evaluation import DEBATE, DIRECT, Evaluation
+from debate_train.losses import Loss
+from debate_train.models import ModelConfig
+from debate_train.recipe_merge import merge
+from debate_train.recipe_schema import Schema
+from debate_train.tracking import Tracking
+from debate_train.trainers import TrainerConfig
+
+
+class Demonstrations(BaseModel):
+    """Replies written by the data source instead of sampled: what a warm-start imitates."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["demonstrations"] = "demonstrations"
+
+
+Engine = Annotated[
+    TransformersEngine | VllmEngine | ScriptedEngine | Demonstrations, Field(discriminator="type")
+]
+
+
+class Rollout(BaseModel):
+    """How debates are sampled."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    engine: Engine = TransformersEngine()
+    max_tokens: int = Field(1024, ge=1)
+    """Most tokens of one reply."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    min_p: float = Field(0.0, ge=0, lt=1)
+    debates_per_question: int = Field(1, ge=1)
+    """Independent debates of each question; the group of GRPO when the form is `direct`."""
+
+    @property
+    def sampling(self) -> dict[str, float | int]:
+        """Sampling settings that cut the distribution; neutral in RL."""
+        return {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
+
+
+class Gate(BaseModel):
+    """What a phase must reach, on the dev split, before it may end."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    metric: str
+    """Name as in the evaluation, such as eval/judge/accuracy."""
+    at_least: float
+    every: int = Field(50, ge=1)
+    """Steps between two looks, from the phase's `steps` on."""
+    max_steps: int = Field(1000, ge=1)
+    """The phase ends here even if the gate is still shut."""
+    when_shut: Literal["skip_rest", "go_on"] = "skip_rest"
+    """What happens to the phases after a gate that stayed shut."""
+
+    @field_validator("metric")
+    @classmethod
+    def _metric_is_measured(cls, name: str) -> str:
+        names = [*DIRECT.values(), *DEBATE.values()]
+        if name not in names:
+            raise ValueError(f"{name!r} is not measured; expected one of {', '.join(names)}")
+        return name
+
+
+class Checkpointing(BaseModel):
+    """When the run can be resumed from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every: int = Field(0, ge=0)
+    """Steps between checkpoints; 0 writes them only at the end of phases and on interrupt."""
+    keep_last: int = Field(2, ge=1)
+
+
+class Recording(BaseModel):
+    """What the run directory keeps of rollouts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every: int = Field(10, ge=1)
+    """Steps between two recorded samples."""
+    debates: int = Field(4, ge=0)
+    """Debates in each sample: their transcripts, and their tokens with credits."""
+
+
+_DEFAULT_TYPES: Mapping[str, str] = {
+    "model": "pretrained",
+    "data": "questions",
+    "debate": "simultaneous",
+    "reward": "v2",
+    "loss": "importance_sampling",
+    "trainer": "torch",
+}
+
+
+class Recipe(BaseModel):
+    """One run; every key that is left out is a default that we stand by.
+
+    `phases` maps a name to the differences of that phase from the rest of the recipe; phases run
+    in the order they are written. Without phases the recipe is its own only phase.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    seed: int = 0
+    steps: int = Field(ge=0)
+    """Optimizer steps; a step plays `data.batch_size` questions once."""
+    model: ModelConfig
+    data: DataConfig
+    debate: DebateForm
+    rollout: Rollout = Rollout()
+    reward: RewardConfig
+    advantage: Advantages = Advantages()
+    loss: Loss
+    trainer: TrainerConfig
+    evaluation: Evaluation = Evaluation()
+    gate: Gate | None = None
+    checkpoint: Checkpointing = Checkpointing()
+    recording: Recording = Recording()
+    tracking: Tracking = Tracking()
+    phases: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    def phase_recipes(self) -> dict[str, "Recipe"]:
+        """Return each phase as a whole recipe, in order."""
+        if not self.phases:
+            return {"train": self}
+        base = self.model_dump(exclude={"phases"})
+        schema = Schema((Recipe,))
+        return {
+            name: Recipe.model_validate(merge(base, difference, schema))
+            for name, difference in self.phases.items()
+        }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_types(cls, data: Any) -> Any:
+        """Fill in the variant where a recipe leaves out `type`."""
+        if not isinstance(data, Mapping):
+            return data
+        filled = dict(data)
+        for key, variant in _DEFAULT_TYPES.items():
+            part = filled.get(key, {})
+            if isinstance(part, Mapping) and "type" not in part:
+                filled[key] = {"type": variant, **part}
+        rollout = filled.get("rollout")
+        if isinstance(rollout, Mapping) and isinstance(engine := rollout.get("engine"), Mapping):
+            filled["rollout"] = {**rollout, "engine": {"type": "transformers", **engine}}
+        return filled
+
+    @model_validator(mode="after")
+    def _on_policy_sampling(self) -> "Recipe":
+        """Refuse samplers whose log-probabilities are not those of the policy trained."""
+        cut = self.rollout.top_p < 1 or self.rollout.top_k > 0 or self.rollout.min_p > 0
+        if cut and self.loss.type != "sft":
+            raise ValueError(
+                "rollout: top_p < 1, top_k and min_p cut the distribution, so ratios to it are "
+                "biased; expected neutral values in reinforcement learning (legal in evaluation)"
+            )
+        return self

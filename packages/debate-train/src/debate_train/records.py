@@ -1,0 +1,65 @@
+"""What is kept of each step: its metrics, and now and then a sample of its debates."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+import torch
+from debate_protocol.forms import Direct
+from debate_rewards.metrics import debate_metrics
+
+from debate_train.loop import Step
+from debate_train.recipe import Recipe
+from debate_train.run_directory import RunDirectory
+from debate_train.trainers.objective import collate
+
+
+def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
+    """Return all metrics of a step; `seconds` is its wall time."""
+    replies = [t.reply for x in step.transcripts for t in x.turns if t.reply is not None]
+    turns = max(1, len(replies))
+    sampled = sum(len(reply.token_ids) for reply in replies)
+    debates = len(step.transcripts)
+    returns = [value for s in step.scores for value in s.agents if value is not None]
+    mixed = [len({v for v in s.agents if v is not None}) > 1 for s in step.scores]
+    watched = debate_metrics(step.transcripts)
+    metrics = mean_metrics([score.metrics for score in step.scores])
+    metrics |= {k: v for k, v in watched.items() if k.startswith("judge/")}
+    metrics |= {f"train/{k}": v for k, v in watched.items() if not k.startswith("judge/")}
+    metrics |= {
+        "env/all/ac_tokens_per_turn": sampled / turns,
+        "env/all/ob_tokens_per_turn": sum(len(r.prompt_ids) for r in replies) / turns,
+        "env/all/turns_per_episode": turns / max(1, debates),
+        "env/all/total_episodes": float(debates),
+        "env/all/total_turns": float(turns),
+        "env/all/by_group/frac_mixed": fmean(mixed) if mixed else 0.0,
+        "rollout/merged_turn_fraction": 1 - len(step.batch.rows) / turns,
+        "tokens_per_s": sampled / seconds,
+        "time/step_s": seconds,
+    }
+    if returns:
+        metrics["reward/total"] = fmean(returns)
+    if not isinstance(recipe.debate, Direct):
+        metrics["v2/votes_per_step"] = metrics.get("v2/total_votes", 0.0) * debates
+    return metrics | step.metrics
+
+
+def mean_metrics(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each metric over the debates that have it."""
+    names = dict.fromkeys(name for metrics in found for name in metrics)
+    return {name: fmean(m[name] for m in found if name in m) for name in names}
+
+
+def keep_sample(directory: RunDirectory, phase: str, step: Step, debates: int) -> None:
+    """Write the transcripts and the token rows of the step's first debates."""
+    if debates == 0:
+        return
+    number = step.number + 1
+    directory.write_transcripts(phase, number, step.transcripts[:debates])
+    rows = [row for row in step.batch.rows if row.debate < debates]
+    if not rows:
+        return
+    tensors = collate(rows, torch.device("cpu"))
+    kept = {name: getattr(tensors, name) for name in tensors.__slots__}
+    kept["debate_B"] = torch.tensor([row.debate for row in rows])
+    kept["agent_B"] = torch.tensor([row.agent for row in rows])
+    directory.write_tokens(number, kept)

@@ -1,0 +1,75 @@
+"""The end of a run: the table from before to after, kept and printed."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from debate_train.evaluation import Measures
+from debate_train.run_directory import RunDirectory
+
+TABLE: Mapping[str, str] = {
+    "eval/direct/accuracy": "direct accuracy",
+    "eval/majority/accuracy": "majority vote",
+    "eval/peer_vote/accuracy": "peer-vote decision",
+    "eval/judge/accuracy": "judge accuracy",
+    "eval/format": "valid format",
+}
+"""The rows of the table."""
+
+
+def measures_json(measures: Measures) -> dict[str, dict[str, float]]:
+    """Return measures as JSON holds them."""
+    return {name: asdict(measure) for name, measure in measures.found.items()}
+
+
+def write_results(
+    directory: RunDirectory,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    state: Mapping[str, Any],
+) -> dict[str, float]:
+    """Write results.json; return the change of each measure."""
+    rows = [
+        {"measure": shown, "name": name, "before": before[name], "after": after[name]}
+        for name, shown in TABLE.items()
+        if name in before and name in after
+    ]
+    directory.write_results(
+        {
+            "table": rows,
+            "before": before,
+            "after": after,
+            "gates": state["gates"],
+            "steps": state["step"],
+            "seconds": state["seconds"],
+        }
+    )
+    return {
+        f"change/{row['name']}": row["after"]["mean"] - row["before"]["mean"] for row in rows
+    }
+
+
+def print_results(
+    before: Mapping[str, Any], after: Mapping[str, Any], seconds: Mapping[str, float]
+) -> None:
+    """Print the table from before to after, and how long each part took."""
+    table = Table(title="test split, mean [95 % interval over questions]")
+    table.add_column("measure")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    table.add_column("change", justify="right")
+    for name, shown in TABLE.items():
+        if name in before and name in after:
+            change = after[name]["mean"] - before[name]["mean"]
+            table.add_row(shown, _shown(before[name]), _shown(after[name]), f"{change:+.3f}")
+    console = Console()
+    console.print(table)
+    parts = ", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items())
+    console.print(f"time: {parts}", highlight=False)
+
+
+def _shown(measure: Mapping[str, float]) -> str:
+    return f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"

@@ -1,0 +1,196 @@
+"""From transcripts and advantages to rows of tokens.
+
+Turns of one agent whose prompts extend each other share one row: what the agent was told in
+between is there with mask 0. A turn whose prompt does not extend the last one starts a new row.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from debate_protocol.parsing import parse_turn
+from debate_protocol.types import Transcript, Turn
+from debate_rollout.token_text import token_text
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerFast
+
+from debate_train.advantages import Advantage, Stream, TurnAdvantages
+from debate_train.token_credit import stream_credit, token_sections
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence; every array has shape (T,) and speaks of the token as a target.
+
+    `mask` is 1 on sampled tokens; `advantages` are Σ λ_s·A_s, 0 elsewhere. `streams` has bit s
+    set where stream s of the batch covers the token. `segments` numbers the turns of the row
+    from 1, 0 on tokens that nobody sampled.
+    """
+
+    tokens: Ints
+    mask: Floats
+    advantages: Floats
+    sampler_logps: Floats
+    temperatures: Floats
+    streams: Ints
+    versions: Ints
+    segments: Ints
+    agent: int
+    debate: int
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of one step, the names of their streams, and counts over the whole step.
+
+    The counts are the denominators of means, so they hold for every rank and micro-batch.
+    """
+
+    rows: tuple[Row, ...]
+    streams: tuple[str, ...]
+    sampled_tokens: int
+    turns: int
+
+    def micro_batches(self, token_budget: int) -> Iterator[list[Row]]:
+        """Yield rows of similar length, such that their padded tokens fit the budget."""
+        chunk: list[Row] = []
+        for row in sorted(self.rows, key=lambda row: -len(row)):
+            if chunk and (len(chunk) + 1) * len(chunk[0]) > token_budget:
+                yield chunk
+                chunk = []
+            chunk.append(row)
+        if chunk:
+            yield chunk
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The tokens one turn adds to its row: what the agent was told, then its reply."""
+
+    turn: Turn
+    told: tuple[int, ...]
+    values: Floats
+    """(S, T) of the reply's tokens."""
+    covers: NDArray[np.bool_]
+
+
+def build_batch(
+    transcripts: Sequence[Transcript],
+    advantages: Sequence[TurnAdvantages],
+    streams: Mapping[str, Stream],
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    stream_means: bool = False,
+) -> Batch:
+    """Return the rows of these debates.
+
+    Args:
+        transcripts: fresh ones, whose turns hold their replies.
+        advantages: of each transcript's turns.
+        streams: the recipe's; those of weight 0 are left out.
+        tokenizer: the one that the replies were sampled with.
+        stream_means: scale stream s by D/D_s (D: all sampled tokens; D_s: those it covers, zero
+            advantages included), so that a mean over D adds up each stream's own token mean.
+    """
+    used = {name: stream for name, stream in streams.items() if stream.weight != 0}
+    chains: list[tuple[int, list[_Piece]]] = []
+    for debate, (transcript, found) in enumerate(zip(transcripts, advantages, strict=True)):
+        for turns in _turns_by_agent(transcript):
+            pieces: list[_Piece] = []
+            for turn in turns:
+                told = _news(pieces[-1].turn, turn) if pieces else None
+                if pieces and told is None:
+                    chains.append((debate, pieces))
+                    pieces = []
+                own = found.get(turn.key, [])
+                pieces.append(_piece(transcript, turn, told, own, used, tokenizer))
+            chains.append((debate, pieces))
+    return _assemble(chains, used, stream_means)
+
+
+def _turns_by_agent(transcript: Transcript) -> list[list[Turn]]:
+    by_agent: dict[int, list[Turn]] = {}
+    for turn in transcript.turns:
+        if turn.reply is not None and turn.reply.token_ids:
+            by_agent.setdefault(turn.agent, []).append(turn)
+    return list(by_agent.values())
+
+
+def _news(previous: Turn, turn: Turn) -> tuple[int, ...] | None:
+    """Return what this turn's prompt adds to the last prompt and reply, None if it starts anew."""
+    assert previous.reply is not None and turn.reply is not None
+    said = previous.reply.prompt_ids + previous.reply.token_ids
+    prompt = turn.reply.prompt_ids
+    return prompt[len(said) :] if prompt[: len(said)] == said else None
+
+
+def _piece(
+    transcript: Transcript,
+    turn: Turn,
+    told: tuple[int, ...] | None,
+    advantages: Sequence[Advantage],
+    streams: Mapping[str, Stream],
+    tokenizer: PreTrainedTokenizerFast,
+) -> _Piece:
+    assert turn.reply is not None
+    text = token_text(tokenizer, turn.reply.token_ids)
+    sections = token_sections(text, parse_turn(transcript, turn))
+    values, covers = stream_credit(text, sections, advantages, streams)
+    return _Piece(turn, turn.reply.prompt_ids if told is None else told, values, covers)
+
+
+def _assemble(
+    chains: Sequence[tuple[int, list[_Piece]]], streams: Mapping[str, Stream], stream_means: bool
+) -> Batch:
+    pieces = [piece for _, chain in chains for piece in chain]
+    sampled = sum(piece.covers.shape[1] for piece in pieces)
+    covered = np.zeros(len(streams), np.int64)
+    for piece in pieces:
+        covered += piece.covers.sum(axis=1)
+    factors = np.array([stream.weight for stream in streams.values()], np.float32)
+    if stream_means:
+        factors *= sampled / np.maximum(covered, 1)
+    rows = tuple(_row(chain, debate, factors) for debate, chain in chains)
+    return Batch(rows, tuple(streams), sampled, len(pieces))
+
+
+def _row(chain: Sequence[_Piece], debate: int, factors: Floats) -> Row:
+    parts: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _FILLS}
+    for number, piece in enumerate(chain, start=1):
+        reply = piece.turn.reply
+        assert reply is not None
+        length, told = len(reply.token_ids), len(piece.told)
+        fields: dict[str, object] = {
+            "tokens": reply.token_ids,
+            "mask": np.ones(length),
+            "advantages": factors @ piece.values,
+            "sampler_logps": reply.logps or np.zeros(length),
+            "temperatures": np.full(length, reply.temperature),
+            "streams": (1 << np.arange(len(factors))) @ piece.covers,
+            "versions": np.full(length, reply.weight_version),
+            "segments": np.full(length, number),
+        }
+        for name, (fill, dtype) in _FILLS.items():
+            before = piece.told if name == "tokens" else np.full(told, fill)
+            parts[name] += [np.asarray(before, dtype), np.asarray(fields[name], dtype)]
+    arrays = {name: np.concatenate(found) for name, found in parts.items()}
+    return Row(**arrays, agent=chain[0].turn.agent, debate=debate)  # type: ignore[arg-type]
+
+
+_FILLS: Mapping[str, tuple[float, type[np.generic]]] = {
+    "tokens": (0, np.int64),
+    "mask": (0.0, np.float32),
+    "advantages": (0.0, np.float32),
+    "sampler_logps": (0.0, np.float32),
+    "temperatures": (1.0, np.float32),
+    "streams": (0, np.int64),
+    "versions": (-1, np.int64),
+    "segments": (0, np.int64),
+}
+"""Of each field: the value on tokens that nobody sampled, and the type."""

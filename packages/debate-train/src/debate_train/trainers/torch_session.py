@@ -1,0 +1,78 @@
+"""The session of the `torch` trainer."""
+
+import time
+from pathlib import Path
+
+import torch
+from debate_rollout.engine import Weights
+from torch.optim.lr_scheduler import LambdaLR
+
+from debate_train.checkpoints import TrainerState, load_trainer_state, save_trainer_state
+from debate_train.losses import Loss
+from debate_train.models import LoadedModel
+from debate_train.policy import export_weights
+from debate_train.rows import Batch
+from debate_train.trainers.objective import accumulate, snapshot, trainable
+from debate_train.trainers.trainer import OptimizerSettings
+
+
+class TorchTrainerSession:
+    """An open `TorchTrainer`."""
+
+    def __init__(
+        self, config: OptimizerSettings, loaded: LoadedModel, loss: Loss, total_steps: int
+    ) -> None:
+        self._config, self._loaded, self._loss = config, loaded, loss
+        self._model = loaded.model
+        self._reference = snapshot(self._model) if loss.kl.weight > 0 else {}
+        self._optimizer = config.adamw(list(trainable(self._model).values()))
+        self._schedule = LambdaLR(
+            self._optimizer, lambda step: config.rate_factor(step, total_steps)
+        )
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Make one optimizer step; a step with a non-finite gradient is skipped and counted."""
+        started = time.perf_counter()
+        self._model.train()
+        metrics = accumulate(
+            self._model,
+            batch,
+            self._loss,
+            self._reference,
+            self._config.tokens_per_micro_batch,
+            lambda loss: loss.backward(),  # type: ignore[no-untyped-call]
+        )
+        parameters = list(trainable(self._model).values())
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._config.max_grad_norm))
+        rate = self._optimizer.param_groups[0]["lr"]
+        finite = norm < float("inf")
+        if finite:
+            self._optimizer.step()
+        self._schedule.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return metrics | {
+            "optim/grad_norm": norm,
+            "optim/learning_rate": float(rate),
+            "optim/skipped": float(not finite),
+            "time/train_s": time.perf_counter() - started,
+        }
+
+    def weights(self, version: int) -> Weights:
+        """Return the policy's weights; they share memory with the model."""
+        return export_weights(self._loaded, version)
+
+    def save(self, directory: Path) -> None:
+        """Write model, optimizer, schedule and reference."""
+        state = TrainerState(self._optimizer, self._schedule, self._reference)
+        save_trainer_state(directory, self._loaded, state)
+
+    def load(self, directory: Path) -> None:
+        """Read what `save` wrote."""
+        state = TrainerState(self._optimizer, self._schedule, self._reference)
+        load_trainer_state(directory, self._loaded, state)
+
+    def close(self) -> None:
+        """Free optimizer state and reference."""
+        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.state.clear()
+        self._reference.clear()

@@ -1,0 +1,22 @@
+"""One process, any device: the trainer that always runs."""
+
+from typing import TYPE_CHECKING, Literal
+
+from debate_train.losses import Loss
+from debate_train.models import LoadedModel
+from debate_train.trainers.trainer import OptimizerSettings
+
+if TYPE_CHECKING:
+    from debate_train.trainers.torch_session import TorchTrainerSession
+
+
+class TorchTrainer(OptimizerSettings):
+    """Plain PyTorch in this process."""
+
+    type: Literal["torch"] = "torch"
+
+    def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "TorchTrainerSession":
+        """Return a trainer of this model; the reference policy is the model as it is now."""
+        from debate_train.trainers.torch_session import TorchTrainerSession
+
+        return TorchTrainerSession(self, loaded, loss, total_steps)

@@ -1,0 +1,83 @@
+"""What every trainer offers to the loop, and the settings they share."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from debate_rollout.engine import Weights
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from torch.optim import AdamW
+
+    from debate_train.rows import Batch
+
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+class Trainer(Protocol):
+    """Improves one policy on rows of tokens. Open one per phase."""
+
+    def step(self, batch: "Batch") -> dict[str, float]:
+        """Make one optimizer step; return metrics measured before it."""
+        ...
+
+    def weights(self, version: int) -> Weights:
+        """Return the policy's weights for an engine."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write all that `load` needs, and weights that transformers or peft load directly."""
+        ...
+
+    def load(self, directory: Path) -> None:
+        """Go on exactly where `save` was called."""
+        ...
+
+    def close(self) -> None:
+        """Free what the trainer holds; the model keeps its weights."""
+        ...
+
+
+class OptimizerSettings(BaseModel):
+    """AdamW (Loshchilov & Hutter 2019) and its schedule."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    learning_rate: float = Field(1e-5, gt=0)
+    warmup_steps: int = Field(0, ge=0)
+    schedule: Schedule = "constant"
+    """After the warm-up: stay, or fall to 0 at the phase's last step along a line or a cosine."""
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    tokens_per_micro_batch: int = Field(8192, ge=1)
+    """Padded tokens in one forward and backward pass; changes speed and memory, not results."""
+
+    def rate_factor(self, step: int, total_steps: int) -> float:
+        """Return what the learning rate is multiplied by at a step (from 0)."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return 1.0
+        done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
+        return decay(self.schedule, min(1.0, done))
+
+    def adamw(self, parameters: list[object]) -> "AdamW":
+        """Return the optimizer of these parameters."""
+        from torch.optim import AdamW
+
+        betas = (self.beta1, self.beta2)
+        return AdamW(
+            parameters,  # type: ignore[arg-type]
+            lr=self.learning_rate,
+            betas=betas,
+            weight_decay=self.weight_decay,
+        )
+
+
+def decay(schedule: Schedule, done: float) -> float:
+    """Return the factor of a schedule when this share (0 to 1) of it is done."""
+    import math
+
+    return 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
