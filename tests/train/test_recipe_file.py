@@ -349,3 +349,27 @@ def test_merge_holds_every_change_and_is_settled_when_repeated(
         if not isinstance(value, dict):
             assert merged[key] == value
     assert set(merged) == set(base) | set(change)
+
+
+class Many(_Strict):
+    type: Literal["many"] = "many"
+    agents: int = 5
+    rounds: int = 3
+    adapter: Tracking | None = None
+
+
+class One(_Strict):
+    type: Literal["one"] = "one"
+    agents: Literal[1] = 1
+    rounds: int = 1
+    adapter: None = None
+
+
+class Form(_Strict):
+    form: Annotated[Many | One, Field(discriminator="type")]
+
+
+def test_merge_drops_shared_key_that_the_new_variant_cannot_hold() -> None:
+    base = {"form": {"type": "many", "agents": 5, "rounds": 2, "adapter": {"key": "k"}}}
+    merged = merge(base, {"form": {"type": "one"}}, Schema((Form,)))
+    assert merged == {"form": {"type": "one", "rounds": 2}}

@@ -8,7 +8,6 @@ from debate_protocol.forms import Direct
 from debate_protocol.types import Question
 from debate_rewards.rewards import V2, Mixed, RewardConfig, Verifiable
 from debate_rollout.engines import ScriptedEngine, VllmEngine
-
 from debate_train.check_context import (
     ASSUMED_QUESTION_TOKENS,
     TokenCounter,
@@ -72,7 +71,9 @@ def check(recipe: Recipe) -> CheckReport:
             if getattr(phase, key) != getattr(recipe, key)
         ]
     unique = dict.fromkeys
-    return CheckReport(tuple(found.lines), tuple(unique(found.warnings)), tuple(unique(found.errors)))
+    return CheckReport(
+        tuple(found.lines), tuple(unique(found.warnings)), tuple(unique(found.errors))
+    )
 
 
 def _check_model(recipe: Recipe, found: _Findings) -> None:
@@ -132,7 +133,9 @@ def _check_data(recipe: Recipe, found: _Findings) -> Question | None:
                 return None
     try:
         source = data.open()
-        questions = source.batch(0) if not isinstance(data, Questions) else source.split("train", 10**9)
+        questions = (
+            source.batch(0) if not isinstance(data, Questions) else source.split("train", 10**9)
+        )
     except UsageError as error:
         found.errors.append(str(error))
         return None
@@ -191,7 +194,9 @@ def _check_context(
         f"{longest.agent} in round {longest.round + 1} + reply {reply:,}; {counter.how})"
     )
     if window.tokens is None:
-        found.lines.append(f"  {text}; window {window.source}: set model.context_window to check it")
+        found.lines.append(
+            f"  {text}; window {window.source}: set model.context_window to check it"
+        )
     elif total <= window.tokens:
         found.lines.append(f"  {text}; window {window.tokens:,} ({window.source})")
     else:
@@ -237,14 +242,12 @@ def _warnings(phase: Recipe) -> Iterator[str]:
                     f"advantage.streams: the reward gives {name} values, but no stream {name} is "
                     f"named, so nothing learns from them; expected {name}: {{weight: 1}}"
                 )
-    if isinstance(debate, Direct) and (
-        phase.rollout.debates_per_question == 1 or phase.advantage.center == "group"
-    ):
-        if phase.advantage.center in ("group", "round"):
-            yield (
-                "advantage.center: a direct reply is alone in its group, so every advantage is 0; "
-                "expected center: round with rollout.debates_per_question above 1, or batch"
-            )
+    center, copies = phase.advantage.center, phase.rollout.debates_per_question
+    if isinstance(debate, Direct) and (center == "group" or (center == "round" and copies == 1)):
+        yield (
+            "advantage.center: a direct reply is alone in its group, so every advantage is 0; "
+            "expected center: round with rollout.debates_per_question above 1, or batch"
+        )
 
 
 def _parts(reward: RewardConfig) -> list[RewardConfig]:

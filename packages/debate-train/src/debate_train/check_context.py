@@ -10,7 +10,6 @@ from pathlib import Path
 from debate_protocol.contract import Contract
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import Message, Question, Reply
-
 from debate_train.models import ModelConfig, PretrainedModel, ScratchModel
 
 CHARS_PER_TOKEN = 3
