@@ -45,14 +45,16 @@ class Axis:
 def write_value(value: float, form: Form) -> str:
     """Return a value as a person reads it."""
     if form == "share":
-        return f"{100 * value:.1f} %"
-    if form == "count":
-        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    if form == "seconds":
-        return f"{value:.3g} s"
-    if form == "small":
-        return f"{value:.2g}"
-    return f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+        text = f"{100 * value:.1f} %"
+    elif form == "count":
+        text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    elif form == "seconds":
+        text = f"{value:.3g} s"
+    elif form == "small":
+        text = f"{value:.2g}"
+    else:
+        text = f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+    return text.replace("-", "−")
 
 
 def write_duration(seconds: float) -> str:
@@ -159,17 +161,19 @@ def _grid(x: Axis, y: Axis, form: Form) -> Html:
 
 
 def _tick(value: float, marks: Sequence[float], form: Form) -> str:
+    largest = max(abs(mark) for mark in marks)
     if form == "share":
         step = marks[1] - marks[0] if len(marks) > 1 else 1.0
-        return f"{100 * value:.{0 if step >= 0.00999 else 1}f} %"
-    largest = max(abs(mark) for mark in marks)
-    if value == 0:
-        return "0"
-    if largest < 1e-3:
-        return f"{value:.0e}".replace("e-0", "e-")
-    if largest >= 10_000:
-        return f"{value / 1000:,.4g}k"
-    return f"{value:.4g}"
+        text = f"{100 * value:.{0 if step >= 0.00999 else 1}f} %"
+    elif value == 0:
+        text = "0"
+    elif largest < 1e-3:
+        text = f"{value:.2g}".replace("e-0", "e-")
+    elif largest >= 10_000:
+        text = f"{value / 1000:,.4g}k"
+    else:
+        text = f"{value:.4g}"
+    return text.replace("-", "−")
 
 
 def _line(line: Series, place: int, x: Axis, y: Axis) -> Html:

@@ -50,10 +50,13 @@ def pick(files: Sequence[Path]) -> list[Pick]:
     """
     if not files:
         return []
-    first, last = read_debates(files[0]), read_debates(files[-1])
-    shared = {debate.question.id for debate in first} & {debate.question.id for debate in last}
-    early = _first_about(first, shared)
-    late = _first_about(last, shared) if len(files) > 1 else next(iter(last[1:]), None)
+    first = read_debates(files[0])
+    if len(files) == 1:
+        last, early, late = first, next(iter(first), None), next(iter(first[1:]), None)
+    else:
+        last = read_debates(files[-1])
+        shared = {debate.question.id for debate in first} & {debate.question.id for debate in last}
+        early, late = _first_about(first, shared), _first_about(last, shared)
     picks = [
         Pick(why, path.stem, debate)
         for why, path, debate in (("First steps", files[0], early), ("Last steps", files[-1], late))

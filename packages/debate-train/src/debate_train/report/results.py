@@ -46,7 +46,15 @@ def _comparison(rows: Sequence[tuple[str, Interval, Interval]]) -> Html:
         " after; in brackets and as bars the interval of each mean.",
         class_="note",
     )
-    return join([table(["measure", "before", "after", "change", scale], cells), legend])
+    return join(
+        [
+            table(
+                ["measure", "before", "after", "change, points" if share else "change", scale],
+                cells,
+            ),
+            legend,
+        ]
+    )
 
 
 def _read(rows: Any) -> Iterator[tuple[str, Interval, Interval]]:
@@ -79,7 +87,7 @@ def _cell(value: Interval, share: bool) -> Html:
 
 
 def _change(change: float, share: bool) -> Html:
-    text = f"{100 * change:+.1f} points" if share else f"{change:+.3f}"
+    text = f"{100 * change:+.1f}" if share else f"{change:+.3f}"
     return tag("span", text.replace("-", "−"), class_="change")
 
 

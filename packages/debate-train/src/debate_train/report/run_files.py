@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from debate_protocol.contract import CONTRACTS
 from debate_protocol.transcripts import read_transcripts
 from debate_protocol.types import Transcript
 
@@ -55,13 +56,17 @@ def read_run(run_dir: Path) -> RunFiles:
 
 
 def read_debates(path: Path) -> list[Transcript]:
-    """Return the debates of a file, none when it cannot be read."""
+    """Return the debates of a file, none when it cannot be read.
+
+    Debates under a contract that is not built in are left out: their sections are not known here.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # A line cut off by an interrupt is one debate less.
-            return read_transcripts(path)
+            debates = read_transcripts(path)
     except (OSError, ValueError):
         return []
+    return [debate for debate in debates if debate.protocol.contract in CONTRACTS]
 
 
 def _text(path: Path) -> str:
