@@ -10,8 +10,8 @@ from debate_rollout.token_text import special_ids
 
 PLAIN_TEMPLATE = (
     "{% for message in messages %}### {{ message.role }}\n{{ message.content }}"
-    "{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}\n\n{% endfor %}"
-    "{% if add_generation_prompt %}### assistant\n{% endif %}"
+    "{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}### assistant{{ '\n' }}{% endif %}"
 )
 """Used when a tokenizer has no chat template: a `### role` line, then the content."""
 

@@ -19,7 +19,7 @@ class TokenText:
     """Decoded token ids.
 
     `starts[k]` is the index in `text` of the character that holds the first byte of token k.
-    Special tokens have no text; theirs is the length of the text before them.
+    A special token has no text: it starts where the next token does, or at the end of the text.
     """
 
     text: str
@@ -151,14 +151,13 @@ def _decode_bytes(pieces: Sequence[bytes]) -> TokenText:
         text = decoder.decode(piece)
         parts.append(text)
         length += len(text)
-    rest = decoder.decode(b"", final=True)
-    if rest:
-        length += len(rest)
-        for k in reversed(range(len(pieces))):
-            if pieces[k]:
-                break
-            starts[k] = length
-    return TokenText("".join((*parts, rest)), tuple(starts))
+    parts.append(decoder.decode(b"", final=True))
+    following = length + len(parts[-1])
+    for k in reversed(range(len(pieces))):
+        if not pieces[k]:
+            starts[k] = following
+        following = starts[k]
+    return TokenText("".join(parts), tuple(starts))
 
 
 def _decode_by_windows(tokenizer: Any, ids: Sequence[int]) -> TokenText:

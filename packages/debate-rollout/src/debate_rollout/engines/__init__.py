@@ -6,8 +6,11 @@ from pydantic import Field
 
 from debate_rollout.engines.scripted_engine import ScriptedEngine
 from debate_rollout.engines.transformers_engine import TransformersEngine
+from debate_rollout.engines.vllm_engine import VllmEngine
 
-EngineConfig = Annotated[TransformersEngine | ScriptedEngine, Field(discriminator="type")]
+EngineConfig = Annotated[
+    TransformersEngine | VllmEngine | ScriptedEngine, Field(discriminator="type")
+]
 """What a recipe's `engine` may be."""
 
-__all__ = ["EngineConfig", "ScriptedEngine", "TransformersEngine"]
+__all__ = ["EngineConfig", "ScriptedEngine", "TransformersEngine", "VllmEngine"]

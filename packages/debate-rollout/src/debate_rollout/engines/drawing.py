@@ -10,13 +10,17 @@ from torch import Tensor
 from debate_rollout.engine import Sampling
 
 
-def uniforms(seed: int, count: int) -> Tensor:
-    """Return `count` uniforms in [0, 1) that depend on the seed alone, float64.
+def seed_bits(seed: int) -> int:
+    """Return a seed of 32 bits that depends on all of `seed`.
 
-    The seed is hashed first: torch's CPU generator reads its low 32 bits only.
+    torch's CPU generator reads the low 32 bits only, in which seeds may well agree.
     """
-    digest = hashlib.blake2b(str(seed).encode(), digest_size=4).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+    return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=4).digest(), "little")
+
+
+def uniforms(seed: int, count: int) -> Tensor:
+    """Return `count` uniforms in [0, 1) that depend on the seed alone, float64."""
+    generator = torch.Generator().manual_seed(seed_bits(seed))
     return torch.rand(count, generator=generator, dtype=torch.float64)
 
 

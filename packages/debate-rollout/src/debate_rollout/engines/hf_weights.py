@@ -18,14 +18,8 @@ def load_full(model: Any, weights: Weights) -> None:
     """
     own = model.state_dict(keep_vars=True)
     given = weights.tensors
-    _check(own, given)
-    covered = {id(own[name]) for name in given}
-    missing = [name for name, tensor in own.items() if id(tensor) not in covered]
-    if missing:
-        raise WeightsError(
-            f"weights version {weights.version}: {len(missing)} parameters are missing, such as "
-            f"{missing[0]!r}; expected all {len(own)} of the served model"
-        )
+    check_fits(own, given)
+    check_complete(own, weights)
     with torch.no_grad():
         for name, tensor in given.items():
             own[name].copy_(tensor)
@@ -49,12 +43,8 @@ def load_lora(model: Any, weights: Weights) -> Any:
         settings = {k: v for k, v in weights.adapter.items() if k != "peft_type"}
         model = get_peft_model(model, LoraConfig(**settings))
     own = get_peft_model_state_dict(model)
-    _check(own, weights.tensors)
-    if missing := sorted(set(own) - set(weights.tensors)):
-        raise WeightsError(
-            f"weights version {weights.version}: {len(missing)} adapter tensors are missing, such "
-            f"as {missing[0]!r}; expected all {len(own)}"
-        )
+    check_fits(own, weights.tensors)
+    check_complete(own, weights)
     put(model, dict(weights.tensors))
     return model
 
@@ -64,7 +54,27 @@ def without_adapter(model: Any) -> Any:
     return model.unload() if hasattr(model, "peft_config") else model
 
 
-def _check(own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def check_complete(own: Mapping[str, Any], weights: Weights) -> None:
+    """Check that every tensor of the served model is given, tied ones under any of their names.
+
+    Raises:
+        WeightsError: When one is missing.
+    """
+    covered = {id(own[name]) for name in weights.tensors}
+    missing = [name for name, tensor in own.items() if id(tensor) not in covered]
+    if missing:
+        raise WeightsError(
+            f"weights version {weights.version}: {len(missing)} tensors are missing, such as "
+            f"{missing[0]!r}; expected all {len(own)} that are served"
+        )
+
+
+def check_fits(own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Check names and shapes against the served model's.
+
+    Raises:
+        WeightsError: At the first that does not fit.
+    """
     for name, tensor in given.items():
         if name not in own:
             near = difflib.get_close_matches(name, list(own), n=1)

@@ -1,0 +1,82 @@
+"""Sampling: the distribution drawn from and the log-probabilities reported."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from debate_rollout.engine import Sampling
+from debate_rollout.engines.drawing import Draws, seed_bits, uniforms
+
+CPU = torch.device("cpu")
+# Probabilities 1/2, 1/4, 1/8, 1/8 at temperature 1.
+LOGITS = torch.tensor([0.5, 0.25, 0.125, 0.125]).log()
+PLAIN = Sampling(max_tokens=1)
+
+
+def drawn(sampling: Sampling, uniform: float) -> int:
+    """The id drawn at a given uniform."""
+    draws = Draws.of([sampling], 1, CPU)
+    draws.uniforms_BT[0, 0] = uniform
+    return int(draws.draw(LOGITS[None], 0)[0])
+
+
+@pytest.mark.parametrize(
+    ("sampling", "edges"),
+    [
+        # Each id and the cumulative probability at which it ends.
+        (PLAIN, [(0, 0.5), (1, 0.75), (2, 0.875), (3, 1.0)]),
+        # T = 1/2 squares: 16, 4, 1, 1 of 22.
+        (replace(PLAIN, temperature=0.5), [(0, 16 / 22), (1, 20 / 22), (2, 21 / 22), (3, 1.0)]),
+        # Two likeliest: 1/2 and 1/4 of 3/4.
+        (replace(PLAIN, top_k=2), [(0, 2 / 3), (1, 1.0)]),
+        # Mass .6 needs two; the token that crosses the line is kept.
+        (replace(PLAIN, top_p=0.6), [(0, 2 / 3), (1, 1.0)]),
+        # At least 0.3 of the likeliest's 1/2: .15, so 1/8 goes.
+        (replace(PLAIN, min_p=0.3), [(0, 2 / 3), (1, 1.0)]),
+        # After top_k 3 masses are 4/7, 2/7, 1/7; .8 of it needs two.
+        (replace(PLAIN, top_k=3, top_p=0.8), [(0, 2 / 3), (1, 1.0)]),
+        (replace(PLAIN, temperature=0.0), [(0, 1.0)]),
+        (replace(PLAIN, top_p=0.0), [(0, 1.0)]),
+    ],
+)
+def test_draw_inverts_the_cumulative_distribution(
+    sampling: Sampling, edges: list[tuple[int, float]]
+) -> None:
+    begin = 0.0
+    for token, end in edges:
+        assert drawn(sampling, begin + 1e-6) == token
+        assert drawn(sampling, end - 1e-6) == token
+        begin = end
+
+
+def test_draw_reports_the_tempered_full_softmax_when_tokens_are_filtered() -> None:
+    sampling = replace(PLAIN, temperature=0.5, top_k=1)
+    _, logps = Draws.of([sampling], 1, CPU).draw(LOGITS[None], 0)
+    assert float(logps) == pytest.approx(math.log(16 / 22), abs=1e-6)
+    # Greedy: the log-probability at temperature 1.
+    _, logps = Draws.of([replace(PLAIN, temperature=0.0)], 1, CPU).draw(LOGITS[None], 0)
+    assert float(logps) == pytest.approx(math.log(0.5), abs=1e-6)
+
+
+def test_draw_takes_a_possible_token_when_the_uniform_is_at_its_end() -> None:
+    logits = torch.tensor([[0.0, 0.0, -math.inf]])
+    draws = Draws.of([PLAIN], 1, CPU)
+    for uniform, token in ((1 - 2**-53, 1), (0.0, 0)):
+        draws.uniforms_BT[0, 0] = uniform
+        assert int(draws.draw(logits, 0)[0]) == token
+
+
+def test_draw_has_the_distribution_when_seeds_vary() -> None:
+    count = 4000
+    draws = Draws.of([replace(PLAIN, seed=seed) for seed in range(count)], 1, CPU)
+    ids, _ = draws.draw(LOGITS.expand(count, 4), 0)
+    share = torch.bincount(ids, minlength=4) / count
+    # Standard error of a share of 1/2 over 4000 is .008; 4 of them.
+    assert torch.allclose(share, LOGITS.exp(), atol=0.032)
+
+
+def test_uniforms_depend_on_every_bit_of_the_seed() -> None:
+    assert torch.equal(uniforms(5, 4), uniforms(5, 9)[:4])
+    assert len({seed_bits(seed) for seed in (5, 5 + 2**32, 5 + 2**64, -5, 6)}) == 5

@@ -1,0 +1,201 @@
+"""The transformers engine against plain forward passes of the same model."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+
+from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engines import TransformersEngine
+from debate_rollout.errors import WeightsError
+from debate_rollout.testing import ask
+from debate_rollout.token_text import token_text
+
+SAMPLING = Sampling(max_tokens=16)
+
+
+def requests_for(prompts: Sequence[Sequence[int]], sampling: Sampling = SAMPLING) -> list[Request]:
+    return [
+        Request(ask(), replace(sampling, seed=sampling.seed + k), tuple(prompt))
+        for k, prompt in enumerate(prompts)
+    ]
+
+
+def score(model: Any, prompt: Sequence[int], ids: Sequence[int], temperature: float) -> list[float]:
+    """Log-probabilities by one forward pass over prompt and reply, no cache, no padding."""
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].float()
+    logps = (logits / temperature).log_softmax(-1)
+    return [float(logps[k, token]) for k, token in enumerate(ids)]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Callable[..., Any], byte_bpe: Any) -> Any:
+    return tiny_model(byte_bpe)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    lengths = [5, 40, 17, 5, 28, 40, 1]
+    made = [torch.randint(3, 290, (n,), generator=generator).tolist() for n in lengths]
+    return [*made, made[0], made[1]]  # equal prompts are run once
+
+
+@pytest.mark.parametrize("max_batch", [1, 4, 128])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_generate_reports_the_models_own_log_probabilities(
+    model: Any, byte_bpe: Any, prompts: list[list[int]], max_batch: int, temperature: float
+) -> None:
+    engine = TransformersEngine(max_batch=max_batch).open(model, byte_bpe)
+    sampling = replace(SAMPLING, temperature=temperature)
+    for prompt, reply in zip(
+        prompts, engine.generate(requests_for(prompts, sampling)), strict=True
+    ):
+        assert reply.prompt_ids == tuple(prompt)
+        expected = score(model, prompt, reply.token_ids, temperature)
+        assert reply.logps == pytest.approx(expected, abs=1e-4)
+        assert reply.text == token_text(byte_bpe, reply.token_ids).text
+
+
+def test_generate_equals_greedy_decoding_when_the_temperature_is_zero(
+    model: Any, byte_bpe: Any, prompts: list[list[int]]
+) -> None:
+    engine = TransformersEngine().open(model, byte_bpe)
+    greedy = replace(SAMPLING, temperature=0.0)
+    for prompt, reply in zip(prompts, engine.generate(requests_for(prompts, greedy)), strict=True):
+        own = model.generate(
+            torch.tensor([prompt]), do_sample=False, max_new_tokens=16, attention_mask=None
+        )
+        assert list(reply.token_ids) == own[0, len(prompt) :].tolist()
+        assert reply.logps == pytest.approx(score(model, prompt, reply.token_ids, 1.0), abs=1e-4)
+
+
+def test_generate_does_not_depend_on_neighbours_when_seeds_are_kept(
+    model: Any, byte_bpe: Any, prompts: list[list[int]]
+) -> None:
+    wide = TransformersEngine().open(model, byte_bpe)
+    narrow = TransformersEngine(max_batch=1).open(model, byte_bpe)
+    requests = requests_for(prompts)
+    together = wide.generate(requests)
+    assert [r.token_ids for r in together] == [r.token_ids for r in narrow.generate(requests)]
+    assert len({r.token_ids for r in together}) == len(prompts)  # seeds differ, so do replies
+
+
+def test_generate_ends_each_row_by_its_own_rule_when_rows_are_mixed(
+    model: Any, byte_bpe: Any, prompts: list[list[int]]
+) -> None:
+    engine = TransformersEngine().open(model, byte_bpe)
+    free = engine.generate(requests_for(prompts, replace(SAMPLING, max_tokens=40)))
+    requests = requests_for(prompts, replace(SAMPLING, max_tokens=40))
+    text = next(r.text for r in free if len(r.text) > 8 and "�" not in r.text[3:5])
+    stops = [(), (text[3:5],), ("never said",)]
+    requests = [
+        replace(one, sampling=replace(one.sampling, max_tokens=5 + 4 * k, stop=stops[k % 3]))
+        for k, one in enumerate(requests)
+    ]
+    for one, reply, whole in zip(requests, engine.generate(requests), free, strict=True):
+        count = len(reply.token_ids)
+        assert reply.token_ids == whole.token_ids[:count]
+        assert reply.logps == pytest.approx(whole.logps[:count], abs=1e-4)
+        ended = count and reply.token_ids[-1] == byte_bpe.eos_token_id
+        stopped = any(stop in reply.text for stop in one.sampling.stop)
+        expected = "end" if ended else "stop" if stopped else "length"
+        assert reply.finish == expected
+        assert expected != "length" or count == one.sampling.max_tokens
+        before = token_text(byte_bpe, reply.token_ids[:-1]).text
+        assert not any(stop in before for stop in one.sampling.stop)
+
+
+def test_generate_keeps_the_whole_token_when_a_stop_string_ends_inside_it(
+    word_level: Any, tiny_model: Callable[..., Any]
+) -> None:
+    engine = TransformersEngine().open(tiny_model(word_level), word_level)
+    requests = requests_for([[3, 4, 5]] * 16, replace(SAMPLING, max_tokens=60, stop=("Age",)))
+    stopped = [r for r in engine.generate(requests) if r.finish == "stop"]
+    assert stopped
+    assert all(r.text.endswith(" Agent") and r.text.count("Agent") == 1 for r in stopped)
+
+
+def test_generate_gives_no_tokens_when_the_prompt_fills_the_window(
+    model: Any, byte_bpe: Any
+) -> None:
+    engine = TransformersEngine(context_window=20).open(model, byte_bpe)
+    over, last, cut = engine.generate(requests_for([[5] * 20, [5] * 19, [5] * 12]))
+    assert (over.finish, over.token_ids, over.logps, over.text) == ("context_overflow", (), (), "")
+    assert len(last.token_ids) == 1
+    assert len(cut.token_ids) <= 8
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_load_serves_the_new_weights_when_all_are_given(
+    tiny_model: Callable[..., Any], byte_bpe: Any, prompts: list[list[int]], tied: bool
+) -> None:
+    old, new = (tiny_model(byte_bpe, seed=seed, tied=tied) for seed in (0, 1))
+    engine = TransformersEngine().open(old, byte_bpe)
+    tensors = dict(new.state_dict())
+    if tied:
+        del tensors["lm_head.weight"]  # as safetensors files leave it out
+    engine.load(Weights(7, tensors))
+    for prompt, reply in zip(prompts, engine.generate(requests_for(prompts)), strict=True):
+        assert reply.weight_version == 7
+        assert reply.logps == pytest.approx(score(new, prompt, reply.token_ids, 1.0), abs=1e-4)
+    # The opened model is not touched: the engine serves a copy.
+    assert not torch.equal(old.model.embed_tokens.weight, new.model.embed_tokens.weight)
+
+
+def test_load_serves_adapters_and_then_full_weights_again(
+    tiny_model: Callable[..., Any], byte_bpe: Any, prompts: list[list[int]]
+) -> None:
+    base = tiny_model(byte_bpe)
+    config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+    trained = get_peft_model(tiny_model(byte_bpe), config)
+    engine = TransformersEngine().open(base, byte_bpe)
+    for version in (1, 2):
+        torch.manual_seed(version)
+        for name, parameter in trained.named_parameters():
+            if "lora_" in name:
+                torch.nn.init.normal_(parameter, std=0.2)
+        tensors = get_peft_model_state_dict(trained)
+        engine.load(Weights(version, tensors, "lora", config.to_dict()))
+        reply = engine.generate(requests_for(prompts[:1]))[0]
+        with_adapter = score(trained, prompts[0], reply.token_ids, 1.0)
+        without = score(base, prompts[0], reply.token_ids, 1.0)
+        assert reply.weight_version == version
+        assert reply.logps == pytest.approx(with_adapter, abs=1e-4)
+        assert max(abs(a - b) for a, b in zip(reply.logps, without, strict=True)) > 0.05
+    engine.load(Weights(3, base.state_dict()))
+    reply = engine.generate(requests_for(prompts[:1]))[0]
+    assert reply.logps == pytest.approx(score(base, prompts[0], reply.token_ids, 1.0), abs=1e-4)
+
+
+def test_load_refuses_weights_when_they_do_not_fit(model: Any, byte_bpe: Any) -> None:
+    engine = TransformersEngine().open(model, byte_bpe)
+    good = dict(model.state_dict())
+    name = "model.layers.0.mlp.up_proj.weight"
+    with pytest.raises(WeightsError, match=r"'up_proj\.weight'.* not|nearest"):
+        engine.load(Weights(1, good | {"model.layers.0.mlp.up_proj.wieght": good[name]}))
+    with pytest.raises(WeightsError, match=r"shape \(2, 2\); expected \(128, 64\)"):
+        engine.load(Weights(1, good | {name: torch.zeros(2, 2)}))
+    del good[name]
+    with pytest.raises(WeightsError, match=f"1 tensors are missing, such as '{name}'"):
+        engine.load(Weights(1, good))
+    before = engine.generate(requests_for([[5, 6]]))[0]
+    assert before.weight_version == 0
+    assert before.logps == pytest.approx(score(model, [5, 6], before.token_ids, 1.0), abs=1e-4)
+
+
+def test_generate_is_fast_when_the_model_is_tiny(
+    tiny_model: Callable[..., Any], byte_bpe: Any
+) -> None:
+    engine = TransformersEngine().open(tiny_model(byte_bpe, window=256), byte_bpe)
+    prompts = [[3 + (k + j) % 200 for j in range(100)] for k in range(96)]
+    requests = requests_for(prompts, replace(SAMPLING, max_tokens=45, stop=("zq!",)))
+    engine.generate(requests[:2])
+    begin = time.process_time()
+    engine.generate(requests)
+    assert time.process_time() - begin < 3  # about 0.3 s; one row at a time takes over 15 s
