@@ -5,11 +5,12 @@ import difflib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from debate_protocol.transcripts import read_transcripts
 from debate_protocol.types import Question, Transcript
@@ -34,16 +35,14 @@ _REWARDS: dict[str, type[BaseModel]] = {
 _VERIFY_CHUNK = 256
 
 
-class UsageError(Exception):
+class UsageError(ValueError):
     """The command was called wrongly or its input cannot be read."""
 
 
-class _Pair(BaseModel):
+class _Pair(NamedTuple):
     """One line of `verify`'s input."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
-
-    id: Any = None
+    id: object
     gold: str | None
     prediction: str | None
 
@@ -54,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments.run(arguments)
         sys.stdout.flush()
-    except UsageError as error:
+    except ValueError as error:
         print(f"debate-rewards: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
@@ -227,11 +226,12 @@ def _value(text: str) -> Any:
 
 def _transcripts(file: str) -> list[Transcript]:
     try:
-        transcripts = read_transcripts(Path(file))
+        with warnings.catch_warnings(record=True) as caught:
+            transcripts = read_transcripts(Path(file))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    for warning in caught:
+        print(f"debate-rewards: {warning.message}", file=sys.stderr)
     if not transcripts:
         raise UsageError(f"{file}: found no debates, expected at least one transcript a line")
     return transcripts
@@ -242,14 +242,25 @@ def _read_pairs(file: str) -> list[_Pair]:
     for number, line in _lines(file):
         where = f"{file}:{number}"
         try:
-            pairs.append(_Pair.model_validate_json(line))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = "".join(f", {part}" for part in first["loc"])
-            raise UsageError(
-                f'{where}{place}: {first["msg"]}; expected {{"id", "gold", "prediction"}}'
-            ) from None
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{where}: not JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise UsageError(f'{where}: expected an object with "id", "gold" and "prediction"')
+        pairs.append(
+            _Pair(row.get("id"), _text(row, "gold", where), _text(row, "prediction", where))
+        )
     return pairs
+
+
+def _text(row: dict[str, Any], key: str, where: str) -> str | None:
+    """Return a text of a line; numbers are read as they are written, null is None."""
+    if key not in row:
+        raise UsageError(f'{where}: {key!r} is missing; expected "id", "gold", "prediction"')
+    value = row[key]
+    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+        raise UsageError(f"{where}, {key}: found {value!r}, expected a text or null")
+    return None if value is None else str(value)
 
 
 def _lines(file: str) -> Iterator[tuple[int, str]]:
@@ -264,7 +275,7 @@ def _lines(file: str) -> Iterator[tuple[int, str]]:
 
 def _print_lines(rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
-        print(json.dumps(row, ensure_ascii=False))
+        print(json.dumps(row))
     sys.stdout.flush()
 
 

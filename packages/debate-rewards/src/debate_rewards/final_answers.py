@@ -15,8 +15,8 @@ Kind = Literal["math", "choice", "yes_no", "number", "text"]
 KINDS: tuple[Kind, ...] = ("math", "choice", "yes_no", "number", "text")
 
 _SOLUTION = re.compile(r"<\s*solution\s*>", re.IGNORECASE)
-_HASHES = re.compile(r"^\s*####\s*(.+?)\s*$", re.MULTILINE)
-_ANSWER_IS = re.compile(r"\b(?:answer|result)\s+is\s*:?\s*([^\n]+?)\s*\.?\s*$", re.I | re.M)
+_ANSWER_IS = re.compile(r"\b(?:answer|result)\s++is\b:?", re.IGNORECASE)
+_MAX_UNMARKED_CHARS = 4096
 _NUMBER = re.compile(r"[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:\s*/\s*\d+)?")
 _LETTER = re.compile(r"(?<![A-Za-z'’])\(?([A-Za-z])\)?(?![A-Za-z'’])")
 _YES_NO = re.compile(r"\b(yes|no|true|false)\b", re.IGNORECASE)
@@ -49,11 +49,24 @@ def final_answer(response: str, kind: Kind) -> FinalAnswer | None:
             return FinalAnswer(inner, True) if inner else None
     if kind == "text":
         return FinalAnswer(text.strip(), False)
-    for pattern in (_HASHES, _ANSWER_IS):
-        found = pattern.findall(text)
-        if found:
-            return FinalAnswer(found[-1], True)
-    return FinalAnswer(text.strip().splitlines()[-1].strip(), False)
+    lines = text.strip().splitlines()
+    stated = _after_hashes(lines) or _after_answer_is(lines)
+    if stated:
+        return FinalAnswer(stated, True)
+    return FinalAnswer(lines[-1].strip()[-_MAX_UNMARKED_CHARS:], False)
+
+
+def _after_hashes(lines: Sequence[str]) -> str | None:
+    marked = [line.strip()[4:].strip() for line in lines if line.lstrip().startswith("####")]
+    return marked[-1] if marked else None
+
+
+def _after_answer_is(lines: Sequence[str]) -> str | None:
+    for line in reversed(lines):
+        places = list(_ANSWER_IS.finditer(line))
+        if places:
+            return line[places[-1].end() :].strip().removesuffix(".").strip()
+    return None
 
 
 def canonical(question: Question, kind: Kind, answer: FinalAnswer) -> str | None:

@@ -67,9 +67,19 @@ class ReadDebate:
 
 
 def read_debate(transcript: Transcript) -> ReadDebate:
-    """Parse every turn of a transcript."""
-    turns = {}
+    """Parse every turn of a transcript.
+
+    Raises:
+        ValueError: The contract is unknown, an agent is out of range, or a turn is there twice.
+    """
+    turns: dict[TurnKey, ReadTurn] = {}
+    num_agents = transcript.protocol.num_agents
     for turn in transcript.turns:
+        where = f"debate {transcript.id!r}, turn of agent {turn.agent} in round {turn.round}"
+        if not 0 <= turn.agent < num_agents:
+            raise ValueError(f"{where}: expected agents 0 to {num_agents - 1}")
+        if turn.key in turns:
+            raise ValueError(f"{where}: found twice, expected once")
         parsed = parse_turn(transcript, turn)
         failed = turn.failure is not None or parsed.answer is None
         turns[turn.key] = ReadTurn(turn, parsed, failed)
