@@ -91,6 +91,7 @@ def fill(run):
                 )
             ],
             "questions": 256,
+            "before": {"pass@3": {"mean": 0.7, "low": 0.65, "high": 0.75, "count": 256}},
             "seconds": {"warm start": 61.2, "self-play": 170.0},
         }
     )
@@ -173,6 +174,8 @@ def test_every_part_is_there(page):
         "+22.0",  # .63 - .41
         "−2.0",  # .93 - .95, with a real minus
         "[37.0, 45.0]",  # .41 ± .04
+        "before: pass@3",
+        "0.7 [0.65, 0.75]",
         "Judge accuracy",
         "KL to the reference",
         "Time a step",

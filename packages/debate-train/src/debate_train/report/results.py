@@ -37,24 +37,18 @@ def _comparison(rows: Sequence[tuple[str, Interval, Interval]]) -> Html:
         ]
         for measure, before, after in rows
     ]
-    scale = tag("span", _scale(low, high, share), class_="scale")
-    legend = tag(
-        "p",
+    scale = tag("span", _scale(low, high, share), class_="scale picture")
+    head = ["measure", "before", "after", "change, points" if share else "change", scale]
+    key = tag(
+        "span",
         tag("span", "○", class_="key before"),
         " before, ",
         tag("span", "●", class_="key after"),
-        " after; in brackets and as bars the interval of each mean.",
-        class_="note",
+        " after. ",
+        class_="picture",
     )
-    return join(
-        [
-            table(
-                ["measure", "before", "after", "change, points" if share else "change", scale],
-                cells,
-            ),
-            legend,
-        ]
-    )
+    note = tag("p", key, "Brackets hold the interval of each mean.", class_="note")
+    return join([table(head, cells), note])
 
 
 def _read(rows: Any) -> Iterator[tuple[str, Interval, Interval]]:
@@ -97,10 +91,19 @@ def _scale(low: float, high: float, share: bool) -> Html:
 
 
 def _listed(values: Mapping[str, Any]) -> Html:
-    return table(["value", "found"], ([key, _shown(value)] for key, value in values.items()))
+    rows: list[tuple[str, str]] = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            rows += [(f"{key}: {name}", _shown(item)) for name, item in value.items()]
+        else:
+            rows.append((key, _shown(value)))
+    return table(["value", "found"], rows)
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, Mapping) and (interval := _interval(value)):
+        mean, low, high = interval
+        return f"{mean:.4g} [{low:.4g}, {high:.4g}]"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
