@@ -1,0 +1,79 @@
+"""A small loop that plays forms with scripted replies."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from debate_protocol.forms import Direct, Sequential, Simultaneous
+from debate_protocol.types import Ask, Gate, Question, Reply, Transcript
+
+QUESTION = Question("q", "What is 6 times 7?", answer="42")
+
+
+def response(solution: str = "42", evaluation: str = "N/A", comparison: str = "N/A") -> str:
+    """A three-section response."""
+    return (
+        f"<solution>{solution}</solution><evaluation>{evaluation}</evaluation>"
+        f"<comparison>{comparison}</comparison>"
+    )
+
+
+def named(ask: Ask) -> str:
+    """A response whose texts name its turn, as in `s01` for agent 0 in round 1."""
+    turn = f"{ask.agent}{ask.round}"
+    return response(f"s{turn}", f"e{turn}", f"Agent 0 = Agent 1 c{turn}")
+
+
+@dataclass
+class Played:
+    """A debate's transcript and the asks of each of its steps."""
+
+    transcript: Transcript
+    steps: list[list[Ask]]
+
+    def ask(self, agent: int, round: int) -> Ask:
+        """The ask of a turn."""
+        (found,) = [a for step in self.steps for a in step if (a.agent, a.round) == (agent, round)]
+        return found
+
+    def news(self, agent: int, round: int) -> str:
+        """The last user message of a turn's ask."""
+        return self.ask(agent, round).messages[-1]["content"]
+
+
+Speak = Callable[[Ask], str | Reply]
+Play = Callable[..., Played]
+
+
+def play_form(
+    form: Simultaneous | Sequential | Direct,
+    speak: Speak = named,
+    question: Question = QUESTION,
+    seed: int = 0,
+) -> Played:
+    """Play a form to its end."""
+    run = form.start(question, seed=seed)
+    steps: list[list[Ask]] = []
+    try:
+        asks = next(run)
+        while True:
+            assert not isinstance(asks, Gate)
+            steps.append(list(asks))
+            spoken = [speak(ask) for ask in asks]
+            asks = run.send([Reply(s) if isinstance(s, str) else s for s in spoken])
+    except StopIteration as end:
+        assert isinstance(end.value, Transcript)
+        return Played(end.value, steps)
+
+
+@pytest.fixture
+def play() -> Play:
+    """Plays a form with scripted replies: `play(form, speak, question, seed)`."""
+    return play_form
+
+
+@pytest.fixture
+def say() -> Callable[..., str]:
+    """Makes a three-section response: `say(solution, evaluation, comparison)`."""
+    return response

@@ -1,0 +1,250 @@
+"""Forms: who speaks when, who sees what, when a debate ends, and what is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from debate_protocol.forms import DebateForm, Direct, Sequential, Simultaneous, turn_seed
+from debate_protocol.types import Ask, Question, Reply, TurnKey
+
+Play = Callable[..., Any]
+Say = Callable[..., str]
+QUESTION = Question("q", "What is 6 times 7?")
+
+
+def test_simultaneous_asks_all_at_once_and_shows_earlier_rounds_when_played(play: Play) -> None:
+    played = play(Simultaneous(num_agents=3, max_rounds=3))
+    assert [[(a.agent, a.round) for a in step] for step in played.steps] == [
+        [(0, r), (1, r), (2, r)] for r in range(3)
+    ]
+    assert played.ask(1, 0).shown == ()
+    assert played.ask(1, 2).shown == (
+        TurnKey(0, 0), TurnKey(2, 0), TurnKey(0, 1), TurnKey(2, 1),
+    )  # fmt: skip
+    news = played.news(1, 2)
+    assert [name for name in ("s01", "s21", "e01") if name in news] == ["s01", "s21", "e01"]
+    assert [name for name in ("s00", "s20", "s11", "c01", "c21") if name in news] == []
+    assert len(played.transcript.turns) == 9
+    assert played.transcript.meta["ended"] == "max_rounds"
+
+
+def test_sequential_asks_one_at_a_time_and_shows_the_round_so_far_when_played(play: Play) -> None:
+    played = play(Sequential(num_agents=3, max_rounds=2))
+    assert [len(step) for step in played.steps] == [1] * 6
+    assert played.ask(0, 0).shown == ()
+    assert played.ask(2, 0).shown == (TurnKey(0, 0), TurnKey(1, 0))
+    assert played.ask(1, 1).shown == (TurnKey(0, 0), TurnKey(2, 0), TurnKey(0, 1))
+    # Appended news: what was said since agent 1 last spoke.
+    assert "s20" in played.news(1, 1) and "s01" in played.news(1, 1)
+    assert "s00" not in played.news(1, 1)
+    assert played.transcript.protocol.schedule == "sequential"
+
+
+@pytest.mark.parametrize(
+    ("history", "shown"),
+    [(-1, [(0, 0), (0, 1)]), (0, []), (1, [(0, 1)]), (2, [(0, 0), (0, 1)])],
+)
+def test_history_limits_what_is_shown_when_rebuilt(
+    play: Play, history: int, shown: list[tuple[int, int]]
+) -> None:
+    form = Simultaneous(num_agents=2, max_rounds=3, history_rounds=history, conversation="rebuild")
+    played = play(form)
+    assert played.ask(1, 2).shown == tuple(shown)
+    prompt = played.news(1, 2)
+    assert [f"s{a}{r}" for a, r in [(0, 0), (0, 1)] if f"s{a}{r}" in prompt] == [
+        f"s{a}{r}" for a, r in shown
+    ]
+    assert "s10" in prompt and "s11" in prompt  # its own turns are always there
+
+
+def test_ring_shows_neighbours_only_when_there_are_five(play: Play) -> None:
+    played = play(Simultaneous(num_agents=5, max_rounds=2, topology="ring"))
+    assert played.ask(0, 1).shown == (TurnKey(1, 0), TurnKey(4, 0))
+    assert played.ask(2, 1).shown == (TurnKey(1, 0), TurnKey(3, 0))
+    assert "s30" not in played.news(0, 1)
+
+
+@pytest.mark.parametrize("form", [Simultaneous, Sequential])
+def test_append_extends_each_prompt_strictly_when_rounds_go_on(
+    play: Play, form: type[Simultaneous] | type[Sequential]
+) -> None:
+    played = play(form(num_agents=3, max_rounds=3, conversation="append"))
+    for agent in range(3):
+        for round in (1, 2):
+            before, now = played.ask(agent, round - 1), played.ask(agent, round)
+            assert now.previous is not None
+            said = {"role": "assistant", "content": now.previous.text}
+            assert now.messages[:-1] == (*before.messages, said)
+            assert now.messages[-1]["role"] == "user"
+            assert f"s{agent}{round - 1}" in now.previous.text
+        assert played.ask(agent, 0).previous is None
+
+
+def test_rebuild_tells_the_debate_in_one_message_when_rounds_go_on(play: Play) -> None:
+    played = play(Simultaneous(num_agents=3, max_rounds=3, conversation="rebuild"))
+    ask = played.ask(0, 2)
+    assert [message["role"] for message in ask.messages] == ["system", "user"]
+    assert ask.previous is None
+    # Blind review hides the others' comparisons, never one's own.
+    assert "c00" in played.news(0, 2) and "c10" not in played.news(0, 2)
+
+
+def test_comparisons_are_shown_when_review_is_not_blind(play: Play) -> None:
+    played = play(Simultaneous(num_agents=3, max_rounds=2, blind_review=False))
+    assert "c10" in played.news(0, 1) and "c20" in played.news(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("form", "ended", "turns"),
+    [
+        (Simultaneous(num_agents=3, max_rounds=2), "max_rounds", 6),
+        (Simultaneous(num_agents=3, max_rounds=2, on_failure="abort"), "aborted", 3),
+        (Sequential(num_agents=3, max_rounds=2), "aborted", 2),
+        (Sequential(num_agents=3, max_rounds=2, on_failure="continue"), "max_rounds", 6),
+    ],
+)
+def test_debate_goes_on_or_ends_when_a_turn_fails(
+    play: Play, say: Say, form: Simultaneous | Sequential, ended: str, turns: int
+) -> None:
+    def speak(ask: Ask) -> str:
+        return "I cannot." if (ask.agent, ask.round) == (1, 0) else say(f"s{ask.agent}{ask.round}")
+
+    played = play(form, speak)
+    assert played.transcript.meta["ended"] == ended
+    assert len(played.transcript.turns) == turns
+    failures = {turn.key: turn.failure for turn in played.transcript.turns if turn.failure}
+    assert failures == {TurnKey(1, 0): "no_solution"}
+    if ended == "max_rounds":
+        # Agent 2 hears of it in its next turn: in round 0 if agents speak one by one, else in 1.
+        told = played.news(2, 0) + played.news(2, 1)
+        assert told.count("no valid response") == 1 and "I cannot" not in told
+        assert TurnKey(1, 0) in played.ask(2, 1).shown
+
+
+def test_overflow_is_a_failed_turn_without_tokens_when_the_prompt_has_no_room(
+    play: Play, say: Say
+) -> None:
+    def speak(ask: Ask) -> str | Reply:
+        if (ask.agent, ask.round) != (0, 0):
+            return say(f"s{ask.agent}{ask.round}")
+        return Reply("", finish="context_overflow", prompt_ids=(1, 2), token_ids=(3,), logps=(0.1,))
+
+    played = play(Simultaneous(num_agents=2, max_rounds=2), speak)
+    turn = played.transcript.turns[0]
+    assert (turn.failure, turn.text) == ("context_overflow", "")
+    assert turn.reply is not None and turn.reply.token_ids == () and turn.reply.logps == ()
+    # Two user messages in a row would break templates: the news join the unanswered one.
+    ask = played.ask(0, 1)
+    assert [message["role"] for message in ask.messages] == ["system", "user"]
+    assert "6 times 7" in ask.messages[1]["content"] and "s10" in ask.messages[1]["content"]
+    assert ask.previous is None
+
+
+@pytest.mark.parametrize(
+    ("no_in_round", "ended", "turns"), [(None, "consensus", 3), (0, "consensus", 6)]
+)
+def test_debate_ends_at_consensus_when_all_of_a_round_say_yes(
+    play: Play, no_in_round: int | None, ended: str, turns: int
+) -> None:
+    def speak(ask: Ask) -> str:
+        word = "NO" if ask.round == no_in_round and ask.agent == 2 else "YES"
+        return f"<solution>1</solution><consensus>{word}</consensus>"
+
+    form = Sequential(num_agents=3, max_rounds=3, contract="five_section")
+    transcript = play(form, speak).transcript
+    assert transcript.meta["ended"] == ended
+    assert len(transcript.turns) == turns
+
+
+def test_debate_ends_when_all_answers_agree_only_if_asked_to(play: Play, say: Say) -> None:
+    def speak(ask: Ask) -> str:
+        return say("Four" if ask.agent else " four ")
+
+    stops = Simultaneous(num_agents=3, max_rounds=3, stop_when_agreed=True)
+    assert len(play(stops, speak).transcript.turns) == 3
+    assert len(play(Simultaneous(num_agents=3, max_rounds=3), speak).transcript.turns) == 9
+
+
+def test_debate_goes_on_when_a_failed_agent_says_yes(play: Play) -> None:
+    def speak(ask: Ask) -> str:
+        solution = "" if ask.agent == 0 else "<solution>1</solution>"
+        return f"{solution}<consensus>YES</consensus>"
+
+    form = Simultaneous(num_agents=2, max_rounds=2, contract="five_section")
+    assert play(form, speak).transcript.meta["ended"] == "max_rounds"
+
+
+def test_turn_seed_is_the_same_everywhere_and_differs_when_the_turn_does(play: Play) -> None:
+    # printf 0:0:0 | b2sum -l 32 gives d03a6fd3; without its highest bit that is 503a6fd3.
+    assert turn_seed(0, 0, 0) == 0x503A6FD3
+    seeds = {turn_seed(s, a, r) for s in range(5) for a in range(5) for r in range(5)}
+    assert len(seeds) == 125
+    asks = [
+        a for step in play(Simultaneous(num_agents=3, max_rounds=2), seed=7).steps for a in step
+    ]
+    assert [ask.seed for ask in asks] == [turn_seed(7, ask.agent, ask.round) for ask in asks]
+
+
+def test_personas_give_temperatures_when_default_none_or_listed(play: Play) -> None:
+    def temperatures(**settings: Any) -> list[float]:
+        form = Simultaneous(num_agents=6, max_rounds=1, **settings)
+        return [ask.temperature for ask in play(form).steps[0]]
+
+    assert temperatures() == [0.6, 1.0, 0.9, 1.0, 0.8, 0.6]
+    assert temperatures(personas="none") == [1.0] * 6
+    assert temperatures(personas="none", temperature=0.7) == [0.7] * 6
+    listed = [{"name": "A", "temperature": 0.1}, {"name": "B", "style": "Be brief."}]
+    assert temperatures(personas=listed) == [0.1, 1.0, 0.1, 1.0, 0.1, 1.0]
+
+
+def test_stop_string_is_left_out_when_a_thinking_block_may_be_open(play: Play) -> None:
+    assert play(Direct(contract="five_section")).ask(0, 0).stop == ("</consensus_reason>",)
+    assert play(Direct(think="drop")).ask(0, 0).stop == ()
+    assert play(Direct(contract="boxed"), lambda _: r"\boxed{1}").ask(0, 0).stop == ()
+
+
+@pytest.mark.parametrize("style", ["full", "compact"])
+@pytest.mark.parametrize("contract", ["three_section", "five_section", "boxed"])
+def test_direct_asks_what_agent_0_is_asked_first_when_debating(
+    play: Play, style: str, contract: str
+) -> None:
+    settings: dict[str, Any] = {"style": style, "contract": contract}
+    direct = play(Direct(**settings))
+    debate = play(Simultaneous(num_agents=3, max_rounds=1, **settings))
+    assert direct.ask(0, 0) == debate.ask(0, 0)
+    assert direct.transcript.protocol.num_agents == 1
+    assert len(direct.transcript.turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"type": "simultaneous", "num_agents": 1}, "a debate needs at least 2 agents"),
+        ({"type": "sequential", "max_rounds": 0}, "greater than or equal to 1"),
+        ({"type": "simultaneous", "history_rounds": 2}, "use conversation: rebuild"),
+        ({"type": "simultaneous", "topology": "central"}, "'all' or 'ring'"),
+        ({"type": "simultaneous", "contract": "tree_section"}, "did you mean 'three_section'"),
+        ({"type": "simultaneous", "nun_agents": 3}, "Extra inputs are not permitted"),
+        ({"type": "simultaneous", "personas": []}, "the list of personas is empty"),
+        ({"type": "direct", "history_rounds": -1}, "Extra inputs are not permitted"),
+        ({"type": "direkt"}, "'simultaneous', 'sequential', 'direct'"),
+    ],
+)
+def test_form_is_refused_when_its_settings_make_no_sense(
+    config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        TypeAdapter(DebateForm).validate_python(config)
+
+
+def test_form_complains_when_sent_the_wrong_number_of_replies() -> None:
+    run = Simultaneous(num_agents=2).start(QUESTION, seed=0)
+    next(run)
+    with pytest.raises(ValueError, match="2 asks were sent 1 replies"):
+        run.send([Reply("a")])
+    run = Simultaneous(num_agents=2).start(QUESTION, seed=0)
+    next(run)
+    with pytest.raises(TypeError, match="was sent 'keep'"):
+        run.send("keep")
