@@ -122,7 +122,7 @@ def tiny_model() -> Callable[..., Any]:
                 num_hidden_layers=2,
                 num_attention_heads=4,
                 num_key_value_heads=2,
-                head_dim=16,
+                head_dim=32,  # the least that vLLM's CPU attention has
                 max_position_embeddings=window,
                 tie_word_embeddings=tied,
                 initializer_range=0.2,
