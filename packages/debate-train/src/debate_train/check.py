@@ -1,12 +1,9 @@
 """What a recipe will do, said before it does it: batch arithmetic, context length, warnings."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from debate_protocol.forms import Direct
 from debate_protocol.types import Question
-from debate_rewards.rewards import V2, Mixed, RewardConfig, Verifiable
 from debate_rollout.engines import ScriptedEngine, VllmEngine
 from debate_train.check_context import (
     ASSUMED_QUESTION_TOKENS,
@@ -16,12 +13,13 @@ from debate_train.check_context import (
     longest_prompt,
     token_counter,
 )
+from debate_train.check_warnings import warnings_of
 from debate_train.data.questions import Questions
 from debate_train.errors import UsageError
 from debate_train.models import PretrainedModel
 from debate_train.recipe import Demonstrations, Recipe
 
-SHARED_BY_PHASES = ("name", "seed", "model", "data", "checkpoint", "tracking")
+SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking")
 """Keys that a run takes from the recipe as a whole; a phase cannot change them."""
 
 
@@ -64,9 +62,15 @@ def check(recipe: Recipe) -> CheckReport:
         if counter is not None:
             _check_context(phase, question, counter, found)
         where = f"phase {name}: " if recipe.phases else ""
-        found.warnings += [where + text for text in _warnings(phase)]
+        found.warnings += [where + text for text in warnings_of(phase)]
+        if phase.data != recipe.data:
+            found.warnings.append(
+                f"phases.{name}.data: a run reads the recipe's data in every phase, so this "
+                "difference (also of batch_size) has no effect"
+            )
         found.errors += [
-            f"phases.{name}.{key}: a run has one {key}; expected it outside of phases"
+            f"phases.{name}.{key}: found a difference, but a run has one {key}; expected it "
+            "outside of phases"
             for key in SHARED_BY_PHASES
             if getattr(phase, key) != getattr(recipe, key)
         ]
@@ -160,21 +164,34 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
     gated = f" to {phase.gate.max_steps:,} (gate)" if phase.gate else ""
     found.lines += [
         f"phase {name}: {steps:,}{gated} steps of one optimizer update each",
-        f"  a step: {questions:,} questions x {copies} = {debates:,} debates; "
-        f"x {agents} agents x {rounds} rounds = {turns:,} turns; "
-        f"{samples:,} samples ({'one an agent and debate' if grows else 'one a turn'})",
-        f"  in all: {questions * steps:,} questions, {debates * steps:,} debates, "
-        f"{turns * steps:,} turns, {samples * steps:,} samples, {steps:,} updates, "
-        f"at most {turns * steps * phase.rollout.max_tokens:,} sampled tokens",
-        f"  temperatures {_temperatures(phase)}: log-probabilities in training are taken at them",
+        f"  a step: {_many(questions, 'question')} x {_many(copies, 'debate')} = "
+        f"{_many(debates, 'debate')}; x {_many(agents, 'agent')} x {_many(rounds, 'round')} = "
+        f"{_many(turns, 'turn')}; {_many(samples, 'sample')} "
+        f"({'one for each agent and debate' if grows else 'one for each turn'})",
+        f"  in all: {_many(questions * steps, 'question')}, {_many(debates * steps, 'debate')}, "
+        f"{_many(turns * steps, 'turn')}, {_many(samples * steps, 'sample')}, "
+        f"{_many(steps, 'update')}, at most {turns * steps * phase.rollout.max_tokens:,} tokens "
+        "in replies",
     ]
+    if phase.loss.type == "sft":
+        found.lines.append("  supervised: log-probabilities are taken at temperature 1")
+    else:
+        found.lines.append(
+            f"  temperatures {_temperatures(phase)}: log-probabilities are taken at them"
+        )
     evaluation = phase.evaluation
     if evaluation.questions:
         found.lines.append(
-            f"  an evaluation: {evaluation.questions:,} questions, "
-            f"{evaluation.questions * evaluation.direct_samples:,} direct replies and "
-            f"{evaluation.questions * agents * rounds:,} turns"
+            f"  an evaluation: {_many(evaluation.questions, 'question')} at most, each with "
+            f"{_many(evaluation.direct_samples, 'direct reply')} and "
+            f"{_many(agents * rounds, 'turn')} of debate"
         )
+
+
+def _many(count: int, noun: str) -> str:
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
 
 
 def _temperatures(phase: Recipe) -> str:
@@ -213,50 +230,3 @@ def _served_window(phase: Recipe) -> Window:
     if served is not None and (window.tokens is None or served < window.tokens):
         return Window(served, "rollout.engine.context_window")
     return window
-
-
-def _warnings(phase: Recipe) -> Iterator[str]:
-    """Yield what is legal but known to teach little or do harm."""
-    if phase.loss.type == "sft":
-        return
-    streams, debate = phase.advantage.streams, phase.debate
-    judge = streams.get("judge")
-    for reward in _parts(phase.reward):
-        if isinstance(reward, V2):
-            weight = 0.0 if judge is None else judge.weight
-            if text := reward.warning(debate.num_agents, weight):
-                yield text
-            if reward.unvoted == "literal":
-                yield (
-                    "reward.unvoted: literal gives -1 to turns that nobody could vote on, such as "
-                    "all of the last parallel round; mask leaves them out"
-                )
-            if phase.advantage.center == "group" and debate.max_rounds > 1:
-                yield (
-                    "advantage.center: group compares turns of different rounds, which were judged "
-                    "by different votes; round was safer where it was measured"
-                )
-        for name in _streams(reward):
-            if name not in streams:
-                yield (
-                    f"advantage.streams: the reward gives {name} values, but no stream {name} is "
-                    f"named, so nothing learns from them; expected {name}: {{weight: 1}}"
-                )
-    center, copies = phase.advantage.center, phase.rollout.debates_per_question
-    if isinstance(debate, Direct) and (center == "group" or (center == "round" and copies == 1)):
-        yield (
-            "advantage.center: a direct reply is alone in its group, so every advantage is 0; "
-            "expected center: round with rollout.debates_per_question above 1, or batch"
-        )
-
-
-def _parts(reward: RewardConfig) -> list[RewardConfig]:
-    if isinstance(reward, Mixed):
-        return [component.reward for component in reward.components.values()]
-    return [reward]
-
-
-def _streams(reward: RewardConfig) -> tuple[str, ...]:
-    if isinstance(reward, V2):
-        return ("generator", "judge")
-    return ("generator",) if isinstance(reward, Verifiable) else ("return",)

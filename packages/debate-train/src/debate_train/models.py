@@ -77,7 +77,7 @@ class PretrainedModel(BaseModel):
         """Load the tokenizer alone."""
         from transformers import AutoTokenizer
 
-        self._refuse_bare_directory()
+        self.check_directory()
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.name, revision=self.revision)
         except (OSError, ValueError, KeyError) as error:
@@ -91,7 +91,8 @@ class PretrainedModel(BaseModel):
             )
         return tokenizer  # type: ignore[no-any-return]
 
-    def _refuse_bare_directory(self) -> None:
+    def check_directory(self) -> None:
+        """Refuse a local directory without a configuration or a fast tokenizer."""
         directory = Path(self.name)
         if not directory.is_dir():
             return

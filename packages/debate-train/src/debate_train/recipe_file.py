@@ -40,14 +40,12 @@ class LoadedRecipe(Generic[M]):
     Attributes:
         recipe: The validated recipe.
         path: The file.
-        phases: Each phase as a recipe of its own, in order; the recipe itself when it names none.
         reading: What was written in files and arguments, merged, without defaults.
-        notes: What the reader should know, such as keys dropped by a change of `type`.
+        notes: Keys that a change of `type` on the command line dropped.
     """
 
     recipe: M
     path: Path
-    phases: dict[str, M]
     reading: Reading
     notes: tuple[str, ...]
 
@@ -73,7 +71,7 @@ def load_recipe(
     path = find_recipe(path)
     schema = Schema((model,))
     dropped: list[str] = []
-    source = _extended(path, schema, (), dropped)
+    source = _extended(path, schema, ())
     if overrides:
         source = _merged(source, read_overrides(overrides), schema, dropped)
     phases = source.data.get(PHASES)
@@ -86,22 +84,7 @@ def load_recipe(
     if PHASES in model.model_fields:
         _check_phases(model, reading, source.origins, path)
         recipe = _validated(model, reading, source.origins, str(path))
-    return LoadedRecipe(recipe, path, phase_recipes(recipe), reading, tuple(dropped))
-
-
-def phase_recipes(recipe: M) -> dict[str, M]:
-    """Return each phase as a recipe without phases, in order.
-
-    A phase is the recipe with the differences of that phase, merged by the one rule. A recipe
-    without phases is its own only phase, under its name.
-    """
-    phases: dict[str, dict[str, Any]] = getattr(recipe, PHASES, {})
-    if not phases:
-        return {str(getattr(recipe, "name", "run")): recipe}
-    model = type(recipe)
-    base = recipe.model_dump(exclude_unset=True, exclude={PHASES})
-    merged = {name: merge(base, diff, Schema((model,))) for name, diff in phases.items()}
-    return {name: model.model_validate(data) for name, data in merged.items()}
+    return LoadedRecipe(recipe, path, reading, tuple(dropped))
 
 
 def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
@@ -140,7 +123,7 @@ def find_recipe(name: str | Path) -> Path:
     raise RecipeError(f"{path}: no such recipe; expected a YAML file{hint}")
 
 
-def _extended(path: Path, schema: Schema, chain: tuple[Path, ...], dropped: list[str]) -> Source:
+def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
     """Read a file on top of what it extends."""
     real = path.resolve()
     if real in chain:
@@ -161,8 +144,8 @@ def _extended(path: Path, schema: Schema, chain: tuple[Path, ...], dropped: list
         near = get_close_matches(parent_path.name, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise RecipeError(f"{where}: extends: no file {parent_path}{hint}")
-    parent = _extended(parent_path, schema, (*chain, real), dropped)
-    return _merged(parent, child, schema, dropped)
+    parent = _extended(parent_path, schema, (*chain, real))
+    return _merged(parent, child, schema, [])
 
 
 def _merged(base: Source, change: Source, schema: Schema, dropped: list[str]) -> Source:

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from debate_protocol.types import Question
 from pydantic import BaseModel, ConfigDict, Field
 
+from debate_protocol.contract import CONTRACTS
+from debate_protocol.types import Ask, Question
 from debate_train.data.source import DataSource, Split
 from debate_train.errors import DataError
 
+QUESTION_KEYS = ("question", "problem", "prompt")
 FILE_ENDINGS = (".jsonl", ".json", ".parquet")
 _META_KEYS = ("kind", "choices", "passage", "subject", "level", "length")
 
@@ -23,9 +25,12 @@ class Fields(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    question: str = "question"
+    question: str | None = None
+    """None takes the first of question, problem and prompt that a row has."""
     answer: str | None = "answer"
     """None for open-ended questions."""
+    solution: str | None = "solution"
+    """A worked solution, for supervised phases; rows may lack it."""
     id: str = "id"
 
 
@@ -119,6 +124,22 @@ class QuestionSource(DataSource):
         random.Random(f"split/{name}").shuffle(questions)
         return questions[:size]
 
+    @property
+    def can_demonstrate(self) -> bool:
+        """Whether every training question brings a worked solution."""
+        return all("solution" in question.meta for question in self._splits["train"])
+
+    def demonstrate(self, ask: Ask) -> str:
+        """Return the question's worked solution as a first turn of the ask's contract."""
+        solution = str(ask.question.meta["solution"])
+        contract = next((c for c in CONTRACTS.values() if c.stop in ask.stop), None)
+        if contract is None:
+            return solution
+        said = {contract.answer_section: solution, "consensus": "NO"}
+        return "\n".join(
+            f"<{name}>\n{said.get(name, 'N/A')}\n</{name}>" for name in contract.sections
+        )
+
 
 def _hold_out(
     questions: list[Question], share: float, salt: int
@@ -147,11 +168,12 @@ def _questions(config: Questions, path: str, split: str, key: str) -> Iterator[Q
 
 def _question(row: Mapping[str, Any], config: Questions, where: str) -> Question:
     fields = config.fields
-    text = row.get(fields.question)
+    keys = QUESTION_KEYS if fields.question is None else (fields.question,)
+    text = next((row[key] for key in keys if row.get(key)), None)
     if not isinstance(text, str) or not text.strip():
         raise DataError(
-            f"{where}: no text under {fields.question!r} (found keys: {', '.join(map(str, row))}); "
-            "expected a question, or set data.fields.question"
+            f"{where}: no text under {' or '.join(keys)} (found keys: "
+            f"{', '.join(map(str, row))}); expected a question, or set data.fields.question"
         )
     answer = None if fields.answer is None else row.get(fields.answer)
     if answer is not None:
@@ -159,6 +181,8 @@ def _question(row: Mapping[str, Any], config: Questions, where: str) -> Question
         if config.answer_pattern and (match := re.search(config.answer_pattern, answer)):
             answer = match.group(1).strip()
     meta = {k: row[k] for k in _META_KEYS if row.get(k) is not None}
+    if fields.solution is not None and row.get(fields.solution):
+        meta["solution"] = str(row[fields.solution])
     if config.kind is not None:
         meta["kind"] = config.kind
     identity = str(row.get(fields.id) or f"{zlib.crc32(text.encode()):08x}")

@@ -1,0 +1,57 @@
+"""What a recipe may say but should not: settings known to teach little or to do harm."""
+
+from collections.abc import Iterator
+
+from debate_protocol.forms import Direct
+from debate_rewards.rewards import V2, Mixed, RewardConfig, Verifiable
+from debate_train.recipe import Recipe
+
+
+def warnings_of(phase: Recipe) -> Iterator[str]:
+    """Yield one sentence for each setting of a phase that is legal but should be looked at."""
+    if phase.loss.type == "sft":
+        return
+    streams, debate = phase.advantage.streams, phase.debate
+    for reward in _parts(phase.reward):
+        if isinstance(reward, V2):
+            yield from _v2_warnings(phase, reward)
+        for name in _streams(reward):
+            if name not in streams:
+                yield (
+                    f"advantage.streams: the reward gives {name} values, but no stream {name} is "
+                    f"named, so nothing learns from them; expected {name}: {{weight: 1}}"
+                )
+    center, copies = phase.advantage.center, phase.rollout.debates_per_question
+    if isinstance(debate, Direct) and (center == "group" or (center == "round" and copies == 1)):
+        yield (
+            "advantage.center: a direct reply is alone in its group, so every advantage is 0; "
+            "expected center: round with rollout.debates_per_question above 1, or batch"
+        )
+
+
+def _parts(reward: RewardConfig) -> list[RewardConfig]:
+    if isinstance(reward, Mixed):
+        return [component.reward for component in reward.components.values()]
+    return [reward]
+
+
+def _streams(reward: RewardConfig) -> tuple[str, ...]:
+    if isinstance(reward, V2):
+        return ("generator", "judge")
+    return ("generator",) if isinstance(reward, Verifiable) else ("return",)
+
+
+def _v2_warnings(phase: Recipe, reward: V2) -> Iterator[str]:
+    judge = phase.advantage.streams.get("judge")
+    if text := reward.warning(phase.debate.num_agents, 0.0 if judge is None else judge.weight):
+        yield text
+    if reward.unvoted == "literal":
+        yield (
+            "reward.unvoted: literal gives -1 to turns that nobody could vote on, such as all of "
+            "the last parallel round; mask leaves them out"
+        )
+    if phase.advantage.center == "group" and phase.debate.max_rounds > 1:
+        yield (
+            "advantage.center: group compares turns of different rounds, which were judged by "
+            "different votes; round was safer where it was measured"
+        )
