@@ -29,9 +29,8 @@ class TrainerState:
 
 
 def save_trainer_state(directory: Path, loaded: LoadedModel, state: TrainerState) -> None:
-    """Write model and tokenizer as transformers (or peft) reads them, and the trainer's state."""
-    loaded.model.save_pretrained(directory, safe_serialization=True)
-    loaded.tokenizer.save_pretrained(directory)
+    """Write the policy, and the trainer's state beside it."""
+    save_policy(directory, loaded)
     kept = {"optimizer": state.optimizer.state_dict(), "schedule": state.schedule.state_dict()}
     torch.save(kept, directory / "trainer.pt")
     if state.reference:
@@ -39,6 +38,15 @@ def save_trainer_state(directory: Path, loaded: LoadedModel, state: TrainerState
             {n: t.contiguous() for n, t in state.reference.items()},
             directory / "reference.safetensors",
         )
+
+
+def save_policy(directory: Path, loaded: LoadedModel) -> None:
+    """Write model and tokenizer as transformers (or peft) reads them."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    loaded.model.save_pretrained(directory)
+    loaded.tokenizer.save_pretrained(directory)
 
 
 def load_trainer_state(directory: Path, loaded: LoadedModel, state: TrainerState) -> None:

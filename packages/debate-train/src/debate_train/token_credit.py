@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from debate_train.advantages import Advantage, Stream
 
 WHOLE = "solution"
-"""The section that every token of a turn without any section belongs to."""
+"""The section of every token of a turn that has no sections, or failed."""
 
 
 def section_ends(parsed: Parsed) -> list[tuple[int, str]]:
@@ -29,7 +29,13 @@ def section_ends(parsed: Parsed) -> list[tuple[int, str]]:
 
 
 def token_sections(text: TokenText, parsed: Parsed) -> list[str]:
-    """Return the section of each token, in order."""
+    """Return the section of each token, in order.
+
+    A turn without a readable answer has failed: all its tokens count as `WHOLE`, so that the
+    value of the failure reaches them all.
+    """
+    if parsed.answer is None:
+        return [WHOLE] * len(text.starts)
     ends = section_ends(parsed)
     bounds = [end for end, _ in ends[:-1]]
     where = np.searchsorted(bounds, np.asarray(text.starts), side="right")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_STATE = "zero.safetensors"
 
 
 def _join_process_group() -> None:
@@ -99,13 +100,71 @@ class DeepSpeedSession:
         }
 
     def weights(self, version: int) -> Weights:
-        """Return the policy's weights, gathered from all shards."""
-        import deepspeed
+        """Return the policy's weights; they share memory with the model."""
+        return export_weights(self._loaded, version)
 
-        parameters = list(self._engine.module.parameters())
-        with deepspeed.zero.GatheredParameters(parameters, enabled=self._config.zero_stage == 3):
-            shared = export_weights(self._loaded, version)
-            if self._config.zero_stage < 3:
-                return shared
-            tensors = {name: tensor.clone() for name, tensor in shared.tensors.items()}
-        return Weights(version, tensors, shared.kind, shared.adapter)
+    def save(self, directory: Path) -> None:
+        """Write the policy, and parameters and moments gathered from all shards as safetensors.
+
+        DeepSpeed's own checkpoints are pickles; these hold nothing that could run.
+        """
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        save_policy(directory, self._loaded)
+        kept: dict[str, torch.Tensor] = {}
+        for name, parameter in trainable(self._engine.module).items():
+            if self._config.zero_stage == 0:
+                found = self._optimizer.state[parameter]
+                parts = {"value": parameter.detach()} | {m: found[m] for m in _MOMENTS}
+            else:
+                parts = {"value": safe_get_full_fp32_param(parameter)}
+                parts |= {m: safe_get_full_optimizer_state(parameter, m) for m in _MOMENTS}
+            kept |= {f"{part}/{name}": tensor.contiguous() for part, tensor in parts.items()}
+        kept["steps"] = torch.tensor(self._schedule.last_epoch)
+        save_file(kept, directory / _STATE)
+        if self._reference:
+            save_file(self._reference, directory / "reference.safetensors")
+
+    def load(self, directory: Path) -> None:
+        """Read what `save` wrote."""
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+        kept = load_file(directory / _STATE)
+        self._make_moments()
+        load_policy(directory, self._loaded)
+        steps = int(kept["steps"])
+        for name, parameter in trainable(self._engine.module).items():
+            parts = {part: kept[f"{part}/{name}"] for part in ("value", *_MOMENTS)}
+            if self._config.zero_stage == 0:
+                parameter.data.copy_(parts["value"])
+                own = {m: parts[m].to(parameter) for m in _MOMENTS}
+                self._optimizer.state[parameter] = own | {"step": torch.tensor(float(steps))}
+                continue
+            safe_set_full_fp32_param(parameter, parts["value"])
+            for moment in _MOMENTS:
+                safe_set_full_optimizer_state(parameter, parts[moment], moment)
+        self._set_steps(steps)
+        if self._reference:
+            for name, tensor in load_file(directory / "reference.safetensors").items():
+                self._reference[name].copy_(tensor)
+
+    def close(self) -> None:
+        """Free what DeepSpeed holds."""
+        self._engine.destroy()
+        self._reference.clear()
+
+    def _make_moments(self) -> None:
+        """Make optimizer state exist by an empty step, so that it can be overwritten."""
+        tokens = torch.zeros(1, 1, dtype=torch.long, device=self._engine.device)
+        nothing = self._engine.module(input_ids=tokens).logits.sum() * 0
+        self._engine.backward(nothing, scale_wrt_gas=False)
+        self._engine.step()
+
+    def _set_steps(self, steps: int) -> None:
+        for state in self._optimizer.state.values():
+            state["step"] = torch.tensor(float(steps))
+        self._schedule.last_epoch = steps
+        factors = [scale(steps) for scale in self._schedule.lr_lambdas]
+        rates = zip(self._optimizer.param_groups, self._schedule.base_lrs, factors, strict=True)
+        for group, base, factor in rates:
+            group["lr"] = base * factor

@@ -16,7 +16,8 @@ class DeepSpeedTrainer(OptimizerSettings):
     """DeepSpeed in this process."""
 
     type: Literal["deepspeed"] = "deepspeed"
-    zero_stage: Literal[0, 1, 2, 3] = 2
+    zero_stage: Literal[0, 1, 2] = 2
+    """What is sharded: nothing (0), optimizer state (1), gradients too (2)."""
     offload_optimizer: bool = False
     """Keep optimizer state in CPU memory."""
     bf16: bool = False
