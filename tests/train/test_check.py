@@ -1,0 +1,240 @@
+"""What --check says of a recipe: arithmetic, context length, warnings and refusals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_protocol.forms import Direct, Sequential, Simultaneous
+from debate_protocol.types import Question
+from debate_train.check import CheckReport, check
+from debate_train.check_context import TokenCounter, longest_prompt
+from debate_train.recipe import Recipe
+
+
+def recipe(**changes: Any) -> Recipe:
+    data: dict[str, Any] = {
+        "name": "t",
+        "steps": 10,
+        "model": {"type": "scratch", "context_window": 4096},
+        "data": {"type": "signs_puzzle", "batch_size": 8},
+        "debate": {"num_agents": 5, "max_rounds": 2, "style": "compact", "personas": "none"},
+        "rollout": {"max_tokens": 16},
+        "advantage": {"center": "round"},
+    }
+    return Recipe.model_validate(data | changes)
+
+
+def line_with(report: CheckReport, text: str) -> str:
+    (line,) = [line for line in report.lines if text in line]
+    return line
+
+
+NOTHING = TokenCounter(lambda text: 0, 0, 0, "counted")
+"""Counts replies only."""
+
+
+def test_check_says_arithmetic_of_step_and_run() -> None:
+    report = check(recipe(rollout={"max_tokens": 16, "debates_per_question": 2}))
+    # 8 questions x 2 = 16 debates; x 5 agents x 2 rounds = 160 turns; 16 x 5 = 80 rows.
+    step = line_with(report, "a step:")
+    assert "8 questions x 2 debates = 16 debates; x 5 agents x 2 rounds = 160 turns" in step
+    assert "80 samples" in step
+    # 10 steps: 80 questions, 160 debates, 1,600 turns, 800 samples; 1,600 x 16 = 25,600 tokens.
+    run = line_with(report, "in all:")
+    assert "80 questions, 160 debates, 1,600 turns, 800 samples, 10 updates" in run
+    assert "at most 25,600 tokens" in run
+    assert report.warnings == report.errors == ()
+
+
+def test_check_counts_a_sample_for_each_turn_when_rebuilt() -> None:
+    debate = {"num_agents": 5, "max_rounds": 2, "style": "compact", "conversation": "rebuild"}
+    assert "80 samples (one for each turn)" in line_with(check(recipe(debate=debate)), "a step:")
+
+
+@pytest.mark.parametrize(
+    ("form", "replies"),
+    [
+        # Last prompt of 4 agents in 3 rounds: own 2 replies and 3 peers x 2 rounds.
+        (Simultaneous(num_agents=4, max_rounds=3), 2 + 3 * 2),
+        (Simultaneous(num_agents=4, max_rounds=3, conversation="rebuild"), 2 + 3 * 2),
+        # Only news of the last round in each ask, but an appended dialogue keeps them all.
+        (Simultaneous(num_agents=4, max_rounds=3, history_rounds=1), 2 + 3 * 2),
+        # Rebuilt: own 2 replies and 3 peers in the last round.
+        (Simultaneous(num_agents=4, max_rounds=3, history_rounds=1, conversation="rebuild"), 5),
+        # The last agent of a sequence also sees 3 peers of its own round.
+        (Sequential(num_agents=4, max_rounds=3, contract="five_section"), 2 + 3 * 2 + 3),
+        (Simultaneous(num_agents=4, max_rounds=3, stop_when_agreed=True), 2 + 3 * 2),
+        (Direct(contract="boxed"), 0),
+    ],
+)
+def test_longest_prompt_counts_every_reply_in_sight(form: Any, replies: int) -> None:
+    question = Question("q", "1 + 1 = ?", "2")
+    assert longest_prompt(form, question, 1000, NOTHING).prompt_tokens == replies * 1000
+
+
+def test_longest_prompt_keeps_own_replies_whole_when_fields_are_clipped() -> None:
+    form = Simultaneous(num_agents=3, max_rounds=2, max_chars_per_field=26)
+    # Own reply 1,000; of each of 2 peers at most 3 sections x (26 + 24) characters = 150.
+    question = Question("q", "1 + 1 = ?", "2")
+    assert longest_prompt(form, question, 1000, NOTHING).prompt_tokens == 1000 + 2 * 150
+
+
+def test_longest_prompt_stands_in_for_a_question_that_is_not_read() -> None:
+    form = Simultaneous(num_agents=2, max_rounds=1)
+    assert longest_prompt(form, None, 1000, NOTHING).prompt_tokens == 512
+
+
+def test_check_refuses_context_above_window() -> None:
+    report = check(recipe(rollout={"max_tokens": 512}))
+    # Prompt: own 512 and 4 peers x 512; reply 512: at least 3,072 of 4,096 fits; 1,024 does not.
+    assert report.errors == ()
+    (error,) = check(recipe(rollout={"max_tokens": 1024})).errors
+    assert "is above the window of 4,096 (model.context_window)" in error
+    assert "lower rollout.max_tokens" in error
+
+
+def test_check_takes_the_engine_window_when_it_is_smaller() -> None:
+    rollout = {"max_tokens": 512, "engine": {"type": "transformers", "context_window": 2048}}
+    (error,) = check(recipe(rollout=rollout)).errors
+    assert "window of 2,048 (rollout.engine.context_window)" in error
+
+
+def test_check_reads_window_and_tokenizer_of_a_local_model(tmp_path: Path) -> None:
+    scratch = recipe().model
+    scratch.load_tokenizer().save_pretrained(tmp_path)
+    config = {"max_position_embeddings": 256}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    report = check(recipe(model={"name": str(tmp_path)}, rollout={"max_tokens": 64}))
+    (error,) = report.errors
+    assert "window of 256" in error
+    assert "counted with its tokenizer" in error
+
+
+def test_check_refuses_model_directory_without_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (error,) = check(recipe(model={"name": str(tmp_path)})).errors
+    assert "holds no tokenizer.json" in error
+
+
+def test_check_refuses_model_directory_that_is_not_there(tmp_path: Path) -> None:
+    (error,) = check(recipe(model={"name": str(tmp_path / "no")})).errors
+    assert "there is no directory" in error
+
+
+def test_check_says_that_window_is_unknown_for_other_hub_models() -> None:
+    report = check(recipe(model={"name": "someone/some-model"}))
+    assert "set model.context_window to check it" in line_with(report, "context:")
+    assert report.errors == ()
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_check_refuses_missing_and_empty_data(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "q.jsonl"
+    if content is not None:
+        path.write_text(content)
+    (error,) = check(recipe(data={"path": str(path)})).errors
+    assert error.startswith("data.path:")
+    assert ("is empty" if content == "" else "there is no file") in error
+
+
+def test_check_counts_the_longest_question_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    rows = [{"question": f"make {i} Q 1 2", "answer": "1"} for i in range(40)]
+    rows.append({"question": "Q " * 5000, "answer": "1"})
+    path.write_text("\n".join(map(json.dumps, rows)))
+    (error,) = check(recipe(data={"path": str(path)})).errors
+    assert "is above the window of 4,096" in error
+
+
+def test_check_does_not_look_up_hub_data() -> None:
+    report = check(recipe(data={"path": "openai/gsm8k"}))
+    assert "hub dataset, not checked here" in line_with(report, "data.path")
+
+
+V2_3 = {"num_agents": 3, "max_rounds": 2, "style": "compact", "personas": "none"}
+
+
+def test_check_warns_of_few_judges_only_when_they_are_trained() -> None:
+    (warning,) = check(recipe(debate=V2_3)).warnings
+    assert "each pair has one judge a round" in warning
+    off = {"center": "round", "streams": {"generator": {}, "judge": {"weight": 0}}}
+    assert check(recipe(debate=V2_3, advantage=off)).warnings == ()
+
+
+def test_check_warns_inside_a_mixed_reward() -> None:
+    mixed = {
+        "type": "mixed",
+        "components": {
+            "peers": {"reward": {"type": "v2", "unvoted": "literal"}, "weight": 0.7},
+            "truth": {"reward": {"type": "verifiable"}, "weight": 0.3},
+        },
+    }
+    (warning,) = check(recipe(reward=mixed)).warnings
+    assert warning.startswith("reward.unvoted: literal")
+
+
+def test_check_warns_of_group_baselines_under_v2() -> None:
+    (warning,) = check(recipe(advantage={"center": "group"})).warnings
+    assert warning.startswith("advantage.center: group")
+
+
+def test_check_warns_of_a_stream_that_nothing_learns_from() -> None:
+    advantage = {"center": "round", "streams": {"judge": {"weight": 1}}}
+    (warning,) = check(recipe(advantage=advantage)).warnings
+    assert "no stream generator is named" in warning
+
+
+@pytest.mark.parametrize(
+    ("center", "copies", "warns"), [("round", 1, 1), ("round", 8, 0), ("group", 8, 1)]
+)
+def test_check_warns_of_lone_direct_replies(center: str, copies: int, warns: int) -> None:
+    report = check(
+        recipe(
+            debate={"type": "direct", "style": "compact"},
+            reward={"type": "verifiable"},
+            advantage={"center": center},
+            rollout={"max_tokens": 16, "debates_per_question": copies},
+        )
+    )
+    assert len(report.warnings) == warns
+
+
+def test_check_names_phase_and_refuses_what_a_run_has_once() -> None:
+    changed = {
+        "one": {"debate": {"num_agents": 3}},
+        "two": {"seed": 1},
+        "three": {"loss": {"type": "sft"}, "debate": {"num_agents": 3}},
+    }
+    report = check(recipe(phases=changed))
+    (warning,) = report.warnings
+    assert warning.startswith("phase one: v2 with 3 agents")
+    (error,) = report.errors
+    assert error.startswith("phases.two.seed: found a difference")
+
+
+def test_check_refuses_a_recipe_that_never_samples() -> None:
+    rollout = {"max_tokens": 16, "engine": {"type": "demonstrations"}}
+    (error,) = check(recipe(rollout=rollout)).errors
+    assert error.startswith("rollout.engine.type: found demonstrations")
+
+
+@pytest.mark.parametrize(
+    ("lora", "served", "expected"),
+    [
+        ({"rank": 8}, 8, None),
+        ({"rank": 8}, 16, None),
+        (None, None, None),
+        ({"rank": 8}, None, "found null; expected at least model.lora.rank, which is 8"),
+        ({"rank": 8}, 4, "found 4; expected at least model.lora.rank, which is 8"),
+        (None, 4, "expected null"),
+    ],
+)
+def test_check_matches_served_adapters_with_trained_ones(
+    lora: dict[str, int] | None, served: int | None, expected: str | None
+) -> None:
+    rollout = {"max_tokens": 16, "engine": {"type": "vllm", "max_lora_rank": served}}
+    report = check(recipe(model={"name": "Qwen/Qwen3-8B", "lora": lora}, rollout=rollout))
+    assert [expected in error for error in report.errors if expected] == [True] * bool(expected)
+    assert bool(report.errors) == bool(expected)
