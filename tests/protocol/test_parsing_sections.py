@@ -83,6 +83,7 @@ def test_parse_reads_and_reports_when_sections_are_out_of_order() -> None:
         ("</solution>42", None),
         ("<solution>42", "42"),
         ("<ſolution>42</ſolution>", None),  # the long s is no s
+        ("<solution>4 <ſolution> 2</solution>", "4 <ſolution> 2"),
         ("<solutions>42</solutions>", None),
         ("<solution\u2003>42</solution\u00a0>", "42"),
     ],
@@ -99,6 +100,7 @@ def test_parse_finds_an_answer_only_when_there_is_one(text: str, answer: str | N
         ("<solution>\n```\n42\n```\n</solution>", "42"),
         ("<solution>```python\nx = 1\n```</solution>", "x = 1"),
         ("<solution>so\n```\nx\n```</solution>", "so\n```\nx\n```"),
+        ("<solution>```\na\n```\nb\n```\nc\n```</solution>", "```\na\n```\nb\n```\nc\n```"),
         ("<solution>```</solution>", None),
         ("<solution>```\n```</solution>", None),
     ],

@@ -86,6 +86,7 @@ def test_from_json_derives_what_was_shown_when_the_rules_say_so(
 ) -> None:
     transcript = from_json(changed("protocol", value={"num_agents": 2, **rules}))
     assert transcript.turns[-1].shown == shown_to_last
+    assert (1, 1) not in transcript.turns[2].shown  # not yet spoken when agent 0 was asked
 
 
 def test_from_json_derives_only_turns_that_exist_when_a_debate_was_aborted() -> None:
