@@ -96,8 +96,10 @@ class Phases:
     def _finish(self) -> None:
         state, desk = self._state, self._desk
         after = self._measure()
-        if after is None or state.before is None:
+        if after is None:
             return
+        if state.before is None:  # A shut gate kept the last phase from starting.
+            state.before = after
         changes = write_results(desk.directory, state.before, after, asdict(state))
         desk.tracker.summarise(changes)
         desk.progress.close()
@@ -153,9 +155,9 @@ class Phases:
         """Train until the phase's steps are done and its gate, if any, has opened."""
         state, gate = self._state, recipe.gate
         keeper = _Keeper(self, name, recipe, work)
+        stop = _stop(recipe, state.step - state.phase_start)
         while True:
-            stop = state.phase_start + _stop(recipe, state.step - state.phase_start)
-            train(work, range(state.step, stop), keeper.keep)
+            train(work, range(state.step, state.phase_start + stop), keeper.keep)
             if gate is None:
                 return
             # A measure without a single case yet (no comparison made) has not been reached.
@@ -168,6 +170,7 @@ class Phases:
                     f"{gate.metric} {found:.3f}, wanted at least {gate.at_least}"
                 )
                 return
+            stop = _stop(recipe, done + 1)
 
     def look(self, name: str, recipe: Recipe, work: Work) -> dict[str, float]:
         """Evaluate on the dev split, log it, and return the means by name."""
@@ -233,7 +236,7 @@ class _Keeper:
 
 
 def _stop(recipe: Recipe, done: int) -> int:
-    """Return the next step of a phase at which its gate is looked at, or its last step."""
+    """Return the first step from `done` on at which a phase ends or its gate is looked at."""
     if recipe.gate is None or done <= recipe.steps:
         return recipe.steps
     looks = -(-(done - recipe.steps) // recipe.gate.every)
