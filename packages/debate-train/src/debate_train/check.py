@@ -143,6 +143,15 @@ def _check_data(recipe: Recipe, found: _Findings) -> Question | None:
     except UsageError as error:
         found.errors.append(str(error))
         return None
+    demonstrated = any(
+        isinstance(phase.rollout.engine, Demonstrations)
+        for phase in recipe.phase_recipes().values()
+    )
+    if demonstrated and not source.can_demonstrate:
+        found.errors.append(
+            f"rollout.engine.type: found demonstrations in a phase, but {data.type} data has none; "
+            "expected a worked solution in every row (data.fields.solution)"
+        )
     if isinstance(data, Questions):
         held = ", ".join(f"{len(source.split(s, 10**9))} {s}" for s in ("dev", "test"))
         found.lines.append(f"data: {data.path}: {len(questions):,} train, {held} questions")

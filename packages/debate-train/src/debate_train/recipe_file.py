@@ -75,7 +75,9 @@ def load_recipe(
     if overrides:
         source = _merged(source, read_overrides(overrides), schema, dropped)
     phases = source.data.get(PHASES)
-    if isinstance(phases, dict):
+    if phases is None:
+        source.data.pop(PHASES, None)
+    elif isinstance(phases, dict):
         source.data[PHASES] = {name: {} if diff is None else diff for name, diff in phases.items()}
     reading = resolve(source.data)
     if not allow_code:

@@ -1,0 +1,164 @@
+"""The debate-train command: arguments, messages and exit codes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from debate_train import run as run_module
+from debate_train.cli import main
+from debate_train.errors import DataError
+from debate_train.recipe import Recipe
+
+SMALL = """\
+name: t
+steps: 3
+model: {type: scratch}
+data: {type: signs_puzzle, batch_size: 2}
+debate: {num_agents: 5, max_rounds: 2, style: compact, personas: none}
+rollout: {max_tokens: 16}
+advantage: {center: round}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "r.yaml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, str, Path | None, bool]]:
+    """Runs are noted, not made."""
+    noted: list[tuple[Recipe, str, Path | None, bool]] = []
+
+    def run(recipe: Recipe, text: str, output: Path | None = None, resume: bool = False) -> int:
+        noted.append((recipe, text, output, resume))
+        return 0
+
+    monkeypatch.setattr(run_module, "run", run)
+    return noted
+
+
+Calls = list[tuple[Recipe, str, Path | None, bool]]
+
+
+def test_main_hands_over_recipe_text_output_and_resume(recipe: str, calls: Calls) -> None:
+    argv = [recipe, "steps=7", "--resume", "seed=3", "--output", "somewhere", "--local_rank=0"]
+    assert main(argv) == 0
+    ((found, text, output, resume),) = calls
+    assert (found.steps, found.seed, output, resume) == (7, 3, Path("somewhere"), True)
+    assert Recipe.model_validate(yaml.safe_load(text)) == found
+
+
+def test_main_does_not_run_when_checking(
+    recipe: str, calls: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([recipe, "--check"]) == 0
+    assert calls == []
+    assert "2 questions x 1 debate = 2 debates" in capsys.readouterr().out
+
+
+def test_main_prints_arithmetic_and_warnings_before_it_runs(
+    recipe: str, calls: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([recipe, "debate.num_agents=3"]) == 0
+    printed = capsys.readouterr()
+    assert "a step:" in printed.out
+    assert printed.err.startswith("warning: v2 with 3 agents")
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("stepz=1", "command line: stepz: unknown key; did you mean steps?"),
+        ("steps=many", "command line: steps: found 'many'; expected a whole number"),
+        ("reward.type=v3", "reward.type: found 'v3'; expected one of win_rate"),
+        ("debate.num_agents=1", "debate.num_agents: found 1, but a debate needs at least 2 agents"),
+        ("rollout.top_p=0.9", "top_p < 1, top_k and min_p cut the distribution"),
+        ("data={type: questions, path: no.jsonl}", "data.path: there is no file 'no.jsonl'"),
+        ("rollout.max_tokens=400", "is above the window of 512"),
+        ("nonsense", "expected key=value"),
+        ("model.type=pretrained", "model.name: missing"),
+    ],
+)
+def test_main_returns_2_with_one_message_when_recipe_is_wrong(
+    recipe: str, calls: Calls, capsys: pytest.CaptureFixture[str], override: str, message: str
+) -> None:
+    assert main([recipe, override]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("debate-train: ")
+    assert "Traceback" not in error
+    assert len(error.splitlines()) <= 8
+    assert calls == []
+
+
+def test_main_returns_2_when_recipe_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes/quickstrat.yaml"]) == 2
+    assert "did you mean recipes/quickstart.yaml?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [[], ["--chek"], ["r.yaml", "--output"]])
+def test_main_exits_2_when_arguments_are_wrong(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "shown"),
+    [
+        (DataError("data.path: gone"), 2, "debate-train: data.path: gone"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (RuntimeError("out of memory"), 1, "RuntimeError: out of memory"),
+    ],
+)
+def test_main_tells_users_mistakes_from_failures(
+    recipe: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    raised: BaseException,
+    code: int,
+    shown: str,
+) -> None:
+    def run(*arguments: object) -> int:
+        raise raised
+
+    monkeypatch.setattr(run_module, "run", run)
+    assert main([recipe]) == code
+    error = capsys.readouterr().err
+    assert shown in error
+    assert ("Traceback" in error) == (code == 1)
+
+
+def test_main_shows_no_value_of_the_environment(
+    recipe: str,
+    calls: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("DEBATE_SECRET", "hush-hush")
+    assert main([recipe, "tracking.entity=${oc.env:DEBATE_SECRET}"]) == 0
+    ((found, text, _, _),) = calls
+    assert found.tracking.entity == "hush-hush"
+    assert "hush-hush" not in text
+    assert main([recipe, "model={type: pretrained, name: '/${oc.env:DEBATE_SECRET}'}"]) == 2
+    printed = capsys.readouterr()
+    assert "hush-hush" not in printed.out + printed.err
+
+
+def test_check_and_help_import_nothing_heavy(recipe: str) -> None:
+    code = (
+        "import sys\n"
+        "from debate_train.cli import main\n"
+        f"main([{recipe!r}, 'model={{type: pretrained, name: a/b}}', '--check'])\n"
+        "heavy = {'torch', 'transformers', 'deepspeed', 'peft', 'vllm', 'wandb', 'datasets'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
