@@ -84,9 +84,7 @@ def test_v2_self_out_of_range_and_unseen_comparisons_give_nothing(hold):
 
 
 def test_v2_sequential_votes_go_to_the_latest_shown_turn(hold):
-    debate = hold(
-        ["", "", "A0>A1"], ["A1>A2", "A0>A2", ""], schedule="sequential", max_rounds=2
-    )
+    debate = hold(["", "", "A0>A1"], ["A1>A2", "A0>A2", ""], schedule="sequential", max_rounds=2)
     # Agent 2, round 0: 0>1 about (0,0), (1,0). Agent 0, round 1: 1>2 about (1,0), (2,0).
     # Agent 1, round 1: 0>2 about (0,1), (2,0).
     assert generator(debate) == {

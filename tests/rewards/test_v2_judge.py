@@ -9,9 +9,7 @@ FIVE = [""] * 5
 def judge(transcript: Transcript, **options) -> dict[tuple[int, int], float | None]:
     (score,) = V2(**options)([transcript])
     return {
-        (c.agent, c.round): c.value
-        for c in score.credits
-        if c.stream == "judge" and c.span is None
+        (c.agent, c.round): c.value for c in score.credits if c.stream == "judge" and c.span is None
     }
 
 
@@ -147,7 +145,7 @@ def test_v2_segment_credit_gives_parts_of_the_evaluation_the_mean_of_lines_namin
 
 
 def test_v2_peer_prediction_pays_agreement_beyond_the_other_questions(hold):
-    # Question a, pair (0,1): judges 2, 3 say >, 4 says =. Question b: pair (0,1): 2 says <, 3, 4 say >.
+    # Pair (0,1). Question a: judges 2 and 3 say >, 4 says =. Question b: 2 says <, 3 and 4 say >.
     a = hold(FIVE, ["", "", "A0>A1", "A0>A1", "A0=A1"], n=5, id="a")
     b = hold(FIVE, ["", "", "A1>A0", "A0>A1", "A0>A1"], n=5, id="b")
     scores = V2(consensus="peer_prediction")([a, b])

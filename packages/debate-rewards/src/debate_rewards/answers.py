@@ -29,8 +29,9 @@ class Verdict:
     """Whether a prediction is right.
 
     `reason` is `same_text` or `equivalent` when right; `different`, `no_answer`, `unparsable`,
-    `timeout` or `crashed` when wrong; `no_gold`, `gold_unparsable` or `gold_timeout` when the
-    question's own answer cannot be used. `seconds` is the time the comparison itself took.
+    `timeout` or `crashed` when wrong; `no_gold`, `gold_unparsable`, `gold_timeout` or
+    `gold_crashed` when the question's own answer cannot be used. `seconds` is the time that the
+    comparison itself took.
     """
 
     verdict: Literal["right", "wrong", "unverifiable"]

@@ -178,4 +178,5 @@ def math_form(answer: FinalAnswer) -> str | None:
 def _is_expression(text: str) -> bool:
     """Return whether a text without a mark is a formula rather than a sentence."""
     bare = re.sub(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z\s]*\})?", " ", text)
-    return not re.search(r"[A-Za-z]{3,}", re.sub(r"(?i)\b(?:sin|cos|tan|log|sqrt|exp)\b", "", bare))
+    bare = re.sub(r"(?i)\b(?:sin|cos|tan|log|sqrt|exp)\b", " ", bare)
+    return not re.search(r"[A-Za-z]{3,}", bare) and len(re.findall(r"[A-Za-z]{2,}", bare)) < 2

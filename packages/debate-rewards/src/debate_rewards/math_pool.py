@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 Outcome = Literal[
-    "equal", "different", "unparsable", "timeout", "crashed", "gold_unparsable", "gold_timeout"
+    "equal",
+    "different",
+    "unparsable",
+    "timeout",
+    "crashed",
+    "gold_unparsable",
+    "gold_timeout",
+    "gold_crashed",
 ]
+_FATAL = ("timeout", "crashed", "gold_timeout", "gold_crashed")
 START_TIMEOUT_S = 120.0
 
 
@@ -58,7 +66,7 @@ class _Worker:
             )
 
     def compare(self, gold: str, prediction: str, limit_s: float) -> Outcome:
-        """Return the outcome; after `timeout` or `crashed` kinds the worker must be dropped."""
+        """Return the outcome; after those in `_FATAL` the worker must be dropped."""
         deadline = time.monotonic() + limit_s
         gold_read = False
         job = {"gold": gold, "prediction": prediction, "limit_s": limit_s}
@@ -73,7 +81,7 @@ class _Worker:
                     return outcome
                 gold_read = gold_read or message.get("stage") == "gold"
         except (_WorkerGone, BrokenPipeError):
-            return "crashed" if gold_read else "gold_unparsable"
+            return "crashed" if gold_read else "gold_crashed"
         return "timeout" if gold_read else "gold_timeout"
 
     def _read(self, deadline: float) -> dict[str, Any] | None:
@@ -134,21 +142,11 @@ class MathPool:
             RuntimeError: No worker can be started, for example because Math-Verify is missing.
         """
         with self._free:
-            worker = self._take()
-            started = time.monotonic()
-            outcome: Outcome = "crashed"
-            try:
-                outcome = worker.compare(gold, prediction, limit_s)
-                intact = outcome not in ("timeout", "gold_timeout") and worker.alive()
-            except BaseException:
-                self._drop(worker)
-                raise
-            if intact:
-                with self._lock:
-                    self._idle.append(worker)
-            else:
-                self._drop(worker)
-            return Comparison(outcome, time.monotonic() - started)
+            result = self._try(gold, prediction, limit_s)
+            if result.outcome in ("crashed", "gold_crashed") and result.seconds < limit_s:
+                # Something else may have ended the process, so the answer gets a second one.
+                return self._try(gold, prediction, limit_s - result.seconds)
+            return result
 
     def close(self) -> None:
         """End all workers; the pool cannot be used afterwards."""
@@ -162,6 +160,21 @@ class MathPool:
         """Let go of the workers without ending them, in a process that was forked off."""
         for worker in self._workers:
             worker.forget()
+
+    def _try(self, gold: str, prediction: str, limit_s: float) -> Comparison:
+        worker = self._take()
+        started = time.monotonic()
+        try:
+            outcome = worker.compare(gold, prediction, limit_s)
+        except BaseException:
+            self._drop(worker)
+            raise
+        if outcome in _FATAL:
+            self._drop(worker)
+        else:
+            with self._lock:
+                self._idle.append(worker)
+        return Comparison(outcome, time.monotonic() - started)
 
     def _take(self) -> _Worker:
         with self._lock:

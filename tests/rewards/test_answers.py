@@ -1,0 +1,214 @@
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from debate_protocol.types import Question
+from debate_rewards import answers
+from debate_rewards.answers import answer_classes, check, check_many, same_answer
+from debate_rewards.math_pool import Comparison, MathPool, shared_pool
+
+
+def ask(gold, kind="math", **meta):
+    return Question("q", "?", gold, {"kind": kind, **meta})
+
+
+def verdict(gold, prediction, kind="math", **meta):
+    found = check(ask(gold, kind, **meta), prediction)
+    return found.verdict, found.reason
+
+
+@pytest.mark.parametrize(
+    ("gold", "prediction", "expected"),
+    [
+        (r"\frac{1}{2}", r"It is \boxed{0.5}.", ("right", "equivalent")),
+        ("1/2", r"\boxed{\frac12}", ("right", "equivalent")),
+        ("x^2-1", r"\boxed{(x-1)(x+1)}", ("right", "equivalent")),
+        ("42", r"\boxed{42}", ("right", "same_text")),
+        ("1,234", r"\boxed{1234}", ("right", "equivalent")),
+        ("#### 18", "so it is 18", ("right", "same_text")),
+        ("42", "She has 40+2 = 42 apples.", ("right", "same_text")),
+        ("7", r"The answer is 7.", ("right", "same_text")),
+        ("7", "Answer: $7$", ("right", "same_text")),
+        ("42", r"\boxed{43}", ("wrong", "different")),
+        (r"\sqrt{2}", r"\boxed{\sqrt{3}}", ("wrong", "different")),
+        ("42", None, ("wrong", "no_answer")),
+        ("42", "  ", ("wrong", "no_answer")),
+        ("42", r"\boxed{}", ("wrong", "no_answer")),
+        ("42", "no idea", ("wrong", "unparsable")),
+        (None, "42", ("unverifiable", "no_gold")),
+        ("", "42", ("unverifiable", "gold_unparsable")),
+    ],
+)
+def test_check_math(gold, prediction, expected):
+    assert verdict(gold, prediction) == expected
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        r"Agent 1 says \boxed{7}, but \boxed{42}",
+        r"<solution>\boxed{42}</solution><evaluation>Agent 1 says \boxed{7}</evaluation>",
+        r"<evaluation>\boxed{7} is off</evaluation><solution>I get \boxed{42}.</solution>",
+    ],
+)
+def test_check_reads_the_responses_own_final_box(response):
+    assert verdict("42", response)[0] == "right"
+    assert verdict("7", response)[0] == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("kind", "gold", "prediction", "right"),
+    [
+        ("choice", "B", r"\boxed{B}", True),
+        ("choice", "(B)", "Answer: (b)", True),
+        ("choice", "B", "A car is fast, so the answer is B.", True),
+        ("choice", "B", "I choose (B)", True),
+        ("choice", "B", "B. Because it is.", True),
+        ("choice", "B", r"\boxed{\text{A}}", False),
+        ("choice", "B", "Paris", True),
+        ("yes_no", "yes", "Yes, there is no doubt.", True),
+        ("yes_no", "true", r"\boxed{\text{yes}}", True),
+        ("yes_no", "no", "It cannot be, so no", True),
+        ("yes_no", "no", "Yes", False),
+        ("number", "1,234.50", "in all $1234.5", True),
+        ("number", "0.75", r"\boxed{\frac{3}{4}}", True),
+        ("number", "-3", "x = −3", True),
+        ("number", "5", "5 of 6", False),
+        ("text", "New York", "new  york.", True),
+        ("text", "- - +", "- - +", True),
+        ("text", "- - +", "- + -", False),
+        ("text", "New York", "NYC", True),
+    ],
+)
+def test_check_other_kinds_without_a_worker(kind, gold, prediction, right):
+    meta = {"choices": ["London", "Paris", "Rome"]} if kind == "choice" else {"accept": ["NYC"]}
+    expected = "right" if right else "wrong"
+    assert verdict(gold, prediction, kind, **(meta if kind in ("choice", "text") else {}))[0] == (
+        expected
+    )
+
+
+def test_check_refuses_an_unknown_kind():
+    with pytest.raises(ValueError, match="did you mean 'choice'"):
+        check(ask("A", "choise"), "A")
+
+
+def test_check_power_tower_comes_back_within_its_limit():
+    check(ask(r"\pi"), r"\boxed{2\pi}")  # start a worker first
+    started = time.monotonic()
+    found = check(ask("5"), r"\boxed{9^{9^{9^{9}}}}", limit_s=0.5)
+    assert (found.verdict, found.reason) == ("wrong", "timeout")
+    assert time.monotonic() - started < 1.5
+    assert all(worker.alive() for worker in shared_pool()._workers)
+
+
+def test_check_gold_that_cannot_be_computed_is_unverifiable():
+    found = check(ask("9^{9^{9^{9}}}"), r"\boxed{x}", limit_s=0.5)
+    assert (found.verdict, found.reason) == ("unverifiable", "gold_timeout")
+
+
+@pytest.mark.parametrize("hostile", ["(" * 2000 + "1" + ")" * 2000, "\x00\ud800"])
+def test_check_hostile_input_is_wrong(hostile):
+    assert check(ask(r"\pi"), f"\\boxed{{{hostile}}}", limit_s=1).verdict == "wrong"
+
+
+def test_check_uses_the_cache_for_a_second_look():
+    question, prediction = ask("y^2-4"), r"\boxed{(y-2)(y+2)}"
+    assert check(question, prediction).seconds > 0
+    assert check(question, prediction).seconds == 0
+
+
+def test_check_a_cached_timeout_is_tried_again_only_with_a_longer_limit(monkeypatch):
+    limits = []
+
+    class Pool:
+        def compare(self, gold, prediction, limit_s):
+            limits.append(limit_s)
+            return Comparison("timeout", limit_s)
+
+    monkeypatch.setattr(answers, "_cache", answers._Cache())
+    monkeypatch.setattr(answers, "shared_pool", Pool)
+    for limit_s in (0.2, 0.2, 0.1, 0.4):
+        assert check(ask("a+b"), r"\boxed{c}", limit_s=limit_s).reason == "timeout"
+    assert limits == [0.2, 0.4]
+
+
+def test_check_many_keeps_order_from_many_threads():
+    asked = [(ask(f"{i}z"), rf"\boxed{{z \cdot {i + i % 2}}}") for i in range(1, 17)]
+    results: list[list[str]] = []
+
+    def run() -> None:
+        results.append([v.verdict for v in check_many(asked)])
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [["wrong", "right"] * 8] * 3
+
+
+def test_same_answer_and_classes_go_by_equivalence():
+    question = ask(None)
+    assert same_answer(question, r"\boxed{\frac{1}{2}}", r"\boxed{0.5}")
+    assert not same_answer(question, r"\boxed{1}", r"\boxed{2}")
+    assert not same_answer(question, None, None)
+    given = [r"\boxed{3}", None, r"\boxed{\frac{6}{2}}", r"\boxed{4}", "nothing", "3.0"]
+    assert answer_classes(question, given) == [0, None, 0, 1, None, 0]
+
+
+def test_pool_replaces_dead_workers_and_leaves_none_behind():
+    pool = MathPool(size=1)
+    assert pool.compare("1+x", "x+1", 5).outcome == "equal"
+    (worker,) = pool._workers
+    os.kill(worker._process.pid, 9)
+    assert pool.compare("1+x", "x+1", 5).outcome == "equal"
+    pid = next(iter(pool._workers))._process.pid
+    pool.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.compare("x", "x", 5)
+
+
+def test_pool_is_another_one_in_a_forked_process():
+    pool = shared_pool()
+    assert pool.compare("1+m", "m+1", 5).outcome == "equal"
+    child = os.fork()
+    if child == 0:
+        os._exit(1 if shared_pool() is pool or shared_pool()._workers else 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert pool.compare("1+m", "m+2", 5).outcome == "different"
+
+
+def test_workers_end_with_their_process():
+    code = (
+        "from debate_rewards.math_pool import shared_pool\n"
+        "p = shared_pool(); p.compare('x', 'x', 30)\n"
+        "print(next(iter(p._workers))._process.pid)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
+
+
+def test_import_is_quick_and_brings_no_sympy():
+    code = (
+        "import sys, time; t = time.perf_counter()\n"
+        "import debate_rewards\n"
+        "took = time.perf_counter() - t\n"
+        "from debate_rewards import V2, Verifiable, check, debate_metrics\n"
+        "from debate_protocol.types import Question\n"
+        "check(Question('q', '?', 'yes', {'kind': 'yes_no'}), 'no')\n"
+        "from debate_rewards import math_pool\n"
+        "heavy = {'sympy', 'torch', 'transformers', 'math_verify'} & set(sys.modules)\n"
+        "print(took, sorted(heavy), math_pool._shared)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    took, rest = out.stdout.split(maxsplit=1)
+    assert float(took) < 0.3
+    assert rest.strip() == "[] None"

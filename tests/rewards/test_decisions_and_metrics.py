@@ -1,0 +1,150 @@
+import pytest
+
+from debate_rewards.decisions import majority, peer_vote
+from debate_rewards.intervals import bootstrap_interval
+from debate_rewards.metrics import debate_metrics, question_values
+
+SILENT = ["", "", ""]
+
+
+def said(*answers, rounds=2):
+    return {(agent, r): text for r in range(rounds) for agent, text in enumerate(answers)}
+
+
+def test_majority_takes_the_largest_class_of_the_last_round(hold):
+    answers = {**said("a", "b", "b"), (1, 1): "c", (0, 1): "C."}
+    debate = hold(SILENT, SILENT, answers=answers)
+    # Last round: "C.", "c", "b": two in one class, told by its first member.
+    assert majority(debate, 0) == "C."
+
+
+def test_majority_draws_among_equals_repeatably_and_fairly(hold):
+    drawn = [majority(hold(SILENT, answers=said("a", "b", "c"), id=f"d{i}"), 7) for i in range(300)]
+    again = [majority(hold(SILENT, answers=said("a", "b", "c"), id=f"d{i}"), 7) for i in range(300)]
+    assert drawn == again
+    # 100 each expected; standard deviation sqrt(300 * 1/3 * 2/3) = 8.2.
+    assert all(abs(drawn.count(x) - 100) < 33 for x in "abc")
+
+
+def test_majority_ignores_failed_turns_and_is_none_without_answers(hold):
+    assert majority(hold([None, None, ""], answers=said("a", "b", "c")), 0) == "c"
+    assert majority(hold([None, None, None]), 0) is None
+    assert peer_vote(hold([None, None, None]), 0) is None
+
+
+def test_peer_vote_takes_the_judged_answer_of_the_agent_voted_up_most(hold):
+    # Net: 1 is +2, 0 is -1, 2 is -1. Agent 1 then changes its mind; the judged answer counts.
+    answers = {**said("a", "b", "c"), (1, 1): "changed"}
+    debate = hold(SILENT, ["A1>A2", "A0=A2", "A1>A0"], answers=answers)
+    assert peer_vote(debate, 0) == "b"
+
+
+def test_peer_vote_uses_the_last_round_with_votes(hold):
+    answers = {(a, r): f"{a}{r}" for a in range(3) for r in range(3)}
+    debate = hold(SILENT, ["A1>A2", "A0=A2", "A1>A0"], ["A2>A1", "A2>A0", ""], answers=answers)
+    assert peer_vote(debate, 0) == "21"
+
+
+def test_peer_vote_prefers_an_unvoted_agent_to_one_voted_down(hold):
+    # Agent 1 votes 2 below 0 and 0 is voted level with 1 by 2: net 0: +1, 2: -1, 1: 0.
+    debate = hold(SILENT, ["", "A0>A2", "A0=A1"], answers=said("a", "b", "c"))
+    assert peer_vote(debate, 0) == "a"
+
+
+def test_peer_vote_without_votes_draws_from_the_last_round(hold):
+    debate = hold(SILENT, [None, "", None], answers=said("a", "b", "c"))
+    assert peer_vote(debate, 0) == "b"
+
+
+def test_metrics_of_one_debate_by_hand(hold):
+    answers = {**said("right", "wrong", "right"), (2, 1): "other"}
+    debate = hold(SILENT, ["A1>A2", "A0=A2", None], answers=answers, answer="right", id="x")
+    metrics = debate_metrics([debate])
+    # Round 0: two of three right. Round 1: agent 0 right, agent 1 wrong, agent 2 failed.
+    assert metrics["accuracy/round_0"] == pytest.approx(2 / 3)
+    assert metrics["accuracy/round_1"] == metrics["correct"] == pytest.approx(1 / 3)
+    assert metrics["avg@k"] == pytest.approx(1 / 3)
+    assert metrics["pass@k"] == 1
+    assert metrics["cons@k"] == 0
+    assert metrics["maj@k"] == 0.5  # one right, one wrong: a level plurality
+    assert metrics["format"] == pytest.approx(2 / 3)
+    assert metrics["format_all"] == pytest.approx(5 / 6)
+    assert metrics["diversity/round_0"] == pytest.approx(2 / 3)
+    assert metrics["diversity/round_1"] == 1
+    # Votes: 1>2 is wrong against right and errs; 0=2 is right against right.
+    assert metrics["judge/accuracy"] == 0
+    assert metrics["judge/strict_accuracy"] == 0
+    assert metrics["judge/equal_share"] == 0.5
+    assert metrics["comparisons_made"] == 1  # the failed judge owed nothing
+    assert metrics["decision/peer_vote"] == 0
+    # Vote values: 1: +1 (wrong), 2: 1 against, ½ for, ½ against -> -.5 (right), 0: 0 (right).
+    # x = 1, -.5, 0 with mean 1/6; y = 0, 1, 1 with mean 2/3:
+    # sum xy = -5/6*2/3... = (5/6)(-2/3) + (-2/3)(1/3) + (-1/6)(1/3) = -5/6.
+    # spreads 7/6 and 2/3: -5/6 / sqrt(7/9).
+    assert metrics["winner_truth_correlation"] == pytest.approx(-(5 / 6) / (7 / 9) ** 0.5)
+    assert (metrics["turns"], metrics["rounds"], metrics["failed_turns"]) == (6, 2, 1)
+
+
+def test_metrics_judge_counts_a_tie_between_right_and_wrong_half(hold):
+    answers = said("right", "wrong", "right")
+    debate = hold(SILENT, ["A2>A1", "", "A0=A1"], answers=answers, answer="right")
+    metrics = debate_metrics([debate])
+    assert metrics["judge/accuracy"] == 0.75
+    assert metrics["judge/strict_accuracy"] == 0.5
+
+
+def test_metrics_cons_needs_more_than_half(hold):
+    answers = said("r", "r", "w", "w")
+    metrics = debate_metrics([hold([""] * 4, n=4, answers=answers, answer="r")])
+    assert metrics["cons@k"] == 0
+    assert metrics["maj@k"] == 0.5
+    answers = said("r", "r", "r", "w")
+    assert debate_metrics([hold([""] * 4, n=4, answers=answers, answer="r")])["cons@k"] == 1
+
+
+def test_metrics_count_missing_turns_of_the_last_round_as_wrong(hold):
+    debate = hold(SILENT, {0: None}, answers=said("r", "r", "r"), answer="r")
+    metrics = debate_metrics([debate])
+    assert metrics["avg@k"] == 0
+    assert metrics["maj@k"] == 0
+    assert metrics["accuracy/round_1"] == 0
+
+
+def test_metrics_leave_out_questions_without_answers(hold):
+    metrics = debate_metrics([hold(SILENT), hold(SILENT, answer="s0", id="e")])
+    assert metrics["unverifiable"] == 0.5
+    assert metrics["avg@k"] == pytest.approx(1 / 3)
+    assert "avg@k" not in debate_metrics([hold(SILENT)])
+
+
+def test_question_values_average_within_a_question(hold):
+    # Two debates on question "d" by id, one on "e".
+    debates = [
+        hold(SILENT, answers=said("r", "w", "w"), answer="r"),
+        hold(SILENT, answers=said("r", "r", "r"), answer="r"),
+        hold(SILENT, answers=said("w", "w", "w"), answer="r", id="e"),
+    ]
+    values = question_values(debates)
+    assert values["avg@k"] == {"d": pytest.approx(2 / 3), "e": 0}
+
+
+def test_bootstrap_interval_covers_the_mean_and_repeats():
+    values = [0.0] * 50 + [1.0] * 50
+    mean, low, high = bootstrap_interval(values)
+    # Standard error sqrt(.25/100) = .05: the interval is about .5 ± .098.
+    assert mean == 0.5
+    assert low == pytest.approx(0.402, abs=0.02)
+    assert high == pytest.approx(0.598, abs=0.02)
+    assert bootstrap_interval(values) == (mean, low, high)
+    narrow = bootstrap_interval(values, level=0.5)
+    assert low < narrow[1] < narrow[2] < high
+
+
+def test_bootstrap_interval_of_equal_values_has_no_width():
+    assert bootstrap_interval([0.25] * 8) == (0.25, 0.25, 0.25)
+
+
+@pytest.mark.parametrize(("values", "level"), [([], 0.95), ([1.0], 1.0)])
+def test_bootstrap_interval_refuses_nothing_and_impossible_levels(values, level):
+    with pytest.raises(ValueError, match="expected"):
+        bootstrap_interval(values, level=level)
