@@ -8,13 +8,14 @@ from typing import Any
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
 
-from debate_train.checkpoints import Checkpoints
+from debate_train.checkpoints import Checkpoints, load_policy
 from debate_train.data import DataSource
 from debate_train.errors import RecipeError
 from debate_train.evaluation import evaluate
 from debate_train.interrupts import Interrupts
 from debate_train.loop import Step, Work, train
 from debate_train.models import LoadedModel
+from debate_train.policy import export_weights
 from debate_train.progress import Progress
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.records import keep_sample, step_metrics
@@ -77,6 +78,8 @@ class Phases:
         latest = self._checkpoints.latest() if resume else None
         if latest is not None:
             self._state = State(**latest[1])
+            load_policy(latest[0], self._desk.loaded)
+            self._desk.engine.load(export_weights(self._desk.loaded, self._state.step))
             names = [name for name, _ in self._phases]
             name = names[min(self._state.phase, len(names) - 1)]
             self._desk.directory.truncate_after(name, self._state.step, names)
