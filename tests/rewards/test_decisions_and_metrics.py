@@ -45,9 +45,10 @@ def test_peer_vote_uses_the_last_round_with_votes(hold):
     assert peer_vote(debate, 0) == "21"
 
 
-def test_peer_vote_prefers_an_unvoted_agent_to_one_voted_down(hold):
-    # Agent 1 votes 2 below 0 and 0 is voted level with 1 by 2: net 0: +1, 2: -1, 1: 0.
-    debate = hold(SILENT, ["", "A0>A2", "A0=A1"], answers=said("a", "b", "c"))
+def test_peer_vote_goes_by_votes_for_minus_against(hold):
+    # Agent 0 has two votes for and two against; 3 and 4 have one for each.
+    votes = ["", "A0>A2; A3>A0", "A0>A1; A4>A0", "", ""]
+    debate = hold([""] * 5, votes, n=5, answers=said("b", "c", "d", "a", "a"))
     assert peer_vote(debate, 0) == "a"
 
 
