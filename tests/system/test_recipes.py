@@ -12,7 +12,8 @@ import pytest
 
 from debate_train.cli import main
 from debate_train.recipe import Recipe
-from debate_train.recipe_file import load_recipe, resolved_yaml
+from debate_train.recipe_file import load_recipe
+from debate_train.recipe_written import resolved_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -47,8 +48,19 @@ def test_recipe_reads_back_as_written_to_a_run(path: Path, tmp_path: Path) -> No
     written = tmp_path / "recipe.yaml"
     written.write_text(resolved_yaml(loaded))
     again = load_recipe(written, model=Recipe)
-    assert again.recipe == loaded.recipe
+    assert again.recipe.model_copy(update={"phases": loaded.recipe.phases}) == loaded.recipe
+    assert resolved_yaml(again) == resolved_yaml(loaded)
     assert again.recipe.phase_recipes() == loaded.recipe.phase_recipes()
+
+
+def test_phase_of_another_variant_gets_the_defaults_of_that_variant() -> None:
+    loaded = load_recipe("recipes/selfplay_v2_harder.yaml", model=Recipe)
+    phases = loaded.recipe.phase_recipes()
+    assert phases["supervised"].loss.normalise == "token_mean_batch"
+    assert phases["self_play"].loss.normalise == "token_sum"
+    assert (phases["supervised"].debate.num_agents, phases["self_play"].debate.num_agents) == (1, 5)
+    assert phases["supervised"].trainer.learning_rate == 1e-4
+    assert phases["self_play"].trainer.learning_rate == 3e-5
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -9,9 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from debate_train.recipe_file import LoadedRecipe, load_recipe, resolved_yaml
+from debate_train.recipe import Recipe
+from debate_train.recipe_file import LoadedRecipe, load_recipe
 from debate_train.recipe_merge import merge
-from debate_train.recipe_schema import Schema
+from debate_train.recipe_schema import Schema, schema_of
+from debate_train.recipe_written import resolved_yaml
 
 
 class _Strict(BaseModel):
@@ -230,3 +232,14 @@ def test_merge_drops_shared_key_that_the_new_variant_cannot_hold() -> None:
     base = {"form": {"type": "many", "agents": 5, "rounds": 2, "adapter": {"key": "k"}}}
     merged = merge(base, {"form": {"type": "one"}}, Schema((Form,)))
     assert merged == {"form": {"type": "one", "rounds": 2}}
+
+
+def _keys(place: Schema) -> set[str]:
+    models = [*place.models, *(place.values.models if place.values else ())]
+    below = [schema_of(f.annotation) for model in models for f in model.model_fields.values()]
+    return {key for model in models for key in model.model_fields}.union(*map(_keys, below))
+
+
+def test_reference_names_every_key_of_a_recipe() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text()
+    assert sorted(key for key in _keys(Schema((Recipe,))) if f"{key}" not in text) == []

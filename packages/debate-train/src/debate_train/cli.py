@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(arguments: argparse.Namespace) -> int:
     from debate_train.check import check
     from debate_train.recipe import Recipe
-    from debate_train.recipe_file import load_recipe, resolved_yaml
+    from debate_train.recipe_file import load_recipe
+    from debate_train.recipe_written import resolved_yaml
 
     loaded = load_recipe(
         arguments.recipe, arguments.overrides, model=Recipe, allow_code=arguments.allow_code

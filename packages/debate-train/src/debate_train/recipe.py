@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
 from debate_protocol.forms import DebateForm
 from debate_rewards.rewards import RewardConfig
 from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmEngine
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-
 from debate_train.advantages import Advantages
 from debate_train.data import DataConfig
 from debate_train.evaluation import DEBATE, DIRECT, Evaluation
@@ -136,10 +136,14 @@ class Recipe(BaseModel):
     phases: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
     def phase_recipes(self) -> dict[str, "Recipe"]:
-        """Return each phase as a whole recipe, in order."""
+        """Return each phase as a whole recipe, in order.
+
+        Differences are merged into what the recipe says, not into its defaults: a phase of
+        another variant gets that variant's defaults.
+        """
         if not self.phases:
             return {"train": self}
-        base = self.model_dump(exclude={"phases"})
+        base = self.model_dump(exclude={"phases"}, exclude_unset=True)
         schema = Schema((Recipe,))
         return {
             name: Recipe.model_validate(merge(base, difference, schema))

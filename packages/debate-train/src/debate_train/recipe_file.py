@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from debate_train.errors import RecipeError
@@ -89,17 +88,13 @@ def load_recipe(
     return LoadedRecipe(recipe, path, reading, tuple(dropped))
 
 
-def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
-    """Return the recipe as one YAML file: nothing left to extend or override, no secrets.
-
-    Defaults stand in it too, so that it still says what was run when defaults change.
-    Interpolations are resolved, except that those of the environment stay as they are written.
-    """
-    full = loaded.recipe.model_dump(mode="json")
-    if PHASES in loaded.reading.written:
-        full[PHASES] = loaded.reading.written[PHASES]
-    _keep_written(full, loaded.reading.resolved, loaded.reading.written)
-    return str(yaml.safe_dump(full, sort_keys=False, allow_unicode=True, width=100))
+def phase_reading(reading: Reading, name: str, schema: Schema) -> Reading:
+    """Return what was said of one phase: the recipe's values with the phase's differences."""
+    resolved, written = (
+        merge({k: v for k, v in data.items() if k != PHASES}, data[PHASES][name], schema)
+        for data in (reading.resolved, reading.written)
+    )
+    return Reading(resolved, written, reading.environment)
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -229,22 +224,15 @@ def _check_phases(
                 f"{origins.get((*here, PHASES), file)}: phases.{name}.phases: phases do not nest; "
                 "expected keys of the recipe"
             )
-        bases = (
-            {k: v for k, v in d.items() if k != PHASES} for d in (reading.resolved, reading.written)
-        )
-        resolved, written = (
-            merge(base, d, schema)
-            for base, d in zip(bases, (difference, reading.written[PHASES][name]), strict=True)
-        )
+        merged = phase_reading(reading, name, schema)
         own = {path[2:]: origin for path, origin in origins.items() if path[:2] == here}
-        merged = Reading(resolved, written, reading.environment)
         try:
             _validated(model, merged, {**origins, **own}, str(file))
         except RecipeError as error:
             raise RecipeError(f"phase {name}: {error}") from error
         for path in own:
-            _copy(resolved, difference, path)
-            _copy(written, reading.written[PHASES][name], path)
+            _copy(merged.resolved, difference, path)
+            _copy(merged.written, reading.written[PHASES][name], path)
 
 
 def _copy(source: Any, target: Any, path: KeyPath) -> None:
@@ -259,17 +247,3 @@ def _copy(source: Any, target: Any, path: KeyPath) -> None:
 
 def _set(data: Any, path: KeyPath, value: Any) -> None:
     value_at(data, path[:-1])[path[-1]] = value
-
-
-def _keep_written(full: Any, data: Any, written: Any) -> None:
-    """Put text that draws on the environment back in place of its value."""
-    items = data.items() if isinstance(data, dict) else enumerate(data)
-    for key, value in items:
-        inside = key in full if isinstance(full, dict) else key < len(full)
-        if not inside:
-            continue
-        kind = type(value)
-        if kind in (dict, list) and type(full[key]) is kind and type(written[key]) is kind:
-            _keep_written(full[key], value, written[key])
-        elif written[key] != value:
-            full[key] = written[key]

@@ -1,0 +1,62 @@
+"""The recipe of a run directory: complete, valid as a recipe again, and without secrets."""
+
+from typing import Any
+
+import yaml
+
+from debate_train.recipe_file import LoadedRecipe, phase_reading
+from debate_train.recipe_schema import PHASES, Schema
+from debate_train.recipe_values import Reading
+
+
+def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
+    """Return the recipe as one YAML file: nothing left to extend or override, no secrets.
+
+    Defaults stand in it too, so that it still says what was run when defaults change.
+    Interpolations are resolved, except that those of the environment stay as they are written.
+    """
+    model, reading = type(loaded.recipe), loaded.reading
+    full = _complete(model, reading)
+    if reading.resolved.get(PHASES):
+        base = {key: value for key, value in full.items() if key != PHASES}
+        full[PHASES] = {
+            name: _difference(
+                base, _complete(model, phase_reading(reading, name, Schema((model,))))
+            )
+            for name in reading.resolved[PHASES]
+        }
+    return str(yaml.safe_dump(full, sort_keys=False, allow_unicode=True, width=100))
+
+
+def _complete(model: Any, reading: Reading) -> dict[str, Any]:
+    full: dict[str, Any] = model.model_validate(reading.resolved).model_dump(mode="json")
+    _keep_written(full, reading.resolved, reading.written)
+    return full
+
+
+def _difference(base: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    """Return what `merge` must be given to make `whole` of `base`."""
+    if base.get("type") != whole.get("type"):
+        return whole
+    found: dict[str, Any] = {}
+    for key, value in whole.items():
+        old = base.get(key)
+        if key == PHASES or (key in base and old == value):
+            continue
+        nested = isinstance(value, dict) and isinstance(old, dict)
+        found[key] = _difference(old, value) if nested else value
+    return found
+
+
+def _keep_written(full: Any, data: Any, written: Any) -> None:
+    """Put text that draws on the environment back in place of its value."""
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in items:
+        inside = key in full if isinstance(full, dict) else key < len(full)
+        if not inside:
+            continue
+        kind = type(value)
+        if kind in (dict, list) and type(full[key]) is kind and type(written[key]) is kind:
+            _keep_written(full[key], value, written[key])
+        elif written[key] != value:
+            full[key] = written[key]
