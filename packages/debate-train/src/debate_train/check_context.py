@@ -9,7 +9,7 @@ from pathlib import Path
 
 from debate_protocol.contract import Contract
 from debate_protocol.forms import DebateForm
-from debate_protocol.types import Message, Question, Reply
+from debate_protocol.types import Gate, Message, Question, Reply, Sent
 from debate_train.models import ModelConfig, PretrainedModel, ScratchModel
 
 CHARS_PER_TOKEN = 3
@@ -123,13 +123,16 @@ def longest_prompt(
 
     asks = next(run)
     while True:
-        assert not isinstance(asks, str)
-        for ask in asks:
-            found = counter.per_prompt + sum(tokens(message) for message in ask.messages)
-            if found > longest.prompt_tokens:
-                longest = Longest(found, ask.agent, ask.round)
+        if isinstance(asks, Gate):
+            replies: Sent = "go_on"
+        else:
+            for ask in asks:
+                found = counter.per_prompt + sum(tokens(message) for message in ask.messages)
+                if found > longest.prompt_tokens:
+                    longest = Longest(found, ask.agent, ask.round)
+            replies = [Reply(_longest_reply(contract, ask.agent)) for ask in asks]
         try:
-            asks = run.send([Reply(_longest_reply(contract, ask.agent)) for ask in asks])
+            asks = run.send(replies)
         except StopIteration:
             return longest
 

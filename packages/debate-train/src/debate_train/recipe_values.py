@@ -94,7 +94,7 @@ class _Resolver:
         if len(self.environment) == before:
             return value, value
         raw = OmegaConf.to_container(parent, resolve=False)
-        return value, raw[key]  # type: ignore[index,call-overload]
+        return value, raw[key]  # type: ignore[index]
 
 
 def _plain(parent: Any, key: Any) -> Any:

@@ -43,8 +43,9 @@ def _difference(base: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
         old = base.get(key)
         if key == PHASES or (key in base and old == value):
             continue
-        nested = isinstance(value, dict) and isinstance(old, dict)
-        found[key] = _difference(old, value) if nested else value
+        if isinstance(value, dict) and isinstance(old, dict):
+            value = _difference(old, value)
+        found[key] = value
     return found
 
 

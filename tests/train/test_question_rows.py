@@ -1,0 +1,66 @@
+"""Which keys of a row are read, and worked solutions as demonstrations."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from debate_protocol.forms import Direct, Simultaneous
+from debate_protocol.parsing import parse
+from debate_protocol.types import Ask
+from debate_train.data.questions import Fields, Questions
+from debate_train.errors import DataError
+
+
+def source(folder: Path, rows: list[dict[str, object]], **settings: object) -> Questions:
+    path = folder / "q.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return Questions.model_validate({"path": str(path)} | settings)
+
+
+def rows(key: str = "question", **more: object) -> list[dict[str, object]]:
+    return [{key: f"{i} + 1 = ?", "answer": i + 1} | more for i in range(40)]
+
+
+@pytest.mark.parametrize("key", ["question", "problem", "prompt"])
+def test_question_is_found_under_usual_keys(tmp_path: Path, key: str) -> None:
+    (question, *_) = source(tmp_path, rows(key)).open().batch(0)
+    first = int(question.text.split()[0])
+    assert question.answer == str(first + 1)
+
+
+def test_question_key_that_is_named_is_the_only_one(tmp_path: Path) -> None:
+    config = source(tmp_path, rows("problem"), fields=Fields(question="text"))
+    with pytest.raises(DataError, match=r"row 1: no text under text \(found keys: problem, answer"):
+        config.open()
+
+
+def ask(form: Direct | Simultaneous, config: Questions) -> Ask:
+    asks = next(form.start(config.open().batch(0)[0], seed=0))
+    assert isinstance(asks, list)
+    first = asks[0]
+    assert isinstance(first, Ask)
+    return first
+
+
+@pytest.mark.parametrize("contract", ["three_section", "five_section"])
+def test_demonstration_is_a_valid_first_turn_of_the_contract(tmp_path: Path, contract: str) -> None:
+    config = source(tmp_path, rows(solution="Add one.\n\\boxed{2}"))
+    text = config.open().demonstrate(ask(Direct(contract=contract), config))
+    parsed = parse(text, contract)
+    assert parsed.problems == ()
+    assert parsed.sections["solution"].text == "Add one.\n\\boxed{2}"
+    assert parsed.comparisons == ()
+    assert (parsed.consensus is None) == (contract == "three_section")
+
+
+def test_demonstration_is_the_solution_alone_without_sections(tmp_path: Path) -> None:
+    config = source(tmp_path, rows(solution="\\boxed{2}"))
+    assert config.open().demonstrate(ask(Direct(contract="boxed"), config)) == "\\boxed{2}"
+
+
+def test_source_demonstrates_only_when_every_row_has_a_solution(tmp_path: Path) -> None:
+    assert source(tmp_path, rows(solution="x")).open().can_demonstrate
+    assert not source(tmp_path, rows()).open().can_demonstrate
+    lacking = [{"question": f"{i}?", "answer": 1} for i in range(40)]
+    assert not source(tmp_path, [*rows(solution="x"), *lacking]).open().can_demonstrate
