@@ -1,0 +1,104 @@
+"""Every example runs and prints what it is for."""
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+Run = Callable[..., list[str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run an example as a script and return the lines it prints."""
+
+    def lines(name: str, *arguments: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def test_every_example_is_short_and_tested() -> None:
+    source = Path(__file__).read_text()
+    for example in EXAMPLES.glob("*.py"):
+        assert f'run("{example.name}"' in source
+        assert len(example.read_text().splitlines()) <= 60
+
+
+def test_parse_reply_prints_sections_votes_and_problems(run: Run) -> None:
+    solution, evaluation, comparison, vote, answer, problems = run("parse_reply.py")
+    # 49 characters stand before the solution's text: 39 of thinking and break, 10 of the tag.
+    assert solution == "solution [49:90]"
+    assert evaluation == "evaluation [114:159]"
+    assert comparison.endswith("truncated")
+    assert vote == "agent 0 > agent 2"  # the line in which agent 1 names itself is dropped
+    assert answer == "answer: 12 * 7 = 84, and the tax is 4: \\boxed{88}"
+    assert "1 invalid lines" in problems
+    assert "1 lines name their author" in problems
+
+
+def test_score_transcript_values_what_was_voted_on(run: Run) -> None:
+    printed = run("score_transcript.py")
+    # Agent 2's one counted vote is 0 over 1. Its own first turn failed, which is -1, and the
+    # line of agent 0 about that turn is dropped. Nobody can vote on the last round.
+    assert printed[:4] == [
+        "rope: agent 0 round 0 generator +1.00",
+        "rope: agent 1 round 0 generator -1.00",
+        "rope: agent 2 round 0 generator -1.00",
+        "rope: agent 0 round 1 generator no signal",
+    ]
+    assert "rope: win rates with failures (1.0, 0.0, -1.0)" in printed
+    assert "rope: decided by peers right" in printed
+    # 5 of 6 turns can be read; all three last answers are 5.
+    assert printed[-1] == "{'format_all': 0.833, 'avg@k': 1.0, 'failed_turns': 1.0}"
+
+
+def test_score_transcript_reads_a_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "debates.jsonl").write_text(
+        '{"id": "d", "question": {"text": "1 + 1?", "answer": "2"},'
+        ' "protocol": {"num_agents": 2}, "turns": ['
+        '{"agent": 0, "round": 0, "text": "<solution>2</solution>"},'
+        '{"agent": 1, "round": 0, "text": "two"}]}\n'
+    )
+    printed = run("score_transcript.py", str(tmp_path / "debates.jsonl"))
+    assert "d: agent 1 round 0 generator -1.00" in printed
+    assert "d: win rates with failures (0.0, -1.0)" in printed
+
+
+def test_one_debate_prints_two_rounds(run: Run) -> None:
+    printed = run("one_debate.py")
+    assert printed[0] == "Debate sum"
+    assert [line for line in printed if line.startswith("──")] == [
+        "── Round 1 ──",
+        "── Round 2 ──",
+    ]
+    assert "    17 + 25 = 32" in printed
+    assert "    Agent 2 > Agent 1" in printed
+    assert printed[-1] == "Ended: max_rounds"
+
+
+def test_tiny_model_loads_and_its_template_knows_thinking(run: Run, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    (printed,) = run("tiny_model.py", str(tmp_path))
+    assert printed.startswith(f"{tmp_path}: ")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert model.config.max_position_embeddings >= 16384
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    text = "漢字 🙂 <solution>½</solution>"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    asked = [{"role": "user", "content": "1 + 1?"}]
+    thinking, quick = (
+        tokenizer.apply_chat_template(
+            asked, tokenize=False, add_generation_prompt=True, enable_thinking=on
+        )
+        for on in (True, False)
+    )
+    assert thinking == "<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n"
+    assert quick == thinking + "<think>\n\n</think>\n\n"
