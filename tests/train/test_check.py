@@ -148,6 +148,44 @@ def test_check_counts_the_longest_question_of_a_file(tmp_path: Path) -> None:
     assert "is above the window of 4,096" in error
 
 
+def test_check_refuses_a_path_that_is_no_hub_id(tmp_path: Path) -> None:
+    (tmp_path / "q.txt").write_text("?")
+    (error,) = check(recipe(data={"path": str(tmp_path / "q.txt")})).errors
+    assert "expected a file that ends in .jsonl, .json or .parquet" in error
+
+
+def test_check_reads_the_data_of_each_phase_once(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text("\n".join(json.dumps({"question": f"{i} ?"}) for i in range(40)))
+    phases = {
+        "small": {"data": {"batch_size": 2}},
+        "other": {"data": {"type": "questions", "path": str(path)}},
+        "gone": {"data": {"type": "questions", "path": "gone.jsonl"}},
+    }
+    report = check(recipe(phases=phases))
+    assert [line for line in report.lines if line.startswith("data: signs_puzzle")] != []
+    assert len([line for line in report.lines if line.startswith("data: ")]) == 2
+    (error,) = report.errors
+    assert "gone.jsonl" in error
+    assert "2 questions x 1 debate" in line_with(report, "a step: 2")
+
+
+def test_check_refuses_another_engine_and_missing_demonstrations_in_a_phase(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text("\n".join(json.dumps({"question": f"{i} ?"}) for i in range(40)))
+    demonstrate = {"loss": {"type": "sft"}, "rollout": {"engine": {"type": "demonstrations"}}}
+    phases = {
+        "good": demonstrate,
+        "lacking": demonstrate | {"data": {"type": "questions", "path": str(path)}},
+        "other": {"rollout": {"engine": {"max_batch": 3}}},
+    }
+    lacking, other = check(recipe(phases=phases)).errors
+    assert lacking.startswith("phases.lacking.rollout.engine.type: found demonstrations")
+    assert other.startswith("phases.other.rollout.engine: found a difference")
+
+
 def test_check_does_not_look_up_hub_data() -> None:
     report = check(recipe(data={"path": "openai/gsm8k"}))
     assert "hub dataset, not checked here" in line_with(report, "data.path")

@@ -6,15 +6,15 @@ from pathlib import Path
 from debate_protocol.types import Question
 from debate_rollout.engines import ScriptedEngine, VllmEngine
 from debate_train.check_context import (
-    ASSUMED_QUESTION_TOKENS,
     TokenCounter,
     Window,
     context_window,
     longest_prompt,
     token_counter,
 )
+from debate_train.check_data import DataView, look_at_data
 from debate_train.check_warnings import warnings_of
-from debate_train.data.questions import Questions
+from debate_train.data import DataConfig
 from debate_train.errors import UsageError
 from debate_train.models import PretrainedModel
 from debate_train.recipe import Demonstrations, Recipe
@@ -49,9 +49,14 @@ def check(recipe: Recipe) -> CheckReport:
     """Check a recipe; loads no weights, downloads nothing, writes nothing."""
     found = _Findings()
     _check_model(recipe, found)
-    question = _check_data(recipe, found)
-    counter = None if found.errors else token_counter(recipe.model)
     phases = recipe.phase_recipes()
+    views: dict[str, DataView] = {}
+    for data in (recipe.data, *(phase.data for phase in phases.values())):
+        if _identity(data) not in views:
+            view = views[_identity(data)] = look_at_data(data)
+            found.lines += view.lines
+            found.errors += view.errors
+    counter = None if found.errors else token_counter(recipe.model)
     if isinstance(recipe.rollout.engine, Demonstrations | ScriptedEngine):
         found.errors.append(
             f"rollout.engine.type: found {recipe.rollout.engine.type} for the whole recipe; "
@@ -60,14 +65,10 @@ def check(recipe: Recipe) -> CheckReport:
     for name, phase in phases.items():
         _arithmetic(name, phase, found)
         if counter is not None:
-            _check_context(phase, question, counter, found)
+            _check_context(phase, views[_identity(phase.data)].longest, counter, found)
         where = f"phase {name}: " if recipe.phases else ""
         found.warnings += [where + text for text in warnings_of(phase)]
-        if phase.data != recipe.data:
-            found.warnings.append(
-                f"phases.{name}.data: a run reads the recipe's data in every phase, so this "
-                "difference (also of batch_size) has no effect"
-            )
+        found.errors += _engine_problems(name, phase, recipe, views[_identity(phase.data)])
         found.errors += [
             f"phases.{name}.{key}: found a difference, but a run has one {key}; expected it "
             "outside of phases"
@@ -78,6 +79,28 @@ def check(recipe: Recipe) -> CheckReport:
     return CheckReport(
         tuple(found.lines), tuple(unique(found.warnings)), tuple(unique(found.errors))
     )
+
+
+def _identity(data: DataConfig) -> str:
+    """Return the same text for data that differs in nothing but its batch size."""
+    return data.model_dump_json(exclude={"batch_size"})
+
+
+def _engine_problems(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> list[str]:
+    engine = phase.rollout.engine
+    if not isinstance(engine, Demonstrations):
+        if engine == recipe.rollout.engine:
+            return []
+        return [
+            f"phases.{name}.rollout.engine: found a difference, but a run has one engine; "
+            "expected it outside of phases, or type: demonstrations"
+        ]
+    if data.can_demonstrate is False:
+        return [
+            f"phases.{name}.rollout.engine.type: found demonstrations, but the {phase.data.type} "
+            "data has none; expected a worked solution in every row (data.fields.solution)"
+        ]
+    return []
 
 
 def _check_model(recipe: Recipe, found: _Findings) -> None:
@@ -117,48 +140,6 @@ def _check_adapter(model: PretrainedModel, engine: VllmEngine, found: _Findings)
             f"rollout.engine.max_lora_rank: found {served or 'null'}; expected at least "
             f"model.lora.rank, which is {rank}"
         )
-
-
-def _check_data(recipe: Recipe, found: _Findings) -> Question | None:
-    """Look at the data; return its longest question where it can be read here."""
-    data = recipe.data
-    if isinstance(data, Questions):
-        for key, path in (("path", data.path), ("test_path", data.test_path)):
-            if path is not None and not path.endswith((".jsonl", ".json")):
-                parquet = path.endswith(".parquet")
-                if parquet and not Path(path).is_file():
-                    found.errors.append(f"data.{key}: there is no file {path!r}")
-                    return None
-                what = "parquet file, not read here" if parquet else "hub dataset, not checked here"
-                found.lines.append(
-                    f"data.{key}: {path} ({what}); questions are taken to have at most "
-                    f"{ASSUMED_QUESTION_TOKENS} tokens"
-                )
-                return None
-    try:
-        source = data.open()
-        questions = (
-            source.batch(0) if not isinstance(data, Questions) else source.split("train", 10**9)
-        )
-    except UsageError as error:
-        found.errors.append(str(error))
-        return None
-    demonstrated = any(
-        isinstance(phase.rollout.engine, Demonstrations)
-        for phase in recipe.phase_recipes().values()
-    )
-    if demonstrated and not source.can_demonstrate:
-        found.errors.append(
-            f"rollout.engine.type: found demonstrations in a phase, but {data.type} data has none; "
-            "expected a worked solution in every row (data.fields.solution)"
-        )
-    if isinstance(data, Questions):
-        held = ", ".join(f"{len(source.split(s, 10**9))} {s}" for s in ("dev", "test"))
-        found.lines.append(f"data: {data.path}: {len(questions):,} train, {held} questions")
-        questions = [*questions, *source.split("test", 10**9), *source.split("dev", 10**9)]
-    else:
-        found.lines.append(f"data: {data.type}, made as needed")
-    return max(questions, key=lambda q: len(q.text) + sum(len(str(v)) for v in q.meta.values()))
 
 
 def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
