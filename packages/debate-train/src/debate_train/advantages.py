@@ -29,14 +29,15 @@ class Stream(BaseModel):
 
     weight: float = 1.0
     """λ of the stream; 0 leaves it out."""
-    sections: tuple[str, ...] | None = None
-    """None takes the default of the stream's name."""
+    sections: tuple[str, ...] | dict[str, float] | None = None
+    """Sections, or each with a weight of its own; None takes the default of the stream's name."""
     center: Center | None = None
     """None takes the advantage's own."""
 
-    def sections_of(self, name: str) -> tuple[str, ...]:
-        """Return the sections, for a stream of this name."""
-        return SECTIONS.get(name, SECTIONS["return"]) if self.sections is None else self.sections
+    def section_weights(self, name: str) -> Mapping[str, float]:
+        """Return the weight of each section that a stream of this name covers."""
+        sections = SECTIONS.get(name, SECTIONS["return"]) if self.sections is None else self.sections
+        return sections if isinstance(sections, dict) else dict.fromkeys(sections, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,9 +140,10 @@ class Phases:
 
     def _work(self, recipe: Recipe, trainer: Trainer) -> Work:
         desk = self._desk
+        source = desk.source if recipe.data == self._recipe.data else recipe.data.open()
         sampler = desk.engine
         if isinstance(recipe.rollout.engine, Demonstrations):
-            if not desk.source.can_demonstrate:
+            if not source.can_demonstrate:
                 raise RecipeError(
                     f"rollout.engine.type: found demonstrations, but data of type "
                     f"{recipe.data.type} has none; expected a source that writes them, such as "
@@ -150,9 +151,9 @@ class Phases:
                 )
             sampler = ScriptedEngine().open(
                 None, desk.loaded.tokenizer, desk.loaded.template_kwargs,
-                script=desk.source.demonstrate,
+                script=source.demonstrate,
             )
-        return Work(recipe, desk.source, sampler, desk.engine, trainer, desk.loaded.tokenizer)
+        return Work(recipe, source, sampler, desk.engine, trainer, desk.loaded.tokenizer)
 
     def _steps(self, name: str, recipe: Recipe, work: Work) -> None:
         """Train until the phase's steps are done and its gate, if any, has opened."""

@@ -63,12 +63,13 @@ def stream_credit(
     values = np.zeros((len(streams), len(starts)), np.float32)
     covers = np.zeros((len(streams), len(starts)), bool)
     for s, (name, stream) in enumerate(streams.items()):
-        wanted = stream.sections_of(name)
-        covers[s] = [section in wanted for section in sections]
+        weights = stream.section_weights(name)
+        weight_T = np.array([weights.get(section, 0.0) for section in sections], np.float32)
+        covers[s] = weight_T != 0
         own = [a for a in advantages if a.stream == name]
         for advantage in sorted(own, key=lambda a: -_length(a)):
             if advantage.span is None:
-                values[s, covers[s]] = advantage.value
+                values[s] = advantage.value * weight_T
                 continue
             start, end = advantage.span
             everywhere = start <= 0 and end >= len(text.text)
