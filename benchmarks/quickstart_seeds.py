@@ -92,9 +92,7 @@ def markdown(lines: Sequence[Mapping[str, Any]], summaries: Sequence[Mapping[str
     rows += ["", "| compared | mean | standard error | all seeds |", "|---|---|---|---|"]
     for s in summaries:
         gains = ", ".join(f"{g:+.3f}" for g in s["gains"])
-        rows.append(
-            f"| {s['compared']} | {s['mean']:+.3f} | {s['standard_error']:.3f} | {gains} |"
-        )
+        rows.append(f"| {s['compared']} | {s['mean']:+.3f} | {s['standard_error']:.3f} | {gains} |")
     return "\n".join(rows)
 
 
@@ -113,8 +111,7 @@ def main() -> None:
     for line in lines:
         print(json.dumps(line))
     gains = {
-        arm: [line["direct gain"] for line in lines if line["arm"] == arm]
-        for arm in arguments.arms
+        arm: [line["direct gain"] for line in lines if line["arm"] == arm] for arm in arguments.arms
     }
     summaries = [summary(f"{arm}: gain over the start", own) for arm, own in gains.items()]
     for arm in gains:

@@ -1,3 +1,3 @@
-"""Train and measure language models on debate: recipes, trainers, the loop, evaluation and reports."""
+"""Train and measure language models on debate."""
 
 __version__ = "0.1.0"

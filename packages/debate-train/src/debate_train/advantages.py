@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.credits import Credit, Score
-from pydantic import BaseModel, ConfigDict, Field
 
 Center = Literal["group", "round", "batch", "none"]
 Scale = Literal["none", "std"]
@@ -36,7 +37,9 @@ class Stream(BaseModel):
 
     def section_weights(self, name: str) -> Mapping[str, float]:
         """Return the weight of each section that a stream of this name covers."""
-        sections = SECTIONS.get(name, SECTIONS["return"]) if self.sections is None else self.sections
+        sections = (
+            SECTIONS.get(name, SECTIONS["return"]) if self.sections is None else self.sections
+        )
         return sections if isinstance(sections, dict) else dict.fromkeys(sections, 1.0)
 
 

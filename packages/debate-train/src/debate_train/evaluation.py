@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from debate_protocol.forms import Direct
 from debate_protocol.forms.settings import SpeakingSettings
 from debate_protocol.types import DebateRun, Question, Transcript
-from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
     from debate_rollout.engine import Engine
-
     from debate_train.recipe import Recipe
 
 DIRECT: Mapping[str, str] = {"correct": "eval/direct/accuracy"}
@@ -85,7 +85,9 @@ def evaluate(
     form, samples = recipe.debate, recipe.evaluation.direct_samples
     alone = played(
         [
-            direct_form(form).start(q, seed=_seed(recipe, name, q, copy), debate_id=f"{q.id}/{copy}")
+            direct_form(form).start(
+                q, seed=_seed(recipe, name, q, copy), debate_id=f"{q.id}/{copy}"
+            )
             for q in questions
             for copy in range(samples)
         ]

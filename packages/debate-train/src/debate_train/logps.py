@@ -70,11 +70,15 @@ def token_logps(
         logps and entropies in nats, shape (number of targets,), in row order; the entropy
         carries no gradient.
     """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    base: Any = model
+    if hasattr(model, "get_base_model"):  # peft's wrapper; the adapters stay in the layers.
+        base = base.get_base_model()
     hidden_BTD = base.model(input_ids=tokens_BT, use_cache=False).last_hidden_state
     wanted = targets_BT[:, 1:]
     hidden = hidden_BTD[:, :-1][wanted]
     weight = base.get_output_embeddings().weight
     targets, temperatures = tokens_BT[:, 1:][wanted], temperatures_BT[:, 1:][wanted]
-    logps, entropies = _TokenLogps.apply(hidden, weight, targets, temperatures)
+    logps, entropies = _TokenLogps.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, targets, temperatures
+    )
     return logps, entropies

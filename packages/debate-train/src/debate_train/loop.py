@@ -4,12 +4,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from transformers import PreTrainedTokenizerFast
+
 from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rewards.credits import Score
 from debate_rollout.drivers import play
 from debate_rollout.engine import Engine
-from transformers import PreTrainedTokenizerFast
-
 from debate_train.data import DataSource
 from debate_train.recipe import Recipe
 from debate_train.rows import Batch, build_batch

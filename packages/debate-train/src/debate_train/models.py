@@ -69,9 +69,7 @@ class PretrainedModel(BaseModel):
             )
         except (OSError, ValueError) as error:
             raise ModelError(_unreadable("model.name", self.name, "a model", error)) from error
-        return LoadedModel(
-            model, tokenizer, self.template_kwargs, path=self.name, lora=self.lora
-        )
+        return LoadedModel(model, tokenizer, self.template_kwargs, path=self.name, lora=self.lora)
 
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
         """Load the tokenizer alone."""
@@ -81,15 +79,13 @@ class PretrainedModel(BaseModel):
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.name, revision=self.revision)
         except (OSError, ValueError, KeyError) as error:
-            raise ModelError(
-                _unreadable("model.name", self.name, "a tokenizer", error)
-            ) from error
+            raise ModelError(_unreadable("model.name", self.name, "a tokenizer", error)) from error
         if not tokenizer.is_fast:
             raise ModelError(
                 f"model.name: the tokenizer of {self.name!r} is a slow one; expected a fast "
                 "tokenizer (tokenizer.json), which maps tokens to bytes"
             )
-        return tokenizer  # type: ignore[no-any-return]
+        return tokenizer
 
     def check_directory(self) -> None:
         """Refuse a local directory without a configuration or a fast tokenizer."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
-
 from debate_train.checkpoints import Checkpoints, load_policy
 from debate_train.data import DataSource
 from debate_train.errors import RecipeError
@@ -130,9 +129,7 @@ class Phases:
             started = time.perf_counter()
             self._steps(name, recipe, self._work(recipe, trainer))
             desk.engine.load(trainer.weights(version=state.step))
-            state.seconds[name] = (
-                state.seconds.get(name, 0.0) + time.perf_counter() - started
-            )
+            state.seconds[name] = state.seconds.get(name, 0.0) + time.perf_counter() - started
             state.phase, state.phase_start = state.phase + 1, state.step
             self._checkpoint(trainer)
         finally:
@@ -150,7 +147,9 @@ class Phases:
                     "signs_puzzle"
                 )
             sampler = ScriptedEngine().open(
-                None, desk.loaded.tokenizer, desk.loaded.template_kwargs,
+                None,
+                desk.loaded.tokenizer,
+                desk.loaded.template_kwargs,
                 script=source.demonstrate,
             )
         return Work(recipe, source, sampler, desk.engine, trainer, desk.loaded.tokenizer)

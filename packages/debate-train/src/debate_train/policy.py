@@ -3,11 +3,10 @@
 from typing import TYPE_CHECKING
 
 from debate_rollout.engine import Weights
-
 from debate_train.models import LoadedModel, Lora
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    pass
 
 
 def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:

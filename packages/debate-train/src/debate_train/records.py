@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import torch
+
 from debate_protocol.forms import Direct
 from debate_rewards.metrics import debate_metrics
-
 from debate_train.loop import Step
 from debate_train.recipe import Recipe
 from debate_train.run_directory import RunDirectory

@@ -47,9 +47,7 @@ def write_results(
             "seconds": state["seconds"],
         }
     )
-    return {
-        f"change/{row['name']}": row["after"]["mean"] - row["before"]["mean"] for row in rows
-    }
+    return {f"change/{row['name']}": row["after"]["mean"] - row["before"]["mean"] for row in rows}
 
 
 def print_results(

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from debate_protocol.parsing import parse_turn
-from debate_protocol.types import Transcript, Turn
-from debate_rollout.token_text import token_text
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
+from debate_protocol.parsing import parse_turn
+from debate_protocol.types import Transcript, Turn
+from debate_rollout.token_text import token_text
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
 from debate_train.token_credit import stream_credit, token_sections
 
@@ -180,7 +180,7 @@ def _row(chain: Sequence[_Piece], debate: int, factors: Floats) -> Row:
             before = piece.told if name == "tokens" else np.full(told, fill)
             parts[name] += [np.asarray(before, dtype), np.asarray(fields[name], dtype)]
     arrays = {name: np.concatenate(found) for name, found in parts.items()}
-    return Row(**arrays, agent=chain[0].turn.agent, debate=debate)  # type: ignore[arg-type]
+    return Row(**arrays, agent=chain[0].turn.agent, debate=debate)
 
 
 _FILLS: Mapping[str, tuple[float, type[np.generic]]] = {

@@ -4,9 +4,10 @@ import logging
 import time
 from pathlib import Path
 
+import yaml
+
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
-
 from debate_train.errors import RecipeError
 from debate_train.interrupts import Interrupts
 from debate_train.models import LoadedModel
@@ -38,7 +39,7 @@ def run(
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
     engine = _open_engine(recipe, loaded)
-    tracker = recipe.tracking.open(directory, recipe.name, recipe.model_dump(mode="json"))
+    tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
     finished = False
     try:
         with Progress() as progress, Interrupts() as interrupts:

@@ -7,10 +7,10 @@ its first byte, however text was split into tokens.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from debate_protocol.parsing import Parsed
-from debate_rollout.token_text import TokenText
 from numpy.typing import NDArray
 
+from debate_protocol.parsing import Parsed
+from debate_rollout.token_text import TokenText
 from debate_train.advantages import Advantage, Stream
 
 WHOLE = "solution"

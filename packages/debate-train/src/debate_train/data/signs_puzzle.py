@@ -13,9 +13,9 @@ from functools import lru_cache
 from itertools import combinations, product
 from typing import Literal
 
-from debate_protocol.types import Ask, Question
 from pydantic import BaseModel, ConfigDict, Field
 
+from debate_protocol.types import Ask, Question
 from debate_train.data.source import DataSource, Split
 
 SIGNS = ("+", "-")
@@ -116,9 +116,9 @@ def demonstration(ask: Ask) -> str:
     """Return the turn that a demonstrator writes for this ask.
 
     The first proposal of an agent is right with a chance drawn once for each question,
-    evenly from 0 to 1, so that judges meet right and wrong candidates in every mixture. From the second
-    turn on the demonstrator checks each candidate by its running totals, ranks them by the
-    outcome and adopts a right one, or solves the puzzle afresh where there is none.
+    evenly from 0 to 1, so that judges meet right and wrong candidates in every mixture. From the
+    second turn on the demonstrator checks each candidate by its running totals, ranks them by
+    the outcome and adopts a right one, or solves the puzzle afresh where there is none.
     """
     digits, target = read_puzzle(ask.question)
     skill = random.Random(f"skill/{ask.question.id}").random()
@@ -135,9 +135,7 @@ def demonstration(ask: Ask) -> str:
     adoptable = [s for agent, s in candidates.items() if correct[agent]]
     checks = (_check(agent, digits, s, correct[agent]) for agent, s in candidates.items())
     votes = (_vote(a, b, correct) for a, b in combinations(sorted(candidates), 2))
-    return _turn_text(
-        rng.choice(adoptable or right), " ".join(checks), "\n".join(votes) or "N/A"
-    )
+    return _turn_text(rng.choice(adoptable or right), " ".join(checks), "\n".join(votes) or "N/A")
 
 
 def _shown_solutions(ask: Ask) -> dict[int, str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from debate_rollout.engine import Weights
 from safetensors.torch import load_file, save_file
 from torch.optim.lr_scheduler import LambdaLR
 
+from debate_rollout.engine import Weights
 from debate_train.checkpoints import load_policy, save_policy
 from debate_train.errors import RecipeError
 from debate_train.losses import Loss
@@ -43,7 +43,7 @@ def _join_process_group() -> None:
         os.environ.setdefault(name, value)
 
     import deepspeed
-    import deepspeed.comm.torch  # noqa: F401
+    import deepspeed.comm.torch
 
     if torch.cuda.is_available():
         deepspeed.init_distributed(dist_backend="nccl")

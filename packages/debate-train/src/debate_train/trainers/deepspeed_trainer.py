@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
 from debate_train.trainers.trainer import OptimizerSettings

@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 
 import torch
-from debate_rollout.engine import Weights
 from torch.optim.lr_scheduler import LambdaLR
 
+from debate_rollout.engine import Weights
 from debate_train.checkpoints import TrainerState, load_trainer_state, save_trainer_state
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel

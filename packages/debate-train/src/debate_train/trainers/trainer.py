@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from debate_rollout.engine import Weights
 from pydantic import BaseModel, ConfigDict, Field
+
+from debate_rollout.engine import Weights
 
 if TYPE_CHECKING:
     from torch.optim import AdamW
