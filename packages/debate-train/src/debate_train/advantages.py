@@ -48,12 +48,13 @@ class Advantage:
     """One advantage of one turn, already weighted by its reward component.
 
     `span` is the character range of the turn's text it holds for, or None for the rest of the
-    stream's sections.
+    stream's sections. A span replaces the rest of its own component only; components add up.
     """
 
     stream: str
     value: float
     span: tuple[int, int] | None = None
+    component: str = ""
 
 
 TurnAdvantages = dict[TurnKey, list[Advantage]]
@@ -66,6 +67,7 @@ class Advantages(BaseModel):
     (`round`), or the whole `batch`. Members of a group are turns with a value; a single member
     gets 0. If a member carries a penalty, turns that were expected to have a value but have none
     join the mean as 0 and get no gradient: otherwise a lone penalty would centre itself away.
+    Credits that are `centred` already keep their values unless their stream names a `center`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -84,17 +86,17 @@ class Advantages(BaseModel):
 
         Turns without signal in any stream of non-zero weight are absent.
         """
-        pools: dict[tuple[str, str, Hashable], list[_Member]] = defaultdict(list)
+        pools: dict[tuple[str, str, Center, Hashable], list[_Member]] = defaultdict(list)
         for index, (transcript, score) in enumerate(zip(transcripts, scores, strict=True)):
             for member in _members(index, score.credits):
                 stream = self.streams.get(member.stream)
                 if stream is not None and stream.weight != 0:
-                    group = _group(stream.center or self.center, transcript, member)
-                    pools[member.component, member.stream, group].append(member)
+                    center = stream.center or ("none" if member.centred else self.center)
+                    group = _group(center, transcript, member)
+                    pools[member.component, member.stream, center, group].append(member)
         result: list[TurnAdvantages] = [{} for _ in transcripts]
-        for (_, name, _), members in pools.items():
-            stream = self.streams[name]
-            for member, advantages in self._compare(members, stream.center or self.center):
+        for (_, _, center, _), members in pools.items():
+            for member, advantages in self._compare(members, center):
                 for turn in member.turns:
                     result[member.debate].setdefault(turn, []).extend(advantages)
         return [{turn: _sum_equal(found) for turn, found in turns.items()} for turns in result]
@@ -109,7 +111,7 @@ class Advantages(BaseModel):
         if not valued:
             return []
         single = len(values) == 1 and center != "none"
-        mean = fmean(values) if center != "none" else 0.0
+        mean = _mean(values) if center != "none" else 0.0
         factor = 0.0 if single else 1.0
         if self.scale == "std" and not single:
             spread = stdev(values) if len(values) > 1 else 0.0
@@ -141,12 +143,18 @@ class _Member:
     def expected(self) -> bool:
         return any(c.expected for c in self.credits)
 
+    @property
+    def centred(self) -> bool:
+        return all(c.centred for c in self.credits)
+
     def advantages(self, mean: float, factor: float) -> list[Advantage]:
-        return [
-            Advantage(self.stream, (c.value - mean) * factor * c.weight, c.span)
-            for c in self.credits
-            if c.value is not None
-        ]
+        """A span without a value is there as 0, or it would take the value of the whole turn."""
+        found = []
+        for c in self.credits:
+            if c.value is not None or c.span is not None:
+                value = 0.0 if c.value is None else (c.value - mean) * factor * c.weight
+                found.append(Advantage(self.stream, value, c.span, self.component))
+        return found
 
 
 def _members(debate: int, credits: Sequence[Credit]) -> list[_Member]:
@@ -170,9 +178,17 @@ def _group(center: Center, transcript: Transcript, member: _Member) -> Hashable:
     return member.debate if center == "group" else None
 
 
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean; of equal values that value itself, so that none differs by rounding."""
+    return values[0] if len(set(values)) == 1 else fmean(values)
+
+
 def _sum_equal(advantages: Sequence[Advantage]) -> list[Advantage]:
-    """Add up the advantages of one turn that hold for the same stream and span."""
-    totals: dict[tuple[str, tuple[int, int] | None], float] = defaultdict(float)
-    for advantage in advantages:
-        totals[advantage.stream, advantage.span] += advantage.value
-    return [Advantage(stream, value, span) for (stream, span), value in totals.items()]
+    """Add up the advantages of one turn that hold for the same stream, component and span."""
+    totals: dict[tuple[str, tuple[int, int] | None, str], float] = defaultdict(float)
+    for a in advantages:
+        totals[a.stream, a.span, a.component] += a.value
+    return [
+        Advantage(stream, value, span, component)
+        for (stream, span, component), value in totals.items()
+    ]

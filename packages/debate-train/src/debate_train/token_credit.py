@@ -53,7 +53,7 @@ def stream_credit(
     Args:
         text: the turn's tokens with their offsets.
         sections: the section of each token.
-        advantages: the turn's; of several spans that hold a token the shortest speaks.
+        advantages: the turn's; of a component's spans that hold a token the shortest speaks.
         streams: the streams of the batch, in order.
 
     Returns:
@@ -67,15 +67,20 @@ def stream_credit(
         weight_T = np.array([weights.get(section, 0.0) for section in sections], np.float32)
         covers[s] = weight_T != 0
         own = [a for a in advantages if a.stream == name]
-        for advantage in sorted(own, key=lambda a: -_length(a)):
-            if advantage.span is None:
-                values[s] = advantage.value * weight_T
-                continue
-            start, end = advantage.span
-            everywhere = start <= 0 and end >= len(text.text)
-            inside = (starts >= start) & (starts < end) | everywhere
-            values[s, inside] = advantage.value
-            covers[s] |= inside
+        for component in dict.fromkeys(a.component for a in own):
+            value_T = np.zeros(len(starts), np.float32)
+            for advantage in sorted(
+                (a for a in own if a.component == component), key=lambda a: -_length(a)
+            ):
+                if advantage.span is None:
+                    value_T[:] = advantage.value * weight_T
+                    continue
+                start, end = advantage.span
+                everywhere = start <= 0 and end >= len(text.text)
+                inside = (starts >= start) & (starts < end) | everywhere
+                value_T[inside] = advantage.value
+                covers[s] |= inside
+            values[s] += value_T
     return values, covers
 
 

@@ -1,0 +1,192 @@
+"""Which token gets which advantage, on whole words and on bytes."""
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from debate_protocol.parsing import parse
+from debate_rollout.token_text import TokenText, token_text
+from debate_train.advantages import Advantage, Stream
+from debate_train.token_credit import stream_credit, token_sections
+from debate_train.word_tokenizer import word_tokenizer
+
+WORDS = word_tokenizer()
+CJK = "<solution>答案🙂</solution><comparison>Agent 1 > Agent 2 🤖好</comparison>"
+
+
+@pytest.fixture(scope="module")
+def byte_bpe() -> PreTrainedTokenizerFast:
+    """A vocabulary too small for most emoji and CJK characters: they split across tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=290,
+        special_tokens=["<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["<solution> </solution><comparison>Agent"] * 4, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")
+
+
+def sections(tokenizer: PreTrainedTokenizerFast, said: str) -> list[tuple[str, str]]:
+    """(token, section) of a reply, as sampled with an end token after it."""
+    ids = [*tokenizer.encode(said, add_special_tokens=False), tokenizer.eos_token_id]
+    text = token_text(tokenizer, ids)
+    found = token_sections(text, parse(text.text, "three_section"))
+    return list(zip(tokenizer.convert_ids_to_tokens(ids), found, strict=True))
+
+
+def runs(found: list[tuple[str, str]]) -> list[tuple[str, int]]:
+    """Sections in order with the number of tokens each holds."""
+    out: list[tuple[str, int]] = []
+    for _, name in found:
+        out = (
+            [*out[:-1], (name, out[-1][1] + 1)] if out and out[-1][0] == name else [*out, (name, 1)]
+        )
+    return out
+
+
+def test_word_tokens_belong_to_the_section_they_stand_in() -> None:
+    said = (
+        "<solution> - - + </solution>\n<evaluation> Agent 1 ok </evaluation>\n"
+        "<comparison> Agent 2 > Agent 1 </comparison>"
+    )
+    # <s> - - + </s> = 5; line break, <e>, Agent, 1, ok, </e> = 6; the rest with the end token:
+    # line break, <c>, Agent, 2, >, Agent, 1, </c>, <|end|> = 9
+    assert runs(sections(WORDS, said)) == [("solution", 5), ("evaluation", 6), ("comparison", 9)]
+
+
+def test_text_before_a_section_joins_it_and_what_follows_the_last_joins_that() -> None:
+    said = "ok valid <solution> + </solution> make Q <comparison> N/A </comparison> no no"
+    # ok valid <s> + </s> = 5; make Q <c> N/A </c> no no <|end|> = 8
+    assert runs(sections(WORDS, said)) == [("solution", 5), ("comparison", 8)]
+
+
+def test_sections_out_of_order_keep_their_own_tokens() -> None:
+    said = "<comparison> N/A </comparison> <solution> + </solution>"
+    assert runs(sections(WORDS, said)) == [("comparison", 3), ("solution", 4)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ok valid no",
+        "<comparison> Agent 1 > Agent 2 </comparison>",
+        "<solution> </solution> <comparison> Agent 1 > Agent 2 </comparison>",
+    ],
+)
+def test_all_tokens_are_the_generators_when_no_answer_can_be_read(said: str) -> None:
+    assert {name for _, name in sections(WORDS, said)} == {"solution"}
+
+
+def test_section_without_closing_tag_ends_where_the_next_begins() -> None:
+    # <s> + and the token " <comparison>", whose first byte, the space, is still the solution's.
+    said = "<solution> + <comparison> Agent 1 >"
+    assert runs(sections(WORDS, said)) == [("solution", 3), ("comparison", 4)]
+
+
+def test_bytes_of_split_characters_stay_in_their_section(byte_bpe: PreTrainedTokenizerFast) -> None:
+    found = sections(byte_bpe, CJK)
+    assert [name for name, _ in runs(found)] == ["solution", "comparison"]
+    own = [token for token, name in found if name == "solution"]
+    # 答 and 案 have 3 bytes each, 🙂 has 4, and none of them was merged into one token.
+    assert sum(all(ord(c) > 0x7E for c in token) for token in own) == 3 + 3 + 4
+    # The corpus taught the token "><": it begins with the byte that closes the solution.
+    assert own[-1] == "><"
+    assert byte_bpe.decode(byte_bpe.convert_tokens_to_ids(own)) == "<solution>答案🙂</solution><"
+    assert found[-1] == ("<|end|>", "comparison")
+
+
+def test_credit_of_a_line_reaches_every_byte_of_its_characters(
+    byte_bpe: PreTrainedTokenizerFast,
+) -> None:
+    ids = byte_bpe.encode(CJK, add_special_tokens=False)
+    text = token_text(byte_bpe, ids)
+    start = CJK.index("🤖")
+    found = token_sections(text, parse(CJK, "three_section"))
+    advantages = [Advantage("judge", 1.0), Advantage("judge", 7.0, (start, start + 1))]
+    values, _ = stream_credit(text, found, advantages, {"judge": Stream()})
+    robot = [i for i, value in zip(ids, values[0], strict=True) if value == 7.0]
+    assert len(robot) == 4
+    assert byte_bpe.decode(robot) == "🤖"
+
+
+def test_token_belongs_to_the_section_of_its_first_byte() -> None:
+    # One token holds "n>x<": it starts in the tag that closes `solution`, and so is its token.
+    text = TokenText("<solution>1</solution>x<comparison>N/A</comparison>", (0, 20, 24, 35))
+    found = token_sections(text, parse(text.text, "three_section"))
+    assert found == ["solution", "solution", "comparison", "comparison"]
+    # Starting at character 22, right after the closing tag, it would be the next section's.
+    text = TokenText(text.text, (0, 22, 24, 35))
+    found = token_sections(text, parse(text.text, "three_section"))
+    assert found == ["solution", "comparison", "comparison", "comparison"]
+
+
+TEXT = TokenText("abcdefgh", (0, 1, 2, 3, 4, 5, 6, 7, 8))
+PARTS = ["solution"] * 3 + ["evaluation"] * 2 + ["comparison"] * 4
+
+
+def credit(advantages: list[Advantage], **streams: Stream) -> tuple[np.ndarray, np.ndarray]:
+    values, covers = stream_credit(TEXT, PARTS, advantages, streams)
+    return values, covers
+
+
+def test_streams_cover_their_sections_and_add_up_where_they_overlap() -> None:
+    streams = {
+        "generator": Stream(),
+        "judge": Stream(sections=("evaluation", "comparison")),
+    }
+    values, covers = credit([Advantage("generator", 2.0), Advantage("judge", -0.5)], **streams)
+    assert values[0].tolist() == [2.0] * 5 + [0.0] * 4
+    assert values[1].tolist() == [0.0] * 3 + [-0.5] * 6
+    assert (values[0] + values[1]).tolist() == [2.0] * 3 + [1.5] * 2 + [-0.5] * 4
+    assert covers.astype(int).tolist() == [[1, 1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1, 1]]
+
+
+def test_stream_covers_its_sections_also_without_any_advantage() -> None:
+    values, covers = credit([], generator=Stream())
+    assert not values.any()
+    assert covers[0].tolist() == [True] * 5 + [False] * 4
+
+
+def test_sections_may_weigh_apart() -> None:
+    weighed = Stream(sections={"solution": 4.0, "comparison": 0.5})
+    values, covers = credit([Advantage("generator", 0.5)], generator=weighed)
+    assert values[0].tolist() == [2.0] * 3 + [0.0] * 2 + [0.25] * 4
+    assert covers[0].tolist() == [True] * 3 + [False] * 2 + [True] * 4
+
+
+def test_spans_replace_the_turns_value_and_the_shortest_speaks() -> None:
+    advantages = [
+        Advantage("judge", 9.0, (6, 7)),
+        Advantage("judge", 3.0, (5, 7)),
+        Advantage("judge", 1.0),
+        Advantage("judge", 0.0, (7, 8)),
+    ]
+    values, _ = credit(advantages, judge=Stream())
+    # Tokens 5..8 are the comparison's; 8 is an end token without text.
+    assert values[0].tolist() == [0, 0, 0, 0, 0, 3, 9, 0, 1]
+
+
+def test_span_reaches_and_covers_tokens_outside_the_streams_sections() -> None:
+    values, covers = credit([Advantage("judge", 2.0, (3, 4))], judge=Stream())
+    assert values[0].tolist() == [0, 0, 0, 2, 0, 0, 0, 0, 0]
+    assert covers[0].tolist() == [False] * 3 + [True, False] + [True] * 4
+
+
+def test_span_of_the_whole_text_reaches_end_tokens() -> None:
+    values, _ = credit([Advantage("judge", 2.0, (0, 8))], judge=Stream())
+    assert values[0].tolist() == [2.0] * 9
+
+
+def test_span_of_one_component_leaves_the_others_value_alone() -> None:
+    advantages = [
+        Advantage("judge", 1.0, None, "peers"),
+        Advantage("judge", 5.0, (5, 6), "peers"),
+        Advantage("judge", 0.25, None, "truth"),
+    ]
+    values, _ = credit(advantages, judge=Stream())
+    assert values[0].tolist() == [0, 0, 0, 0, 0, 5.25, 1.25, 1.25, 1.25]
