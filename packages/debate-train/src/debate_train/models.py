@@ -122,6 +122,8 @@ class ScratchModel(BaseModel):
     head_dim: int = Field(16, ge=2)
     ffn_size: int = Field(192, ge=8)
     context_window: int = Field(512, ge=16)
+    initializer_range: float = Field(0.1, gt=0)
+    """Standard deviation of the random weights; 0.02, usual at larger sizes, learns slower here."""
     dtype: Literal["float32"] = "float32"
     lora: None = None
 
@@ -140,6 +142,7 @@ class ScratchModel(BaseModel):
             num_key_value_heads=self.kv_heads,
             head_dim=self.head_dim,
             max_position_embeddings=self.context_window,
+            initializer_range=self.initializer_range,
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id,

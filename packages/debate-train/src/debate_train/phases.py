@@ -119,8 +119,7 @@ class Phases:
         desk, state = self._desk, self._state
         if recipe is self._phases[-1][1] and state.before is None:
             state.before = self._measure()
-        longest = recipe.gate.max_steps if recipe.gate else recipe.steps
-        trainer = recipe.trainer.open(desk.loaded, recipe.loss, longest)
+        trainer = recipe.trainer.open(desk.loaded, recipe.loss, recipe.steps)
         try:
             if checkpoint is not None and state.step > state.phase_start:
                 trainer.load(checkpoint)

@@ -5,10 +5,11 @@ import random
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from debate_protocol.contract import CONTRACTS
 from debate_protocol.types import Ask, Question
@@ -64,6 +65,19 @@ class Questions(BaseModel):
     """Use only this many training questions."""
     holdout: float = Field(0.1, gt=0, lt=0.5)
     """Share of `path` for each of dev and test when there is no `test_path`."""
+
+    @field_validator("answer_pattern")
+    @classmethod
+    def _pattern_has_a_group(cls, pattern: str | None) -> str | None:
+        if pattern is None:
+            return None
+        try:
+            groups = re.compile(pattern).groups
+        except re.error as error:
+            raise ValueError(f"found {pattern!r}, no regular expression: {error}") from error
+        if groups == 0:
+            raise ValueError(f"found {pattern!r}; expected a group (…) around the answer")
+        return pattern
 
     def open(self) -> "QuestionSource":
         """Read the rows and return the source."""
@@ -151,9 +165,18 @@ def _hold_out(
 
 
 def _distinct(questions: Iterator[Question]) -> list[Question]:
+    """Return one question for each text; an id that stands twice is made different."""
     found: dict[str, Question] = {}
+    ids: set[str] = set()
     for question in questions:
-        found.setdefault(question.text, question)
+        if question.text in found:
+            continue
+        if question.id in ids:
+            question = replace(
+                question, id=f"{question.id}-{zlib.crc32(question.text.encode()):08x}"
+            )
+        ids.add(question.id)
+        found[question.text] = question
     return list(found.values())
 
 
@@ -199,22 +222,38 @@ def read_rows(path: str, key: str) -> Iterator[Mapping[str, Any]]:
     if path.endswith(".parquet"):
         yield from _datasets(key).Dataset.from_parquet(path)
         return
-    with Path(path).open(encoding="utf-8") as file:
-        if path.endswith(".json"):
-            yield from json.load(file)
-            return
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(
-                    f"{key}: {path}:{number}: not JSON ({error.msg}); expected one object a line"
-                ) from error
-            if not isinstance(row, dict):
-                raise DataError(f"{key}: {path}:{number}: expected an object, found {row!r:.40}")
-            yield row
+    try:
+        yield from _json_rows(Path(path), key)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{key}: {path}: not readable as UTF-8 text ({error})") from error
+
+
+def _json_rows(path: Path, key: str) -> Iterator[Mapping[str, Any]]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        rows = _json(text, f"{key}: {path}", "a list of objects")
+        if not isinstance(rows, list):
+            raise DataError(f"{key}: {path}: expected a list of objects, found {text.strip():.40}")
+        numbered = list(enumerate(rows, start=1))
+    else:
+        lines = enumerate(text.split("\n"), start=1)
+        numbered = [
+            (number, _json(line, f"{key}: {path}:{number}", "one object a line"))
+            for number, line in lines
+            if line.strip()
+        ]
+    for number, row in numbered:
+        if not isinstance(row, dict):
+            raise DataError(f"{key}: {path}:{number}: expected an object, found {row!r:.40}")
+        yield row
+
+
+def _json(text: str, where: str, expected: str) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        reason = getattr(error, "msg", "nested too deeply")
+        raise DataError(f"{where}: not JSON ({reason}); expected {expected}") from error
 
 
 def _hub_rows(path: str, config: str | None, split: str, key: str) -> Iterator[Mapping[str, Any]]:

@@ -1,6 +1,6 @@
 """The signs puzzle: put + and - between digits so that they make a total.
 
-`make 4 Q 6 5 1 6` asks for the signs of `6 ? 5 ? 1 ? 6` that give 4: `- - +`... Every choice of
+`make 4 Q 6 5 1 6` asks for the signs of `6 ? 5 ? 1 ? 6` that give 4: `+ - -`. Every choice of
 signs is a legal answer and is wrong only by its total, so checking a peer means adding up. It is
 small enough for a two-layer model to learn to solve, to check and to compare on a CPU.
 """
@@ -19,6 +19,8 @@ from debate_protocol.types import Ask, Question
 from debate_train.data.source import DataSource, Split
 
 SIGNS = ("+", "-")
+PATIENCE = 20_000
+"""Draws without a new question after which a split is taken to hold no more."""
 _PEER_LINE = re.compile(r"^Agent (\d+) : ([-+ ]+)$", re.MULTILINE)
 
 
@@ -86,20 +88,23 @@ class SignsPuzzleSource(DataSource):
         self.config = config
 
     def batch(self, step: int) -> list[Question]:
-        """Return the distinct training questions of a step."""
+        """Return the training questions of a step, distinct, fewer where there are not as many."""
         rng = random.Random(f"puzzle/{self.config.seed}/{step}")
         return self._draw(rng, "train", self.config.batch_size)
 
     def split(self, name: Split, size: int) -> list[Question]:
-        """Return `size` distinct questions of a split, always the same ones."""
+        """Return up to `size` distinct questions of a split, always the same ones."""
         return self._draw(random.Random(f"puzzle/{name}"), name, size)
 
     def _draw(self, rng: random.Random, split: Split, size: int) -> list[Question]:
         found: dict[str, Question] = {}
-        while len(found) < size:
+        fruitless = 0
+        while len(found) < size and fruitless < PATIENCE:
             question = _puzzle(rng, self.config.num_digits)
-            if _split_of(question.text) == split:
-                found.setdefault(question.text, question)
+            fruitless += 1
+            if _split_of(question.text) == split and question.text not in found:
+                found[question.text] = question
+                fruitless = 0
         return list(found.values())
 
     @property

@@ -47,7 +47,9 @@ class OptimizerSettings(BaseModel):
     learning_rate: float = Field(1e-5, gt=0)
     warmup_steps: int = Field(0, ge=0)
     schedule: Schedule = "constant"
-    """After the warm-up: stay, or fall to 0 at the phase's last step along a line or a cosine."""
+    """After the warm-up: stay, or fall along a line or a cosine over the phase's `steps`."""
+    final_rate: float = Field(0.0, ge=0, le=1)
+    """Share of the learning rate that a falling schedule ends at, and stays at."""
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
@@ -62,7 +64,7 @@ class OptimizerSettings(BaseModel):
         if self.schedule == "constant":
             return 1.0
         done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
-        return decay(self.schedule, min(1.0, done))
+        return self.final_rate + (1 - self.final_rate) * decay(self.schedule, min(1.0, done))
 
     def adamw(self, parameters: list[object]) -> "AdamW":
         """Return the optimizer of these parameters."""
