@@ -198,6 +198,8 @@ def _question(row: Mapping[str, Any], config: Questions, where: str) -> Question
             f"{where}: no text under {' or '.join(keys)} (found keys: "
             f"{', '.join(map(str, row))}); expected a question, or set data.fields.question"
         )
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise DataError(f"{where}: the question holds half of a character (a lone surrogate)")
     answer = None if fields.answer is None else row.get(fields.answer)
     if answer is not None:
         answer = str(answer)
@@ -229,23 +231,23 @@ def read_rows(path: str, key: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _json_rows(path: Path, key: str) -> Iterator[Mapping[str, Any]]:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        rows = _json(text, f"{key}: {path}", "a list of objects")
-        if not isinstance(rows, list):
-            raise DataError(f"{key}: {path}: expected a list of objects, found {text.strip():.40}")
-        numbered = list(enumerate(rows, start=1))
-    else:
-        lines = enumerate(text.split("\n"), start=1)
-        numbered = [
-            (number, _json(line, f"{key}: {path}:{number}", "one object a line"))
-            for number, line in lines
-            if line.strip()
-        ]
-    for number, row in numbered:
-        if not isinstance(row, dict):
-            raise DataError(f"{key}: {path}:{number}: expected an object, found {row!r:.40}")
-        yield row
+    with path.open(encoding="utf-8-sig") as file:
+        numbered: Iterator[tuple[int, Any]]
+        if path.suffix == ".json":
+            rows = _json(file.read(), f"{key}: {path}", "a list of objects")
+            if not isinstance(rows, list):
+                raise DataError(f"{key}: {path}: expected a list of objects, found {rows!r:.40}")
+            numbered = enumerate(rows, start=1)
+        else:
+            numbered = (
+                (number, _json(line, f"{key}: {path}:{number}", "one object a line"))
+                for number, line in enumerate(file, start=1)
+                if line.strip()
+            )
+        for number, row in numbered:
+            if not isinstance(row, dict):
+                raise DataError(f"{key}: {path}:{number}: expected an object, found {row!r:.40}")
+            yield row
 
 
 def _json(text: str, where: str, expected: str) -> Any:

@@ -1,0 +1,247 @@
+"""Where questions come from: splits, batches, demonstrations and bad rows."""
+
+import json
+import random
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from debate_protocol.forms import Simultaneous
+from debate_protocol.parsing import parse
+from debate_protocol.types import Question, Transcript
+from debate_rewards.answers import check
+from debate_rollout.drivers import play
+from debate_rollout.engines import ScriptedEngine
+from debate_train.data import Questions, SignsPuzzle
+from debate_train.data.signs_puzzle import read_puzzle, running_totals, solutions
+from debate_train.errors import DataError
+from debate_train.word_tokenizer import word_tokenizer
+
+PUZZLES = SignsPuzzle(batch_size=48).open()
+
+
+def total(digits: tuple[int, ...], signs: str) -> int:
+    """The arithmetic by Python itself."""
+    return eval(str(digits[0]) + "".join(s + str(d) for s, d in zip(signs.split(), digits[1:])))  # noqa: B905
+
+
+def test_running_totals_add_from_the_left() -> None:
+    # 6 + 5 = 11; 11 - 1 = 10; 10 - 6 = 4
+    assert running_totals((6, 5, 1, 6), ["+", "-", "-"]) == [11, 10, 4]
+    assert solutions((6, 5, 1, 6), 4) == ("+ - -",)
+    # 6+5+1-6 = 6 and 6+5-1+6 = 16 and 6-5-1+6 = 6
+    assert solutions((6, 5, 1, 6), 6) == ("+ + -", "- - +")
+
+
+def test_puzzle_splits_never_meet_and_are_always_the_same() -> None:
+    splits = {name: PUZZLES.split(name, 300) for name in ("train", "dev", "test")}
+    texts = {name: {q.text for q in questions} for name, questions in splits.items()}
+    assert all(len(own) == 300 for own in texts.values())
+    assert all(not texts[a] & texts[b] for a, b in combinations(texts, 2))
+    for step in range(30):
+        drawn = {q.text for q in PUZZLES.batch(step)}
+        assert len(drawn) == 48
+        assert not drawn & (texts["dev"] | texts["test"])
+    assert PUZZLES.split("test", 300) == splits["test"]
+    assert PUZZLES.split("test", 20) == splits["test"][:20]
+    assert SignsPuzzle(seed=7).open().split("test", 20) == splits["test"][:20]
+
+
+def test_puzzle_batch_is_a_function_of_the_step_and_the_seed() -> None:
+    other = SignsPuzzle(batch_size=48).open()
+    other.batch(3)
+    assert other.batch(5) == PUZZLES.batch(5)
+    assert PUZZLES.batch(5) != PUZZLES.batch(6)
+    assert SignsPuzzle(batch_size=48, seed=1).open().batch(5) != PUZZLES.batch(5)
+
+
+def test_puzzle_split_ends_when_it_holds_no_more() -> None:
+    # 2,058 different puzzles of three digits, of which 196 fall into the test split.
+    found = SignsPuzzle(num_digits=3).open().split("test", 1000)
+    assert len(found) == 196
+
+
+def test_puzzle_accepts_every_right_choice_of_signs_and_no_other() -> None:
+    for question in PUZZLES.split("dev", 40):
+        digits, target = read_puzzle(question)
+        assert question.text == f"make {target} Q {' '.join(map(str, digits))}"
+        for k in range(8):
+            signs = " ".join("+-"[k >> bit & 1] for bit in range(3))
+            right = total(digits, signs) == target
+            assert (check(question, signs).verdict == "right") == right, (question.text, signs)
+        assert check(question, "+ +").verdict == "wrong"
+
+
+def debates(rounds: int = 2, agents: int = 3) -> list[Transcript]:
+    form = Simultaneous(num_agents=agents, max_rounds=rounds, style="compact", personas="none")
+    engine = ScriptedEngine().open(None, word_tokenizer(), script=PUZZLES.demonstrate)
+    questions = [q for step in range(3) for q in PUZZLES.batch(step)]
+    runs = [form.start(q, seed=n) for n, q in enumerate(questions)]
+    return play(runs, engine, max_tokens=200)
+
+
+def test_demonstrations_check_and_vote_by_the_truth() -> None:
+    shares = []
+    for debate in debates():
+        digits, target = read_puzzle(debate.question)
+        first = {t.agent: parse(t.text, "three_section") for t in debate.turns if t.round == 0}
+        said = {agent: parsed.answer or "" for agent, parsed in first.items()}
+        right = {agent: total(digits, signs) == target for agent, signs in said.items()}
+        shares.append(sum(right.values()) / 3)
+        for turn in debate.turns:
+            parsed = parse(turn.text, "three_section", author=turn.agent, num_agents=3)
+            assert parsed.problems == ()
+            if turn.round == 0:
+                assert (parsed.sections["evaluation"].text, parsed.comparisons) == ("N/A", ())
+                continue
+            peers = [agent for agent in range(3) if agent != turn.agent]
+            checked = []
+            for agent in peers:
+                signs = said[agent].split()
+                steps = [
+                    f"{sign} {digit} {total(digits[: n + 2], ' '.join(signs[: n + 1]))}"
+                    for n, (sign, digit) in enumerate(zip(signs, digits[1:], strict=True))
+                ]
+                verdict = "ok" if right[agent] else "no"
+                checked.append(f"Agent {agent} {digits[0]} {' '.join(steps)} {verdict}")
+            assert parsed.sections["evaluation"].text == " ".join(checked)
+            (vote,) = parsed.comparisons
+            if right[peers[0]] == right[peers[1]]:
+                assert vote.op == "="
+            else:
+                assert vote.op == ">"
+                assert right[vote.left] and not right[vote.right]
+            assert total(digits, parsed.answer or "") == target
+    # Candidates are right and wrong in every mixture: chances are even from 0 to 1.
+    assert {0.0, 1.0} < set(shares)
+    assert 0.4 < sum(shares) / len(shares) < 0.6
+
+
+def test_demonstrations_fit_the_words_of_the_tokenizer() -> None:
+    tokenizer = word_tokenizer()
+    for debate in debates():
+        for turn in debate.turns:
+            assert turn.reply is not None
+            assert tokenizer.unk_token_id not in (*turn.reply.prompt_ids, *turn.reply.token_ids)
+            assert turn.reply.finish == "stop"
+    (longest,) = {len(t.reply.token_ids) for d in debates() for t in d.turns if t.round and t.reply}
+    assert longest <= 48  # what a recipe for three agents must let a reply have
+
+
+def test_demonstration_heeds_a_failed_peer() -> None:
+    question = PUZZLES.batch(0)[0]
+    form = Simultaneous(num_agents=3, max_rounds=2, style="compact", personas="none")
+
+    def script(ask: object) -> str:
+        fails = (ask.agent, ask.round) == (1, 0)  # type: ignore[attr-defined]
+        return "no" if fails else PUZZLES.demonstrate(ask)  # type: ignore[arg-type]
+
+    engine = ScriptedEngine().open(None, word_tokenizer(), script=script)
+    (debate,) = play([form.start(question, seed=0)], engine, max_tokens=200)
+    judge = parse(debate.turns[3].text, "three_section")
+    assert judge.sections["evaluation"].text.startswith("Agent 2 ")
+    assert judge.comparisons == ()
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> str:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+ROWS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(200)]
+
+
+def texts(questions: list[Question]) -> list[str]:
+    return [question.text for question in questions]
+
+
+def test_file_splits_never_meet_and_follow_from_the_text(tmp_path: Path) -> None:
+    source = Questions(path=write(tmp_path / "a.jsonl", ROWS)).open()
+    shuffled = random.Random(0).sample(ROWS, len(ROWS))
+    again = Questions(path=write(tmp_path / "b.jsonl", shuffled)).open()
+    parts = {name: set(texts(source.split(name, 10**9))) for name in ("train", "dev", "test")}
+    assert set().union(*parts.values()) == {row["question"] for row in ROWS}
+    assert sum(map(len, parts.values())) == 200
+    assert 8 <= len(parts["dev"]) <= 35
+    assert 8 <= len(parts["test"]) <= 35
+    assert {n: set(texts(again.split(n, 10**9))) for n in parts} == parts
+
+
+def test_file_batches_go_through_shuffled_epochs_by_the_step_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", ROWS)
+    source = Questions(path=path, batch_size=7, limit=20).open()
+    drawn = [text for step in range(20) for text in texts(source.batch(step))]  # 140 = 7 epochs
+    epochs = [drawn[start : start + 20] for start in range(0, 140, 20)]
+    assert all(set(epoch) == set(epochs[0]) and len(set(epoch)) == 20 for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 7
+    assert texts(Questions(path=path, batch_size=7, limit=20).open().batch(11)) == drawn[77:84]
+
+
+def test_test_rows_are_never_trained_on(tmp_path: Path) -> None:
+    held = write(tmp_path / "test.jsonl", ROWS[:50])
+    path = write(tmp_path / "train.jsonl", ROWS)
+    source = Questions(path=path, test_path=held).open()
+    test = set(texts(source.split("test", 10**9)))
+    assert test == {row["question"] for row in ROWS[:50]}
+    assert not test & set(texts(source.split("train", 10**9)))
+    assert not test & set(texts(source.split("dev", 10**9)))
+
+
+def test_duplicates_are_used_once_and_ids_are_unique(tmp_path: Path) -> None:
+    rows = [row | {"id": "same"} for row in (*ROWS, *ROWS)]
+    source = Questions(path=write(tmp_path / "a.jsonl", rows)).open()
+    found = [q for name in ("train", "dev", "test") for q in source.split(name, 10**9)]  # type: ignore[arg-type]
+    assert len(found) == len(set(texts(found))) == 200
+    assert len({question.id for question in found}) == 200
+
+
+def test_answer_is_what_the_pattern_finds(tmp_path: Path) -> None:
+    rows = [{"question": f"q{n}", "answer": f"Because.\n#### {n}"} for n in range(40)]
+    path = write(tmp_path / "a.jsonl", rows)
+    source = Questions(path=path, answer_pattern=r"####\s*(.+)", kind="number").open()
+    for question in source.batch(0):
+        assert (question.answer, question.meta["kind"]) == (question.text[1:], "number")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"", "is empty"),
+        ("a.jsonl", b"\n \n", "is empty"),
+        ("a.jsonl", b'{"question": "x"}\n{"question": ', r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", b"[1]", r"a\.jsonl:1: expected an object, found \[1\]"),
+        ("a.jsonl", b'{"text": "x"}', "row 1: no text under question or problem or prompt"),
+        ("a.jsonl", b'{"question": 3}', "row 1: no text under question"),
+        ("a.jsonl", b'{"question": "\\ud83d"}', "row 1: the question holds half of a character"),
+        ("a.jsonl", b'{"question": "\xff"}', "not readable as UTF-8"),
+        ("a.json", b'{"question": "x"}', "expected a list of objects, found {'question'"),
+        ("a.json", b"[1]", "expected an object, found 1"),
+        ("a.json", b"[", "not JSON"),
+        ("a.json", b"[]", "is empty"),
+        ("a.jsonl", b'{"question": "q3"}', "leaves no question to train on"),
+        ("no.jsonl", None, "there is no file"),
+    ],
+)
+def test_bad_rows_end_in_one_message(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        Questions(path=str(tmp_path / name), holdout=0.49).open()
+    assert str(caught.value).startswith("data.path: ")
+
+
+def test_json_file_and_byte_order_mark_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(ROWS))
+    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8-sig")
+    first, second = (Questions(path=str(tmp_path / n)).open() for n in ("a.json", "b.jsonl"))
+    assert first.batch(0) == second.batch(0)
+
+
+@pytest.mark.parametrize(("pattern", "message"), [("(", "no regular expr"), ("#", "a group")])
+def test_answer_pattern_that_finds_nothing_is_refused(pattern: str, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Questions(path="a.jsonl", answer_pattern=pattern)
