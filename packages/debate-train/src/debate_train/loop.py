@@ -57,7 +57,7 @@ def train(work: Work, steps: range, keep: Callable[[Step], None]) -> None:
             advantage(transcripts, scores),
             advantage.streams,
             work.tokenizer,
-            stream_means=recipe.loss.normalise != "token_sum",
+            normalise=recipe.loss.normalise,
         )
         metrics = work.trainer.step(batch)
         if work.sampler is work.engine:

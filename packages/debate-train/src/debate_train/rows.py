@@ -15,6 +15,7 @@ from debate_protocol.parsing import parse_turn
 from debate_protocol.types import Transcript, Turn
 from debate_rollout.token_text import token_text
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
+from debate_train.losses import Normalise
 from debate_train.token_credit import stream_credit, token_sections
 
 Floats = NDArray[np.float32]
@@ -86,7 +87,7 @@ def build_batch(
     streams: Mapping[str, Stream],
     tokenizer: PreTrainedTokenizerFast,
     *,
-    stream_means: bool = False,
+    normalise: Normalise = "token_sum",
 ) -> Batch:
     """Return the rows of these debates.
 
@@ -95,8 +96,9 @@ def build_batch(
         advantages: of each transcript's turns.
         streams: the recipe's; those of weight 0 are left out.
         tokenizer: the one that the replies were sampled with.
-        stream_means: scale stream s by D/D_s (D: all sampled tokens; D_s: those it covers, zero
-            advantages included), so that a mean over D adds up each stream's own token mean.
+        normalise: the loss's. A loss that takes a mean divides by what was sampled; each stream is
+            scaled here so that the sum over streams is that of their own means, over the tokens
+            (and turns) that a stream covers, zero advantages included.
     """
     used = {name: stream for name, stream in streams.items() if stream.weight != 0}
     chains: list[tuple[int, list[_Piece]]] = []
@@ -111,7 +113,7 @@ def build_batch(
                 own = found.get(turn.key, [])
                 pieces.append(_piece(transcript, turn, told, own, used, tokenizer))
             chains.append((debate, pieces))
-    return _assemble(chains, used, stream_means)
+    return _assemble(chains, used, normalise)
 
 
 def _turns_by_agent(transcript: Transcript) -> list[list[Turn]]:
@@ -146,33 +148,47 @@ def _piece(
 
 
 def _assemble(
-    chains: Sequence[tuple[int, list[_Piece]]], streams: Mapping[str, Stream], stream_means: bool
+    chains: Sequence[tuple[int, list[_Piece]]], streams: Mapping[str, Stream], normalise: Normalise
 ) -> Batch:
     pieces = [piece for _, chain in chains for piece in chain]
+    if not pieces:
+        return Batch((), tuple(streams), 0, 0)
+    weights = np.array([stream.weight for stream in streams.values()])
+    scales = (weights * _stream_scales(pieces, normalise)).astype(np.float32)
+    rows, at = [], 0
+    for debate, chain in chains:
+        rows.append(_row(chain, debate, scales[at : at + len(chain)]))
+        at += len(chain)
     sampled = sum(piece.covers.shape[1] for piece in pieces)
-    covered = np.zeros(len(streams), np.int64)
-    for piece in pieces:
-        covered += piece.covers.sum(axis=1)
-    factors = np.array([stream.weight for stream in streams.values()], np.float32)
-    if stream_means:
-        factors *= sampled / np.maximum(covered, 1)
-    rows = tuple(_row(chain, debate, factors) for debate, chain in chains)
-    return Batch(rows, tuple(streams), sampled, len(pieces))
+    return Batch(tuple(rows), tuple(streams), sampled, len(pieces))
 
 
-def _row(chain: Sequence[_Piece], debate: int, factors: Floats) -> Row:
+def _stream_scales(pieces: Sequence[_Piece], normalise: Normalise) -> NDArray[np.float64]:
+    """Return what each turn's streams are multiplied by, shape (turns, S)."""
+    covered = np.array([piece.covers.sum(axis=1) for piece in pieces], np.float64)
+    lengths = np.array([piece.covers.shape[1] for piece in pieces], np.float64)
+    scales = np.ones_like(covered)
+    if normalise == "token_mean_batch":  # D/D_s: the loss divides by D, all sampled tokens.
+        scales *= lengths.sum() / np.maximum(covered.sum(axis=0), 1)
+    elif normalise == "sequence_mean":  # The loss divides by the turn's length and all turns.
+        speaking = np.maximum((covered > 0).sum(axis=0), 1)
+        scales *= lengths[:, None] / np.maximum(covered, 1) * len(pieces) / speaking
+    return scales
+
+
+def _row(chain: Sequence[_Piece], debate: int, scales: Floats) -> Row:
     parts: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _FILLS}
-    for number, piece in enumerate(chain, start=1):
+    for number, (piece, scale) in enumerate(zip(chain, scales, strict=True), start=1):
         reply = piece.turn.reply
         assert reply is not None
         length, told = len(reply.token_ids), len(piece.told)
         fields: dict[str, object] = {
             "tokens": reply.token_ids,
             "mask": np.ones(length),
-            "advantages": factors @ piece.values,
+            "advantages": scale @ piece.values,
             "sampler_logps": reply.logps or np.zeros(length),
             "temperatures": np.full(length, reply.temperature),
-            "streams": (1 << np.arange(len(factors))) @ piece.covers,
+            "streams": (1 << np.arange(len(scale))) @ piece.covers,
             "versions": np.full(length, reply.weight_version),
             "segments": np.full(length, number),
         }

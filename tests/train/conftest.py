@@ -1,0 +1,64 @@
+"""Models and rows small enough that a step takes milliseconds."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from debate_train.models import LoadedModel, Lora, ScratchModel
+from debate_train.policy import with_adapter
+from debate_train.rows import Batch, Row
+
+MakeModel = Callable[..., LoadedModel]
+MakeBatch = Callable[..., Batch]
+
+
+@pytest.fixture(scope="session")
+def tiny() -> MakeModel:
+    """Make a model of a few thousand parameters, sharp enough that no token is like another."""
+
+    def make(seed: int = 0, lora_rank: int = 0) -> LoadedModel:
+        import torch
+
+        config = ScratchModel(
+            hidden_size=16, layers=1, heads=2, kv_heads=1, head_dim=8, ffn_size=16
+        )
+        loaded = config.load(seed)
+        with torch.no_grad():
+            for parameter in loaded.model.parameters():
+                if parameter.dim() > 1:
+                    parameter.mul_(0.25 / parameter.std())
+        if lora_rank:
+            loaded = dataclasses.replace(loaded, lora=Lora(rank=lora_rank, alpha=2 * lora_rank))
+        return with_adapter(loaded, seed)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def random_batch() -> MakeBatch:
+    """Make rows of random tokens, with random credit on all but their first three tokens."""
+
+    def make(seed: int = 0, lengths: Sequence[int] = (8, 23, 14, 30, 9)) -> Batch:
+        rng = np.random.default_rng(seed)
+        rows = tuple(_row(rng, length, debate) for debate, length in enumerate(lengths))
+        return Batch(rows, ("generator",), sum(lengths) - 3 * len(lengths), len(lengths))
+
+    return make
+
+
+def _row(rng: np.random.Generator, length: int, debate: int) -> Row:
+    sampled = np.arange(length) >= 3
+    return Row(
+        tokens=rng.integers(6, 120, length),
+        mask=sampled.astype(np.float32),
+        advantages=(rng.normal(size=length) * sampled).astype(np.float32),
+        sampler_logps=(rng.normal(-4.0, 0.5, length) * sampled).astype(np.float32),
+        temperatures=np.where(sampled, 0.8, 1.0).astype(np.float32),
+        streams=sampled.astype(np.int64),
+        versions=np.zeros(length, np.int64),
+        segments=sampled.astype(np.int64),
+        agent=0,
+        debate=debate,
+    )

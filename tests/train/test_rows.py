@@ -1,0 +1,218 @@
+"""Rows of tokens: merged turns, masks, and denominators that hold for the whole step."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
+from debate_train.advantages import Advantage, Stream, TurnAdvantages
+from debate_train.losses import ImportanceSampling, Kl, Loss, Normalise, PpoClip, Sft
+from debate_train.models import LoadedModel
+from debate_train.rows import Batch, build_batch
+from debate_train.trainers.objective import accumulate, snapshot, trainable
+from debate_train.word_tokenizer import word_tokenizer
+
+TOKENIZER = word_tokenizer()
+GENERATOR = {"generator": Stream()}
+OPENING = "<|user|> make 4 Q 6 5 1 6 <|end|><|assistant|>"
+NEWS = "<|user|> Agent 1 : + + - <|end|><|assistant|>"
+FIRST = "<solution> - + </solution> <comparison> N/A </comparison>"  # 4 + 3 tokens
+SECOND = "<solution> + </solution> <comparison> Agent 1 = Agent 2 </comparison>"  # 3 + 7 tokens
+
+
+def ids(text: str) -> tuple[int, ...]:
+    return tuple(TOKENIZER.encode(text, add_special_tokens=False))
+
+
+def turn(agent: int, round: int, prompt: tuple[int, ...], text: str) -> Turn:
+    said = ids(text)
+    logps = tuple(-3.0 - 0.125 * k - agent for k in range(len(said)))
+    reply = Reply(TOKENIZER.decode(said), "stop", prompt, said, logps, 0.5 + agent, 4 + round)
+    return Turn(agent, round, reply.text, reply=reply)
+
+
+def debate(*turns: Turn) -> Transcript:
+    return Transcript("d", Question("q", "?"), Protocol(num_agents=3, max_rounds=2), turns)
+
+
+GROWN = (*ids(OPENING), *ids(FIRST), *ids(NEWS))
+MERGED = debate(
+    turn(0, 0, ids(OPENING), FIRST),
+    turn(1, 0, ids(OPENING), SECOND),
+    turn(0, 1, GROWN, SECOND),
+)
+GIVEN: TurnAdvantages = {
+    TurnKey(0, 0): [Advantage("generator", 1.0), Advantage("judge", -2.0)],
+    TurnKey(1, 0): [Advantage("generator", -0.5)],
+    TurnKey(0, 1): [Advantage("generator", 0.25), Advantage("judge", 0.75)],
+}
+
+
+def split(transcript: Transcript) -> tuple[list[Transcript], list[TurnAdvantages]]:
+    """Each turn as a debate of its own: the same ids, none merged."""
+    alone = [dataclasses.replace(transcript, turns=(one,)) for one in transcript.turns]
+    return alone, [{t.key: GIVEN[t.key]} for one in alone for t in one.turns]
+
+
+def test_turns_that_extend_each_other_share_a_row() -> None:
+    batch = build_batch([MERGED], [GIVEN], {"generator": Stream(), "judge": Stream()}, TOKENIZER)
+    long, short = batch.rows
+    told, said, news, again = len(ids(OPENING)), len(ids(FIRST)), len(ids(NEWS)), len(ids(SECOND))
+    assert (told, said, news, again) == (10, 7, 9, 10)
+    assert tuple(long.tokens) == (*GROWN, *ids(SECOND))
+    assert tuple(short.tokens) == (*ids(OPENING), *ids(SECOND))
+    assert long.mask.tolist() == [0] * 10 + [1] * 7 + [0] * 9 + [1] * 10
+    assert long.segments.tolist() == [0] * 10 + [1] * 7 + [0] * 9 + [2] * 10
+    assert long.versions.tolist() == [-1] * 10 + [4] * 7 + [-1] * 9 + [5] * 10
+    assert long.temperatures.tolist() == [1] * 10 + [0.5] * 7 + [1] * 9 + [0.5] * 10
+    assert short.temperatures.tolist() == [1] * 10 + [1.5] * 10
+    # Generator on the solution (4 of 7, 3 of 10 tokens), judge on the comparison.
+    credit = [1.0] * 4 + [-2.0] * 3
+    assert long.advantages.tolist() == [0] * 10 + credit + [0] * 9 + [0.25] * 3 + [0.75] * 7
+    assert long.streams.tolist() == [0] * 10 + [1] * 4 + [2] * 3 + [0] * 9 + [1] * 3 + [2] * 7
+    assert long.sampler_logps[10:17].tolist() == [-3.0 - 0.125 * k for k in range(7)]
+    assert not long.sampler_logps[17:26].any()
+    assert (batch.sampled_tokens, batch.turns) == (27, 3)
+    assert [(row.agent, row.debate) for row in batch.rows] == [(0, 0), (1, 0)]
+
+
+def test_turn_whose_prompt_does_not_extend_the_last_starts_a_row() -> None:
+    fresh = debate(turn(0, 0, ids(OPENING), FIRST), turn(0, 1, ids(OPENING + NEWS), SECOND))
+    batch = build_batch([fresh], [{}], GENERATOR, TOKENIZER)
+    assert [len(row) for row in batch.rows] == [10 + 7, 19 + 10]
+    assert all(set(row.segments) == {0, 1} for row in batch.rows)
+
+
+def test_turn_without_tokens_leaves_no_row() -> None:
+    lost = Turn(0, 0, "", failure="context_overflow", reply=Reply("", "context_overflow"))
+    batch = build_batch([debate(lost)], [{}], {**GENERATOR, "judge": Stream()}, TOKENIZER)
+    assert (batch.rows, batch.sampled_tokens, batch.turns) == ((), 0, 0)
+    after = debate(lost, turn(0, 1, ids(OPENING), FIRST))
+    assert len(build_batch([after], [{}], GENERATOR, TOKENIZER).rows) == 1
+
+
+def test_failed_turn_carries_its_value_on_every_token() -> None:
+    failed = debate(turn(0, 0, ids(OPENING), "<comparison> N/A </comparison> no"))
+    given: TurnAdvantages = {TurnKey(0, 0): [Advantage("generator", -1.0)]}
+    (row,) = build_batch([failed], [given], GENERATOR, TOKENIZER).rows
+    assert row.advantages.tolist() == [0] * 10 + [-1] * 4
+
+
+def test_stream_of_weight_0_is_left_out_and_weights_multiply() -> None:
+    streams = {"generator": Stream(weight=2.0), "judge": Stream(weight=0.0)}
+    batch = build_batch([MERGED], [GIVEN], streams, TOKENIZER)
+    assert batch.streams == ("generator",)
+    assert batch.rows[0].advantages[10:17].tolist() == [2.0] * 4 + [0.0] * 3
+
+
+def test_overlapping_maps_add_on_a_token() -> None:
+    streams = {"generator": Stream(), "judge": Stream(weight=0.5, sections=("solution",))}
+    batch = build_batch([MERGED], [GIVEN], streams, TOKENIZER)
+    assert batch.rows[0].advantages[10:17].tolist() == [1.0 + 0.5 * -2.0] * 4 + [0.0] * 3
+    assert batch.rows[0].streams[10:17].tolist() == [3] * 4 + [0] * 3
+
+
+def weighted_sum(batch: Batch, normalise: Normalise) -> float:
+    """Σ of advantages as a loss with these denominators weighs them."""
+    total = 0.0
+    for row in batch.rows:
+        for number in set(row.segments) - {0}:
+            own = row.advantages[row.segments == number]
+            if normalise == "token_mean_batch":
+                total += own.sum() / batch.sampled_tokens
+            else:
+                total += own.mean() / batch.turns
+    return total
+
+
+@pytest.mark.parametrize(
+    ("normalise", "expected"),
+    [
+        # Covered by the generator: 4 + 3 + 3 = 10 tokens, (4·1 + 3·(-.5) + 3·.25)/10 = .325;
+        # by the judge: 3 + 7 + 7 = 17, (3·(-2) + 0 + 7·.75)/17 = -.75/17, weighing 2.
+        ("token_mean_batch", 0.325 + 2 * -0.75 / 17),
+        # Turn means 1, -.5, .25 and -2, 0, .75 over the covered tokens; three turns in each.
+        ("sequence_mean", 0.75 / 3 + 2 * -1.25 / 3),
+    ],
+)
+def test_streams_are_means_over_the_tokens_they_cover(
+    normalise: Normalise, expected: float
+) -> None:
+    streams = {"generator": Stream(), "judge": Stream(weight=2.0)}
+    for transcripts, given in (([MERGED], [GIVEN]), split(MERGED)):
+        batch = build_batch(transcripts, given, streams, TOKENIZER, normalise=normalise)
+        assert weighted_sum(batch, normalise) == pytest.approx(expected, rel=1e-5)
+
+
+def test_sequence_mean_counts_only_turns_that_a_stream_covers() -> None:
+    mute = debate(
+        turn(0, 0, ids(OPENING), FIRST), turn(1, 0, ids(OPENING), "<solution> + </solution>")
+    )
+    given: TurnAdvantages = {
+        TurnKey(0, 0): [Advantage("judge", 3.0)], TurnKey(1, 0): [Advantage("judge", 5.0)],
+    }  # fmt: skip
+    streams = {"judge": Stream()}
+    batch = build_batch([mute], [given], streams, TOKENIZER, normalise="sequence_mean")
+    # The second turn has no comparison: one turn speaks, its mean is 3.
+    assert weighted_sum(batch, "sequence_mean") == pytest.approx(3.0)
+
+
+Gradients = Mapping[str, torch.Tensor]
+
+
+def loss_and_gradient(
+    loaded: LoadedModel, batch: Batch, loss: Loss, reference: Gradients, budget: int
+) -> tuple[dict[str, float], Gradients]:
+    loaded.model.zero_grad()
+    metrics = accumulate(
+        loaded.model, batch, loss, reference, budget, lambda share: share.backward()
+    )
+    found = {n: p.grad.clone() for n, p in trainable(loaded.model).items() if p.grad is not None}
+    return metrics, found
+
+
+LOSSES: Sequence[Loss] = [
+    ImportanceSampling(normalise="token_sum"),
+    ImportanceSampling(normalise="sequence_mean", kl=Kl(weight=0.5)),
+    PpoClip(kl=Kl(weight=0.1)),
+    Sft(),
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.type}-{loss.normalise}")
+def test_loss_and_gradient_are_equal_merged_or_split_in_any_micro_batches(
+    tiny: Callable[..., LoadedModel], loss: Loss
+) -> None:
+    loaded, other = tiny(), tiny(seed=1)
+    reference = snapshot(other.model) if loss.kl.weight else {}
+    streams = {"generator": Stream(), "judge": Stream(weight=0.5)}
+
+    def built(transcripts: list[Transcript], given: list[TurnAdvantages]) -> Batch:
+        return build_batch(transcripts, given, streams, TOKENIZER, normalise=loss.normalise)
+
+    whole = built([MERGED], [GIVEN])
+    apart = built(*split(MERGED))
+    assert (len(whole.rows), len(apart.rows)) == (2, 3)
+    metrics, gradient = loss_and_gradient(loaded, whole, loss, reference, 10**6)
+    largest = max(float(g.abs().max()) for g in gradient.values())
+    assert largest > 1e-3
+    for batch, budget in ((whole, 1), (apart, 10**6), (apart, 60), (apart, 1)):
+        again, found = loss_and_gradient(loaded, batch, loss, reference, budget)
+        assert again == pytest.approx(metrics, abs=1e-6, rel=1e-6)
+        scale = 1.0 if loss.normalise != "token_sum" else 27.0
+        for name, expected in gradient.items():
+            torch.testing.assert_close(found[name], expected, rtol=1e-6, atol=1e-6 * scale)
+
+
+def test_micro_batches_hold_every_row_once_within_the_budget(
+    random_batch: Callable[..., Batch],
+) -> None:
+    batch = random_batch(lengths=(8, 23, 14, 30, 9, 9, 70))
+    chunks = list(batch.micro_batches(64))
+    assert sorted(len(row) for chunk in chunks for row in chunk) == [8, 9, 9, 14, 23, 30, 70]
+    # 70 is over the budget alone; 30 + 23 pad to 60; 14, 9, 9, 8 pad to 56.
+    assert [[len(row) for row in chunk] for chunk in chunks] == [[70], [30, 23], [14, 9, 9, 8]]
+    assert np.isclose(sum(row.mask.sum() for row in batch.rows), batch.sampled_tokens)
