@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ class Phases:
                 None,
                 desk.loaded.tokenizer,
                 desk.loaded.template_kwargs,
-                script=source.demonstrate,
+                script=partial(source.demonstrate, errors=recipe.rollout.engine.errors),
             )
         return Work(recipe, source, sampler, desk.engine, trainer, desk.loaded.tokenizer)
 

@@ -25,6 +25,8 @@ class Demonstrations(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["demonstrations"] = "demonstrations"
+    errors: bool = True
+    """Whether some first proposals are wrong, so that judges have something to find."""
 
 
 Engine = Annotated[

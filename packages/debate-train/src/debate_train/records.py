@@ -8,7 +8,7 @@ import torch
 from debate_protocol.forms import Direct
 from debate_rewards.metrics import debate_metrics
 from debate_train.loop import Step
-from debate_train.recipe import Recipe
+from debate_train.recipe import Demonstrations, Recipe
 from debate_train.run_directory import RunDirectory
 from debate_train.trainers.objective import collate
 
@@ -21,7 +21,8 @@ def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]
     debates = len(step.transcripts)
     returns = [value for s in step.scores for value in s.agents if value is not None]
     mixed = [len({v for v in s.agents if v is not None}) > 1 for s in step.scores]
-    watched = debate_metrics(step.transcripts)
+    demonstrated = isinstance(recipe.rollout.engine, Demonstrations)
+    watched = {} if demonstrated else debate_metrics(step.transcripts)
     metrics = mean_metrics([score.metrics for score in step.scores])
     metrics |= {k: v for k, v in watched.items() if k.startswith("judge/")}
     metrics |= {f"train/{k}": v for k, v in watched.items() if not k.startswith("judge/")}

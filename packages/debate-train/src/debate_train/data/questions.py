@@ -143,7 +143,7 @@ class QuestionSource(DataSource):
         """Whether every training question brings a worked solution."""
         return all("solution" in question.meta for question in self._splits["train"])
 
-    def demonstrate(self, ask: Ask) -> str:
+    def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
         """Return the question's worked solution as a first turn of the ask's contract."""
         solution = str(ask.question.meta["solution"])
         contract = next((c for c in CONTRACTS.values() if c.stop in ask.stop), None)

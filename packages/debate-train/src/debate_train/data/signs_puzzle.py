@@ -112,15 +112,15 @@ class SignsPuzzleSource(DataSource):
         """Puzzles can be worked by rule."""
         return True
 
-    def demonstrate(self, ask: Ask) -> str:
+    def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
         """Return a worked turn: see `demonstration`."""
-        return demonstration(ask)
+        return demonstration(ask, errors=errors)
 
 
-def demonstration(ask: Ask) -> str:
+def demonstration(ask: Ask, *, errors: bool = True) -> str:
     """Return the turn that a demonstrator writes for this ask.
 
-    The first proposal of an agent is right with a chance drawn once for each question,
+    With errors, the first proposal of an agent is right with a chance drawn once for each question,
     evenly from 0 to 1, so that judges meet right and wrong candidates in every mixture. From the
     second turn on the demonstrator checks each candidate by its running totals, ranks them by
     the outcome and adopts a right one, or solves the puzzle afresh where there is none.
@@ -132,7 +132,7 @@ def demonstration(ask: Ask) -> str:
     candidates = _shown_solutions(ask)
     if not candidates:
         solution = rng.choice(right)
-        if rng.random() > skill:
+        if errors and rng.random() > skill:
             every = (" ".join(signs) for signs in product(SIGNS, repeat=len(digits) - 1))
             solution = rng.choice([s for s in every if s not in right])
         return _turn_text(solution, "N/A", "N/A")

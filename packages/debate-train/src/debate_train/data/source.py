@@ -28,6 +28,12 @@ class DataSource(ABC):
         """Whether `demonstrate` writes turns for this source's questions."""
         return False
 
-    def demonstrate(self, ask: Ask) -> str:
-        """Return a turn to imitate."""
+    def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
+        """Return a turn to imitate.
+
+        Args:
+            ask: what a model would be asked.
+            errors: let some first proposals be wrong where the source can, so that there is
+                something to find.
+        """
         raise LookupError(f"{type(self).__name__} has no demonstrations")
