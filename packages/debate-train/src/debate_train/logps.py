@@ -73,7 +73,7 @@ def token_logps(
     base: Any = model
     if hasattr(model, "get_base_model"):  # peft's wrapper; the adapters stay in the layers.
         base = base.get_base_model()
-    hidden_BTD = base.model(input_ids=tokens_BT, use_cache=False).last_hidden_state
+    hidden_BTD = base.base_model(input_ids=tokens_BT, use_cache=False).last_hidden_state
     wanted = targets_BT[:, 1:]
     hidden = hidden_BTD[:, :-1][wanted]
     weight = base.get_output_embeddings().weight

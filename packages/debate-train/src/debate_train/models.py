@@ -69,6 +69,7 @@ class PretrainedModel(BaseModel):
             )
         except (OSError, ValueError) as error:
             raise ModelError(_unreadable("model.name", self.name, "a model", error)) from error
+        _refuse_other_heads(self.name, model)
         return LoadedModel(model, tokenizer, self.template_kwargs, path=self.name, lora=self.lora)
 
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
@@ -107,6 +108,23 @@ def _unreadable(key: str, name: str, what: str, error: Exception) -> str:
         f"{key}: no {what} could be loaded from {name!r} ({reason}); expected a directory "
         "written by save_pretrained, or a hub id that can be reached from here"
     )
+
+
+def _refuse_other_heads(name: str, model: "PreTrainedModel") -> None:
+    """Refuse a model whose logits are more than hidden states times the head's weights."""
+    config = model.config.get_text_config()
+    found = [
+        key
+        for key in ("final_logit_softcapping", "logit_scale", "logits_scaling")
+        if getattr(config, key, None) not in (None, 1)
+    ]
+    if getattr(model.get_output_embeddings(), "bias", None) is not None:
+        found.append("a bias")
+    if found:
+        raise ModelError(
+            f"model.name: the logits of {name!r} pass through {', '.join(found)}, which training "
+            "does not compute; expected a plain linear head, as Qwen and Llama have it"
+        )
 
 
 class ScratchModel(BaseModel):

@@ -1,0 +1,169 @@
+"""Log-probabilities and their gradient against the full softmax; temperatures."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from debate_train import logps
+from debate_train.logps import token_logps
+from debate_train.losses import ImportanceSampling, Loss, PpoClip
+from debate_train.models import LoadedModel
+from debate_train.rows import Batch, Row
+from debate_train.trainers.objective import accumulate, collate, trainable
+
+MakeModel = Callable[..., LoadedModel]
+
+
+def untied(make: MakeModel, lora_rank: int = 0) -> LoadedModel:
+    """The tiny model with a head of its own."""
+    from debate_train.policy import with_adapter
+
+    loaded = dataclasses.replace(make(), lora=make(lora_rank=1).lora if lora_rank else None)
+    head = torch.nn.Linear(16, len(loaded.tokenizer), bias=False)
+    torch.nn.init.normal_(head.weight, std=0.3)
+    loaded.model.set_output_embeddings(head)
+    assert loaded.model.lm_head.weight is not loaded.model.get_input_embeddings().weight
+    return with_adapter(loaded, 0)
+
+
+def with_weights(make: MakeModel, kind: str) -> LoadedModel:
+    loaded = {
+        "tied": lambda: make(),
+        "untied": lambda: untied(make),
+        "tied lora": lambda: make(lora_rank=2),
+        "untied lora": lambda: untied(make, lora_rank=2),
+    }[kind]()
+    with torch.no_grad():  # LoRA's B starts at 0: move it, so that adapters matter.
+        for name, parameter in loaded.model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.3, generator=torch.Generator().manual_seed(0))
+    return loaded
+
+
+def full_softmax(model: Any, tokens: Tensor, wanted: Tensor, temperatures: Tensor) -> Any:
+    """(logps, entropies) the plain way: all logits of all positions."""
+    logits = model(input_ids=tokens).logits[:, :-1].float()
+    every = (logits / temperatures[:, 1:, None]).log_softmax(-1)
+    found = every.gather(-1, tokens[:, 1:, None])[..., 0]
+    return found[wanted[:, 1:]], (-(every.exp() * every).sum(-1))[wanted[:, 1:]]
+
+
+@pytest.mark.parametrize("kind", ["tied", "untied", "tied lora", "untied lora"])
+@pytest.mark.parametrize("chunk", [1 << 22, 400])
+def test_token_logps_are_those_of_the_full_softmax(
+    tiny: MakeModel, kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logps, "CHUNK_LOGITS", chunk)  # 400 over 124 words: 3 tokens a chunk
+    loaded = with_weights(tiny, kind)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(6, 120, (3, 12), generator=generator)
+    wanted = torch.rand(3, 12, generator=generator) < 0.6
+    wanted[:, 0] = False
+    temperatures = 0.5 + torch.rand(3, 12, generator=generator)
+    slopes = torch.randn(int(wanted.sum()), generator=generator)
+
+    def gradients(find: Callable[..., Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        loaded.model.zero_grad()
+        found, entropies = find(loaded.model, tokens, wanted, temperatures)
+        (found * slopes).sum().backward()
+        own = trainable(loaded.model)
+        return found, entropies, {n: p.grad.clone() for n, p in own.items() if p.grad is not None}
+
+    found, entropies, gradient = gradients(token_logps)
+    expected, expected_entropies, expected_gradient = gradients(full_softmax)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(entropies, expected_entropies, rtol=0, atol=1e-5)
+    assert set(gradient) == set(expected_gradient) == set(trainable(loaded.model))
+    assert all("lora_" in name for name in gradient) == ("lora" in kind)
+    assert all(float(g.abs().max()) > 1e-4 for g in gradient.values())
+    largest = max(float(g.abs().max()) for g in expected_gradient.values())
+    for name, slope in expected_gradient.items():
+        torch.testing.assert_close(gradient[name], slope, rtol=0, atol=1e-6 * max(1.0, largest))
+
+
+def test_token_logps_do_not_see_the_padding(tiny: MakeModel) -> None:
+    loaded = tiny()
+    tokens = torch.randint(6, 120, (1, 8), generator=torch.Generator().manual_seed(1))
+    padded = torch.cat((tokens, torch.zeros(1, 5, dtype=torch.long)), dim=1)
+    wanted = torch.zeros(1, 13, dtype=torch.bool)
+    wanted[0, 3:8] = True
+    ones = torch.ones(1, 13)
+    alone, _ = token_logps(loaded.model, tokens, wanted[:, :8], ones[:, :8])
+    beside, _ = token_logps(loaded.model, padded, wanted, ones)
+    torch.testing.assert_close(beside, alone, rtol=0, atol=1e-6)
+
+
+PROMPT = (9, 40, 77)
+TEMPERATURE = 0.6
+
+
+def enumerated(loaded: LoadedModel, trained_at: float) -> Batch:
+    """One row for each token x of the vocabulary after a prompt, worth its chance at TEMPERATURE.
+
+    The sum over rows is the expectation of a constant advantage of 1.
+    """
+    size = len(loaded.tokenizer)
+    with torch.no_grad():
+        logits = loaded.model(input_ids=torch.tensor([PROMPT])).logits[0, -1]
+    chances = (logits / TEMPERATURE).softmax(-1).numpy()
+    sampler = (logits / trained_at).log_softmax(-1).numpy()
+    rows = []
+    for token in range(size):
+        last = np.array([0, 0, 0, 1], np.float32)
+        rows.append(
+            Row(
+                tokens=np.array([*PROMPT, token]),
+                mask=last,
+                advantages=last * chances[token],
+                sampler_logps=last * sampler[token],
+                temperatures=np.where(last > 0, trained_at, 1.0).astype(np.float32),
+                streams=last.astype(np.int64),
+                versions=np.zeros(4, np.int64),
+                segments=last.astype(np.int64),
+                agent=0,
+                debate=token,
+            )
+        )
+    return Batch(tuple(rows), ("generator",), size, size)
+
+
+def gradient_norm(loaded: LoadedModel, batch: Batch, loss: Loss) -> tuple[float, dict[str, float]]:
+    loaded.model.zero_grad()
+    metrics = accumulate(loaded.model, batch, loss, {}, 10**6, lambda share: share.backward())
+    squares = [float((p.grad**2).sum()) for p in loaded.model.parameters() if p.grad is not None]
+    return sum(squares) ** 0.5, metrics
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [ImportanceSampling(), PpoClip(normalise="token_sum")],
+    ids=lambda loss: str(loss.type),
+)
+def test_constant_advantage_moves_nothing_when_ratio_has_the_samplers_temperature(
+    tiny: MakeModel, loss: Loss
+) -> None:
+    loaded = tiny()
+    right, metrics = gradient_norm(loaded, enumerated(loaded, TEMPERATURE), loss)
+    # Both at temperature 1, as if untempered, though the samples are tempered: it moves.
+    wrong, _ = gradient_norm(loaded, enumerated(loaded, 1.0), loss)
+    assert wrong > 0.1
+    assert right < 1e-5 * wrong
+    assert metrics["loss"] == pytest.approx(-1.0, abs=1e-5)
+    assert metrics["optim/ratio_min"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["optim/ratio_max"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_collate_pads_on_the_right_with_what_does_nothing(
+    random_batch: Callable[..., Batch],
+) -> None:
+    rows = random_batch(lengths=(5, 8)).rows
+    found = collate(rows, torch.device("cpu"))
+    assert found.tokens_BT.shape == (2, 8)
+    assert found.tokens_BT[0, :5].tolist() == rows[0].tokens.tolist()
+    for name, fill in (("mask", 0), ("advantages", 0), ("temperatures", 1), ("segments", 0)):
+        assert getattr(found, f"{name}_BT")[0, 5:].tolist() == [fill] * 3
