@@ -147,15 +147,18 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
     agents, rounds = phase.debate.num_agents, phase.debate.max_rounds
     questions, copies = phase.data.batch_size, phase.rollout.debates_per_question
     debates = questions * copies
-    turns = debates * agents * rounds
+    direct = questions * phase.rollout.direct_per_question
+    turns = debates * agents * rounds + direct
     grows = getattr(phase.debate, "conversation", "append") == "append"
-    samples = debates * agents if grows else turns
+    samples = debates * agents + direct if grows else turns
+    beside = f" + {_many(direct, 'direct reply')}" if direct else ""
     steps = phase.steps
     gated = f" to {phase.gate.max_steps:,} (gate)" if phase.gate else ""
     found.lines += [
         f"phase {name}: {steps:,}{gated} steps of one optimizer update each",
         f"  a step: {_many(questions, 'question')} x {_many(copies, 'debate')} = "
-        f"{_many(debates, 'debate')}; x {_many(agents, 'agent')} x {_many(rounds, 'round')} = "
+        f"{_many(debates, 'debate')}; x {_many(agents, 'agent')} x {_many(rounds, 'round')}"
+        f"{beside} = "
         f"{_many(turns, 'turn')}; {_many(samples, 'sample')} "
         f"({'one for each agent and debate' if grows else 'one for each turn'})",
         f"  in all: {_many(questions * steps, 'question')}, {_many(debates * steps, 'debate')}, "

@@ -11,6 +11,7 @@ from debate_rewards.credits import Score
 from debate_rollout.drivers import play
 from debate_rollout.engine import Engine
 from debate_train.data import DataSource
+from debate_train.evaluation import direct_form
 from debate_train.recipe import Recipe
 from debate_train.rows import Batch, build_batch
 from debate_train.trainers import Trainer
@@ -68,9 +69,12 @@ def train(work: Work, steps: range, keep: Callable[[Step], None]) -> None:
 def start_debates(recipe: Recipe, questions: Sequence[Question], name: str) -> list[DebateRun]:
     """Return the debates of these questions, each with a seed from the recipe's and its name."""
     runs = []
+    single = direct_form(recipe.debate)
+    copies = recipe.rollout.debates_per_question + recipe.rollout.direct_per_question
     for number, question in enumerate(questions):
-        for copy in range(recipe.rollout.debates_per_question):
+        for copy in range(copies):
             identity = f"{name}/{number}/{copy}"
             seed = zlib.crc32(f"{recipe.seed}/{identity}".encode())
-            runs.append(recipe.debate.start(question, seed=seed, debate_id=identity))
+            form = recipe.debate if copy < recipe.rollout.debates_per_question else single
+            runs.append(form.start(question, seed=seed, debate_id=identity))
     return runs

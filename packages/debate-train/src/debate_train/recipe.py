@@ -47,6 +47,8 @@ class Rollout(BaseModel):
     min_p: float = Field(0.0, ge=0, lt=1)
     debates_per_question: int = Field(1, ge=1)
     """Independent debates of each question; the group of GRPO when the form is `direct`."""
+    direct_per_question: int = Field(0, ge=0)
+    """Single-turn replies to each question beside its debates, prompted as a debate begins."""
 
     @property
     def sampling(self) -> dict[str, float | int]:

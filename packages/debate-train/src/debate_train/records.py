@@ -19,10 +19,15 @@ def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]
     turns = max(1, len(replies))
     sampled = sum(len(reply.token_ids) for reply in replies)
     debates = len(step.transcripts)
+    agents = recipe.debate.num_agents
     returns = [value for s in step.scores for value in s.agents if value is not None]
     mixed = [len({v for v in s.agents if v is not None}) > 1 for s in step.scores]
     demonstrated = isinstance(recipe.rollout.engine, Demonstrations)
-    watched = {} if demonstrated else debate_metrics(step.transcripts)
+    watched = (
+        {}
+        if demonstrated
+        else debate_metrics([x for x in step.transcripts if x.protocol.num_agents == agents])
+    )
     metrics = mean_metrics([score.metrics for score in step.scores])
     metrics |= {k: v for k, v in watched.items() if k.startswith("judge/")}
     metrics |= {f"train/{k}": v for k, v in watched.items() if not k.startswith("judge/")}

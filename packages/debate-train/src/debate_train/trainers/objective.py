@@ -22,6 +22,8 @@ class RowTensors:
     advantages_BT: Tensor
     sampler_logps_BT: Tensor
     temperatures_BT: Tensor
+    streams_BT: Tensor
+    versions_BT: Tensor
     segments_BT: Tensor
 
 
@@ -42,6 +44,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> RowTensors:
         padded("advantages", 0),
         padded("sampler_logps", 0),
         padded("temperatures", 1),
+        padded("streams", 0),
+        padded("versions", -1),
         padded("segments", 0),
     )
 
