@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from debate_train.errors import ModelError
 from debate_train.models import LoadedModel
 
 _STATE = "state.json"
@@ -62,20 +63,41 @@ def load_trainer_state(directory: Path, loaded: LoadedModel, state: TrainerState
 
 
 def load_policy(directory: Path, loaded: LoadedModel) -> None:
-    """Read the trained weights of a checkpoint into a model of the same shape."""
-    if loaded.lora is not None:
-        from peft import set_peft_model_state_dict
+    """Read the trained weights of a checkpoint into a model of the same shape.
 
-        adapter = load_file(directory / "adapter_model.safetensors")
-        set_peft_model_state_dict(loaded.model, adapter)
-        return
+    Raises:
+        ModelError: The checkpoint holds the weights of another model.
+    """
+    try:
+        if loaded.lora is not None:
+            _load_adapter(directory, loaded)
+        else:
+            _load_full(directory, loaded)
+    except (RuntimeError, FileNotFoundError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"checkpoint {directory}: found weights of another model ({reason}); expected those of "
+            "model in the recipe that the run was started with"
+        ) from error
+
+
+def _load_adapter(directory: Path, loaded: LoadedModel) -> None:
+    from peft import set_peft_model_state_dict
+
+    adapter = load_file(directory / "adapter_model.safetensors")
+    unexpected = set_peft_model_state_dict(loaded.model, adapter).unexpected_keys
+    if unexpected:
+        raise ValueError(f"unexpected {', '.join(unexpected[:3])}")
+
+
+def _load_full(directory: Path, loaded: LoadedModel) -> None:
     tensors: dict[str, Tensor] = {}
     for file in sorted(directory.glob("model*.safetensors")):
         tensors |= load_file(file)
     missing, unexpected = loaded.model.load_state_dict(tensors, strict=False)
     tied = set(getattr(loaded.model, "_tied_weights_keys", None) or ())
     if unexpected or set(missing) - tied:
-        raise ValueError(f"{directory}: weights of another model: {[*missing, *unexpected][:3]}")
+        raise ValueError(f"missing or unexpected {', '.join([*missing, *unexpected][:3])}")
 
 
 class Checkpoints:
@@ -92,14 +114,16 @@ class Checkpoints:
         """
         final = self._root / f"step-{step:06d}"
         aside = self._root / f".writing-{step:06d}"
-        shutil.rmtree(aside, ignore_errors=True)
+        for left in self._root.glob(".*-*"):
+            shutil.rmtree(left)
         aside.mkdir()
         save(aside)
         (aside / _STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
         _sync(aside)
-        shutil.rmtree(final, ignore_errors=True)
+        if final.exists():
+            os.replace(final, self._root / f".replaced-{step:06d}")
         os.replace(aside, final)
-        for old in self.complete()[: -self._keep]:
+        for old in (*self.complete()[: -self._keep], *self._root.glob(".replaced-*")):
             shutil.rmtree(old)
         return final
 

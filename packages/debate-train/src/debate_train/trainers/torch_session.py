@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
@@ -13,17 +14,20 @@ from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
 from debate_train.rows import Batch
 from debate_train.trainers.objective import accumulate, snapshot, trainable
-from debate_train.trainers.trainer import OptimizerSettings
+
+if TYPE_CHECKING:
+    from debate_train.trainers.torch_trainer import TorchTrainer
 
 
 class TorchTrainerSession:
     """An open `TorchTrainer`."""
 
     def __init__(
-        self, config: OptimizerSettings, loaded: LoadedModel, loss: Loss, total_steps: int
+        self, config: "TorchTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
         self._config, self._loaded, self._loss = config, loaded, loss
         self._model = loaded.model
+        self._model.to(_device(config.device))
         self._reference = snapshot(self._model) if loss.kl.weight > 0 else {}
         self._optimizer = config.adamw(list(trainable(self._model).values()))
         self._schedule = LambdaLR(
@@ -76,3 +80,9 @@ class TorchTrainerSession:
         self._optimizer.zero_grad(set_to_none=True)
         self._optimizer.state.clear()
         self._reference.clear()
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

@@ -14,6 +14,8 @@ class TorchTrainer(OptimizerSettings):
     """Plain PyTorch in this process."""
 
     type: Literal["torch"] = "torch"
+    device: str = "auto"
+    """Where the model is trained; `auto` takes a CUDA device where there is one, else the CPU."""
 
     def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "TorchTrainerSession":
         """Return a trainer of this model; the reference policy is the model as it is now."""
