@@ -10,7 +10,7 @@ from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
 from debate_train.checkpoints import Checkpoints, load_policy
 from debate_train.data import DataSource
-from debate_train.errors import RecipeError
+from debate_train.errors import RecipeError, UsageError
 from debate_train.evaluation import evaluate
 from debate_train.interrupts import Interrupts
 from debate_train.loop import Step, Work, train
@@ -69,6 +69,8 @@ class Phases:
         self._recipe, self._desk = recipe, desk
         self._phases = list(recipe.phase_recipes().items())
         self._state = State()
+        self._looked: tuple[str, int, dict[str, float]] | None = None
+        self._counted = time.perf_counter()
         self._checkpoints = Checkpoints(
             desk.directory.checkpoints_path, recipe.checkpoint.keep_last
         )
@@ -76,6 +78,11 @@ class Phases:
     def run(self, resume: bool) -> int:
         """Run what is left to run; return the exit code."""
         latest = self._checkpoints.latest() if resume else None
+        if resume and latest is None:
+            raise UsageError(
+                f"cannot resume {self._desk.directory.path}: found no complete checkpoint; start "
+                "afresh without --resume in another folder"
+            )
         if latest is not None:
             self._state = State(**latest[1])
             load_policy(latest[0], self._desk.loaded)
@@ -85,7 +92,7 @@ class Phases:
             self._desk.directory.truncate_after(name, self._state.step, names)
         try:
             for name, recipe in self._phases[self._state.phase :]:
-                if self._skipped(recipe):
+                if self._rest_is_skipped():
                     self._desk.progress.note(f"{name}: skipped, as a gate before it stayed shut")
                     continue
                 self._phase(name, recipe, None if latest is None else latest[0])
@@ -108,7 +115,7 @@ class Phases:
         desk.progress.close()
         print_results(state.before, after, state.seconds)
 
-    def _skipped(self, recipe: Recipe) -> bool:
+    def _rest_is_skipped(self) -> bool:
         shut = [name for name, opened in self._state.gates.items() if not opened]
         gates = dict(self._phases)
         return any(
@@ -126,12 +133,11 @@ class Phases:
                 trainer.load(checkpoint)
             desk.engine.load(trainer.weights(version=state.step))
             desk.progress.start(name, recipe.steps)
-            started = time.perf_counter()
+            self._counted = time.perf_counter()
             self._steps(name, recipe, self._work(recipe, trainer))
             desk.engine.load(trainer.weights(version=state.step))
-            state.seconds[name] = state.seconds.get(name, 0.0) + time.perf_counter() - started
             state.phase, state.phase_start = state.phase + 1, state.step
-            self._checkpoint(trainer)
+            self.checkpoint(name, trainer)
         finally:
             trainer.close()
 
@@ -176,7 +182,9 @@ class Phases:
             stop = _stop(recipe, done + 1)
 
     def look(self, name: str, recipe: Recipe, work: Work) -> dict[str, float]:
-        """Evaluate on the dev split, log it, and return the means by name."""
+        """Evaluate on the dev split, log it, and return the means by name; once a step."""
+        if self._looked is not None and self._looked[:2] == (name, self._state.step):
+            return self._looked[2]
         if work.sampler is not work.engine:
             work.engine.load(work.trainer.weights(version=self._state.step))
         questions = work.source.split("dev", recipe.evaluation.questions)
@@ -185,6 +193,7 @@ class Phases:
         self._desk.tracker.log(name, self._state.step, found)
         shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
         self._desk.progress.note(f"{name} {self._state.step}: dev split: {shown}")
+        self._looked = (name, self._state.step, found)
         return found
 
     def _measure(self) -> dict[str, Any] | None:
@@ -200,7 +209,11 @@ class Phases:
         self._state.seconds["evaluation"] = taken
         return measures_json(found)
 
-    def _checkpoint(self, trainer: Trainer) -> None:
+    def checkpoint(self, name: str, trainer: Trainer) -> None:
+        """Write a checkpoint, the phase's wall time so far included."""
+        now = time.perf_counter()
+        self._state.seconds[name] = self._state.seconds.get(name, 0.0) + now - self._counted
+        self._counted = now
         self._checkpoints.write(self._state.step, asdict(self._state), trainer.save)
 
 
@@ -228,10 +241,10 @@ class _Keeper:
             phases.look(self._name, self._recipe, self._work)
         self._ended = time.perf_counter()
         if desk.interrupts.asked:
-            phases._checkpoint(self._work.trainer)
+            phases.checkpoint(self._name, self._work.trainer)
             raise Interrupted
         if self._due(self._recipe.checkpoint.every, done):
-            phases._checkpoint(self._work.trainer)
+            phases.checkpoint(self._name, self._work.trainer)
 
     @staticmethod
     def _due(every: int, done: int) -> bool:

@@ -171,10 +171,30 @@ class Recipe(BaseModel):
         return filled
 
     @model_validator(mode="after")
+    def _gate_can_open(self) -> "Recipe":
+        if self.gate is not None and self.gate.max_steps < self.steps:
+            raise ValueError(
+                f"gate.max_steps: found {self.gate.max_steps}, but the phase has {self.steps} "
+                "steps before the gate is looked at; expected at least as many"
+            )
+        if self.gate is not None and self.evaluation.questions == 0:
+            raise ValueError(
+                "evaluation.questions: found 0, but a gate measures on them; expected at least 1"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _on_policy_sampling(self) -> "Recipe":
         """Refuse samplers whose log-probabilities are not those of the policy trained."""
-        cut = self.rollout.top_p < 1 or self.rollout.top_k > 0 or self.rollout.min_p > 0
-        if cut and self.loss.type != "sft":
+        if self.loss.type == "sft":
+            return self
+        greedy = [i for i in range(self.debate.num_agents) if self.debate.temperature_of(i) == 0]
+        if greedy:
+            raise ValueError(
+                f"debate: agent {greedy[0]} has temperature 0, which draws nothing to learn from; "
+                "expected temperatures above 0 in reinforcement learning"
+            )
+        if self.rollout.top_p < 1 or self.rollout.top_k > 0 or self.rollout.min_p > 0:
             raise ValueError(
                 "rollout: top_p < 1, top_k and min_p cut the distribution, so ratios to it are "
                 "biased; expected neutral values in reinforcement learning (legal in evaluation)"

@@ -1,13 +1,14 @@
 """One run from recipe to report."""
 
 import logging
+import shutil
 import time
 from pathlib import Path
 
 import yaml
 
 from debate_rollout.engine import Engine
-from debate_rollout.engines import ScriptedEngine
+from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_train.errors import RecipeError
 from debate_train.interrupts import Interrupts
 from debate_train.models import LoadedModel
@@ -38,7 +39,14 @@ def run(
     loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
-    engine = _open_engine(recipe, loaded)
+    if resume:
+        _compare_with(directory, resolved_yaml)
+    try:
+        engine = _open_engine(recipe, loaded)
+    except BaseException:
+        if not resume:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
     tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
     finished = False
     try:
@@ -54,6 +62,21 @@ def run(
     return code
 
 
+def _compare_with(directory: RunDirectory, resolved_yaml: str) -> None:
+    """Refuse to go on with another model or other phases; say what else has changed."""
+    before, now = yaml.safe_load(directory.recipe), yaml.safe_load(resolved_yaml)
+    changed = [key for key in (before | now) if before.get(key) != now.get(key)]
+    phases = [list(r.get("phases") or ()) for r in (before, now)]
+    if "model" in changed or phases[0] != phases[1]:
+        key = "model" if "model" in changed else "phases"
+        raise RecipeError(
+            f"{key}: found another than in {directory.path / 'recipe.yaml'}, which the run was "
+            f"started with; expected the same {key} to resume, or another --output to start afresh"
+        )
+    if changed:
+        _log.warning("resumed with changes in %s; recipe.yaml stays as it was", ", ".join(changed))
+
+
 def _open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
     """Return the engine that samples from the policy."""
     config = recipe.rollout.engine
@@ -61,6 +84,11 @@ def _open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
         raise RecipeError(
             f"rollout.engine.type: found {config.type} for the whole recipe; expected an engine "
             "that samples from the policy (demonstrations may stand in a phase)"
+        )
+    if isinstance(config, TransformersEngine) and not config.copy_model:
+        raise RecipeError(
+            "rollout.engine.copy_model: found false, but training changes the model that would be "
+            "served; expected true"
         )
     engine: Engine = config.open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
     return engine
