@@ -1,0 +1,236 @@
+"""A miniature of the quickstart: interrupted, crashed and resumed, it trains as if it had not been.
+
+Warm-start by demonstrations behind a gate that is looked at three times, then self-play.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from debate_train.cli import main
+from debate_train.trainers.torch_session import TorchTrainerSession
+
+ROOT = Path(__file__).resolve().parents[2]
+GATE = "phases.warm_start.gate"
+SMALL = [
+    "quickstart",
+    "model={type: scratch, hidden_size: 32, layers: 1, heads: 2, kv_heads: 1, ffn_size: 32}",
+    "steps=3",
+    "data.batch_size=3",
+    "rollout.max_tokens=24",
+    "evaluation={questions: 4, every: 2, direct_samples: 1}",
+    "checkpoint={every: 0, keep_last: 3}",
+    "recording={every: 2, debates: 2}",
+    "tracking.wandb=false",
+    "phases.warm_start.steps=4",
+    "phases.warm_start.data.batch_size=3",
+    "phases.warm_start.evaluation.every=3",
+    # Never reached: looked at after 4, 6 and 7 steps, then the run goes on all the same.
+    f"{GATE}={{metric: eval/judge/accuracy, at_least: 2, every: 2, max_steps: 7}}",
+    f"{GATE}.when_shut=go_on",
+    # Turns of a model that can do nothing all fail: without a baseline they still teach.
+    "phases.self_play.advantage.center=none",
+    "phases.self_play.trainer.learning_rate=0.001",
+]
+WARM, ALL = 7, 10
+"""Steps of the warm-start, and of the whole run."""
+
+
+@pytest.fixture(autouse=True)
+def _at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def train(output: Path, *changes: str) -> int:
+    return main([*SMALL, *changes, "--output", str(output)])
+
+
+def rows(output: Path) -> list[dict[str, Any]]:
+    """The metrics, without what a clock says."""
+    lines = (output / "metrics.jsonl").read_text().splitlines()
+    timed = ("time_s", "tokens_per_s", "time/")
+    return [
+        {key: value for key, value in json.loads(line).items() if not key.startswith(timed)}
+        for line in lines
+    ]
+
+
+def results(output: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((output / "results.json").read_text())
+    return found
+
+
+def last_weights(output: Path) -> Mapping[str, torch.Tensor]:
+    checkpoint = sorted((output / "checkpoints").iterdir())[-1]
+    assert checkpoint.name == f"step-{ALL:06d}"
+    return load_file(checkpoint / "model.safetensors")
+
+
+def assert_same_run(output: Path, whole: Path) -> None:
+    assert rows(output) == rows(whole)
+    assert {**results(output), "seconds": 0} == {**results(whole), "seconds": 0}
+    expected = last_weights(whole)
+    assert all(torch.equal(t, expected[name]) for name, t in last_weights(output).items())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody stopped."""
+    output = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        assert train(output) == 0
+    return output
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> None:
+    """Do something in the middle of the n-th optimizer step from here on."""
+    original, made = TorchTrainerSession.step, 0
+
+    def step(self: TorchTrainerSession, batch: Any) -> dict[str, float]:
+        nonlocal made
+        made += 1
+        if made == number:
+            do()
+        return original(self, batch)
+
+    monkeypatch.setattr(TorchTrainerSession, "step", step)
+
+
+def test_run_goes_through_its_phases_and_gates(whole: Path) -> None:
+    found = rows(whole)
+    trained = [(row["phase"], row["step"]) for row in found if "loss" in row]
+    assert trained == [("warm_start", k) for k in range(1, WARM + 1)] + [
+        ("self_play", k) for k in range(WARM + 1, ALL + 1)
+    ]
+    # On the dev split: every 3 steps, and at the gate; after 6 steps once for both reasons.
+    looked = [(row["phase"], row["step"]) for row in found if "eval/direct/accuracy" in row]
+    assert looked == [("warm_start", k) for k in (3, 4, 6, 7)] + [("self_play", WARM + 2)]
+    assert results(whole)["gates"] == {"warm_start": False}
+    assert results(whole)["steps"] == ALL
+    assert set(results(whole)["seconds"]) == {"warm_start", "self_play", "evaluation"}
+    assert {p.name for p in (whole / "checkpoints").iterdir()} == {"step-000007", "step-000010"}
+    steps = (1, 2, 4, 6, WARM + 1, WARM + 2)
+    assert {p.name for p in (whole / "tokens").iterdir()} == {
+        f"step-{k}.safetensors" for k in steps
+    }
+    assert (whole / "report.html").is_file()
+    # The test can fail: losses differ from step to step, and self-play has a gradient.
+    losses = [row["loss"] for row in found if "loss" in row]
+    assert len(set(losses)) == ALL
+    assert all(row["optim/grad_norm"] > 0 for row in found if "loss" in row)
+
+
+def test_interrupted_run_goes_on_exactly_in_and_between_phases(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    done = 0
+    # Stopped within a phase, at a gate, at the last step of each phase, and in self-play.
+    for stop in (2, 4, WARM, WARM + 1, ALL):
+        with monkeypatch.context() as patch:
+            at_step(patch, stop - done, lambda: os.kill(os.getpid(), signal.SIGINT))
+            assert train(output, *(["--resume"] if done else [])) == 130
+        done = stop
+        assert sorted((output / "checkpoints").iterdir())[-1].name == f"step-{stop:06d}"
+        assert "interrupted; go on with --resume" in capsys.readouterr().err
+        assert not (output / "results.json").exists()
+    before = json.loads((output / f"checkpoints/step-{ALL:06d}/state.json").read_text())["seconds"]
+    assert set(before) == {"warm_start", "self_play", "evaluation"}
+    assert train(output, "--resume") == 0
+    assert_same_run(output, whole)
+    assert all(results(output)["seconds"][name] >= taken for name, taken in before.items())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_crashed_run_goes_on_exactly_from_its_last_checkpoint(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("out of memory")
+
+    output = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        at_step(patch, 6, fail)
+        assert train(output, "checkpoint.every=3") == 1
+    assert "RuntimeError: out of memory" in capsys.readouterr().err
+    # Five steps were made, two of them after the checkpoint: their rows go.
+    assert max(row["step"] for row in rows(output)) == 5
+    assert train(output, "checkpoint.every=3", "--resume") == 0
+    assert_same_run(output, whole)
+
+
+def test_finished_run_that_is_resumed_trains_no_more(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    output = Path(shutil.copytree(whole, tmp_path / "run"))
+    at_step(monkeypatch, 1, lambda: pytest.fail("a step was made"))
+    assert train(output, "--resume") == 0
+    assert_same_run(output, whole)
+
+
+def test_same_seed_gives_the_same_run_and_another_another(whole: Path, tmp_path: Path) -> None:
+    shorter = [f"{GATE}.max_steps=4", "evaluation.questions=1"]
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        assert train(tmp_path / name, *shorter, f"seed={seed}") == 0
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    losses = {
+        name: [row["loss"] for row in rows(tmp_path / name) if "loss" in row] for name in "ac"
+    }
+    assert len(losses["a"]) == 4 + 3
+    assert all(a != c for a, c in zip(losses["a"], losses["c"], strict=True))
+
+
+def test_shut_gate_skips_what_follows_and_changes_nothing_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    assert train(output, f"{GATE}.when_shut=skip_rest", f"{GATE}.max_steps=4") == 0
+    assert "self_play: skipped" in capsys.readouterr().err
+    assert {row["phase"] for row in rows(output)} == {"warm_start"}
+    assert results(output)["before"] == results(output)["after"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["model.layers=2"], "model: found another than in"),
+        (["phases=null"], "phases: found another than in"),
+    ],
+)
+def test_resuming_another_run_is_refused(
+    whole: Path, changes: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (whole / "metrics.jsonl").read_bytes()
+    assert train(whole, *changes, "--resume") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert (whole / "metrics.jsonl").read_bytes() == before
+
+
+def test_resuming_without_a_checkpoint_or_a_folder_is_refused(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "none", "--resume") == 2
+    assert main([*SMALL, "--resume"]) == 2
+    assert "found no --output" in capsys.readouterr().err
+    assert train(whole) == 2  # without --resume: the folder is in use
+    assert "continue that run with --resume" in capsys.readouterr().err
+
+
+def test_engine_that_cannot_open_leaves_no_run_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "run", "rollout.engine.copy_model=false") == 2
+    assert "rollout.engine.copy_model: found false" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
