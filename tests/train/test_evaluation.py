@@ -1,0 +1,139 @@
+"""What an evaluation measures, with agents whose answers and votes are known."""
+
+import pytest
+
+from debate_protocol.types import Ask, Question
+from debate_rollout.engines import ScriptedEngine
+from debate_train.data import SignsPuzzle
+from debate_train.data.signs_puzzle import read_puzzle, solutions
+from debate_train.evaluation import Measures, direct_form, evaluate
+from debate_train.recipe import Recipe
+from debate_train.word_tokenizer import word_tokenizer
+
+QUESTIONS = SignsPuzzle().open().split("dev", 4)
+RIGHT = dict(
+    zip((q.id for q in QUESTIONS), ((1, 1, 0), (1, 0, 0), (0, 0, 0), (0, 1, 1)), strict=True)
+)
+"""Which agents answer each question rightly; wrong ones give the same wrong answer."""
+
+
+def recipe(**changes: object) -> Recipe:
+    settings: dict[str, object] = {
+        "name": "t",
+        "steps": 1,
+        "model": {"type": "scratch"},
+        "data": {"type": "signs_puzzle"},
+        "debate": {"num_agents": 3, "max_rounds": 2, "style": "compact", "personas": "none"},
+        "evaluation": {"direct_samples": 2},
+    }
+    return Recipe.model_validate(settings | changes)
+
+
+def answer(question: Question, right: int) -> str:
+    digits, target = read_puzzle(question)
+    accepted = solutions(digits, target)
+    return accepted[0] if right else next(s for s in ("+ + +", "- - -") if s not in accepted)
+
+
+def said(ask: Ask) -> str:
+    """The known answer; from the second round on a vote by the truth on the two peers."""
+    right = RIGHT[ask.question.id]
+    vote = "N/A"
+    if ask.round:
+        a, b = (agent for agent in range(3) if agent != ask.agent)
+        low, high = (b, a) if right[b] > right[a] else (a, b)
+        vote = f"Agent {low} {'=' if right[a] == right[b] else '>'} Agent {high}"
+    solution = answer(ask.question, right[ask.agent])
+    return f"<solution> {solution} </solution> <comparison> {vote} </comparison>"
+
+
+def measured(form: Recipe, name: str, seen: list[Ask]) -> Measures:
+    def script(ask: Ask) -> str:
+        seen.append(ask)
+        return said(ask)
+
+    engine = ScriptedEngine().open(None, word_tokenizer(), script=script)
+    return evaluate(form, engine, QUESTIONS, name)
+
+
+def test_evaluation_measures_answers_decisions_and_votes() -> None:
+    found = measured(recipe(), "dev", [])
+    assert found.means() == pytest.approx(
+        {
+            # Agent 0 alone: 1, 1, 0, 0.
+            "eval/direct/accuracy": 0.5,
+            # Two of three: 1, 0, 0, 1.
+            "eval/majority/accuracy": 0.5,
+            # The only right agent of question 1 wins both votes on it: 1, 1, 0, 1.
+            "eval/peer_vote/accuracy": 0.75,
+            "eval/judge/accuracy": 1.0,
+            "eval/format": 1.0,
+            # 2/3, 1/3, 0, 2/3
+            "eval/last_round/accuracy": 5 / 12,
+            # One of three votes is "=", and all three on question 2: (1/3 · 3 + 1)/4
+            "eval/judge/equal_share": 0.5,
+            "eval/comparisons_made": 1.0,
+            "eval/pass@k": 0.75,
+            # Answers per agent in the first round: 2/3, 2/3, 1/3, 2/3
+            "eval/diversity/round_0": 7 / 12,
+        }
+    )
+    assert found.found["eval/direct/accuracy"].questions == 4
+    # No agent was right on question 2, so nobody judged a right and a wrong turn there.
+    assert found.found["eval/judge/accuracy"].questions == 3
+    direct = found.found["eval/direct/accuracy"]
+    assert 0 <= direct.low < 0.5 < direct.high <= 1
+    assert len(found.transcripts) == 4
+
+
+def test_evaluations_of_one_split_differ_by_the_policy_alone() -> None:
+    first: list[Ask] = []
+    again: list[Ask] = []
+    other: list[Ask] = []
+    for name, seen in (("test", first), ("test", again), ("dev", other)):
+        measured(recipe(), name, seen)
+    # 4 questions of 2 direct replies, then 4 debates of 3 agents in 2 rounds.
+    assert len(first) == 4 * 2 + 4 * 3 * 2
+    seeds = [ask.seed for ask in first]
+    assert len(set(seeds)) == len(seeds)
+    assert seeds == [ask.seed for ask in again]
+    assert not set(seeds) & {ask.seed for ask in other}
+    assert not set(seeds) & set(_seeds(recipe(seed=1)))
+
+
+def _seeds(form: Recipe) -> list[int]:
+    seen: list[Ask] = []
+    measured(form, "test", seen)
+    return [ask.seed for ask in seen]
+
+
+def test_direct_reply_is_prompted_as_the_first_agent_of_the_debate() -> None:
+    seen: list[Ask] = []
+    measured(recipe(), "dev", seen)
+    direct, debated = seen[0], next(a for a in seen[8:] if a.question == seen[0].question)
+    assert direct.messages == debated.messages
+    assert (direct.temperature, direct.stop) == (debated.temperature, debated.stop)
+    shared = direct_form(recipe().debate)
+    assert (shared.num_agents, shared.style, shared.contract) == (1, "compact", "three_section")
+
+
+def test_recipe_without_debate_measures_direct_replies_alone() -> None:
+    form = recipe(
+        debate={"type": "direct", "style": "compact", "personas": "none"},
+        rollout={"debates_per_question": 2},
+        reward={"type": "verifiable"},
+    )
+    found = measured(form, "dev", [])
+    assert found.means() == {"eval/direct/accuracy": 0.5}
+    assert found.transcripts == []
+
+
+def test_nothing_is_measured_on_no_question() -> None:
+    engine = ScriptedEngine().open(None, word_tokenizer(), script=said)
+    assert evaluate(recipe(), engine, [], "dev").means() == {}
+
+
+def test_interval_shrinks_with_the_number_of_questions_not_of_replies() -> None:
+    few = measured(recipe(evaluation={"direct_samples": 1}), "dev", [])
+    many = measured(recipe(evaluation={"direct_samples": 8}), "dev", [])
+    assert few.found["eval/direct/accuracy"] == many.found["eval/direct/accuracy"]
