@@ -1,10 +1,12 @@
 """One run from recipe to report."""
 
 import logging
+import os
 import shutil
 import time
 from pathlib import Path
 
+import torch
 import yaml
 
 from debate_rollout.engine import Engine
@@ -35,6 +37,8 @@ def run(
     """
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
+    if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     source = recipe.data.open()
     loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
