@@ -133,8 +133,9 @@ def test_interrupted_run_goes_on_exactly_in_and_between_phases(
 ) -> None:
     output = tmp_path / "run"
     done = 0
-    # Stopped within a phase, at a gate, at the last step of each phase, and in self-play.
-    for stop in (2, 4, WARM, WARM + 1, ALL):
+    # Stopped within a phase, at a gate and between two looks at it, at the last step of each
+    # phase, and in self-play.
+    for stop in (2, 4, 5, WARM, WARM + 1, ALL):
         with monkeypatch.context() as patch:
             at_step(patch, stop - done, lambda: os.kill(os.getpid(), signal.SIGINT))
             assert train(output, *(["--resume"] if done else [])) == 130
@@ -150,20 +151,33 @@ def test_interrupted_run_goes_on_exactly_in_and_between_phases(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.parametrize(
+    ("every", "crash", "kept"),
+    [
+        (3, 6, 3),  # two steps were made after the checkpoint: their rows go
+        (0, WARM + 1, WARM),  # in the first step of a phase: from the border of the two
+    ],
+)
 def test_crashed_run_goes_on_exactly_from_its_last_checkpoint(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    every: int,
+    crash: int,
+    kept: int,
 ) -> None:
     def fail() -> None:
         raise RuntimeError("out of memory")
 
     output = tmp_path / "run"
     with monkeypatch.context() as patch:
-        at_step(patch, 6, fail)
-        assert train(output, "checkpoint.every=3") == 1
+        at_step(patch, crash, fail)
+        assert train(output, f"checkpoint.every={every}") == 1
     assert "RuntimeError: out of memory" in capsys.readouterr().err
-    # Five steps were made, two of them after the checkpoint: their rows go.
-    assert max(row["step"] for row in rows(output)) == 5
-    assert train(output, "checkpoint.every=3", "--resume") == 0
+    assert max(row["step"] for row in rows(output)) == crash - 1
+    assert [p.name for p in (output / "checkpoints").iterdir()] == [f"step-{kept:06d}"]
+    assert train(output, f"checkpoint.every={every}", "--resume") == 0
     assert_same_run(output, whole)
 
 

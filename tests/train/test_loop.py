@@ -1,0 +1,144 @@
+"""The five calls of a step: what goes in, what comes out, and that no seed is used twice."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from debate_protocol.types import Ask, Gate
+from debate_rollout.engine import Weights
+from debate_rollout.engines import ScriptedEngine
+from debate_train.data import SignsPuzzle
+from debate_train.loop import Step, Work, start_debates, train
+from debate_train.recipe import Recipe
+from debate_train.rows import Batch
+from debate_train.word_tokenizer import word_tokenizer
+
+SOURCE = SignsPuzzle(batch_size=3).open()
+
+
+def recipe(**changes: object) -> Recipe:
+    settings: dict[str, object] = {
+        "name": "t",
+        "steps": 2,
+        "model": {"type": "scratch"},
+        "data": {"type": "signs_puzzle", "batch_size": 3},
+        "debate": {"num_agents": 3, "max_rounds": 2, "style": "compact", "personas": "none"},
+        "reward": {"type": "verifiable"},
+        "advantage": {"center": "round"},
+    }
+    return Recipe.model_validate(settings | changes)
+
+
+def first_asks(form: Recipe, step: int) -> list[Ask]:
+    asks: list[Ask] = []
+    for run in start_debates(form, SOURCE.batch(0), f"train/{step}"):
+        yielded = next(run)
+        assert not isinstance(yielded, Gate)
+        asks += yielded
+    return asks
+
+
+def test_no_two_turns_share_a_seed() -> None:
+    form = recipe(rollout={"debates_per_question": 2, "direct_per_question": 1})
+    kinds = [(form, 0), (form, 1), (form.model_copy(update={"seed": 1}), 0)]
+    seeds = [ask.seed for one, step in kinds for ask in first_asks(one, step)]
+    # 3 times 3 questions of two debates of three agents and one single reply.
+    assert len(seeds) == 3 * 3 * (2 * 3 + 1)
+    assert len(set(seeds)) == len(seeds)
+    assert seeds[:21] == [ask.seed for ask in first_asks(form, 0)]
+
+
+def test_single_replies_stand_beside_the_debates_of_a_question() -> None:
+    form = recipe(rollout={"debates_per_question": 1, "direct_per_question": 2})
+    asks = first_asks(form, 0)
+    assert [ask.agent for ask in asks] == [0, 1, 2, 0, 0] * 3
+    assert asks[0].messages == asks[3].messages == asks[4].messages
+    assert asks[0].question == asks[4].question != asks[5].question
+
+
+class Trainer:
+    """Notes what it is given."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.versions: list[int] = []
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        self.batches.append(batch)
+        return {"loss": float(len(self.batches))}
+
+    def weights(self, version: int) -> Weights:
+        self.versions.append(version)
+        return Weights(version, {})
+
+
+def work(form: Recipe, trainer: Any) -> Work:
+    tokenizer = word_tokenizer()
+    player = ScriptedEngine().open(None, tokenizer, script=SOURCE.demonstrate)
+    return Work(form, SOURCE, player, player, trainer, tokenizer)
+
+
+def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights() -> None:
+    form, trainer, kept = recipe(advantage={"center": "none"}), Trainer(), list[Step]()
+    train(work(form, trainer), range(4, 6), kept.append)
+    assert [step.number for step in kept] == [4, 5]
+    assert trainer.versions == [5, 6]
+    assert [step.metrics for step in kept] == [{"loss": 1.0}, {"loss": 2.0}]
+    for step, batch in zip(kept, trainer.batches, strict=True):
+        assert [t.question for t in step.transcripts] == SOURCE.batch(step.number)
+        assert batch is step.batch
+        # Two turns of each agent grow into one row; demonstrations are sampled by the engine here.
+        assert (len(batch.rows), batch.turns) == (9, 18)
+        assert all(row.advantages.any() for row in batch.rows)
+    replies = [t.reply for t in kept[1].transcripts[0].turns]
+    assert all(reply is not None and reply.weight_version == 5 for reply in replies)
+
+
+def test_no_weights_are_served_while_replies_are_demonstrated() -> None:
+    trainer, kept = Trainer(), list[Step]()
+    form = recipe()
+    shown = work(form, trainer)
+    train(replace(shown, engine=ScriptedEngine(replies=("no",)).open()), range(2), kept.append)
+    assert trainer.versions == []
+    assert len(trainer.batches) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rollout": {"top_p": 0.9}}, "top_p < 1, top_k and min_p"),
+        ({"rollout": {"min_p": 0.1}}, "top_p < 1, top_k and min_p"),
+        (
+            {"debate": {"num_agents": 3, "personas": "none", "temperature": 0}},
+            "agent 0 has temperature 0",
+        ),
+        (
+            {
+                "debate": {
+                    "num_agents": 3,
+                    "personas": [{"name": "a"}, {"name": "b", "temperature": 0}],
+                }
+            },
+            "agent 1 has temperature 0",
+        ),
+        ({"gate": {"metric": "eval/format", "at_least": 1, "max_steps": 1}}, "found 1, but the"),
+        (
+            {
+                "gate": {"metric": "eval/format", "at_least": 1},
+                "evaluation": {"questions": 0},
+            },
+            "a gate measures on them",
+        ),
+        ({"gate": {"metric": "eval/judge", "at_least": 1}}, "'eval/judge' is not measured"),
+    ],
+)
+def test_recipe_that_cannot_teach_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recipe(**changes)
+
+
+def test_supervised_recipe_may_read_greedy_replies() -> None:
+    greedy = {"num_agents": 3, "personas": "none", "temperature": 0}
+    form = recipe(debate=greedy, loss={"type": "sft"}, rollout={"top_p": 0.9})
+    assert form.debate.temperature_of(0) == 0
