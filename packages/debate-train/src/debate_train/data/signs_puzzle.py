@@ -51,14 +51,13 @@ def _split_of(text: str) -> Split:
     return "dev" if bucket == 0 else "test" if bucket == 1 else "train"
 
 
-def _puzzle(rng: random.Random, num_digits: int) -> Question:
-    digits = tuple(rng.randint(1, 9) for _ in range(num_digits))
+def _puzzle(rng: random.Random, num_digits: int, largest_digit: int) -> Question:
     while True:
+        digits = tuple(rng.randint(1, largest_digit) for _ in range(num_digits))
         signs = [rng.choice(SIGNS) for _ in digits[1:]]
         target = running_totals(digits, signs)[-1]
         if target >= 0:
             break
-        digits = tuple(rng.randint(1, 9) for _ in range(num_digits))
     text = f"make {target} Q {' '.join(map(str, digits))}"
     accept = solutions(digits, target)
     return Question(text, text, accept[0], {"kind": "text", "accept": list(accept)})
@@ -73,6 +72,8 @@ class SignsPuzzle(BaseModel):
     batch_size: int = Field(64, ge=1)
     """Questions a step."""
     num_digits: int = Field(4, ge=3, le=4)
+    largest_digit: int = Field(9, ge=4, le=9)
+    """Digits run from 1 to this; fewer make the sums, and so the puzzle, quicker to learn."""
     seed: int = 0
     """Which stream of training questions."""
 
@@ -100,7 +101,7 @@ class SignsPuzzleSource(DataSource):
         found: dict[str, Question] = {}
         fruitless = 0
         while len(found) < size and fruitless < PATIENCE:
-            question = _puzzle(rng, self.config.num_digits)
+            question = _puzzle(rng, self.config.num_digits, self.config.largest_digit)
             fruitless += 1
             if _split_of(question.text) == split and question.text not in found:
                 found[question.text] = question
