@@ -68,7 +68,7 @@ class PretrainedModel(BaseModel):
                 self.name, revision=self.revision, dtype=getattr(torch, self.dtype)
             )
         except (OSError, ValueError) as error:
-            raise ModelError(_unreadable("model.name", self.name, "a model", error)) from error
+            raise ModelError(_unreadable("model.name", self.name, "model", error)) from error
         _refuse_other_heads(self.name, model)
         return LoadedModel(model, tokenizer, self.template_kwargs, path=self.name, lora=self.lora)
 
@@ -80,7 +80,7 @@ class PretrainedModel(BaseModel):
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.name, revision=self.revision)
         except (OSError, ValueError, KeyError) as error:
-            raise ModelError(_unreadable("model.name", self.name, "a tokenizer", error)) from error
+            raise ModelError(_unreadable("model.name", self.name, "tokenizer", error)) from error
         if not tokenizer.is_fast:
             raise ModelError(
                 f"model.name: the tokenizer of {self.name!r} is a slow one; expected a fast "

@@ -1,12 +1,7 @@
 """The trained policy: what is trained of a model, and how its weights leave the trainer."""
 
-from typing import TYPE_CHECKING
-
 from debate_rollout.engine import Weights
 from debate_train.models import LoadedModel, Lora
-
-if TYPE_CHECKING:
-    pass
 
 
 def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
