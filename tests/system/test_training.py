@@ -17,39 +17,54 @@ from safetensors.torch import load_file
 from debate_train.cli import main
 from debate_train.trainers.torch_session import TorchTrainerSession
 
-ROOT = Path(__file__).resolve().parents[2]
-GATE = "phases.warm_start.gate"
-SMALL = [
-    "quickstart",
-    "model={type: scratch, hidden_size: 32, layers: 1, heads: 2, kv_heads: 1, ffn_size: 32}",
-    "steps=3",
-    "data.batch_size=3",
-    "rollout.max_tokens=24",
-    "evaluation={questions: 4, every: 2, direct_samples: 1}",
-    "checkpoint={every: 0, keep_last: 3}",
-    "recording={every: 2, debates: 2}",
-    "tracking.wandb=false",
-    "phases.warm_start.steps=4",
-    "phases.warm_start.data.batch_size=3",
-    "phases.warm_start.evaluation.every=3",
+RECIPE = """\
+name: miniature
+steps: 3
+model: {type: scratch, hidden_size: 32, layers: 1, heads: 2, kv_heads: 1, ffn_size: 32}
+data: {type: signs_puzzle, batch_size: 3}
+debate: {type: simultaneous, num_agents: 3, max_rounds: 2, style: compact, personas: none}
+rollout: {max_tokens: 24}
+reward: {type: v2}
+# Turns of a model that can do nothing all fail: without a baseline they still teach.
+advantage: {center: none, streams: {generator: {weight: 1.0}, judge: {weight: 0.0}}}
+loss: {type: ppo_clip, kl: {weight: 0.1}}
+trainer: {type: torch, learning_rate: 1.0e-3, warmup_steps: 3}
+evaluation: {questions: 4, every: 2, direct_samples: 1}
+checkpoint: {every: 0, keep_last: 3}
+recording: {every: 2, debates: 2}
+tracking: {wandb: false}
+phases:
+  warm_start:
+    steps: 4
+    rollout: {engine: {type: demonstrations}}
+    reward: {type: verifiable, values: zero_one}
+    advantage: {streams: {generator: {sections: {solution: 4, evaluation: 1, comparison: 1}}}}
+    loss: {type: sft, kl: {weight: 0}}
+    trainer: {learning_rate: 5.0e-3, schedule: linear, final_rate: 0.1, weight_decay: 0.01}
+    evaluation: {every: 3}
     # Never reached: looked at after 4, 6 and 7 steps, then the run goes on all the same.
-    f"{GATE}={{metric: eval/judge/accuracy, at_least: 2, every: 2, max_steps: 7}}",
-    f"{GATE}.when_shut=go_on",
-    # Turns of a model that can do nothing all fail: without a baseline they still teach.
-    "phases.self_play.advantage.center=none",
-    "phases.self_play.trainer.learning_rate=0.001",
-]
+    gate: {metric: eval/judge/accuracy, at_least: 2, every: 2, max_steps: 7, when_shut: go_on}
+  self_play: {}
+"""
+GATE = "phases.warm_start.gate"
 WARM, ALL = 7, 10
 """Steps of the warm-start, and of the whole run."""
 
 
-@pytest.fixture(autouse=True)
-def _at_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("recipe") / "miniature.yaml"
+    path.write_text(RECIPE)
+    return str(path)
 
 
-def train(output: Path, *changes: str) -> int:
-    return main([*SMALL, *changes, "--output", str(output)])
+Train = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def train(recipe: str) -> Train:
+    """Run the recipe in this process, as the command does; returns the exit code."""
+    return lambda output, *changes: main([recipe, *changes, "--output", str(output)])
 
 
 def rows(output: Path) -> list[dict[str, Any]]:
@@ -81,12 +96,10 @@ def assert_same_run(output: Path, whole: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nobody stopped."""
     output = tmp_path_factory.mktemp("whole") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        assert train(output) == 0
+    assert train(output) == 0
     return output
 
 
@@ -129,7 +142,11 @@ def test_run_goes_through_its_phases_and_gates(whole: Path) -> None:
 
 
 def test_interrupted_run_goes_on_exactly_in_and_between_phases(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    train: Train,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     output = tmp_path / "run"
     done = 0
@@ -159,6 +176,7 @@ def test_interrupted_run_goes_on_exactly_in_and_between_phases(
     ],
 )
 def test_crashed_run_goes_on_exactly_from_its_last_checkpoint(
+    train: Train,
     whole: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -182,7 +200,7 @@ def test_crashed_run_goes_on_exactly_from_its_last_checkpoint(
 
 
 def test_finished_run_that_is_resumed_trains_no_more(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import shutil
 
@@ -192,7 +210,9 @@ def test_finished_run_that_is_resumed_trains_no_more(
     assert_same_run(output, whole)
 
 
-def test_same_seed_gives_the_same_run_and_another_another(whole: Path, tmp_path: Path) -> None:
+def test_same_seed_gives_the_same_run_and_another_another(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
     shorter = [f"{GATE}.max_steps=4", "evaluation.questions=1"]
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         assert train(tmp_path / name, *shorter, f"seed={seed}") == 0
@@ -205,7 +225,7 @@ def test_same_seed_gives_the_same_run_and_another_another(whole: Path, tmp_path:
 
 
 def test_shut_gate_skips_what_follows_and_changes_nothing_more(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "run"
     assert train(output, f"{GATE}.when_shut=skip_rest", f"{GATE}.max_steps=4") == 0
@@ -222,7 +242,7 @@ def test_shut_gate_skips_what_follows_and_changes_nothing_more(
     ],
 )
 def test_resuming_another_run_is_refused(
-    whole: Path, changes: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    train: Train, whole: Path, changes: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (whole / "metrics.jsonl").read_bytes()
     assert train(whole, *changes, "--resume") == 2
@@ -233,17 +253,17 @@ def test_resuming_another_run_is_refused(
 
 
 def test_resuming_without_a_checkpoint_or_a_folder_is_refused(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train: Train, recipe: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(tmp_path / "none", "--resume") == 2
-    assert main([*SMALL, "--resume"]) == 2
+    assert main([recipe, "--resume"]) == 2
     assert "found no --output" in capsys.readouterr().err
     assert train(whole) == 2  # without --resume: the folder is in use
     assert "continue that run with --resume" in capsys.readouterr().err
 
 
 def test_engine_that_cannot_open_leaves_no_run_behind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(tmp_path / "run", "rollout.engine.copy_model=false") == 2
     assert "rollout.engine.copy_model: found false" in capsys.readouterr().err
