@@ -64,8 +64,11 @@ class Watched:
             for r in requests
         ]
 
-    def load(self, weights: Any) -> None: ...
-    def close(self) -> None: ...
+    def load(self, weights: Any) -> None:
+        raise AssertionError("a driver never loads weights")
+
+    def close(self) -> None:
+        raise AssertionError("a driver never closes an engine")
 
 
 def test_play_sends_every_open_ask_in_one_call_when_debates_differ_in_length() -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "packages/debate-train/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 SNIPPETS = [
-    pytest.param(page, code, id=f"{page.stem}-{number}")
+    pytest.param(page, code, id=f"{page.parent.name}-{page.stem}-{number}")
     for page in PAGES
     for number, code in enumerate(
         re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
