@@ -8,6 +8,7 @@ import pytest
 from debate_protocol.types import Ask, Gate
 from debate_rollout.engine import Weights
 from debate_rollout.engines import ScriptedEngine
+from debate_train.check_warnings import warnings_of
 from debate_train.data import SignsPuzzle
 from debate_train.loop import Step, Work, start_debates, train
 from debate_train.recipe import Recipe
@@ -142,3 +143,20 @@ def test_supervised_recipe_may_read_greedy_replies() -> None:
     greedy = {"num_agents": 3, "personas": "none", "temperature": 0}
     form = recipe(debate=greedy, loss={"type": "sft"}, rollout={"top_p": 0.9})
     assert form.debate.temperature_of(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "trainer", "warned"),
+    [
+        ({}, {}, True),
+        ({"dtype": "float32"}, {}, False),
+        ({"lora": {}}, {}, False),
+        ({}, {"type": "deepspeed", "bf16": True}, False),
+        ({}, {"type": "deepspeed"}, True),
+    ],
+)
+def test_full_training_in_half_precision_is_warned_of(
+    model: dict[str, object], trainer: dict[str, object], warned: bool
+) -> None:
+    form = recipe(model={"type": "pretrained", "name": "a/b", **model}, trainer=trainer)
+    assert any("lost to rounding" in text for text in warnings_of(form)) == warned

@@ -9,6 +9,7 @@ from debate_train.recipe import Recipe
 
 def warnings_of(phase: Recipe) -> Iterator[str]:
     """Yield one sentence for each setting of a phase that is legal but should be looked at."""
+    yield from _precision_warnings(phase)
     if phase.loss.type == "sft":
         return
     streams, debate = phase.advantage.streams, phase.debate
@@ -26,6 +27,16 @@ def warnings_of(phase: Recipe) -> Iterator[str]:
         yield (
             "advantage.center: a direct reply is alone in its group, so every advantage is 0; "
             "expected center: round with rollout.debates_per_question above 1, or batch"
+        )
+
+
+def _precision_warnings(phase: Recipe) -> Iterator[str]:
+    has_masters = phase.model.lora is not None or getattr(phase.trainer, "bf16", False)
+    if phase.model.dtype != "float32" and not has_masters:
+        yield (
+            f"model.dtype: every parameter is trained in {phase.model.dtype}, where updates below "
+            "about a 500th of a weight are lost to rounding; expected float32, model.lora, or "
+            "trainer.type: deepspeed with bf16: true, which keeps float32 weights beside"
         )
 
 
