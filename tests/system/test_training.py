@@ -169,7 +169,7 @@ def test_interrupted_run_goes_on_exactly_in_and_between_phases(
 
 
 @pytest.mark.parametrize(
-    ("every", "crash", "kept"),
+    "case",
     [
         (3, 6, 3),  # two steps were made after the checkpoint: their rows go
         (0, WARM + 1, WARM),  # in the first step of a phase: from the border of the two
@@ -181,10 +181,10 @@ def test_crashed_run_goes_on_exactly_from_its_last_checkpoint(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    every: int,
-    crash: int,
-    kept: int,
+    case: tuple[int, int, int],
 ) -> None:
+    every, crash, kept = case
+
     def fail() -> None:
         raise RuntimeError("out of memory")
 
