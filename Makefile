@@ -65,7 +65,8 @@ $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml)
 	touch $@; echo "== set-up: $$(( $$(date +%s) - start )) s"
 
 quickstart: setup  ## train a tiny debater from scratch and show what it gained (CPU, about 6 minutes)
-	$(BIN)/debate-train recipes/quickstart.yaml $(RECIPE_ARGS)
+	@# One thread: on a busy machine two wait for each other, and one gives the figures of the table.
+	OMP_NUM_THREADS=1 $(BIN)/debate-train recipes/quickstart.yaml $(RECIPE_ARGS)
 
 test: setup lint types  ## lint, types and every test that needs neither a GPU nor vLLM
 	@echo "== pytest"
