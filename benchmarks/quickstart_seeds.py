@@ -62,8 +62,8 @@ def one_run(arm: str, seed: int, root: Path) -> dict[str, Any]:
     line: dict[str, Any] = {"arm": arm, "seed": seed, "gate_open": opened, "steps": found["steps"]}
     for name, key in MEASURES.items():
         before, after = found["before"][key]["mean"], found["after"][key]["mean"]
-        line[name] = [round(before, 4), round(after, 4)]
-        line[f"{name} gain"] = round(after - before, 4) if opened else 0.0
+        line[name] = [round(before, 6), round(after, 6)]
+        line[f"{name} gain"] = round(after - before, 6) if opened else 0.0
     line["wall_s"] = round(float((output / "wall_s").read_text(encoding="utf-8")), 1)
     return line
 
@@ -73,9 +73,9 @@ def summary(name: str, gains: Sequence[float]) -> dict[str, Any]:
     error = stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else float("nan")
     return {
         "compared": name,
-        "gains": [round(g, 4) for g in gains],
-        "mean": round(fmean(gains), 4),
-        "standard_error": round(error, 4),
+        "gains": [round(g, 6) for g in gains],
+        "mean": round(fmean(gains), 6),
+        "standard_error": round(error, 6),
         "standard_errors": round(fmean(gains) / error, 2) if error > 0 else None,
     }
 

@@ -78,9 +78,9 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, completed=step, shown=shown, left=left)
         else:
-            self._print(
-                "  ".join(filter(None, (f"{self._phase} {step}/{self._total}", shown, left)))
-            )
+            # A phase whose gate is still shut goes on beyond the steps it began with.
+            done = f"{self._phase} {step}/{max(step, self._total)}"
+            self._print("  ".join(filter(None, (done, shown, left))))
 
     def note(self, text: str) -> None:
         """Write a line of its own above the display."""
@@ -108,8 +108,10 @@ class Progress:
 
     def _time_left(self, step: int) -> str:
         (first_s, first), (last_s, last) = self._ends[0], self._ends[-1]
-        if last <= first or step >= self._total:
-            return f"took {_duration(last_s - self._started)}" if step >= self._total else ""
+        if step >= self._total:
+            return f"took {_duration(last_s - self._started)}" if step == self._total else ""
+        if last <= first:
+            return ""
         return f"{_duration((last_s - first_s) / (last - first) * (self._total - step))} left"
 
     def _print(self, text: str) -> None:
