@@ -97,6 +97,14 @@ def test_token_text_equals_the_tokenizers_own_decoding_when_text_is_valid(
         assert list(found.starts) == sorted(found.starts)
 
 
+def test_token_text_starts_another_character_when_bytes_spell_a_surrogate(byte_bpe: Any) -> None:
+    # ed a0 would begin U+D800, which no text may hold: two replacement characters, one a byte.
+    ids = byte_bpe.convert_tokens_to_ids(["í", "ł"])
+    pieces = piece_bytes(byte_bpe)
+    assert pieces is not None and [pieces[i] for i in ids] == [b"\xed", b"\xa0"]
+    assert token_text(byte_bpe, ids) == TokenText("��", (0, 1))
+
+
 @settings(
     max_examples=200,
     deadline=None,

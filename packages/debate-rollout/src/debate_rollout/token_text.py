@@ -145,7 +145,8 @@ def _decode_bytes(pieces: Sequence[bytes]) -> TokenText:
             first = decoder.decode(piece[:1])
             parts.append(first)
             length += len(first)
-            start = length if decoder.getstate()[0] else length - 1
+            still_open = decoder.getstate()[0]  # Two characters if it can only be a surrogate.
+            start = length + len(still_open.decode("utf-8", errors="replace")) - 1
             piece = piece[1:]
         starts.append(start)
         text = decoder.decode(piece)
