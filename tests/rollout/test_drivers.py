@@ -39,7 +39,8 @@ def form(name: str, rounds: int, agents: int = 2, gate_after: int | None = None)
             assert isinstance(reply, Reply)
             turns.append(Turn(one.agent, round_, reply.text, reply=reply))
         if round_ == gate_after:
-            decision = yield Gate(tuple(turns), question)
+            so_far = Transcript(name, question, Protocol(agents, rounds), tuple(turns))
+            decision = yield Gate(so_far)
             if decision == "keep":
                 break
     return Transcript(name, question, Protocol(agents, rounds), tuple(turns))

@@ -7,20 +7,13 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast, get_args
 
 from debate_protocol.fields import TranscriptError, optional, required, unknown_keys
-from debate_protocol.types import (
-    Message,
-    Protocol,
-    Question,
-    Role,
-    Schedule,
-    Transcript,
-    Turn,
-    TurnKey,
-)
+from debate_protocol.turn_records import read_turn, turn_to_json
+from debate_protocol.types import Protocol, Question, Schedule, Transcript, Turn
 from debate_protocol.visibility import shown_turns
 
 SCHEMA = "debate-transcript/1"
@@ -34,7 +27,6 @@ _PROTOCOL_KEYS = (
     "topology",
     "history_rounds",
 )
-_TURN_KEYS = ("agent", "round", "text", "shown", "prompt", "failure")
 
 
 class TornLineWarning(UserWarning):
@@ -54,7 +46,7 @@ def to_json(transcript: Transcript) -> dict[str, Any]:
         "id": transcript.id,
         "question": told | dict(extra.pop("question", {})),
         "protocol": {key: getattr(rules, key) for key in _PROTOCOL_KEYS} | dict(rules.extra),
-        "turns": [_turn_to_json(turn) for turn in transcript.turns],
+        "turns": [turn_to_json(turn) for turn in transcript.turns],
         "meta": dict(transcript.meta),
         **extra,
     }
@@ -81,7 +73,7 @@ def from_json(data: Mapping[str, Any], *, default_id: str = "") -> Transcript:
     name = optional(data, "id", (str, int), "", default_id)
     question, question_extra = _question(required(data, "question", dict, ""), str(name))
     turns_data = required(data, "turns", list, "")
-    turns = [_turn(turn, f"turns[{i}]") for i, turn in enumerate(turns_data)]
+    turns = [read_turn(turn, f"turns[{i}]") for i, turn in enumerate(turns_data)]
     rules = _protocol(required(data, "protocol", dict, ""), turns)
     turns = _with_shown(rules, turns, turns_data)
     extra = unknown_keys(data, _TOP_KEYS)
@@ -178,19 +170,6 @@ def read_lines(
             yield number, TranscriptError.at(f"{name}:{number}", str(problem)), False
 
 
-def _turn_to_json(turn: Turn) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "agent": turn.agent,
-        "round": turn.round,
-        "text": turn.text,
-        "shown": [list(key) for key in turn.shown],
-        "prompt": None if turn.prompt is None else [dict(message) for message in turn.prompt],
-    }
-    if turn.failure is not None:
-        told["failure"] = turn.failure
-    return told | dict(turn.extra)
-
-
 def _question(data: dict[str, Any], transcript_id: str) -> tuple[Question, dict[str, Any]]:
     where = "question."
     question = Question(
@@ -219,39 +198,6 @@ def _protocol(data: dict[str, Any], turns: list[Turn]) -> Protocol:
     )
 
 
-def _turn(data: object, at: str) -> Turn:
-    if not isinstance(data, dict):
-        raise TranscriptError(at, data, "an object")
-    where = f"{at}."
-    prompt = optional(data, "prompt", list, where, None)
-    return Turn(
-        agent=required(data, "agent", int, where),
-        round=required(data, "round", int, where),
-        text=required(data, "text", str, where),
-        shown=tuple(_turn_key(key, f"{where}shown") for key in _shown_list(data, where)),
-        prompt=None if prompt is None else tuple(_message(m, f"{where}prompt") for m in prompt),
-        failure=optional(data, "failure", str, where, None),
-        extra=unknown_keys(data, _TURN_KEYS),
-    )
-
-
-def _shown_list(data: dict[str, Any], where: str) -> list[object]:
-    return cast(list[object], optional(data, "shown", list, where, []))
-
-
-def _turn_key(value: object, where: str) -> TurnKey:
-    if isinstance(value, list) and len(value) == 2 and all(type(part) is int for part in value):
-        return TurnKey(*value)
-    raise TranscriptError(where, value, "pairs [agent, round]")
-
-
-def _message(value: object, where: str) -> Message:
-    if isinstance(value, dict) and value.get("role") in get_args(Role):
-        required(value, "content", str, f"{where}.")
-        return cast(Message, value)
-    raise TranscriptError(where, value, "messages with role and content")
-
-
 def _with_shown(rules: Protocol, turns: list[Turn], data: list[Any]) -> list[Turn]:
     if all(one.get("shown") is not None for one in data):
         return turns
@@ -263,15 +209,6 @@ def _with_shown(rules: Protocol, turns: list[Turn], data: list[Any]) -> list[Tur
                 shown = tuple(shown_turns(rules, turn.key, spoken))
             except ValueError as problem:
                 raise TranscriptError.at("turns", f"without shown, but {problem}") from None
-            turn = Turn(
-                turn.agent,
-                turn.round,
-                turn.text,
-                shown,
-                turn.prompt,
-                turn.failure,
-                None,
-                turn.extra,
-            )
+            turn = replace(turn, shown=shown)
         completed.append(turn)
     return completed

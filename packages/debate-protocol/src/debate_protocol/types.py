@@ -88,6 +88,11 @@ class Turn:
     `shown` lists the other agents' turns that the author was given. `failure` names why the
     turn failed (None when a solution can be read). `reply` holds the tokens while a debate is
     fresh; it is not written to files.
+
+    What was sampled beside the debate stands on the turn that it belongs to and is no turn of the
+    transcript: `branches` are replies that could have stood in this turn's place, and
+    `continuations` are next turns, sampled from the state after this one to value it. A next turn
+    that is no answer goes on in its own `continuations`: a roll-out is a path down to a leaf.
     """
 
     agent: int
@@ -98,11 +103,26 @@ class Turn:
     failure: str | None = None
     reply: Reply | None = field(default=None, compare=False, repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    branches: tuple["Branch", ...] = ()
+    continuations: tuple["Turn", ...] = ()
 
     @property
     def key(self) -> TurnKey:
         """The (agent, round) of this turn."""
         return TurnKey(self.agent, self.round)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A reply that was steered to an answer, beside the turn whose place it could have had.
+
+    `guide` is that answer. It steers to the right one exactly if it is the question's answer as
+    written. `turn` has the same agent and round as the turn it stands beside, and in `prompt`
+    what it was really sampled from; the unsteered prompt is that of the turn.
+    """
+
+    guide: str
+    turn: Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +152,24 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A pause of a form in which the recipe's `select` decides whether the debate goes on."""
+    """A pause of a form in which a `select` decides about the debates of a batch.
 
-    turns: tuple[Turn, ...]
-    question: Question
+    `transcript` is the debate so far; `name` says which pause of the form this is, as in
+    `round_0`.
+    """
+
+    transcript: Transcript
     name: str = "gate"
+
+    @property
+    def question(self) -> Question:
+        """What is debated."""
+        return self.transcript.question
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns so far."""
+        return self.transcript.turns
 
 
 GateDecision = Literal["keep", "drop", "go_on"]
