@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from debate_protocol.comparisons import Comparison, Votes, read_votes
 from debate_protocol.contract import Contract, get_contract
 from debate_protocol.final_answer import answer_line, final_box
+from debate_protocol.roles import gives_answers
 from debate_protocol.tags import Block, Range, Scan, ThinkMode, blanked, scan, trimmed
 from debate_protocol.types import Transcript, Turn
 
@@ -106,8 +107,15 @@ def parse_turn(transcript: Transcript, turn: Turn) -> Parsed:
 
 
 def turn_failed(transcript: Transcript, turn: Turn) -> bool:
-    """Tell whether a turn failed: recorded as failed, or no solution or answer can be read."""
-    return turn.failure is not None or parse_turn(transcript, turn).answer is None
+    """Tell whether a turn failed: recorded as failed, or without the answer that was due.
+
+    A critic owes no answer; its turn fails when it says nothing.
+    """
+    if turn.failure is not None:
+        return True
+    if not gives_answers(transcript.protocol, turn.agent):
+        return not turn.text.strip()
+    return parse_turn(transcript, turn).answer is None
 
 
 def spoken_text(text: str, think: ThinkMode) -> str:
