@@ -5,17 +5,19 @@ from typing import Annotated
 from pydantic import Field
 
 from debate_protocol.forms.direct import Direct
+from debate_protocol.forms.self_debate import SelfDebate
 from debate_protocol.forms.sequential import Sequential
 from debate_protocol.forms.simultaneous import Simultaneous
 from debate_protocol.forms.turns import turn_seed
 from debate_protocol.visibility import neighbours, shown_turns
 
-DebateForm = Annotated[Simultaneous | Sequential | Direct, Field(discriminator="type")]
+DebateForm = Annotated[Simultaneous | Sequential | Direct | SelfDebate, Field(discriminator="type")]
 """Any form; recipes choose by `type`."""
 
 __all__ = [
     "DebateForm",
     "Direct",
+    "SelfDebate",
     "Sequential",
     "Simultaneous",
     "neighbours",

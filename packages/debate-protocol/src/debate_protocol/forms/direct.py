@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from debate_protocol.forms.settings import SpeakingSettings
+from debate_protocol.forms.settings import GatedSettings
 from debate_protocol.forms.turns import OPENINGS, heard, new_ask, replies_to
 from debate_protocol.prompts.view import View
-from debate_protocol.types import DebateRun, Protocol, Question, Schedule, Transcript, TurnKey
+from debate_protocol.types import DebateRun, Gate, Protocol, Question, Schedule, Transcript, TurnKey
 
 
-class Direct(SpeakingSettings):
+class Direct(GatedSettings):
     """One answer of one agent; the prompt is that of agent 0 in round 0 of a debate."""
 
     type: Literal["direct"] = "direct"
@@ -35,10 +35,13 @@ class Direct(SpeakingSettings):
         asks = [new_ask(self, question, TurnKey(0, 0), seed, OPENINGS[self.style](view))]
         replies = yield asks
         turn, _ = heard(self, asks[0], replies_to(asks, replies)[0], 1)
-        return Transcript(
+        transcript = Transcript(
             id=question.id if debate_id is None else debate_id,
             question=question,
             protocol=self.protocol(),
             turns=(turn,),
             meta={"seed": seed, "ended": "max_rounds" if turn.failure is None else "failed"},
         )
+        if self.gate_after:
+            yield Gate(transcript, "round_0")
+        return transcript

@@ -41,4 +41,6 @@ class Sequential(DebateSettings):
             reason = table.agreed(round, same_answer)
             if reason is not None:
                 return table.transcript(reason)
+            if round in self.gate_after and (yield table.gate(round)) == "keep":
+                return table.transcript("gate")
         return table.transcript("max_rounds")

@@ -2,7 +2,14 @@
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    field_validator,
+    model_validator,
+)
 
 from debate_protocol.contract import Contract, get_contract
 from debate_protocol.personas import DEFAULT_PERSONAS, Persona
@@ -62,7 +69,43 @@ class SpeakingSettings(BaseModel):
         return () if stop is None or self.think == "drop" else (stop,)
 
 
-class DebateSettings(SpeakingSettings):
+class GatedSettings(SpeakingSettings):
+    """Adds the rounds after which a form yields a gate, as in `gate_after: [0]`."""
+
+    max_rounds: int = Field(default=1, ge=1)
+    gate_after: tuple[NonNegativeInt, ...] = ()
+
+    @model_validator(mode="after")
+    def _gates_are_reached(self) -> Self:
+        for round in self.gate_after:
+            if round >= self.max_rounds:
+                raise ValueError(
+                    f"gate_after: found {round}, but rounds count from 0 and there are "
+                    f"{self.max_rounds}; expected 0 to {self.max_rounds - 1}"
+                )
+        return self
+
+
+class FreeTextSettings(GatedSettings):
+    """Settings of forms that read free text: their prompts leave no room for sections.
+
+    All replies to a prompt are samples of the same thing, so there are no personas.
+    """
+
+    contract: str = "boxed"
+    personas: Literal["none"] = "none"
+
+    @field_validator("contract")
+    @classmethod
+    def _contract_is_free_text(cls, name: str) -> str:
+        if get_contract(name).kind == "xml":
+            raise ValueError(
+                f"found {name!r}, but this form reads free text; expected boxed or answer_line"
+            )
+        return name
+
+
+class DebateSettings(GatedSettings):
     """What parallel and sequential debates share.
 
     Attributes:
@@ -72,6 +115,7 @@ class DebateSettings(SpeakingSettings):
             afresh each turn.
         on_failure: After a turn without a readable solution, end the debate or go on.
         stop_when_agreed: End after a round in which all answers are the same.
+        gate_after: The rounds, from 0, after which a gate asks whether the debate goes on.
     """
 
     num_agents: int = 5

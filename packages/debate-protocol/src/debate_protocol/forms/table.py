@@ -11,6 +11,7 @@ from debate_protocol.prompts.view import SeenTurn, View, clipped
 from debate_protocol.tags import neutralised
 from debate_protocol.types import (
     Ask,
+    Gate,
     Message,
     Protocol,
     Question,
@@ -108,6 +109,10 @@ class Table:
             turns=tuple(self.turns.values()),
             meta={"seed": self.seed, "ended": ended},
         )
+
+    def gate(self, round: int) -> Gate:
+        """Return the gate after a round."""
+        return Gate(self.transcript("gate"), f"round_{round}")
 
     def _continued(self, key: TurnKey, dialogue: Dialogue) -> Ask:
         others = neighbours(self.rules.topology, key.agent, self.rules.num_agents)
