@@ -47,7 +47,9 @@ class Reply:
 
     `token_ids` are the sampled ids, end or stop tokens included; they and not `text` are the
     training truth. `logps[k]` is the natural log-probability of `token_ids[k]` under the
-    distribution really sampled from, that is after the temperature.
+    distribution really sampled from, that is after the temperature. `weight_version` is that of
+    the last token. A reply whose weights changed on the way says so in `version_spans`: (version,
+    start, end) over `token_ids`, in order and without gaps; empty means one version for all.
     """
 
     text: str
@@ -57,6 +59,7 @@ class Reply:
     logps: tuple[float, ...] = ()
     temperature: float = 1.0
     weight_version: int = 0
+    version_spans: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,29 @@
-"""The interface every engine keeps: token ids in, sampled ids and log-probabilities out."""
+"""The interface every engine keeps: token ids in, sampled ids and log-probabilities out.
+
+A batch engine answers a list of requests in one call. A streaming engine also takes requests one
+by one and hands each reply over when it is done, so that no debate waits for another.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from debate_protocol.types import Ask, Reply
+
+Capability = Literal[
+    "tokens", "logps", "seeds", "streams", "full_weights", "lora", "prefix_cache", "load_in_flight"
+]
+"""What an engine can do; training needs `tokens` and `logps`. Configs of engines say it, too, as
+far as it is known before they are opened with a model and its tokenizer.
+
+- `tokens`: takes prompt ids, and replies hold the sampled ids.
+- `logps`: replies hold log-probabilities after the temperature.
+- `seeds`: the same request has the same reply.
+- `streams`: the engine is a `StreamingEngine`.
+- `full_weights`, `lora`: `load` takes weights of that kind.
+- `prefix_cache`: prompts that begin alike are computed once; `load` drops what old weights made.
+- `load_in_flight`: `load` may be called while requests are open; replies mark what they mix.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +63,15 @@ class Weights:
 
 
 class Engine(Protocol):
-    """Samples replies. An engine that takes messages has `renderer` None."""
+    """Samples replies. An engine that takes messages has `renderer` None.
+
+    All methods are called from one thread.
+    """
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What this engine can do, as it was opened."""
+        ...
 
     @property
     def renderer(self) -> Any:
@@ -61,9 +88,73 @@ class Engine(Protocol):
         ...
 
     def load(self, weights: Weights) -> None:
-        """Serve these weights from now on; drops every cache made with the old ones."""
+        """Serve these weights from the next token on; drops every cache made with the old ones.
+
+        A load that fails leaves the old weights serving, or an engine that fails every request.
+        """
         ...
 
     def close(self) -> None:
         """Free what the engine holds."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request that has ended: its reply, or why there is none."""
+
+    ticket: int
+    outcome: Reply | Exception
+
+
+class StreamingEngine(Engine, Protocol):
+    """An engine that takes requests at any time and hands each reply over when it is done."""
+
+    def submit(self, request: Request) -> int:
+        """Take a request and return its ticket at once; no ticket is given twice.
+
+        A request that cannot be served ends with an exception in `collect`; only an engine that
+        can serve none raises here.
+        """
+        ...
+
+    def collect(self, timeout_s: float) -> list[Finished]:
+        """Return the requests that have ended since the last call, each once.
+
+        Waits until there is at least one, at most `timeout_s` seconds; returns at once when no
+        request is open. An engine that has died ends all open requests with exceptions.
+        """
+        ...
+
+    def cancel(self, ticket: int) -> None:
+        """Give a request up: `collect` never returns it. Tickets that have ended are ignored."""
+        ...
+
+
+def streaming(engine: Engine) -> StreamingEngine | None:
+    """Return the engine as one that streams, None if it does not."""
+    return cast(StreamingEngine, engine) if "streams" in engine.capabilities else None
+
+
+def generate_by_streaming(engine: StreamingEngine, requests: Sequence[Request]) -> list[Reply]:
+    """Answer a batch by `submit` and `collect`: `generate` of a streaming engine.
+
+    Raises:
+        Exception: The first that a request ended with; the others are cancelled then.
+    """
+    places: dict[int, int] = {}
+    replies: dict[int, Reply] = {}
+    try:
+        for place, request in enumerate(requests):
+            places[engine.submit(request)] = place
+        while places:
+            for done in engine.collect(60.0):
+                place = places.pop(done.ticket, -1)
+                if isinstance(done.outcome, Exception):
+                    raise done.outcome
+                if place >= 0:
+                    replies[place] = done.outcome
+    finally:
+        for ticket in places:
+            engine.cancel(ticket)
+    return [replies[place] for place in range(len(requests))]

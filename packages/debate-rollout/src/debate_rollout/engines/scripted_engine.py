@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from debate_protocol.types import Ask, Finish, Reply
-from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engine import Capability, Request, Sampling, Weights
 from debate_rollout.errors import EngineConfigError
 from debate_rollout.rendering import Renderer
 from debate_rollout.token_text import token_text
@@ -25,6 +25,14 @@ class ScriptedEngine(BaseModel):
     """A list is said in the order of the asks, again from the start at its end. A mapping is read
     by `agent/round`, then `agent/*`, `*/round` and `*`."""
     context_window: int | None = Field(None, ge=1)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the opened engine can do; without a tokenizer there are no `tokens`.
+
+        No `logps`: a script has no choice, so its log-probabilities are 0 and teach nothing.
+        """
+        return frozenset(("tokens", "seeds"))
 
     def open(
         self,
@@ -64,6 +72,8 @@ class ScriptedPlayer:
     ) -> None:
         self.renderer = None if tokenizer is None else Renderer(tokenizer, template_kwargs)
         self.context_window = config.context_window
+        without: set[Capability] = {"tokens"} if tokenizer is None else set()
+        self.capabilities = config.capabilities - without
         self._script = script
         self._version = 0
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from debate_rollout.engine import Capability
 from debate_rollout.errors import missing_extra
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ class TransformersEngine(BaseModel):
     """Most tokens of prompt and reply; None takes it from the model's configuration."""
     copy_model: bool = True
     """Serve a copy. False serves the opened model itself, which nobody else may then change."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the opened engine can do."""
+        return frozenset(("tokens", "logps", "seeds", "full_weights", "lora"))
 
     def open(
         self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}

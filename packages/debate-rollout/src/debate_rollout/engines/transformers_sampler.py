@@ -30,6 +30,7 @@ class TransformersSampler:
         template_kwargs: Mapping[str, Any],
     ) -> None:
         self.renderer = Renderer(tokenizer, template_kwargs)
+        self.capabilities = config.capabilities
         self._config = config
         self._tokenizer = tokenizer
         self._version = 0

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from debate_rollout.engine import Capability
 from debate_rollout.errors import missing_extra
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ class VllmEngine(BaseModel):
     enforce_eager: bool = False
     max_lora_rank: int | None = Field(None, ge=1)
     """Set to serve adapters; at least the rank of the adapter that is trained."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the opened engine can do."""
+        weights: Capability = "full_weights" if self.max_lora_rank is None else "lora"
+        return frozenset(("tokens", "logps", "seeds", "prefix_cache", weights))
 
     def open(
         self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}

@@ -40,6 +40,7 @@ class VllmSampler:
         template_kwargs: Mapping[str, Any],
     ) -> None:
         self.renderer = Renderer(tokenizer, template_kwargs)
+        self.capabilities = config.capabilities
         self._tokenizer = tokenizer
         self._version = 0
         self._adapter: LoRARequest | None = None
