@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from debate_protocol.forms.actor_critic import ActorCritic
 from debate_protocol.forms.direct import Direct
 from debate_protocol.forms.self_debate import SelfDebate
 from debate_protocol.forms.sequential import Sequential
@@ -11,10 +12,13 @@ from debate_protocol.forms.simultaneous import Simultaneous
 from debate_protocol.forms.turns import turn_seed
 from debate_protocol.visibility import neighbours, shown_turns
 
-DebateForm = Annotated[Simultaneous | Sequential | Direct | SelfDebate, Field(discriminator="type")]
+DebateForm = Annotated[
+    Simultaneous | Sequential | Direct | SelfDebate | ActorCritic, Field(discriminator="type")
+]
 """Any form; recipes choose by `type`."""
 
 __all__ = [
+    "ActorCritic",
     "DebateForm",
     "Direct",
     "SelfDebate",

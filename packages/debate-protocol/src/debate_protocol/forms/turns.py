@@ -19,7 +19,16 @@ NEWS: Mapping[StyleName, Callable[[View], str]] = {"full": full.news, "compact":
 
 def turn_seed(seed: int, agent: int, round: int) -> int:
     """Return the sampling seed of a turn, from 0 to 2**31 - 1, the same on every machine."""
-    digest = hashlib.blake2b(f"{seed}:{agent}:{round}".encode(), digest_size=4).digest()
+    return _hashed(f"{seed}:{agent}:{round}")
+
+
+def side_seed(seed: int, name: str) -> int:
+    """Return a seed for what is sampled beside a debate, such as a continuation, by its name."""
+    return _hashed(f"{seed}/{name}")
+
+
+def _hashed(text: str) -> int:
+    digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") & 0x7FFFFFFF
 
 

@@ -19,35 +19,37 @@ def question_text(view: View) -> str:
     if passage:
         parts.append(f"Passage:\n{view.inserted(str(passage))}")
     parts.append(f"Question:\n{view.inserted(question.text)}")
-    choices = _labelled(question.meta.get("choices"))
+    choices = labelled_choices(question)
     if choices:
-        listed = "\n".join(f"{label}. {view.inserted(choice)}" for label, choice in choices)
+        listed = "\n".join(view.inserted(f"{label}. {choice}") for label, choice in choices)
         parts.append(f"Choices:\n{listed}")
     return "\n\n".join(parts)
+
+
+def labelled_choices(question: Question) -> list[tuple[str, str]]:
+    """Return the choices with their labels, as they are; letters where they bring no labels."""
+    choices = question.meta.get("choices")
+    if isinstance(choices, Mapping):
+        return [(str(label), str(choice)) for label, choice in choices.items()]
+    if isinstance(choices, Sequence) and not isinstance(choices, str):
+        return [(_letter(i), str(choice)) for i, choice in enumerate(choices)]
+    return []
 
 
 def answer_form(question: Question, kind_of_contract: str) -> str:
     """Return the sentence that fixes how the final answer is written; empty for free text."""
     kind = question_kind(question)
+    labels = [label for label, _ in labelled_choices(question)]
     content = {
-        "choice": "the letter of your choice",
+        "choice": f"the {'letter' if ''.join(labels or 'A').isalpha() else 'label'} of your choice",
         "yes_no": "yes or no",
         "number": "the number",
-        "math": "the final answer",
     }.get(kind, "the final answer")
     if kind_of_contract == "answer_line":
         return f"End with a last line of the form `Answer: …` that holds only {content}."
     if kind_of_contract == "boxed" or kind != "text":
         return f"Put only {content} inside \\boxed{{…}} at the end."
     return ""
-
-
-def _labelled(choices: object) -> list[tuple[str, str]]:
-    if isinstance(choices, Mapping):
-        return [(str(label), str(choice)) for label, choice in choices.items()]
-    if isinstance(choices, Sequence) and not isinstance(choices, str):
-        return [(_letter(i), str(choice)) for i, choice in enumerate(choices)]
-    return []
 
 
 def _letter(index: int) -> str:

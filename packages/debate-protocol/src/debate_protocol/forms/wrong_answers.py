@@ -1,0 +1,72 @@
+"""The answer that a debate is guided to when it is guided away from the right one."""
+
+import random
+import re
+from collections.abc import Callable, Sequence
+
+from debate_protocol.prompts.questions import labelled_choices
+from debate_protocol.types import Question
+
+_OPPOSITE = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+_LETTER = re.compile(r"\W*[A-Za-z]\W*\Z")
+
+
+def wrong_answer(
+    question: Question,
+    own: Sequence[str],
+    same_answer: Callable[[str, str], bool],
+    chance: random.Random,
+) -> str | None:
+    """Return an answer that is not the question's.
+
+    The first of these that there is: another of the choices, drawn; the other of yes and no (or
+    true and false); the first wrong answer among `own`; a change of the right one. That is, of
+    the letter of a choice, A, or B for A; else the last digit one higher, 0 for 9; else, in
+    mathematics, the right answer `+ 1`.
+
+    Args:
+        question: With its answer; without one there is no wrong answer either.
+        own: Answers that the model gave itself.
+        same_answer: Decides whether an answer is right after all.
+        chance: Draws among choices.
+
+    Returns:
+        None when none of these is known to be wrong, as for free text.
+
+    Source: ACC-Debate (paper), Algorithm 1, `!y`, which it leaves open.
+    """
+    right = question.answer
+    if right is None:
+        return None
+    others = _other_choices(question, right, same_answer)
+    if others:
+        return chance.choice(others)
+    opposite = _OPPOSITE.get(right.strip().casefold())
+    if opposite is not None:
+        return opposite.capitalize() if right.strip()[0].isupper() else opposite
+    candidates = [*own, *_changed(question, right)]
+    return next((answer for answer in candidates if not same_answer(answer, right)), None)
+
+
+def _other_choices(
+    question: Question, right: str, same_answer: Callable[[str, str], bool]
+) -> list[str]:
+    labelled = labelled_choices(question)
+    wrong = [
+        label
+        for label, text in labelled
+        if not same_answer(label, right) and not same_answer(text, right)
+    ]
+    return wrong if len(wrong) < len(labelled) else []
+
+
+def _changed(question: Question, right: str) -> list[str]:
+    kind = question.meta.get("kind") or "math"
+    if kind == "choice" and _LETTER.match(right):
+        return ["B" if "A" in right.upper() else "A"]
+    digits = list(re.finditer("[0-9]", right))
+    if digits:
+        last = digits[-1]
+        higher = str((int(last.group()) + 1) % 10)
+        return [right[: last.start()] + higher + right[last.end() :]]
+    return [f"{right} + 1"] if kind == "math" and right.strip() else []
