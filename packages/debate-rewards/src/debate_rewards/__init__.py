@@ -7,19 +7,35 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from debate_rewards.answers import Verdict, answer_classes, check, check_many, same_answer
+    from debate_rewards.bradley_terry import BradleyTerry
     from debate_rewards.credits import Credit, Reward, Score
     from debate_rewards.decisions import majority, peer_vote
     from debate_rewards.intervals import bootstrap_interval
     from debate_rewards.metrics import debate_metrics, question_values
-    from debate_rewards.rewards import V2, Mixed, RewardConfig, Verifiable, WinMinusLoss, WinRate
+    from debate_rewards.mixed import Component, Mixed
+    from debate_rewards.overlong import Overlong
+    from debate_rewards.pairwise import WinMinusLoss, WinRate
+    from debate_rewards.persuasion import Persuasion
+    from debate_rewards.rewards import REWARDS, RewardConfig, get_reward
+    from debate_rewards.truth_judge import TruthJudge
+    from debate_rewards.v2 import V2
+    from debate_rewards.verifiable import Verifiable
 
 _HOMES = {
     "answers": ("Verdict", "answer_classes", "check", "check_many", "same_answer"),
+    "bradley_terry": ("BradleyTerry",),
     "credits": ("Credit", "Reward", "Score"),
     "decisions": ("majority", "peer_vote"),
     "intervals": ("bootstrap_interval",),
     "metrics": ("debate_metrics", "question_values"),
-    "rewards": ("V2", "Mixed", "RewardConfig", "Verifiable", "WinMinusLoss", "WinRate"),
+    "mixed": ("Component", "Mixed"),
+    "overlong": ("Overlong",),
+    "pairwise": ("WinMinusLoss", "WinRate"),
+    "persuasion": ("Persuasion",),
+    "rewards": ("REWARDS", "RewardConfig", "get_reward"),
+    "truth_judge": ("TruthJudge",),
+    "v2": ("V2",),
+    "verifiable": ("Verifiable",),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -32,11 +48,17 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
+    "BradleyTerry",
+    "Component",
     "Credit",
     "Mixed",
+    "Overlong",
+    "Persuasion",
+    "REWARDS",
     "Reward",
     "RewardConfig",
     "Score",
+    "TruthJudge",
     "V2",
     "Verdict",
     "Verifiable",
@@ -47,6 +69,7 @@ __all__ = [
     "check",
     "check_many",
     "debate_metrics",
+    "get_reward",
     "majority",
     "peer_vote",
     "question_values",

@@ -19,19 +19,9 @@ from debate_rewards.credits import Reward, Score
 from debate_rewards.final_answers import KINDS
 from debate_rewards.intervals import bootstrap_interval
 from debate_rewards.metrics import statistics
-from debate_rewards.mixed import Mixed, weighted_sum
-from debate_rewards.pairwise import WinMinusLoss, WinRate
-from debate_rewards.rewards import RewardConfig
-from debate_rewards.v2 import V2
-from debate_rewards.verifiable import Verifiable
+from debate_rewards.mixed import weighted_sum
+from debate_rewards.rewards import REWARDS, RewardConfig
 
-_REWARDS: dict[str, type[BaseModel]] = {
-    "win_rate": WinRate,
-    "win_minus_loss": WinMinusLoss,
-    "v2": V2,
-    "verifiable": Verifiable,
-    "mixed": Mixed,
-}
 _VERIFY_CHUNK = 256
 
 
@@ -75,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     score = commands.add_parser("score", help="one JSON line of credits per debate")
     score.add_argument("file", metavar="TRANSCRIPTS.jsonl")
-    score.add_argument("--reward", required=True, metavar="NAME", help=", ".join(_REWARDS))
+    score.add_argument("--reward", required=True, metavar="NAME", help=", ".join(REWARDS))
     score.add_argument(
         "--set",
         action="append",
@@ -151,8 +141,8 @@ def build_reward(name: str, settings: Sequence[str]) -> Reward:
     Raises:
         UsageError: Unknown name or field, or a value that does not fit.
     """
-    if name not in _REWARDS:
-        raise UsageError(f"--reward: found {name!r}, expected {_expected(name, _REWARDS)}")
+    if name not in REWARDS:
+        raise UsageError(f"--reward: found {name!r}, expected {_expected(name, REWARDS)}")
     fields: dict[str, Any] = {"type": name}
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -169,7 +159,7 @@ def build_reward(name: str, settings: Sequence[str]) -> Reward:
     try:
         return adapter.validate_python(fields)
     except ValidationError as error:
-        raise UsageError(_explain(error, _REWARDS[name])) from None
+        raise UsageError(_explain(error, REWARDS[name])) from None
 
 
 def score_line(transcript: Transcript, score: Score) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """What a reward hands to a trainer: numbers for turns, sections or lines, in named streams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from debate_protocol.types import Transcript
+
+FAILURE_VALUE = -1.0
+"""What a failed turn earns on all its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +53,12 @@ class Reward(Protocol):
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
         ...
+
+
+def mean_returns(credits: Iterable[Credit], num_agents: int) -> tuple[float | None, ...]:
+    """Return the mean value of each agent's credits for whole turns; None without any."""
+    earned: list[list[float]] = [[] for _ in range(num_agents)]
+    for credit in credits:
+        if credit.value is not None and credit.span is None:
+            earned[credit.agent].append(credit.value)
+    return tuple(sum(values) / len(values) if values else None for values in earned)

@@ -1,20 +1,18 @@
-"""Values of single verdicts: agreement with the other judges of the same pair of turns."""
+"""Values of single verdicts: agreement with other judges of the same pair, or with the truth."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from debate_protocol.types import TurnKey
 from debate_rewards.votes import Verdict, Vote, by_pair
 
-Consensus = Literal["leave_one_out", "inclusive", "peer_prediction"]
+Consensus = Literal["leave_one_out", "inclusive", "peer_prediction", "none"]
 
 
-def majority_verdict(votes: Sequence[Vote]) -> Verdict | None:
-    """Return the verdict with more strict votes, `=` when level, None without votes."""
-    if not votes:
-        return None
-    margin = sum((vote.verdict == ">") - (vote.verdict == "<") for vote in votes)
-    return ">" if margin > 0 else "<" if margin < 0 else "="
+def margin(votes: Sequence[Vote]) -> int:
+    """Return votes for the left turn of a pair minus votes for the right one."""
+    return sum((vote.verdict == ">") - (vote.verdict == "<") for vote in votes)
 
 
 def consensus_values(
@@ -28,16 +26,17 @@ def consensus_values(
     votes out of the consensus, without which a lone judge always agrees with itself.
     """
     pairs = by_pair(votes)
+    margins = {pair: margin(cast) for pair, cast in pairs.items()}
     values: list[float | None] = []
     for vote in votes:
-        electorate = pairs[vote.pair]
+        lead = margins[vote.pair]
         if consensus == "leave_one_out":
-            electorate = [other for other in electorate if other.judge.agent != vote.judge.agent]
-        agreed = majority_verdict(electorate)
-        if vote.verdict == "=" or agreed is None or agreed == "=":
+            agent = vote.judge.agent
+            lead -= margin([own for own in pairs[vote.pair] if own.judge.agent == agent])
+        if vote.verdict == "=" or lead == 0:
             values.append(None)
         else:
-            values.append(1.0 if vote.verdict == agreed else -1.0)
+            values.append(1.0 if (vote.verdict == ">") == (lead > 0) else -1.0)
     return values
 
 
@@ -60,12 +59,13 @@ def peer_prediction_values(
     pairs = by_pair(votes)
     values: list[float | None] = []
     for vote in votes:
-        others = [v for v in pairs[vote.pair] if v.judge.agent != vote.judge.agent]
+        agent = vote.judge.agent
+        others = [other.verdict for other in pairs[vote.pair] if other.judge.agent != agent]
         if not others or not total:
             values.append(None)
-            continue
-        same = sum(other.verdict == vote.verdict for other in others)
-        values.append(same / len(others) - elsewhere.get(vote.verdict, 0) / total)
+        else:
+            chance = elsewhere.get(vote.verdict, 0) / total
+            values.append(others.count(vote.verdict) / len(others) - chance)
     return values
 
 
@@ -85,3 +85,25 @@ def verdicts_elsewhere(
         total.update(given)
         own.setdefault(question, Counter()).update(given)
     return [total - own[question] for question in questions]
+
+
+def truth_values(votes: Sequence[Vote], right: Mapping[TurnKey, bool]) -> list[float | None]:
+    """Return +1 for a vote that names the right turn of a pair, -1 for the wrong one, 0 for `=`.
+
+    None where both turns are right or both are wrong: the truth does not say which is better.
+    `=` is worth the chance level of a guess and not None, or a judge who says it whenever in
+    doubt would raise the mean of what is left.
+
+    Args:
+        votes: Counted votes of one debate.
+        right: Whether the answer of each judged turn is right.
+    """
+    values: list[float | None] = []
+    for vote in votes:
+        if right[vote.left] == right[vote.right]:
+            values.append(None)
+        elif vote.verdict == "=":
+            values.append(0.0)
+        else:
+            values.append(1.0 if (vote.verdict == ">") == right[vote.left] else -1.0)
+    return values

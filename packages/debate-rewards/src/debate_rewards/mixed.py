@@ -2,18 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from debate_protocol.types import Transcript
 from debate_rewards.credits import Credit, Score
-from debate_rewards.pairwise import WinMinusLoss, WinRate
-from debate_rewards.v2 import V2
-from debate_rewards.verifiable import Verifiable
-
-SingleReward = Annotated[WinRate | WinMinusLoss | V2 | Verifiable, Field(discriminator="type")]
-"""A reward that can be a part of a mixed one."""
+from debate_rewards.single_rewards import SingleReward
 
 
 class Component(BaseModel):
@@ -40,6 +35,13 @@ class Mixed(BaseModel):
     type: Literal["mixed"] = "mixed"
     components: dict[str, Component] = Field(min_length=1)
     mix: Literal["advantages", "rewards"] = "advantages"
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        parts = [component.reward for component in self.components.values()]
+        named = [name for part in parts for name in getattr(part, "streams", ())]
+        return tuple(dict.fromkeys(named))
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""

@@ -32,6 +32,11 @@ class _Pairwise(BaseModel):
     ties: Ties = "half"
     duplicates: Duplicates = "one"
 
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("return",)
+
 
 class WinRate(_Pairwise):
     """The share of peer votes that an agent won, W/V in [0, 1], 0 without votes.

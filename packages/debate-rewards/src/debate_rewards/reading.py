@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from debate_protocol.contract import get_contract
 from debate_protocol.parsing import Parsed, parse_turn
+from debate_protocol.roles import gives_answers
+from debate_protocol.roles import gives_answers
 from debate_protocol.types import Transcript, Turn, TurnKey
 
 
@@ -12,20 +14,17 @@ from debate_protocol.types import Transcript, Turn, TurnKey
 class ReadTurn:
     """A turn with what was parsed from it; `failed` turns have no solution to judge."""
 
+    key: TurnKey
     turn: Turn
     parsed: Parsed
     failed: bool
-
-    @property
-    def key(self) -> TurnKey:
-        """The (agent, round) of this turn."""
-        return self.turn.key
 
 
 @dataclass(frozen=True, slots=True)
 class ReadDebate:
     """A transcript with its parsed turns in the order they were held.
 
+    `turns` are those that owe an answer: feedback of a critic is none of them.
     `compares` is False for contracts without a comparison section, where none is ever expected.
     """
 
@@ -45,9 +44,9 @@ class ReadDebate:
         """Return, for each other agent with a turn in `shown`, its latest turn there."""
         latest: dict[int, ReadTurn] = {}
         for other in self.shown_to(judge):
-            known = latest.get(other.turn.agent)
-            if known is None or known.turn.round < other.turn.round:
-                latest[other.turn.agent] = other
+            known = latest.get(other.key.agent)
+            if known is None or known.key.round < other.key.round:
+                latest[other.key.agent] = other
         return latest
 
     def expected_pairs(self, judge: ReadTurn) -> int:
@@ -57,7 +56,7 @@ class ReadDebate:
         """
         if judge.failed or not self.compares:
             return 0
-        others = len({other.turn.agent for other in self.shown_to(judge) if not other.failed})
+        others = len({other.key.agent for other in self.shown_to(judge) if not other.failed})
         return others * (others - 1) // 2
 
     @property
@@ -67,7 +66,7 @@ class ReadDebate:
 
 
 def read_debate(transcript: Transcript) -> ReadDebate:
-    """Parse every turn of a transcript.
+    """Parse every turn of a transcript that owes an answer.
 
     Raises:
         ValueError: The contract is unknown, an agent is out of range, or a turn is there twice.
@@ -75,13 +74,21 @@ def read_debate(transcript: Transcript) -> ReadDebate:
     turns: dict[TurnKey, ReadTurn] = {}
     num_agents = transcript.protocol.num_agents
     for turn in transcript.turns:
-        where = f"debate {transcript.id!r}, turn of agent {turn.agent} in round {turn.round}"
-        if not 0 <= turn.agent < num_agents:
-            raise ValueError(f"{where}: expected agents 0 to {num_agents - 1}")
-        if turn.key in turns:
-            raise ValueError(f"{where}: found twice, expected once")
+        key = turn.key
+        if not 0 <= key.agent < num_agents:
+            raise ValueError(f"{_where(transcript, key)}: expected agents 0 to {num_agents - 1}")
+        if key in turns:
+            raise ValueError(f"{_where(transcript, key)}: found twice, expected once")
+        if not gives_answers(transcript.protocol, key.agent):
+            continue
         parsed = parse_turn(transcript, turn)
-        failed = turn.failure is not None or parsed.answer is None
-        turns[turn.key] = ReadTurn(turn, parsed, failed)
+        # As in debate_protocol.parsing.turn_failed, without parsing twice.
+        due = gives_answers(transcript.protocol, key.agent)
+        nothing = parsed.answer is None if due else not turn.text.strip()
+        turns[key] = ReadTurn(key, turn, parsed, turn.failure is not None or nothing)
     contract = get_contract(transcript.protocol.contract)
     return ReadDebate(transcript, turns, "comparison" in contract.sections)
+
+
+def _where(transcript: Transcript, key: TurnKey) -> str:
+    return f"debate {transcript.id!r}, turn of agent {key.agent} in round {key.round}"

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 from debate_rewards.credits import Credit
@@ -37,7 +36,11 @@ def span_credits(
     placed = [(vote.span, value) for vote, value in lines]
     if judge_credit == "segment":
         placed = [*_part_values(turn, lines), *placed]
-    return [replace(whole, value=value, span=span, expected=False) for span, value in placed]
+    agent, round_, stream, centred = whole.agent, whole.round, whole.stream, whole.centred
+    return [
+        Credit(agent, round_, stream, value, span, expected=False, centred=centred)
+        for span, value in placed
+    ]
 
 
 def evaluation_parts(turn: ReadTurn) -> list[tuple[int, tuple[int, int]]]:

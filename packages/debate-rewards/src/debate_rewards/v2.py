@@ -2,38 +2,25 @@
 
 import hashlib
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from debate_protocol.types import Transcript, TurnKey
-from debate_rewards.credits import Credit, Score
+from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
+from debate_rewards.judge_stream import JUDGE, judge_credits
 from debate_rewards.judging import (
     Consensus,
     consensus_values,
     peer_prediction_values,
     verdicts_elsewhere,
 )
-from debate_rewards.reading import ReadDebate, ReadTurn, read_debate
-from debate_rewards.spans import JudgeCredit, span_credits
+from debate_rewards.reading import ReadDebate, read_debate
+from debate_rewards.spans import JudgeCredit
 from debate_rewards.v2_metrics import v2_metrics
-from debate_rewards.votes import (
-    Ballot,
-    Duplicates,
-    Share,
-    Ties,
-    Vote,
-    ballots,
-    missing_comparisons,
-    tally,
-)
-
-FAILURE_VALUE = -1.0
-"""What a failed turn earns on all its tokens."""
-
-Ballots = Mapping[TurnKey, Ballot]
+from debate_rewards.votes import Ballot, Duplicates, Share, Ties, Vote, all_votes, ballots, tally
 
 
 class V2(BaseModel):
@@ -47,7 +34,8 @@ class V2(BaseModel):
     `unvoted` says what a valid turn without votes gets: no signal, 0, or the literal formula's −1.
     `judge_credit` says where judge values go: one for the `block`, one per `line`, or per `segment`
     (lines, and each part of the evaluation about one agent). `consensus: peer_prediction` compares
-    across questions, so it needs batches with more than one.
+    across questions, so it needs batches with more than one; `none` leaves the judge stream to
+    another component of a mixed reward, such as `truth_judge`.
 
     `shuffle_votes` is a control for experiments, not a way to train: it permutes the generator
     values of each (question, round) among the agents that have one, uniformly, so that credit
@@ -69,19 +57,30 @@ class V2(BaseModel):
     format_penalty: float | None = Field(default=-0.5, le=0)
     shuffle_votes: bool = False
 
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator",) if self.consensus == "none" else ("generator", JUDGE)
+
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
-        debates = [read_debate(transcript) for transcript in transcripts]
+        return self.score_read([read_debate(transcript) for transcript in transcripts])
+
+    def score_read(self, debates: Sequence[ReadDebate]) -> list[Score]:
+        """Return one score a debate that has been read already, in order."""
         cast = [ballots(debate, self.duplicates) for debate in debates]
-        values = self._vote_values(debates, cast)
+        votes = [all_votes(its_ballots) for its_ballots in cast]
+        values = self._vote_values([d.transcript.question.id for d in debates], votes)
         return [
-            self._score(debate, its_ballots, its_values)
-            for debate, its_ballots, its_values in zip(debates, cast, values, strict=True)
+            self._score(debate, its_ballots, its_votes, its_values)
+            for debate, its_ballots, its_votes, its_values in zip(
+                debates, cast, votes, values, strict=True
+            )
         ]
 
     def warning(self, num_agents: int, judge_weight: float) -> str | None:
         """Return why a judge stream of this weight teaches little with so few agents, or None."""
-        if judge_weight <= 0 or num_agents >= 5:
+        if judge_weight <= 0 or num_agents >= 5 or self.consensus == "none":
             return None
         if self.consensus == "inclusive":
             found = (
@@ -102,40 +101,42 @@ class V2(BaseModel):
         )
 
     def _vote_values(
-        self, debates: Sequence[ReadDebate], cast: Sequence[Ballots]
-    ) -> list[dict[Vote, float | None]]:
+        self, questions: Sequence[str], votes: Sequence[Sequence[Vote]]
+    ) -> list[list[float | None]]:
         """Return the judge value of each vote, per debate."""
-        votes = [_all_votes(its_ballots.values()) for its_ballots in cast]
+        if self.consensus == "none":
+            return [[None] * len(its_votes) for its_votes in votes]
         if self.consensus == "peer_prediction":
-            questions = [debate.transcript.question.id for debate in debates]
             elsewhere = verdicts_elsewhere(questions, votes)
-            values = [peer_prediction_values(v, e) for v, e in zip(votes, elsewhere, strict=True)]
-        else:
-            values = [consensus_values(v, self.consensus) for v in votes]
-        return [dict(zip(v, x, strict=True)) for v, x in zip(votes, values, strict=True)]
+            return [peer_prediction_values(v, e) for v, e in zip(votes, elsewhere, strict=True)]
+        return [consensus_values(its_votes, self.consensus) for its_votes in votes]
 
     def _score(
-        self, debate: ReadDebate, cast: Ballots, vote_values: Mapping[Vote, float | None]
+        self,
+        debate: ReadDebate,
+        cast: Mapping[TurnKey, Ballot],
+        votes: Sequence[Vote],
+        values: Sequence[float | None],
     ) -> Score:
-        generator = self._generator_credits(debate, cast)
-        judge = [
-            credit
-            for key, turn in debate.turns.items()
-            if not turn.failed
-            for credit in self._judge_credits(debate, turn, cast[key], vote_values)
-        ]
-        earned: list[list[float]] = [[] for _ in range(debate.transcript.protocol.num_agents)]
-        for credit in generator:
-            if credit.value is not None:
-                earned[credit.agent].append(credit.value)
+        generator = self._generator_credits(debate, votes)
+        judge: list[Credit] = []
+        if self.consensus != "none":
+            judge = judge_credits(
+                debate,
+                cast,
+                values,
+                judge_credit=self.judge_credit,
+                format_penalty=self.format_penalty,
+                centred=self.consensus == "peer_prediction",
+            )
         return Score(
             credits=(*generator, *judge),
-            agents=tuple(sum(values) / len(values) if values else None for values in earned),
+            agents=mean_returns(generator, debate.transcript.protocol.num_agents),
             metrics=v2_metrics(debate, cast, generator, judge),
         )
 
-    def _generator_credits(self, debate: ReadDebate, cast: Ballots) -> list[Credit]:
-        shares = tally(_all_votes(cast.values()), self.ties)
+    def _generator_credits(self, debate: ReadDebate, votes: Sequence[Vote]) -> list[Credit]:
+        shares = tally(votes, self.ties)
         credits = []
         for key, turn in debate.turns.items():
             if turn.failed:
@@ -147,35 +148,7 @@ class V2(BaseModel):
     def _generator_value(self, share: Share | None) -> float | None:
         if share is None:
             return {"mask": None, "zero": 0.0, "literal": -1.0}[self.unvoted]
-        return 2 * share.up / (share.up + share.down) - 1
-
-    def _judge_credits(
-        self,
-        debate: ReadDebate,
-        turn: ReadTurn,
-        cast: Ballot,
-        vote_values: Mapping[Vote, float | None],
-    ) -> list[Credit]:
-        """Return a valid turn's judge value, then those of its lines and parts."""
-        expected = debate.expected_pairs(turn) > 0
-        whole = Credit(
-            *turn.key,
-            "judge",
-            None,
-            expected=expected,
-            centred=self.consensus == "peer_prediction",
-        )
-        if missing_comparisons(debate, turn, cast) and self.format_penalty is not None:
-            return [replace(whole, value=self.format_penalty, penalty=True)]
-        lines = [(vote, vote_values[vote]) for vote in cast.votes]
-        valued = [value for _, value in lines if value is not None]
-        if valued:
-            whole = replace(whole, value=sum(valued) / len(valued))
-        return [whole, *span_credits(turn, whole, lines, self.judge_credit)]
-
-
-def _all_votes(cast: Iterable[Ballot]) -> list[Vote]:
-    return [vote for ballot in cast for vote in ballot.votes]
+        return share.balance
 
 
 def _shuffled(credits: Sequence[Credit], transcript_id: str) -> list[Credit]:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from debate_protocol.types import TurnKey
 from debate_rewards.credits import Credit
-from debate_rewards.judging import majority_verdict
+from debate_rewards.judging import margin
 from debate_rewards.reading import ReadDebate, ReadTurn
-from debate_rewards.votes import Ballot, by_pair, missing_comparisons
+from debate_rewards.votes import Ballot, all_votes, by_pair
 
 
 def comparison_lines(turn: ReadTurn) -> int:
@@ -30,21 +30,15 @@ def v2_metrics(
         judge: Its judge credits, those of lines included.
     """
     turns = debate.turns.values()
-    votes = [vote for ballot in cast.values() for vote in ballot.votes]
+    votes = all_votes(cast)
     pairs = by_pair(votes)
+    judges = [len({vote.judge.agent for vote in its_votes}) for its_votes in pairs.values()]
     wholes = [credit for credit in judge if credit.span is None]
-    expected = sum(debate.expected_pairs(turn) for turn in turns)
-    made = sum(
-        len({vote.pair for vote in cast[turn.key].votes})
-        for turn in turns
-        if debate.expected_pairs(turn)
-    )
-    alone = sum(len({vote.judge.agent for vote in its_votes}) == 1 for its_votes in pairs.values())
+    expected = sum(ballot.owed for ballot in cast.values())
+    made = sum(len({vote.pair for vote in b.votes}) for b in cast.values() if b.owed)
     sums = {
         "v2/total_votes": len(votes),
-        "v2/missing_comparisons": sum(
-            missing_comparisons(debate, turn, cast[turn.key]) for turn in turns
-        ),
+        "v2/missing_comparisons": sum(ballot.missing for ballot in cast.values()),
         "v2/comparison_lines_total": sum(comparison_lines(turn) for turn in turns),
         "v2/comparison_lines_invalid": sum(turn.parsed.invalid_lines for turn in turns),
         "v2/comparison_lines_malformed": sum(turn.parsed.malformed for turn in turns),
@@ -52,19 +46,14 @@ def v2_metrics(
         "v2/unseen_dropped": sum(ballot.unseen for ballot in cast.values()),
         "v2/failed_dropped": sum(ballot.failed for ballot in cast.values()),
         "v2/contradictory_dropped": sum(ballot.contradictory for ballot in cast.values()),
-        "v2/comparison_pairs_tie": sum(
-            majority_verdict(its_votes) == "=" for its_votes in pairs.values()
-        ),
+        "v2/comparison_pairs_tie": sum(margin(its_votes) == 0 for its_votes in pairs.values()),
         "v2/failed_turns": sum(turn.failed for turn in turns),
     }
     shares = {
         "v2/votes_per_step": _share(len(votes), len(debate.turns)),
         "v2/comparisons_made": _share(made, expected),
-        "v2/judges_per_pair": _share(
-            sum(len({vote.judge.agent for vote in its_votes}) for its_votes in pairs.values()),
-            len(pairs),
-        ),
-        "v2/self_consensus_fraction": _share(alone, len(pairs)),
+        "v2/judges_per_pair": _share(sum(judges), len(pairs)),
+        "v2/self_consensus_fraction": _share(judges.count(1), len(pairs)),
         "reward/gen/mean": _mean(generator),
         "reward/judge/mean": _mean(wholes),
     }

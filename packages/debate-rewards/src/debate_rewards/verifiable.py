@@ -28,6 +28,11 @@ class Verifiable(BaseModel):
     type: Literal["verifiable"] = "verifiable"
     values: Literal["plus_minus", "zero_one"] = "plus_minus"
 
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator",)
+
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]

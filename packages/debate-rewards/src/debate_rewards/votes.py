@@ -11,6 +11,8 @@ from debate_rewards.reading import ReadDebate, ReadTurn
 Ties = Literal["half", "ignore"]
 Duplicates = Literal["one", "count"]
 Verdict = Literal[">", "=", "<"]
+Pair = tuple[TurnKey, TurnKey]
+"""Two judged turns; that of the agent with the lower id stands left."""
 
 
 class Line(NamedTuple):
@@ -22,20 +24,23 @@ class Line(NamedTuple):
     span: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """One judge's verdict on a pair of turns; `left` belongs to the agent with the lower id."""
+class Vote(NamedTuple):
+    """One judge's verdict on a pair of turns, and its line in the judge's text."""
 
     judge: TurnKey
-    left: TurnKey
-    right: TurnKey
+    pair: Pair
     verdict: Verdict
     span: tuple[int, int]
 
     @property
-    def pair(self) -> tuple[TurnKey, TurnKey]:
-        """The two judged turns."""
-        return self.left, self.right
+    def left(self) -> TurnKey:
+        """The judged turn of the agent with the lower id."""
+        return self.pair[0]
+
+    @property
+    def right(self) -> TurnKey:
+        """The judged turn of the agent with the higher id."""
+        return self.pair[1]
 
 
 class Share(NamedTuple):
@@ -44,18 +49,32 @@ class Share(NamedTuple):
     up: float
     down: float
 
+    @property
+    def balance(self) -> float:
+        """2·up/(up + down) − 1, from −1 (all against) to 1 (all for)."""
+        return 2 * self.up / (self.up + self.down) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """What one judge turn voted, and what of it was dropped and why.
+    """What one judge turn voted, what of it was dropped and why, and what was owed.
 
-    `unseen` and `failed` count lines; `contradictory` counts pairs.
+    `unseen` and `failed` count lines; `contradictory` and `owed` count pairs.
     """
 
     votes: tuple[Vote, ...] = ()
     unseen: int = 0
     failed: int = 0
     contradictory: int = 0
+    owed: int = 0
+
+    @property
+    def missing(self) -> bool:
+        """Whether comparisons were owed and none counted.
+
+        Lines dropped because the turn they judged had failed are no fault of their author.
+        """
+        return self.owed > 0 and not self.votes and not self.failed
 
 
 def orient(comparison: Comparison) -> Line:
@@ -101,10 +120,10 @@ def ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates = "one") 
             lines.append(line)
     kept, contradictory = settle(lines, duplicates)
     votes = tuple(
-        Vote(judge.key, judged[line.low].key, judged[line.high].key, line.verdict, line.span)
+        Vote(judge.key, (judged[line.low].key, judged[line.high].key), line.verdict, line.span)
         for line in kept
     )
-    return Ballot(votes, unseen, failed, contradictory)
+    return Ballot(votes, unseen, failed, contradictory, debate.expected_pairs(judge))
 
 
 def ballots(debate: ReadDebate, duplicates: Duplicates = "one") -> dict[TurnKey, Ballot]:
@@ -112,12 +131,9 @@ def ballots(debate: ReadDebate, duplicates: Duplicates = "one") -> dict[TurnKey,
     return {key: ballot(debate, judge, duplicates) for key, judge in debate.turns.items()}
 
 
-def missing_comparisons(debate: ReadDebate, turn: ReadTurn, cast: Ballot) -> bool:
-    """Return whether a turn owed comparisons and none counted.
-
-    Lines dropped because the turn they judged had failed are no fault of their author.
-    """
-    return debate.expected_pairs(turn) > 0 and not cast.votes and not cast.failed
+def all_votes(cast: Mapping[TurnKey, Ballot]) -> list[Vote]:
+    """Return the votes of all ballots, in order."""
+    return [vote for its_ballot in cast.values() for vote in its_ballot.votes]
 
 
 def points(verdict: Verdict, ties: Ties) -> Share | None:
@@ -132,21 +148,22 @@ def points(verdict: Verdict, ties: Ties) -> Share | None:
 
 def tally(votes: Iterable[Vote], ties: Ties = "half") -> dict[TurnKey, Share]:
     """Return votes for and against each turn that got any."""
-    shares: dict[TurnKey, Share] = {}
-    for vote in votes:
-        given = points(vote.verdict, ties)
+    up: dict[TurnKey, float] = {}
+    total: dict[TurnKey, int] = {}
+    for _, (left, right), verdict, _ in votes:
+        given = points(verdict, ties)
         if given is None:
             continue
-        left = shares.get(vote.left, Share(0.0, 0.0))
-        right = shares.get(vote.right, Share(0.0, 0.0))
-        shares[vote.left] = Share(left.up + given.up, left.down + given.down)
-        shares[vote.right] = Share(right.up + given.down, right.down + given.up)
-    return shares
+        up[left] = up.get(left, 0.0) + given.up
+        up[right] = up.get(right, 0.0) + given.down
+        total[left] = total.get(left, 0) + 1
+        total[right] = total.get(right, 0) + 1
+    return {key: Share(won, total[key] - won) for key, won in up.items()}
 
 
-def by_pair(votes: Iterable[Vote]) -> Mapping[tuple[TurnKey, TurnKey], list[Vote]]:
+def by_pair(votes: Iterable[Vote]) -> dict[Pair, list[Vote]]:
     """Return the votes on each pair of turns."""
-    pairs: dict[tuple[TurnKey, TurnKey], list[Vote]] = {}
+    pairs: dict[Pair, list[Vote]] = {}
     for vote in votes:
         pairs.setdefault(vote.pair, []).append(vote)
     return pairs

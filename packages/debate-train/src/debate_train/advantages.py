@@ -18,6 +18,7 @@ STD_EPSILON = 1e-6
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "generator": ("solution", "evaluation"),
     "judge": ("comparison", "consensus", "consensus_reason"),
+    "critic": ("evaluation",),
     "return": ("solution", "evaluation", "comparison", "consensus", "consensus_reason"),
 }
 """Sections that a stream's values go to unless the recipe says otherwise."""
@@ -76,7 +77,9 @@ class Advantages(BaseModel):
     scale: Scale = "none"
     """`std` divides by the group's standard deviation (n-1) + 1e-6; a group without spread is 0."""
     streams: dict[str, Stream] = Field(
-        default_factory=lambda: {"generator": Stream(), "judge": Stream(), "return": Stream()}
+        default_factory=lambda: {
+            name: Stream() for name in ("generator", "judge", "return", "critic")
+        }
     )
 
     def __call__(

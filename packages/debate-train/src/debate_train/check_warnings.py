@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from debate_protocol.forms import Direct
-from debate_rewards.rewards import V2, Mixed, RewardConfig, Verifiable
+from debate_rewards.rewards import V2, Mixed, RewardConfig
 from debate_train.recipe import Recipe
 
 
@@ -16,7 +16,7 @@ def warnings_of(phase: Recipe) -> Iterator[str]:
     for reward in _parts(phase.reward):
         if isinstance(reward, V2):
             yield from _v2_warnings(phase, reward)
-        for name in _streams(reward):
+        for name in getattr(reward, "streams", ()):
             if name not in streams:
                 yield (
                     f"advantage.streams: the reward gives {name} values, but no stream {name} is "
@@ -44,12 +44,6 @@ def _parts(reward: RewardConfig) -> list[RewardConfig]:
     if isinstance(reward, Mixed):
         return [component.reward for component in reward.components.values()]
     return [reward]
-
-
-def _streams(reward: RewardConfig) -> tuple[str, ...]:
-    if isinstance(reward, V2):
-        return ("generator", "judge")
-    return ("generator",) if isinstance(reward, Verifiable) else ("return",)
 
 
 def _v2_warnings(phase: Recipe, reward: V2) -> Iterator[str]:

@@ -5,7 +5,6 @@ from statistics import fmean
 
 import torch
 
-from debate_protocol.forms import Direct
 from debate_rewards.metrics import debate_metrics
 from debate_train.loop import Step
 from debate_train.recipe import Demonstrations, Recipe
@@ -44,8 +43,6 @@ def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]
     }
     if returns:
         metrics["reward/total"] = fmean(returns)
-    if not isinstance(recipe.debate, Direct):
-        metrics["v2/votes_per_step"] = metrics.get("v2/total_votes", 0.0) * debates
     return metrics | step.metrics
 
 

@@ -1,0 +1,92 @@
+"""The soft punishment of long replies."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from debate_protocol.types import Transcript, Turn
+from debate_rewards.credits import Credit, Score, mean_returns
+from debate_rewards.reading import ReadDebate, read_debate
+
+
+class Overlong(BaseModel):
+    """Minus what a turn's length l earns, stream `generator`.
+
+    With L = `max_tokens` and B = `buffer`: 0 up to L − B tokens, then −factor · (l − (L − B)) / B,
+    and −factor from L on. Length is all that counts, for failed turns too: what a failure costs is
+    left to the reward this one is mixed with. A turn whose prompt filled the context has no
+    signal.
+
+    The length is the number of sampled tokens, the end token or stop string included. A transcript
+    from a file has no tokens: there l is estimated as characters / `chars_per_token`, rounded up;
+    with null such turns have no signal.
+
+    Source: DAPO (Yu et al. 2025), soft overlong punishment, eq. 13, where factor is 1.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["overlong"] = "overlong"
+    max_tokens: int = Field(ge=1)
+    buffer: int = Field(ge=1)
+    factor: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    chars_per_token: float | None = Field(default=4.0, gt=0, allow_inf_nan=False)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator",)
+
+    @model_validator(mode="after")
+    def _buffer_fits(self) -> "Overlong":
+        if self.buffer > self.max_tokens:
+            raise ValueError(
+                f"buffer: found {self.buffer}, expected at most max_tokens ({self.max_tokens})"
+            )
+        return self
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        return [self._score(read_debate(transcript)) for transcript in transcripts]
+
+    def value(self, length: int) -> float:
+        """Return what a turn of this many tokens earns."""
+        over = length - (self.max_tokens - self.buffer)
+        return -self.factor * min(over / self.buffer, 1.0) if over > 0 else 0.0
+
+    def _score(self, debate: ReadDebate) -> Score:
+        lengths = {key: self._length(read.turn) for key, read in debate.turns.items()}
+        credits = tuple(
+            Credit(
+                *key,
+                "generator",
+                None if length is None else self.value(length),
+                expected=length is not None,
+            )
+            for key, length in lengths.items()
+        )
+        known = [length for length in lengths.values() if length is not None]
+        metrics = {}
+        if known:
+            allowed = self.max_tokens - self.buffer
+            estimated = [
+                key
+                for key, length in lengths.items()
+                if length is not None and debate.turns[key].turn.reply is None
+            ]
+            metrics = {
+                "overlong/tokens": sum(known) / len(known),
+                "overlong/penalised": sum(length > allowed for length in known) / len(known),
+                "overlong/estimated": len(estimated) / len(known),
+            }
+        num_agents = debate.transcript.protocol.num_agents
+        return Score(credits, mean_returns(credits, num_agents), metrics)
+
+    def _length(self, turn: Turn) -> int | None:
+        if turn.reply is not None:
+            return len(turn.reply.token_ids) or None
+        if turn.failure == "context_overflow" or self.chars_per_token is None:
+            return None
+        return math.ceil(len(turn.text) / self.chars_per_token)
