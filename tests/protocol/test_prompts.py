@@ -63,12 +63,12 @@ def test_full_prompt_puts_question_before_persona_and_shares_its_head_when_agent
     [
         (
             0,
-            ["No response of another agent", "Write N/A in evaluation and comparison."],
+            ["There is no response of another agent", "Write N/A in evaluation and comparison."],
             ["Compare"],
         ),
         (1, ["Evaluate the latest response of Agent 0.", "Write N/A in comparison."], ["Compare"]),
-        (2, ["of Agents 0 and 1.", "Compare pairs of Agents 0 and 1"], ["N/A in"]),
-        (3, ["Compare pairs of Agents 0, 1 and 2"], ["N/A in"]),
+        (2, ["of Agents 0 and 1.", "Compare Agents 0 and 1 pair by pair"], ["N/A in"]),
+        (3, ["Compare Agents 0, 1 and 2 pair by pair"], ["N/A in"]),
     ],
 )
 def test_task_follows_the_number_of_others_when_the_first_round_is_sequential(

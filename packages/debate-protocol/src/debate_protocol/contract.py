@@ -3,9 +3,9 @@
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 ContractKind = Literal["xml", "boxed", "answer_line"]
 _SECTION_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -24,17 +24,25 @@ class Contract:
         sections: Tag names in order; empty unless `kind` is `xml`.
         stop: Stop string that ends a response, or None.
         kind: Where the answer is read from.
+        instructions: What prompts say of a section instead of the usual; any of the sections.
 
     Raises:
-        ValueError: The sections do not fit the kind, repeat, or are not lower-case names.
+        ValueError: The sections do not fit the kind, repeat, or are not lower-case names; the
+            stop string is empty; an instruction is about no section.
     """
 
     name: str
     sections: tuple[str, ...]
     stop: str | None
     kind: ContractKind = "xml"
+    instructions: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        if self.kind not in get_args(ContractKind):
+            raise ValueError(
+                f"contract {self.name!r}: kind {self.kind!r}; "
+                f"expected one of {', '.join(get_args(ContractKind))}"
+            )
         if (self.kind == "xml") != bool(self.sections):
             raise ValueError(
                 f"contract {self.name!r}: kind {self.kind!r} with sections {self.sections!r}; "
@@ -48,6 +56,19 @@ class Contract:
                 )
         if len(set(self.sections)) != len(self.sections):
             raise ValueError(f"contract {self.name!r}: a section is named twice: {self.sections!r}")
+        if self.stop == "":
+            raise ValueError(f"contract {self.name!r}: stop is empty; write null for none")
+        for section in self.instructions:
+            if section not in self.sections:
+                near = difflib.get_close_matches(section, self.sections, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(
+                    f"contract {self.name!r}: instructions for {section!r}, expected one of its "
+                    f"sections ({', '.join(self.sections) or 'it has none'}){hint}"
+                )
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def answer_section(self) -> str | None:
@@ -71,15 +92,20 @@ CONTRACTS: Mapping[str, Contract] = MappingProxyType({c.name: c for c in _BUILT_
 """The built-in contracts by name."""
 
 
-def get_contract(name: str) -> Contract:
-    """Return a built-in contract.
+def find_contract(contract: str | Contract) -> Contract | None:
+    """Return a contract itself or the built-in one of this name, None when there is none."""
+    return CONTRACTS.get(contract) if isinstance(contract, str) else contract
+
+
+def get_contract(contract: str | Contract) -> Contract:
+    """Return a contract itself or the built-in one of this name.
 
     Raises:
         ValueError: No contract has this name; the message names the nearest one.
     """
-    found = CONTRACTS.get(name)
+    found = find_contract(contract)
     if found is not None:
         return found
-    near = difflib.get_close_matches(name, CONTRACTS, n=1)
+    near = difflib.get_close_matches(str(contract), CONTRACTS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"contract: found {name!r}, expected one of {', '.join(CONTRACTS)}{hint}")
+    raise ValueError(f"contract: found {contract!r}, expected one of {', '.join(CONTRACTS)}{hint}")

@@ -2,7 +2,7 @@
 
 from debate_protocol.contract import get_contract
 from debate_protocol.types import Protocol, Transcript, Turn, TurnKey
-from debate_protocol.visibility import neighbours
+from debate_protocol.visibility import check_topology
 
 
 def transcript_problems(transcript: Transcript) -> list[str]:
@@ -34,7 +34,7 @@ def _rule_problems(rules: Protocol) -> list[str]:
     except ValueError as problem:
         problems.append(f"protocol.{problem}")
     try:
-        neighbours(rules.topology, 0, max(rules.num_agents, 1))
+        check_topology(rules)
     except ValueError as problem:
         problems.append(f"protocol.{problem}")
     return problems

@@ -9,8 +9,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast, get_args
+from typing import Any, cast, get_args
 
+from debate_protocol.contract_records import contract_to_json, read_contract
 from debate_protocol.fields import TranscriptError, optional, required, unknown_keys
 from debate_protocol.turn_records import read_turn, turn_to_json
 from debate_protocol.types import Protocol, Question, Schedule, Transcript, Turn
@@ -26,6 +27,8 @@ _PROTOCOL_KEYS = (
     "contract",
     "topology",
     "history_rounds",
+    "degree",
+    "center",
 )
 
 
@@ -45,7 +48,7 @@ def to_json(transcript: Transcript) -> dict[str, Any]:
         "schema": SCHEMA,
         "id": transcript.id,
         "question": told | dict(extra.pop("question", {})),
-        "protocol": {key: getattr(rules, key) for key in _PROTOCOL_KEYS} | dict(rules.extra),
+        "protocol": _protocol_to_json(rules),
         "turns": [turn_to_json(turn) for turn in transcript.turns],
         "meta": dict(transcript.meta),
         **extra,
@@ -56,7 +59,7 @@ def from_json(data: Mapping[str, Any], *, default_id: str = "") -> Transcript:
     """Read one transcript.
 
     Unknown keys go to `extra` of transcript, protocol and turn; those of the question go to
-    `transcript.extra["question"]`.
+    `transcript.extra["question"]`, those of a contract to `protocol.extra["contract"]`.
 
     Args:
         data: A parsed JSON object.
@@ -69,7 +72,8 @@ def from_json(data: Mapping[str, Any], *, default_id: str = "") -> Transcript:
         raise TranscriptError("transcript", data, "an object")
     schema = optional(data, "schema", str, "", SCHEMA)
     if schema != SCHEMA:
-        raise TranscriptError("schema", schema, f"{SCHEMA!r}")
+        hint = "; a newer debate-protocol reads it" if _is_newer(schema) else ""
+        raise TranscriptError("schema", schema, f"{SCHEMA!r}{hint}")
     name = optional(data, "id", (str, int), "", default_id)
     question, question_extra = _question(required(data, "question", dict, ""), str(name))
     turns_data = required(data, "turns", list, "")
@@ -81,6 +85,11 @@ def from_json(data: Mapping[str, Any], *, default_id: str = "") -> Transcript:
         extra["question"] = question_extra
     meta = optional(data, "meta", dict, "", {})
     return Transcript(str(name), question, rules, tuple(turns), meta, extra)
+
+
+def _is_newer(schema: str) -> bool:
+    name, _, version = schema.partition("/")
+    return name == SCHEMA.partition("/")[0] and version.isdecimal() and version != "1"
 
 
 def read_transcripts(path: str | os.PathLike[str]) -> list[Transcript]:
@@ -132,7 +141,7 @@ def json_line(value: object) -> bytes:
         return json.dumps(value, allow_nan=False).encode() + b"\n"
 
 
-def json_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, object, bool]]:
+def json_lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, object, bool]]:
     """Yield line number, value and whether it is a torn last line, for each line with content.
 
     The value of a line that is not JSON is a `TranscriptError` that names file and line.
@@ -143,7 +152,7 @@ def json_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, object, bool]
         following = next(lines, None)
         number, raw = current
         try:
-            yield number, json.loads(raw, parse_constant=_refuse_constant), False
+            yield number, json.loads(raw, parse_constant=refuse_constant), False
         except (ValueError, RecursionError) as problem:
             torn = following is None
             what = "the last line is cut off" if torn else "not JSON"
@@ -152,12 +161,13 @@ def json_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, object, bool]
         current = following
 
 
-def _refuse_constant(name: str) -> object:
+def refuse_constant(name: str) -> object:
+    """Refuse NaN and the infinities, which are no JSON; for `json.loads(parse_constant=…)`."""
     raise ValueError(f"{name} is no JSON value")
 
 
 def read_lines(
-    stream: BinaryIO, name: str
+    stream: Iterable[bytes], name: str
 ) -> Iterator[tuple[int, Transcript | TranscriptError, bool]]:
     """Yield line number, transcript or what is wrong, and whether it is a torn last line."""
     for number, value, torn in json_lines(stream, name):
@@ -181,20 +191,39 @@ def _question(data: dict[str, Any], transcript_id: str) -> tuple[Question, dict[
     return question, unknown_keys(data, _QUESTION_KEYS)
 
 
+def _protocol_to_json(rules: Protocol) -> dict[str, Any]:
+    told = {key: getattr(rules, key) for key in _PROTOCOL_KEYS}
+    told = {key: value for key, value in told.items() if value is not None}
+    extra = dict(rules.extra)
+    told["contract"] = contract_to_json(rules.contract)
+    if isinstance(told["contract"], dict):
+        told["contract"] |= extra.pop("contract", {})
+    return told | extra
+
+
 def _protocol(data: dict[str, Any], turns: list[Turn]) -> Protocol:
     where = "protocol."
     schedule = optional(data, "schedule", str, where, "parallel")
     if schedule not in get_args(Schedule):
         raise TranscriptError("protocol.schedule", schedule, " or ".join(get_args(Schedule)))
     last_round = max((turn.round for turn in turns), default=0)
+    extra = unknown_keys(data, _PROTOCOL_KEYS)
+    given = data.get("contract")
+    contract, contract_extra = read_contract(
+        "three_section" if given is None else given, "protocol.contract"
+    )
+    if contract_extra:
+        extra["contract"] = contract_extra
     return Protocol(
         num_agents=required(data, "num_agents", int, where),
         max_rounds=optional(data, "max_rounds", int, where, last_round + 1),
         schedule=cast(Schedule, schedule),
-        contract=optional(data, "contract", str, where, "three_section"),
+        contract=contract,
         topology=optional(data, "topology", str, where, "all"),
         history_rounds=optional(data, "history_rounds", int, where, -1),
-        extra=unknown_keys(data, _PROTOCOL_KEYS),
+        degree=optional(data, "degree", int, where, None),
+        center=optional(data, "center", int, where, None),
+        extra=extra,
     )
 
 

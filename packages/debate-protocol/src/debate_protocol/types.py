@@ -7,6 +7,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypedDict
 
+from debate_protocol.contract import Contract
+
 Role = Literal["system", "user", "assistant"]
 Schedule = Literal["parallel", "sequential"]
 Finish = Literal["end", "stop", "length", "context_overflow"]
@@ -69,7 +71,7 @@ class Ask:
     `messages` is the whole conversation so far. When `previous` is set, `messages` begins with
     the conversation that led to `previous`, then its text as an assistant message, then news: a
     renderer may extend `previous.prompt_ids + previous.token_ids` instead of rendering afresh.
-    `seed` makes the sampling of this turn repeatable.
+    `seed` makes the sampling of this turn repeatable. `contract` is what the reply is read by.
     """
 
     question: Question
@@ -82,6 +84,7 @@ class Ask:
     max_tokens: int | None = None
     seed: int = 0
     previous: Reply | None = None
+    contract: Contract | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +133,20 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """The rules a debate was held under."""
+    """The rules a debate was held under.
+
+    `contract` is a built-in contract's name or a contract itself. `degree` belongs to the
+    topology `sparse`, `center` to `central`.
+    """
 
     num_agents: int
     max_rounds: int = 1
     schedule: Schedule = "parallel"
-    contract: str = "three_section"
+    contract: str | Contract = "three_section"
     topology: str = "all"
     history_rounds: int = -1
+    degree: int | None = None
+    center: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

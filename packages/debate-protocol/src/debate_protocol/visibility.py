@@ -1,33 +1,80 @@
 """Who sees whose turns, from schedule, topology and history alone."""
 
+import difflib
 from collections.abc import Collection
-from typing import Literal
+from typing import Literal, get_args
 
 from debate_protocol.roles import ACTOR, CRITIC
 from debate_protocol.types import Protocol, TurnKey
 
-TopologyName = Literal["all", "ring"]
+TopologyName = Literal["all", "ring", "sparse", "central"]
+_KNOWN = (*get_args(TopologyName), "actor_critic", "pair")
 
 
-def neighbours(topology: str, agent: int, num_agents: int) -> tuple[int, ...]:
+def check_topology(rules: Protocol) -> None:
+    """Refuse a topology that is unknown or does not fit the number of agents.
+
+    Raises:
+        ValueError: It is unknown, or `degree` or `center` is missing, out of place or impossible.
+    """
+    name, count, degree, center = rules.topology, rules.num_agents, rules.degree, rules.center
+    if name not in _KNOWN:
+        near = difflib.get_close_matches(name, _KNOWN, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"topology: found {name!r}, expected one of {', '.join(_KNOWN)}{hint}")
+    if degree is not None and name != "sparse":
+        raise ValueError(f"degree: found {degree} with topology {name}; only sparse has a degree")
+    if center is not None and name != "central":
+        raise ValueError(f"center: found {center} with topology {name}; only central has a center")
+    if center is not None and not 0 <= center < count:
+        raise ValueError(f"center: found {center}, expected an agent, 0 to {count - 1}")
+    if name == "sparse" and (degree is None or not _is_degree(degree, count)):
+        which = "of 1 to" if count % 2 == 0 else "an even number up to"
+        raise ValueError(
+            f"degree: found {'none' if degree is None else degree}; topology sparse expects how "
+            f"many others each of {count} agents sees, {which} {count - 1}"
+        )
+
+
+def _is_degree(degree: int, count: int) -> bool:
+    # Agents on a ring can all have the same odd number of neighbours only with one opposite.
+    return 1 <= degree < count and (degree % 2 == 0 or count % 2 == 0)
+
+
+def sees(rules: Protocol, reader: int, other: int) -> bool:
+    """Tell whether the topology lets one agent see another's turns.
+
+    `ring` shows both neighbours; `sparse` the `degree` nearest on the ring, in pairs from both
+    sides and for an odd degree also the agent opposite (a circulant graph). Under `central`
+    agent `center`, 0 by default, sees all others and the others see only it.
+    """
+    if reader == other:
+        return False
+    if rules.topology == "central":
+        return (rules.center or 0) in (reader, other)
+    if rules.topology not in ("ring", "sparse"):
+        return True
+    degree = 2 if rules.topology == "ring" else rules.degree or 0
+    count = max(rules.num_agents, 1)
+    steps = min((reader - other) % count, (other - reader) % count)
+    return steps <= degree // 2 or (degree % 2 == 1 and 2 * steps == count)
+
+
+def neighbours(rules: Protocol, agent: int) -> tuple[int, ...]:
     """Return the other agents whose turns this agent sees, in order.
 
     Raises:
-        ValueError: The topology is unknown.
+        ValueError: As `check_topology`.
     """
-    if topology in ("all", "actor_critic", "pair"):
-        return tuple(other for other in range(num_agents) if other != agent)
-    if topology == "ring":
-        beside = {(agent - 1) % num_agents, (agent + 1) % num_agents} - {agent}
-        return tuple(sorted(beside))
-    raise ValueError(f"topology: found {topology!r}, expected one of all, ring")
+    check_topology(rules)
+    return tuple(other for other in range(rules.num_agents) if sees(rules, agent, other))
 
 
 def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> list[TurnKey]:
     """Return the other agents' turns that the author of `turn` is given, by round and agent.
 
     `history_rounds` counts earlier rounds; under the sequential schedule the turns of the same
-    round that came before are always given.
+    round that came before are always given. An appended conversation keeps all it was ever told.
 
     Args:
         rules: The debate's rules.
@@ -35,24 +82,23 @@ def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> 
         spoken: The turns spoken so far; others are not shown.
 
     Raises:
-        ValueError: The topology is unknown, or it draws the turns that are shown.
+        ValueError: As `check_topology`, or the topology draws the turns that are shown.
     """
     if rules.topology == "actor_critic":
         return _between_actor_and_critic(rules, turn, spoken)
     if rules.topology == "pair" and turn.round > 0:
         raise ValueError("topology pair draws the turns that are shown; they must be written down")
-    first = 0 if rules.history_rounds < 0 else max(0, turn.round - rules.history_rounds)
-    others = neighbours(rules.topology, turn.agent, rules.num_agents)
-    shown = [
-        TurnKey(other, earlier)
-        for earlier in range(first, turn.round)
-        for other in others
-        if TurnKey(other, earlier) in spoken
-    ]
-    if rules.schedule == "sequential":
-        before = (TurnKey(other, turn.round) for other in others if other < turn.agent)
-        shown += [key for key in before if key in spoken]
-    return shown
+    check_topology(rules)
+    keeps_all = rules.history_rounds < 0 or rules.extra.get("conversation") == "append"
+    first = 0 if keeps_all else max(0, turn.round - rules.history_rounds)
+
+    def is_shown(key: TurnKey) -> bool:
+        spoken_before = first <= key.round < turn.round or (
+            rules.schedule == "sequential" and key.round == turn.round and key.agent < turn.agent
+        )
+        return spoken_before and sees(rules, turn.agent, key.agent)
+
+    return sorted(filter(is_shown, spoken), key=lambda key: (key.round, key.agent))
 
 
 def _between_actor_and_critic(
@@ -62,5 +108,4 @@ def _between_actor_and_critic(
     end = turn.round + (turn.agent == CRITIC)
     first = 0 if rules.history_rounds < 0 else max(0, end - rules.history_rounds)
     other = ACTOR if turn.agent == CRITIC else CRITIC
-    keys = (TurnKey(other, round) for round in range(first, end))
-    return [key for key in keys if key in spoken]
+    return sorted(key for key in spoken if key.agent == other and first <= key.round < end)

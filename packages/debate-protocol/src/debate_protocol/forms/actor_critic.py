@@ -5,9 +5,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from debate_protocol.forms.exchange import Exchange
+from debate_protocol.forms.exchange import Exchange, ExchangeSettings
 from debate_protocol.forms.guided import sampled_beside
-from debate_protocol.forms.settings import FreeTextSettings
 from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import side_seed
 from debate_protocol.forms.wrong_answers import wrong_answer
@@ -15,7 +14,7 @@ from debate_protocol.roles import ACTOR
 from debate_protocol.types import DebateRun, Gate, Protocol, Question, Schedule, Transcript, Turn
 
 
-class ActorCritic(FreeTextSettings):
+class ActorCritic(ExchangeSettings):
     """Agent 0, the actor, answers; agent 1, the critic, gives feedback; the actor answers again.
 
     Each sees the question and the last exchange only: the actor its own last turn and the
@@ -64,7 +63,7 @@ class ActorCritic(FreeTextSettings):
             num_agents=2,
             max_rounds=self.max_rounds,
             schedule="sequential",
-            contract=self.contract,
+            contract=self.recorded_contract(),
             topology="actor_critic",
             history_rounds=1,
             extra={"style": self.style, "think": self.think},

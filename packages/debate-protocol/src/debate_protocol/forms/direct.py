@@ -3,7 +3,8 @@
 from typing import Literal
 
 from debate_protocol.forms.settings import GatedSettings
-from debate_protocol.forms.turns import OPENINGS, heard, new_ask, replies_to
+from debate_protocol.forms.turns import heard, new_ask, replies_to
+from debate_protocol.prompts.styles import opening
 from debate_protocol.prompts.view import View
 from debate_protocol.types import DebateRun, Gate, Protocol, Question, Schedule, Transcript, TurnKey
 
@@ -25,14 +26,14 @@ class Direct(GatedSettings):
         return Protocol(
             num_agents=1,
             max_rounds=1,
-            contract=self.contract,
-            extra={"style": self.style, "think": self.think},
+            contract=self.recorded_contract(),
+            extra={"style": self.recorded_style(), "think": self.think},
         )
 
     def start(self, question: Question, *, seed: int, debate_id: str | None = None) -> DebateRun:
         """Begin; the arguments are those of `Simultaneous.start`."""
         view = View(question, self.contract_rules(), 0, 0, self.persona(0), (), ())
-        asks = [new_ask(self, question, TurnKey(0, 0), seed, OPENINGS[self.style](view))]
+        asks = [new_ask(self, question, TurnKey(0, 0), seed, opening(self.style, view))]
         replies = yield asks
         turn, _ = heard(self, asks[0], replies_to(asks, replies)[0], 1)
         transcript = Transcript(

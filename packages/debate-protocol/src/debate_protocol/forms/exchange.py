@@ -6,16 +6,22 @@ from debate_protocol.forms.settings import FreeTextSettings
 from debate_protocol.forms.turns import heard, new_ask, replies_to, side_seed
 from debate_protocol.parsing import parse, spoken_text
 from debate_protocol.prompts.actor_critic import actor_prompt, critic_prompt, steered
-from debate_protocol.prompts.view import SeenTurn, View, clipped
+from debate_protocol.prompts.view import SeenTurn, StyleName, View, clipped
 from debate_protocol.roles import ACTOR, CRITIC
 from debate_protocol.tags import neutralised
 from debate_protocol.types import Ask, Message, Question, Reply, Sent, Turn, TurnKey
 
 
+class ExchangeSettings(FreeTextSettings):
+    """Settings of forms whose prompts are written for an actor and a critic: no templates."""
+
+    style: StyleName = "full"
+
+
 class Exchange:
     """Makes asks of any state of one debate; every prompt is told afresh from that state alone."""
 
-    def __init__(self, form: FreeTextSettings, question: Question, seed: int) -> None:
+    def __init__(self, form: ExchangeSettings, question: Question, seed: int) -> None:
         self.form = form
         self.question = question
         self.seed = seed

@@ -9,8 +9,9 @@ from pydantic import Field, NonNegativeInt
 from debate_protocol.forms.pairing import Pairing, draw_pair
 from debate_protocol.forms.settings import FreeTextSettings
 from debate_protocol.forms.table import SameAnswer, same_words
-from debate_protocol.forms.turns import OPENINGS, heard, new_ask, replies_to
+from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.parsing import Parsed, spoken_text
+from debate_protocol.prompts.styles import opening
 from debate_protocol.prompts.view import SeenTurn, View, clipped
 from debate_protocol.tags import neutralised
 from debate_protocol.types import (
@@ -70,13 +71,13 @@ class SelfDebate(FreeTextSettings):
         return Protocol(
             num_agents=self.num_agents,
             max_rounds=2,
-            contract=self.contract,
+            contract=self.recorded_contract(),
             topology="pair",
             history_rounds=1,
             extra={
                 "first_turns": self.first_turns,
                 "pairing": self.pairing,
-                "style": self.style,
+                "style": self.recorded_style(),
                 "think": self.think,
             },
         )
@@ -101,7 +102,7 @@ class SelfDebate(FreeTextSettings):
             )
 
         rules = self.contract_rules()
-        prompt = OPENINGS[self.style](View(question, rules, 0, 0, None, (), ()))
+        prompt = opening(self.style, View(question, rules, 0, 0, None, (), ()))
         keys = [TurnKey(agent, 0) for agent in range(self.first_turns)]
         asks = [new_ask(self, question, key, seed, prompt) for key in keys]
         first = self._hear(asks, (yield asks))
@@ -136,4 +137,4 @@ class SelfDebate(FreeTextSettings):
         rules, limit = self.contract_rules(), self.max_chars_per_field
         told = [neutralised(clipped(self._told(turn), limit), rules) for turn in pair]
         seen = tuple(SeenTurn(place, 0, {"response": text}) for place, text in enumerate(told))
-        return OPENINGS[self.style](View(question, rules, 2, 1, None, seen, (0, 1)))
+        return opening(self.style, View(question, rules, 2, 1, None, seen, (0, 1)))

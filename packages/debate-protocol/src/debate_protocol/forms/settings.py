@@ -1,22 +1,37 @@
 """The settings that debate forms share, and how they are checked."""
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     NonNegativeInt,
+    Tag,
     field_validator,
     model_validator,
 )
 
-from debate_protocol.contract import Contract, get_contract
+from debate_protocol.contract import CONTRACTS, Contract, get_contract
+from debate_protocol.contract_records import contract_to_json
+from debate_protocol.forms.own_contract import ContractChoice, OwnContract, named_or_own
 from debate_protocol.personas import DEFAULT_PERSONAS, Persona
+from debate_protocol.prompts.templates import PromptTemplates
 from debate_protocol.prompts.view import StyleName
 from debate_protocol.tags import ThinkMode
 from debate_protocol.types import Protocol, Schedule
-from debate_protocol.visibility import TopologyName
+from debate_protocol.visibility import TopologyName, check_topology
+
+StyleChoice = Annotated[
+    Annotated[StyleName, Tag("named")] | Annotated[PromptTemplates, Tag("own")],
+    Discriminator(named_or_own),
+]
+PersonaChoice = Annotated[
+    Annotated[Literal["default", "none"], Tag("named")]
+    | Annotated[tuple[Persona, ...], Tag("own")],
+    Discriminator(lambda value: "own" if isinstance(value, list | tuple) else "named"),
+]
 
 
 class SpeakingSettings(BaseModel):
@@ -29,17 +44,25 @@ class SpeakingSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    contract: str = "three_section"
-    style: StyleName = "full"
-    personas: Literal["default", "none"] | tuple[Persona, ...] = "default"
+    contract: ContractChoice = "three_section"
+    style: StyleChoice = "full"
+    personas: PersonaChoice = "default"
     temperature: float = Field(default=1.0, ge=0.0)
     think: ThinkMode = "unwrap"
     max_chars_per_field: int | None = Field(default=None, ge=1)
 
+    @field_validator("contract", mode="before")
+    @classmethod
+    def _contract_may_be_made(cls, chosen: Any) -> Any:
+        if not isinstance(chosen, Contract):
+            return chosen
+        built_in = CONTRACTS.get(chosen.name) == chosen
+        return chosen.name if built_in else contract_to_json(chosen)
+
     @field_validator("contract")
     @classmethod
-    def _contract_is_known(cls, name: str) -> str:
-        return get_contract(name).name
+    def _contract_is_known(cls, chosen: str | OwnContract) -> str | OwnContract:
+        return get_contract(chosen).name if isinstance(chosen, str) else chosen
 
     @field_validator("personas")
     @classmethod
@@ -48,9 +71,27 @@ class SpeakingSettings(BaseModel):
             raise ValueError("the list of personas is empty; write none for no personas")
         return personas
 
+    @model_validator(mode="after")
+    def _temperature_is_used(self) -> Self:
+        if self.temperature != 1.0 and self.personas != "none":
+            raise ValueError(
+                f"temperature: found {self.temperature}, but personas bring their own; expected "
+                "personas: none, or a list of personas with temperatures"
+            )
+        return self
+
     def contract_rules(self) -> Contract:
         """Return the contract itself."""
-        return get_contract(self.contract)
+        return get_contract(self.recorded_contract())
+
+    def recorded_contract(self) -> str | Contract:
+        """Return the contract as transcripts record it: a built-in one by name."""
+        chosen = self.contract
+        return chosen if isinstance(chosen, str) else chosen.contract()
+
+    def recorded_style(self) -> str | dict[str, str]:
+        """Return the prompt style as transcripts record it: templates as they are written."""
+        return self.style if isinstance(self.style, str) else self.style.model_dump()
 
     def persona(self, agent: int) -> Persona | None:
         """Return the agent's persona: number i mod the length of the list."""
@@ -92,23 +133,29 @@ class FreeTextSettings(GatedSettings):
     All replies to a prompt are samples of the same thing, so there are no personas.
     """
 
-    contract: str = "boxed"
+    contract: ContractChoice = "boxed"
     personas: Literal["none"] = "none"
 
     @field_validator("contract")
     @classmethod
-    def _contract_is_free_text(cls, name: str) -> str:
-        if get_contract(name).kind == "xml":
+    def _contract_is_free_text(cls, chosen: str | OwnContract) -> str | OwnContract:
+        kind = get_contract(chosen).kind if isinstance(chosen, str) else chosen.kind
+        if kind == "xml":
+            name = chosen if isinstance(chosen, str) else chosen.name
             raise ValueError(
                 f"found {name!r}, but this form reads free text; expected boxed or answer_line"
             )
-        return name
+        return chosen
 
 
 class DebateSettings(GatedSettings):
     """What parallel and sequential debates share.
 
     Attributes:
+        topology: Whom an agent sees: all others, its neighbours on a ring, the `degree` nearest
+            on the ring, or under `central` all others for agent `center` and only it for them.
+        degree: Needed by `sparse`; even, or any where the number of agents is even.
+        center: Belongs to `central`; agent 0 by default.
         history_rounds: How many earlier rounds agents see: -1 all, 0 none, K the last K.
         blind_review: Comparisons of other agents stay hidden.
         conversation: `append` lets each agent's dialogue only grow, `rebuild` tells the debate
@@ -121,6 +168,8 @@ class DebateSettings(GatedSettings):
     num_agents: int = 5
     max_rounds: int = Field(default=3, ge=1)
     topology: TopologyName = "all"
+    degree: int | None = None
+    center: int | None = None
     history_rounds: int = Field(default=-1, ge=-1)
     blind_review: bool = True
     conversation: Literal["append", "rebuild"] = "append"
@@ -146,6 +195,11 @@ class DebateSettings(GatedSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _topology_fits_agents(self) -> Self:
+        check_topology(self.protocol())
+        return self
+
     @property
     def schedule(self) -> Schedule:
         """Whether agents of a round speak at once or one after the other."""
@@ -157,13 +211,15 @@ class DebateSettings(GatedSettings):
             num_agents=self.num_agents,
             max_rounds=self.max_rounds,
             schedule=self.schedule,
-            contract=self.contract,
+            contract=self.recorded_contract(),
             topology=self.topology,
             history_rounds=self.history_rounds,
+            degree=self.degree,
+            center=(self.center or 0) if self.topology == "central" else self.center,
             extra={
                 "blind_review": self.blind_review,
                 "conversation": self.conversation,
-                "style": self.style,
+                "style": self.recorded_style(),
                 "think": self.think,
             },
         )

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from debate_protocol.comparisons import says_nothing
+from debate_protocol.final_answer import final_box
 from debate_protocol.forms.settings import DebateSettings
-from debate_protocol.forms.turns import NEWS, OPENINGS, heard, new_ask, replies_to
+from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.parsing import Parsed, spoken_text
-from debate_protocol.prompts.view import SeenTurn, View, clipped
+from debate_protocol.prompts.styles import news, opening
+from debate_protocol.prompts.view import SeenTurn, View, clipped, without_comparison
 from debate_protocol.tags import neutralised
 from debate_protocol.types import (
     Ask,
@@ -21,15 +23,20 @@ from debate_protocol.types import (
     Turn,
     TurnKey,
 )
-from debate_protocol.visibility import neighbours, shown_turns
+from debate_protocol.visibility import shown_turns
 
 SameAnswer = Callable[[str, str], bool]
 """Whether two answers are the same; how answers are judged is the caller's affair."""
 
 
 def same_words(left: str, right: str) -> bool:
-    """Tell whether two answers are equal up to case and white space."""
-    return left.casefold().split() == right.casefold().split()
+    """Tell whether two answers, or what is boxed in them, are equal up to case and white space."""
+    return _boxed(left).casefold().split() == _boxed(right).casefold().split()
+
+
+def _boxed(text: str) -> str:
+    span = final_box(text)
+    return text if span is None else text[slice(*span)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ class Table:
         shown = tuple(shown_turns(self.rules, key, self.turns))
         own = [TurnKey(agent, earlier) for earlier in range(round)]
         told = sorted((*shown, *own), key=_by_round)
-        messages = OPENINGS[self.form.style](self._view(key, told, shown))
+        messages = opening(self.form.style, self._view(key, told, shown))
         return replace(new_ask(self.form, self.question, key, self.seed, messages), shown=shown)
 
     def record(self, asks: Sequence[Ask], sent: Sent) -> bool:
@@ -115,19 +122,15 @@ class Table:
         return Gate(self.transcript("gate"), f"round_{round}")
 
     def _continued(self, key: TurnKey, dialogue: Dialogue) -> Ask:
-        others = neighbours(self.rules.topology, key.agent, self.rules.num_agents)
-        known = set(dialogue.given)
-        fresh = sorted(
-            (k for k in self.turns if k.agent in others and k not in known), key=_by_round
-        )
-        shown = tuple(sorted((*dialogue.given, *fresh), key=_by_round))
-        news = NEWS[self.form.style](self._view(key, fresh, shown))
+        shown = tuple(shown_turns(self.rules, key, self.turns))
+        fresh = sorted(set(shown).difference(dialogue.given), key=_by_round)
+        text = news(self.form.style, self._view(key, fresh, shown))
         messages = dialogue.messages
         if messages[-1]["role"] == "user":
             # The last prompt found no room and has no reply: two user messages become one.
-            news = f"{messages[-1]['content']}\n\n{news}"
+            text = f"{messages[-1]['content']}\n\n{text}"
             messages = messages[:-1]
-        messages = (*messages, Message(role="user", content=news))
+        messages = (*messages, Message(role="user", content=text))
         ask = new_ask(self.form, self.question, key, self.seed, messages)
         return replace(ask, shown=shown, previous=dialogue.previous)
 
@@ -142,7 +145,9 @@ class Table:
             persona=self.form.persona(key.agent),
             turns=tuple(self._seen(k, key.agent) for k in told),
             peers=tuple(sorted(valid)),
-            own_turn_failed=own_last is not None and own_last.failure is not None,
+            own_turn_failed=own_last is not None
+            and own_last.failure not in (None, "context_overflow"),
+            central=self.rules.topology == "central" and key.agent == self.rules.center,
         )
 
     def _seen(self, key: TurnKey, reader: int) -> SeenTurn:
@@ -151,11 +156,11 @@ class Table:
             return SeenTurn(key.agent, key.round, None)
         if self.contract.kind == "xml":
             hidden = self.form.blind_review and key.agent != reader
-            fields = {
-                name: section.text
-                for name, section in parsed.sections.items()
-                if not says_nothing(section.text) and not (hidden and name == "comparison")
-            }
+            fields = {name: section.text for name, section in parsed.sections.items()}
+            if hidden:
+                fields.pop("comparison", None)
+                fields = {name: without_comparison(text) for name, text in fields.items()}
+            fields = {name: text for name, text in fields.items() if not says_nothing(text)}
         elif self.form.style == "compact":
             fields = {"answer": parsed.answer or ""}
         else:

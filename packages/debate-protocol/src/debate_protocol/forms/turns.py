@@ -1,20 +1,11 @@
 """One turn: its ask, and how its reply is heard."""
 
 import hashlib
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from debate_protocol.forms.settings import SpeakingSettings
 from debate_protocol.parsing import Parsed, parse
-from debate_protocol.prompts import compact, full
-from debate_protocol.prompts.view import StyleName, View
 from debate_protocol.types import Ask, Message, Question, Reply, Sent, Turn, TurnKey, Yielded
-
-OPENINGS: Mapping[StyleName, Callable[[View], tuple[Message, ...]]] = {
-    "full": full.opening,
-    "compact": compact.opening,
-}
-NEWS: Mapping[StyleName, Callable[[View], str]] = {"full": full.news, "compact": compact.news}
 
 
 def turn_seed(seed: int, agent: int, round: int) -> int:
@@ -48,6 +39,7 @@ def new_ask(
         temperature=settings.temperature_of(key.agent),
         stop=settings.stop_strings(),
         seed=turn_seed(seed, key.agent, key.round),
+        contract=settings.contract_rules(),
     )
 
 

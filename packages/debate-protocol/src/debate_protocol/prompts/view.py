@@ -1,5 +1,6 @@
 """What one agent is given to read before it speaks."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,7 @@ from debate_protocol.types import Question
 
 StyleName = Literal["full", "compact"]
 NO_RESPONSE = "no valid response"
+_MISSPELT_COMPARISON = re.compile(r"<\s*+(?ai:comparison)(?![A-Za-z0-9_])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class View:
 
     `turns` are the turns to insert now, by round and agent; the reader's own earlier turns are
     among them when the whole debate is told afresh. `peers` are the other agents of whom the
-    reader has been given a valid turn, now or before.
+    reader has been given a valid turn, now or before. `central` says that the others read only
+    the reader's turns.
     """
 
     question: Question
@@ -39,6 +42,7 @@ class View:
     turns: tuple[SeenTurn, ...]
     peers: tuple[int, ...]
     own_turn_failed: bool = False
+    central: bool = False
 
     def inserted(self, text: str) -> str:
         """Return foreign text with every tag disarmed."""
@@ -50,3 +54,12 @@ def clipped(text: str, max_chars: int | None) -> str:
     if max_chars is None or len(text) <= max_chars:
         return text
     return f"{text[:max_chars]} [… {len(text) - max_chars} characters cut]"
+
+
+def without_comparison(text: str) -> str:
+    """Cut a text where a comparison begins under a tag that no parser knows, as in `< comparison>`.
+
+    What follows was meant for the section that a blind review hides.
+    """
+    found = _MISSPELT_COMPARISON.search(text)
+    return text if found is None else text[: found.start()].rstrip()

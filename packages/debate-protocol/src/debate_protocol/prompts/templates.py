@@ -1,0 +1,119 @@
+"""A prompt style of the user's own: three templates with named places."""
+
+import difflib
+import re
+from string import Template
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+from debate_protocol.prompts import full
+from debate_protocol.prompts.questions import answer_form, question_text
+from debate_protocol.prompts.view import View
+from debate_protocol.types import Message
+
+PLACEHOLDERS = (
+    "agent", "round", "persona", "question", "debate", "rules", "answer_form", "task",
+)  # fmt: skip
+_BLANK_LINES = re.compile(r"\n[^\S\n]*\n\s*")
+
+
+class PromptTemplates(BaseModel):
+    """Templates of the three messages a form writes; places stand as `$name`, a dollar as `$$`.
+
+    | place | what stands there |
+    |---|---|
+    | `$agent`, `$round` | the agent's number, from 0, and the round's, from 1 |
+    | `$persona` | `You are the …` and the persona's style; empty without personas |
+    | `$question` | passage, question and choices |
+    | `$debate` | the turns to be told, as `<turn>` blocks; empty when there are none |
+    | `$rules`, `$answer_form` | what `full` says of the sections, and of the final answer alone |
+    | `$task` | what `full` asks of this turn: what to evaluate, to compare, or to leave out |
+
+    A paragraph whose places are all empty is left out. Texts of questions and agents are inserted
+    with their tags made plain, and are not read as templates.
+
+    Attributes:
+        system: The system message; no such message when it is empty.
+        opening: Begins a conversation, or tells the debate afresh.
+        news: What was said since the agent last spoke.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    system: str = "$rules"
+    opening: str = (
+        "$question\n\nThe debate so far:\n$debate\n\nYou are Agent $agent. $persona\n\n$task"
+    )
+    news: str = "Round $round. Responses of other agents:\n$debate\n\n$task"
+
+    @field_validator("system", "opening", "news")
+    @classmethod
+    def _places_are_known(cls, text: str) -> str:
+        template = Template(text)
+        for name in template.get_identifiers():
+            if name not in PLACEHOLDERS:
+                near = difflib.get_close_matches(name.lower(), PLACEHOLDERS, n=1)
+                hint = f"; did you mean ${near[0]}?" if near else ""
+                raise ValueError(
+                    f"found ${name}, expected one of {_listed(PLACEHOLDERS)}; "
+                    f"write $$ for a dollar sign{hint}"
+                )
+        if not template.is_valid():
+            raise ValueError(
+                f"found a $ without a name, expected one of {_listed(PLACEHOLDERS)}; "
+                "write $$ for a dollar sign"
+            )
+        return text
+
+    @model_validator(mode="after")
+    def _agents_are_told(self) -> Self:
+        first = {*_places(self.system), *_places(self.opening)}
+        for name in ("question", "debate"):
+            if name not in first:
+                raise ValueError(f"opening: expected ${name} in it, or agents would not be told")
+        if "debate" not in _places(self.news):
+            raise ValueError("news: expected $debate in it, or agents would not be told")
+        return self
+
+    def opening_messages(self, view: View) -> tuple[Message, ...]:
+        """Return the messages that begin an agent's conversation."""
+        values = _values(view)
+        user = Message(role="user", content=_filled(self.opening, values))
+        system = _filled(self.system, values)
+        return (Message(role="system", content=system), user) if system else (user,)
+
+    def news_text(self, view: View) -> str:
+        """Return the user message that tells what was said since the agent last spoke."""
+        return _filled(self.news, _values(view))
+
+
+def _values(view: View) -> dict[str, str]:
+    persona = view.persona
+    return {
+        "agent": str(view.agent),
+        "round": str(view.round + 1),
+        "persona": f"You are the {persona.name}. {persona.style}".rstrip() if persona else "",
+        "question": question_text(view),
+        "debate": full.told(view.turns),
+        "rules": full.rules(view),
+        "answer_form": answer_form(view.question, view.contract.kind),
+        "task": full.task(view),
+    }
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    paragraphs = []
+    for paragraph in _BLANK_LINES.split(text.strip()):
+        places = _places(paragraph)
+        if not places or any(values[name] for name in places):
+            paragraphs.append(Template(paragraph).substitute(values).rstrip())
+    return "\n\n".join(paragraphs)
+
+
+def _places(text: str) -> list[str]:
+    return Template(text).get_identifiers()
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"${name}" for name in names)
