@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from debate_rewards.bradley_terry import BradleyTerry
     from debate_rewards.credits import Credit, Reward, Score
     from debate_rewards.decisions import majority, peer_vote
+    from debate_rewards.gate_rules import Agreed, AtMost, GateRule, Informative, InOrder
     from debate_rewards.intervals import bootstrap_interval
     from debate_rewards.metrics import debate_metrics, question_values
     from debate_rewards.mixed import Component, Mixed
     from debate_rewards.overlong import Overlong
     from debate_rewards.pairwise import WinMinusLoss, WinRate
+    from debate_rewards.partial_trajectory import PartialTrajectory, StateValue, state_values
     from debate_rewards.persuasion import Persuasion
     from debate_rewards.rewards import REWARDS, RewardConfig, get_reward
     from debate_rewards.truth_judge import TruthJudge
@@ -26,11 +28,13 @@ _HOMES = {
     "bradley_terry": ("BradleyTerry",),
     "credits": ("Credit", "Reward", "Score"),
     "decisions": ("majority", "peer_vote"),
+    "gate_rules": ("Agreed", "AtMost", "GateRule", "InOrder", "Informative"),
     "intervals": ("bootstrap_interval",),
     "metrics": ("debate_metrics", "question_values"),
     "mixed": ("Component", "Mixed"),
     "overlong": ("Overlong",),
     "pairwise": ("WinMinusLoss", "WinRate"),
+    "partial_trajectory": ("PartialTrajectory", "StateValue", "state_values"),
     "persuasion": ("Persuasion",),
     "rewards": ("REWARDS", "RewardConfig", "get_reward"),
     "truth_judge": ("TruthJudge",),
@@ -48,16 +52,23 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
+    "Agreed",
+    "AtMost",
     "BradleyTerry",
     "Component",
     "Credit",
+    "GateRule",
+    "InOrder",
+    "Informative",
     "Mixed",
     "Overlong",
+    "PartialTrajectory",
     "Persuasion",
     "REWARDS",
     "Reward",
     "RewardConfig",
     "Score",
+    "StateValue",
     "TruthJudge",
     "V2",
     "Verdict",
@@ -74,4 +85,5 @@ __all__ = [
     "peer_vote",
     "question_values",
     "same_answer",
+    "state_values",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from debate_protocol.roles import answering_agents
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers import answer_classes, check_many
 from debate_rewards.decisions import last_turns, majority_of, peer_vote_of
@@ -139,7 +140,7 @@ def _add_accuracy(sums: _Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]
     for key, is_right in right.items():
         sums.add(f"accuracy/round_{key.round}", float(is_right))
     last = last_turns(debate)
-    num_agents = debate.transcript.protocol.num_agents
+    num_agents = max(1, len(answering_agents(debate.transcript.protocol, debate.last_round)))
     right_agents = sum(right[turn.key] for turn in last.values())
     sums.add("correct", right_agents, num_agents)
     sums.add("avg@k", right_agents / num_agents)

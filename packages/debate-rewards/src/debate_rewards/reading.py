@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from debate_protocol.contract import get_contract
 from debate_protocol.parsing import Parsed, parse_turn
 from debate_protocol.roles import gives_answers
-from debate_protocol.roles import gives_answers
 from debate_protocol.types import Transcript, Turn, TurnKey
 
 
@@ -80,12 +79,10 @@ def read_debate(transcript: Transcript) -> ReadDebate:
         if key in turns:
             raise ValueError(f"{_where(transcript, key)}: found twice, expected once")
         if not gives_answers(transcript.protocol, key.agent):
-            continue
+            continue  # a critic's feedback is nothing that votes, truth or statistics are about
         parsed = parse_turn(transcript, turn)
-        # As in debate_protocol.parsing.turn_failed, without parsing twice.
-        due = gives_answers(transcript.protocol, key.agent)
-        nothing = parsed.answer is None if due else not turn.text.strip()
-        turns[key] = ReadTurn(key, turn, parsed, turn.failure is not None or nothing)
+        failed = turn.failure is not None or parsed.answer is None
+        turns[key] = ReadTurn(key, turn, parsed, failed)
     contract = get_contract(transcript.protocol.contract)
     return ReadDebate(transcript, turns, "comparison" in contract.sections)
 

@@ -13,6 +13,7 @@ from debate_rewards.credits import Reward
 from debate_rewards.mixed import Component, Mixed
 from debate_rewards.overlong import Overlong
 from debate_rewards.pairwise import WinMinusLoss, WinRate
+from debate_rewards.partial_trajectory import PartialTrajectory
 from debate_rewards.persuasion import Persuasion
 from debate_rewards.single_rewards import SINGLE_REWARDS, BuiltIn
 from debate_rewards.truth_judge import TruthJudge
@@ -52,6 +53,7 @@ __all__ = [
     "Component",
     "Mixed",
     "Overlong",
+    "PartialTrajectory",
     "Persuasion",
     "RewardConfig",
     "TruthJudge",

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from debate_rewards.bradley_terry import BradleyTerry
 from debate_rewards.overlong import Overlong
 from debate_rewards.pairwise import WinMinusLoss, WinRate
+from debate_rewards.partial_trajectory import PartialTrajectory
 from debate_rewards.persuasion import Persuasion
 from debate_rewards.third_party import third_party_rewards
 from debate_rewards.truth_judge import TruthJudge
@@ -16,7 +17,15 @@ from debate_rewards.v2 import V2
 from debate_rewards.verifiable import Verifiable
 
 BuiltIn = (
-    V2 | WinRate | WinMinusLoss | BradleyTerry | Verifiable | TruthJudge | Persuasion | Overlong
+    V2
+    | WinRate
+    | WinMinusLoss
+    | BradleyTerry
+    | Verifiable
+    | TruthJudge
+    | Persuasion
+    | Overlong
+    | PartialTrajectory
 )
 _OWN: dict[str, type[BaseModel]] = {
     model.model_fields["type"].default: model for model in get_args(BuiltIn)

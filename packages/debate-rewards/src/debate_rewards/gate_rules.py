@@ -1,0 +1,170 @@
+"""Rules that answer the gates of a batch: which debates go on, end here, or are left out."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from debate_protocol.types import Gate, GateDecision, Question
+from debate_rewards.answers import answer_classes, check_many
+from debate_rewards.decisions import last_turns
+from debate_rewards.reading import read_debate
+
+_log = logging.getLogger(__name__)
+
+Answers = Sequence[tuple[Question, str | None]]
+Correct = Callable[[Answers], Sequence[bool | None]]
+"""Tells which answers are right; None where the question's own answer cannot be used."""
+
+
+def checked(answers: Answers) -> list[bool | None]:
+    """Judge answers as the reward `verifiable` does."""
+    verdicts = check_many(answers)
+    return [None if v.verdict == "unverifiable" else v.verdict == "right" for v in verdicts]
+
+
+class SelectGates(Protocol):
+    """Answers the gates of a batch, one decision each, in order."""
+
+    def __call__(
+        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = ...
+    ) -> list[GateDecision]:
+        """Decide: `go_on`, `keep` (the debate ends here) or `drop` (it is left out).
+
+        Args:
+            gates: Of the batch.
+            seed: For what is drawn.
+            correct: Judges answers, all of the batch at once.
+        """
+        ...
+
+
+class _Rule(BaseModel):
+    """A rule decides on gates of one name, or on all; others go on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at: str | None = None
+    """The gate's name, such as `round_0`."""
+
+    def _places(self, gates: Sequence[Gate]) -> list[int]:
+        return [i for i, gate in enumerate(gates) if self.at in (None, gate.name)]
+
+
+class Informative(_Rule):
+    """Drops groups that teach nothing: all answers right, or all wrong.
+
+    The answers are those of the latest round; a failed turn is wrong. A question whose own answer
+    is missing or cannot be read is dropped, and a warning names it.
+
+    Source: DAPO (Yu et al. 2025), eq. 8's condition 0 < |right| < G; SDRL (paper), eq. 7. The
+    over-sampling that makes up for what is dropped is the caller's.
+    """
+
+    type: Literal["informative"] = "informative"
+    group: Literal["debate", "question"] = "debate"
+    """Whose answers belong together; `question` where each debate is one reply of a group."""
+
+    def __call__(
+        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
+    ) -> list[GateDecision]:
+        """Return one decision a gate."""
+        asked: list[tuple[Question, str | None]] = []
+        groups: dict[str, list[int]] = {}
+        members: dict[int, str] = {}
+        for place in self._places(gates):
+            gate = gates[place]
+            members[place] = gate.question.id if self.group == "question" else str(place)
+            for answer in _answers(gate):
+                groups.setdefault(members[place], []).append(len(asked))
+                asked.append((gate.question, answer))
+        right = correct(asked)
+        decisions: list[GateDecision] = ["go_on"] * len(gates)
+        for place, name in members.items():
+            found = {right[index] for index in groups.get(name, ())}
+            if None in found:
+                _log.warning("question %s is left out: no usable answer", gates[place].question.id)
+            if found != {True, False}:
+                decisions[place] = "drop"
+        return decisions
+
+
+class AtMost(_Rule):
+    """Lets a number of debates go on, drawn by seed and debate id; the others end or are dropped.
+
+    Source: SDRL (paper), appendix A.1: 128 of the prompts of a step debate.
+    """
+
+    type: Literal["at_most"] = "at_most"
+    go_on: int = Field(ge=0)
+    others: Literal["keep", "drop"] = "keep"
+
+    def __call__(
+        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
+    ) -> list[GateDecision]:
+        """Return one decision a gate; the order of the gates does not matter."""
+        decisions: list[GateDecision] = ["go_on"] * len(gates)
+        places = sorted(self._places(gates), key=lambda place: _lot(seed, gates[place]))
+        for place in places[self.go_on :]:
+            decisions[place] = self.others
+        return decisions
+
+
+class Agreed(_Rule):
+    """Ends debates early: those where one answer has this share of the latest round's turns."""
+
+    type: Literal["agreed"] = "agreed"
+    share: float = Field(default=1.0, gt=0, le=1)
+
+    def __call__(
+        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
+    ) -> list[GateDecision]:
+        """Return one decision a gate."""
+        decisions: list[GateDecision] = ["go_on"] * len(gates)
+        for place in self._places(gates):
+            answers = _answers(gates[place])
+            classes = answer_classes(gates[place].question, answers)
+            largest = max((classes.count(n) for n in classes if n is not None), default=0)
+            if largest and largest >= self.share * len(answers):
+                decisions[place] = "keep"
+        return decisions
+
+
+SingleRule = Annotated[Informative | AtMost | Agreed, Field(discriminator="type")]
+
+
+class InOrder(BaseModel):
+    """Several rules, each on the debates that go on after those before it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["in_order"] = "in_order"
+    rules: tuple[SingleRule, ...] = Field(min_length=1)
+
+    def __call__(
+        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
+    ) -> list[GateDecision]:
+        """Return one decision a gate."""
+        decisions: list[GateDecision] = ["go_on"] * len(gates)
+        for rule in self.rules:
+            going = [i for i, decision in enumerate(decisions) if decision == "go_on"]
+            found = rule([gates[i] for i in going], seed=seed, correct=correct)
+            for place, decision in zip(going, found, strict=True):
+                decisions[place] = decision
+        return decisions
+
+
+GateRule = Annotated[Informative | AtMost | Agreed | InOrder, Field(discriminator="type")]
+"""Any rule; `type` names it. `functools.partial(rule, seed=…)` is a `select` of `play`."""
+
+
+def _answers(gate: Gate) -> list[str | None]:
+    turns = last_turns(read_debate(gate.transcript)).values()
+    return [None if turn.failed else turn.parsed.answer for turn in turns]
+
+
+def _lot(seed: int, gate: Gate) -> bytes:
+    name = f"{seed}/{gate.transcript.id}"
+    return hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
