@@ -1,5 +1,6 @@
-"""Lock-step play with small forms written here."""
+"""Lock-step play with small forms."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,8 +18,8 @@ from debate_protocol.types import (
     Transcript,
     Turn,
 )
-from debate_rollout.drivers import play
-from debate_rollout.engine import Request
+from debate_rollout.drivers import FreeRunning, LockStep, play
+from debate_rollout.engine import Capability, Request
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.engines.scripted_engine import ScriptedPlayer
 from debate_rollout.errors import EngineConfigError, EngineFailure
@@ -49,6 +50,7 @@ def form(name: str, rounds: int, agents: int = 2, gate_after: int | None = None)
 class Watched:
     """An engine that notes its calls; it fails where it is told to."""
 
+    capabilities: frozenset[Capability] = frozenset(("seeds",))
     renderer = None
     context_window = None
 
@@ -107,7 +109,7 @@ def test_play_asks_select_once_for_all_gates_when_the_batch_has_reached_them() -
     runs = [form("a", 3, gate_after=1), form("b", 3, gate_after=0), form("c", 3, gate_after=0),
             form("d", 2)]  # fmt: skip
     transcripts = play(runs, Watched(), max_tokens=9, select=select)
-    assert asked == [["b", "c", "a"]]  # b and c wait for a's second round
+    assert asked == [["a", "b", "c"]]  # b and c wait for a's second round
     assert [(t.id, len(t.turns)) for t in transcripts] == [("a", 4), ("c", 6), ("d", 4)]
 
 
@@ -137,6 +139,38 @@ def test_play_names_the_turn_when_the_engine_fails_twice() -> None:
         EngineFailure, match=r"debate 1 \(question 'b'\), agent 1, round 0: .*lost the device"
     ):
         play([form("a", 1), form("b", 1)], Watched(fail=on_b_1), max_tokens=9)
+
+
+def test_play_keeps_finished_debates_when_the_engine_fails_later() -> None:
+    def in_round_1(call: int, requests: Sequence[Request]) -> bool:
+        return any(r.ask.round == 1 for r in requests)
+
+    with pytest.raises(EngineFailure) as failure:
+        play([form("a", 2), form("b", 1)], Watched(fail=in_round_1), max_tokens=9)
+    assert [t.id for t in failure.value.finished] == ["b"]
+
+
+@pytest.mark.parametrize("driver", [LockStep(timeout_s=0.05), FreeRunning(timeout_s=0.05)])
+@pytest.mark.parametrize("hangs", [1, 2])
+def test_play_asks_a_batch_engine_again_when_a_call_hangs(driver: Any, hangs: int) -> None:
+    release = threading.Event()
+
+    class Hanging(Watched):
+        def generate(self, requests: Sequence[Request]) -> list[Reply]:
+            replies = super().generate(requests)
+            if len(self.calls) <= hangs:
+                release.wait(5.0)
+            return replies
+
+    engine = Hanging()
+    if hangs == 1:
+        (transcript,) = play([form("a", 1)], engine, max_tokens=9, driver=driver)
+        assert [t.text for t in transcript.turns] == ["a.0.0", "a.1.0"]
+        assert [len(call) for call in engine.calls] == [2, 1, 1]
+    else:
+        with pytest.raises(EngineFailure, match=r"agent 0.*TimeoutError: no reply within 0.05 s"):
+            play([form("a", 1)], engine, max_tokens=9, driver=driver)
+    release.set()
 
 
 def test_play_closes_every_debate_when_it_fails() -> None:

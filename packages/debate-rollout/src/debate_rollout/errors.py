@@ -1,5 +1,7 @@
 """Errors of the rollout package."""
 
+from debate_protocol.types import Transcript
+
 
 class RolloutError(Exception):
     """Anything this package raises on purpose."""
@@ -10,7 +12,13 @@ class MissingExtraError(RolloutError, ImportError):
 
 
 class EngineFailure(RolloutError):
-    """An engine that failed twice on the same request."""
+    """An engine that failed twice on the same request.
+
+    Attributes:
+        finished: Transcripts of the debates that `play` had brought to their ends.
+    """
+
+    finished: tuple[Transcript, ...] = ()
 
 
 class WeightsError(RolloutError, ValueError):

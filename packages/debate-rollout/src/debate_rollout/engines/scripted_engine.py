@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from debate_protocol.types import Ask, Finish, Reply
 from debate_rollout.engine import Capability, Request, Sampling, Weights
+from debate_rollout.engines.scripted_stream import Delay, ScriptedStream
 from debate_rollout.errors import EngineConfigError
 from debate_rollout.rendering import Renderer
 from debate_rollout.token_text import token_text
@@ -25,6 +26,8 @@ class ScriptedEngine(BaseModel):
     """A list is said in the order of the asks, again from the start at its end. A mapping is read
     by `agent/round`, then `agent/*`, `*/round` and `*`."""
     context_window: int | None = Field(None, ge=1)
+    delay: Delay | None = None
+    """Makes the engine stream, as a model behind a server would."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -32,7 +35,12 @@ class ScriptedEngine(BaseModel):
 
         No `logps`: a script has no choice, so its log-probabilities are 0 and teach nothing.
         """
-        return frozenset(("tokens", "seeds"))
+        found: set[Capability] = {"tokens"}
+        if isinstance(self.replies, dict) or not self.replies:
+            found.add("seeds")
+        if self.delay is not None:
+            found.add("streams")
+        return frozenset(found)
 
     def open(
         self,
@@ -41,7 +49,7 @@ class ScriptedEngine(BaseModel):
         template_kwargs: Mapping[str, Any] = {},
         *,
         script: Script | None = None,
-    ) -> "ScriptedPlayer":
+    ) -> "ScriptedPlayer | ScriptedStream":
         """Return the running engine.
 
         Args:
@@ -57,7 +65,8 @@ class ScriptedEngine(BaseModel):
             raise EngineConfigError(
                 "engine.replies: found none; expected replies in the config, or script=… in open()"
             )
-        return ScriptedPlayer(script or _read(self.replies), self, tokenizer, template_kwargs)
+        player = ScriptedPlayer(script or _read(self.replies), self, tokenizer, template_kwargs)
+        return player if self.delay is None else ScriptedStream(player, self.delay)
 
 
 class ScriptedPlayer:
@@ -72,7 +81,7 @@ class ScriptedPlayer:
     ) -> None:
         self.renderer = None if tokenizer is None else Renderer(tokenizer, template_kwargs)
         self.context_window = config.context_window
-        without: set[Capability] = {"tokens"} if tokenizer is None else set()
+        without: set[Capability] = {"streams"} if tokenizer is not None else {"streams", "tokens"}
         self.capabilities = config.capabilities - without
         self._script = script
         self._version = 0

@@ -1,0 +1,270 @@
+"""Free-running play: the same transcripts, each debate at its own pace, failures that are named."""
+
+import random
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from debate_protocol.forms import Direct, SelfDebate, Sequential, Simultaneous
+from debate_protocol.types import (
+    Ask,
+    DebateRun,
+    Gate,
+    GateDecision,
+    Protocol,
+    Question,
+    Reply,
+    Transcript,
+)
+from debate_rollout.drivers import DriverConfig, FreeRunning, LockStep, play, play_each
+from debate_rollout.engine import Capability, Finished, Request, Weights, generate_by_streaming
+from debate_rollout.engines import ScriptedEngine
+from debate_rollout.engines.scripted_stream import Delay
+from debate_rollout.errors import EngineFailure
+
+FREE = FreeRunning(timeout_s=5.0)
+
+
+def say(ask: Ask) -> str:
+    """A reply that depends on everything the agent was told, and is a failed turn at times."""
+    told = zlib.crc32(repr((ask.messages, ask.seed)).encode())
+    if told % 7 == 0:
+        return "lost for words"
+    votes = "Agent 0 > Agent 1" if told % 2 else "Agent 1 = Agent 0"
+    return (
+        f"<solution>{told % 3} \\boxed{{{told % 3}}}</solution><evaluation>{told}</evaluation>"
+        f"<comparison>{votes}</comparison>"
+    )
+
+
+class Streaming:
+    """A streaming engine without a clock: `order` picks what ends next, faults are told by ask."""
+
+    capabilities: frozenset[Capability] = frozenset(("seeds", "streams"))
+    renderer = None
+    context_window = None
+
+    def __init__(
+        self,
+        order: random.Random | None = None,
+        fault: Callable[[Request, int], Exception | str | None] = lambda request, tries: None,
+    ) -> None:
+        self.open: dict[int, Request] = {}
+        self.tries: dict[tuple[str, int, int, int], int] = {}
+        self.given, self.most_debates, self.cancelled = 0, 0, 0
+        self._order, self._fault = order, fault
+
+    def submit(self, request: Request) -> int:
+        self.given += 1
+        self.open[self.given] = request
+        debates = {r.ask.question.id for r in self.open.values()} if len(self.open) < 100 else ()
+        self.most_debates = max(self.most_debates, len(debates))
+        return self.given
+
+    def collect(self, timeout_s: float) -> list[Finished]:
+        tickets = list(self.open)
+        if self._order is not None and tickets:
+            tickets = self._order.sample(tickets, self._order.randint(1, len(tickets)))
+        return [done for ticket in tickets for done in self._end(ticket)]
+
+    def _end(self, ticket: int) -> Iterator[Finished]:
+        request = self.open[ticket]
+        ask = request.ask
+        key = (ask.question.id, ask.agent, ask.round, ask.seed)
+        fault = self._fault(request, self.tries.get(key, 0) + 1)
+        if fault == "hangs":
+            return
+        del self.open[ticket]
+        self.tries[key] = self.tries.get(key, 0) + 1
+        yield Finished(ticket, fault if isinstance(fault, Exception) else Reply(say(ask)))
+
+    def cancel(self, ticket: int) -> None:
+        request = self.open.pop(ticket, None)
+        if request is not None:
+            ask = request.ask
+            key = (ask.question.id, ask.agent, ask.round, ask.seed)
+            self.tries[key] = self.tries.get(key, 0) + 1
+            self.cancelled += 1
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        return generate_by_streaming(self, requests)
+
+    def load(self, weights: Weights) -> None:
+        raise AssertionError("a driver never loads weights")
+
+    def close(self) -> None:
+        raise AssertionError("a driver never closes an engine")
+
+
+def mixed_runs(count: int) -> list[DebateRun]:
+    """Debates of four forms; half of them stop at gates."""
+    forms = (
+        Simultaneous(num_agents=3, max_rounds=3, gate_after=(0, 1)),
+        Sequential(num_agents=3, max_rounds=2, on_failure="abort"),
+        SelfDebate(first_turns=3, second_turns=2),
+        Direct(),
+    )
+    return [
+        forms[k % 4].start(Question(f"q{k}", f"What is {k}?"), seed=k, debate_id=str(k))
+        for k in range(count)
+    ]
+
+
+def choose(gates: Sequence[Gate]) -> list[GateDecision]:
+    """Depends on the whole batch and on the order in which it is given."""
+    decisions: tuple[GateDecision, ...] = ("go_on", "keep", "drop")
+    seen = zlib.crc32(repr([(g.transcript.id, g.name, g.turns) for g in gates]).encode())
+    return [decisions[(seen + k) % 3] for k in range(len(gates))]
+
+
+def played(engine: Any, driver: DriverConfig, count: int = 11) -> list[Any]:
+    found = play(mixed_runs(count), engine, max_tokens=9, select=choose, driver=driver)
+    return [(t, [turn.reply for turn in t.turns]) for t in found]
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(1, 12))
+def test_play_gives_lock_step_s_transcripts_when_replies_come_in_any_order(
+    seed: int, in_flight: int
+) -> None:
+    batch = ScriptedEngine().open(script=say)
+    expected = played(batch, LockStep())
+    driver = FreeRunning(in_flight=in_flight, timeout_s=5.0)
+    strip = [(t, [r and r.text for r in replies]) for t, replies in expected]
+    for way in (driver, LockStep()):
+        found = played(Streaming(random.Random(seed)), way)
+        assert [(t, [r and r.text for r in replies]) for t, replies in found] == strip
+
+
+def test_play_gives_lock_step_s_transcripts_when_latencies_are_skewed() -> None:
+    batch = ScriptedEngine().open(script=say)
+    stream = ScriptedEngine(delay=Delay(median_s=0.001, spread=1.5, slots=7)).open(script=say)
+    assert played(stream, FREE, 40) == played(batch, FREE, 40)
+
+
+def rounds(name: str, count: int, ended: list[str] | None = None) -> DebateRun:
+    """One agent that speaks `count` times."""
+    question = Question(name, name)
+    try:
+        for round_ in range(count):
+            yield [Ask(question, 0, round_, ({"role": "user", "content": name},))]
+    finally:
+        if ended is not None:
+            ended.append(name)
+    return Transcript(name, question, Protocol(1, count), ())
+
+
+def gated(name: str) -> DebateRun:
+    transcript = Transcript(name, Question(name, name), Protocol(1), ())
+    yield [Ask(transcript.question, 0, 0, ())]
+    yield Gate(transcript)
+    yield []
+    return transcript
+
+
+def test_play_lets_quick_debates_end_when_another_is_slow() -> None:
+    class Slow(Streaming):
+        def collect(self, timeout_s: float) -> list[Finished]:
+            quick = [t for t, r in self.open.items() if r.ask.question.id != "slow"]
+            return [done for t in quick or list(self.open) for done in self._end(t)]
+
+    runs = [rounds("slow", 1), rounds("a", 3), rounds("b", 2)]
+    found = play_each(runs, Slow(), max_tokens=9, driver=FREE)
+    assert [transcript.id for _, transcript in found] == ["b", "a", "slow"]
+
+
+def test_play_holds_the_limit_and_leaves_out_debates_at_gates() -> None:
+    engine = Streaming()
+    gates: list[int] = []
+
+    def all_go_on(found: Sequence[Gate]) -> list[GateDecision]:
+        gates.append(len(found))
+        return ["go_on"] * len(found)
+
+    runs = [gated(f"g{k}") for k in range(5)] + [rounds(f"r{k}", 4) for k in range(5)]
+    driver = FreeRunning(in_flight=2)
+    found = play(runs, engine, max_tokens=9, select=all_go_on, driver=driver)
+    assert len(found) == 10 and gates == [5] and engine.most_debates == 2
+
+
+def test_play_each_cancels_and_closes_when_it_is_left_early() -> None:
+    engine, ended = Streaming(random.Random(3)), list[str]()
+    runs = [rounds(f"r{k}", 1 + k, ended) for k in range(9)]
+    found = play_each(runs, engine, max_tokens=9, driver=FREE)
+    next(found)
+    found.close()  # type: ignore[attr-defined]
+    assert not engine.open and engine.cancelled and len(ended) == 9
+
+
+@pytest.mark.parametrize("driver", [FREE, LockStep(timeout_s=5.0)])
+@pytest.mark.parametrize("fails", [1, 2])
+def test_play_retries_once_when_a_request_ends_with_an_exception(
+    driver: DriverConfig, fails: int
+) -> None:
+    def fault(request: Request, tries: int) -> Exception | None:
+        is_it = (request.ask.question.id, request.ask.round) == ("b", 1)
+        return RuntimeError("lost the device") if is_it and tries <= fails else None
+
+    engine = Streaming(fault=fault)
+    runs = [rounds("a", 1), rounds("b", 2), rounds("c", 9)]
+    if fails == 1:
+        assert len(play(runs, engine, max_tokens=9, driver=driver)) == 3
+        return
+    with pytest.raises(
+        EngineFailure,
+        match=r"debate 1 \(question 'b'\), agent 0, round 1: .*RuntimeError: lost the device",
+    ) as failure:
+        play(runs, engine, max_tokens=9, driver=driver)
+    assert [t.id for t in failure.value.finished] == ["a"]
+    assert not engine.open
+
+
+@pytest.mark.parametrize("driver", [FreeRunning(timeout_s=0.1), LockStep(timeout_s=0.1)])
+@pytest.mark.parametrize("hangs", [1, 2])
+def test_play_cancels_and_retries_when_a_request_hangs(driver: DriverConfig, hangs: int) -> None:
+    def fault(request: Request, tries: int) -> str | None:
+        return "hangs" if request.ask.question.id == "b" and tries <= hangs else None
+
+    engine = Streaming(fault=fault)
+    runs = [rounds("a", 1), rounds("b", 1)]
+    if hangs == 1:
+        assert len(play(runs, engine, max_tokens=9, driver=driver)) == 2
+        assert engine.cancelled == 1
+        return
+    with pytest.raises(EngineFailure, match=r"question 'b'.*TimeoutError: no reply within 0.1 s"):
+        play(runs, engine, max_tokens=9, driver=driver)
+    assert engine.cancelled == 2
+
+
+@pytest.mark.parametrize("where", ["submit", "collect"])
+def test_play_names_a_debate_when_the_whole_engine_dies(where: str) -> None:
+    engine = Streaming()
+
+    def dead(*_: Any) -> Any:
+        raise ConnectionError("engine process ended")
+
+    setattr(engine, where, dead)
+    with pytest.raises(EngineFailure, match=r"debate 0 .*ConnectionError: engine process ended"):
+        play([rounds("a", 1), rounds("b", 1)], engine, max_tokens=9, driver=FREE)
+
+
+def test_play_raises_what_a_form_raises_and_cancels_the_rest() -> None:
+    def broken() -> DebateRun:
+        yield [Ask(Question("x", "x"), 0, 0, ())]
+        raise ZeroDivisionError
+
+    engine = Streaming(random.Random(1))
+    with pytest.raises(ZeroDivisionError):
+        play([broken(), rounds("a", 30)], engine, max_tokens=9, driver=FREE)
+    assert not engine.open
+
+
+def test_play_runs_thousands_of_debates_and_rounds_without_recursion() -> None:
+    runs = [rounds(f"r{k}", 3) for k in range(3000)] + [rounds("long", 3000)]
+    engine = Streaming()
+    assert len(play(runs, engine, max_tokens=9, driver=FreeRunning(in_flight=3000))) == 3001
+    assert engine.given == 3000 * 3 + 3000
