@@ -30,6 +30,11 @@ MOVING = (
     "{% elif m.role == 'assistant' %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
 )
 
+UNCLOSED = (
+    "{% for m in messages %}### {{ m.role }}\n{{ m.content }}\n\n{% endfor %}"
+    "{% if add_generation_prompt %}### assistant\n{% endif %}"
+)
+
 
 def say(role: Any, content: str) -> Message:
     return {"role": role, "content": content}
@@ -188,3 +193,16 @@ def test_end_ids_hold_what_the_template_closes_a_reply_with(templated: Templated
     tokenizer = templated(closing + "{% endif %}{% endfor %}")
     start, end = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     assert Renderer(tokenizer).end_ids == (start, end)
+
+
+def test_render_adds_no_space_when_nothing_special_closes_a_reply(
+    sentencepiece_style: Any,
+) -> None:
+    renderer = Renderer(sentencepiece_style, {"chat_template": UNCLOSED})
+    ask = first_ask()
+    ids = sentencepiece_style.convert_tokens_to_ids(list("the"))  # one token a character
+    reply = Reply("the", "stop", renderer.render(ask).prompt_ids, tuple(ids))
+    second = second_ask(ask, reply, "x = 7")
+    extended, fresh = renderer.render(second), renderer.render(replace(second, previous=None))
+    assert extended.extended
+    assert extended.prompt_ids == fresh.prompt_ids

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from debate_protocol.types import Ask, Message, Reply
+from debate_protocol.types import Ask, Message, Reply, Role
 from debate_rollout.token_text import special_ids
 
 PLAIN_TEMPLATE = (
@@ -16,7 +16,11 @@ PLAIN_TEMPLATE = (
 """Used when a tokenizer has no chat template: a `### role` line, then the content."""
 
 _MARK = "debatemark"
-_PAD = "  "
+_REPLY = _MARK + "reply"
+_ROLE_MARKS = re.compile(r"\[/?[A-Z][A-Z_]*\]|<[^<>\s]+>|^#+ \w+", re.MULTILINE)
+"""What templates mark roles with in ordinary characters, such as `[INST]` and `### user`."""
+_ANCHORS = ("a", "\n")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +31,13 @@ class Rendered:
     extended: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """Template text before a news message, and which ends of its content the template trims."""
-
-    before: str
-    trims_left: bool
-    trims_right: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Bridge:
-    """Template text from the end of a reply to the next reply, without the news themselves."""
-
-    closing: str
-    slots: tuple[_Slot, ...]
-    generation_prompt: str
-
-
 class Renderer:
     """Makes prompt ids for any tokenizer; replies that are extended stay as sampled ids.
 
-    Strings of special tokens inside message contents are broken up, so that nothing said in a
-    debate can end a message or open another. System text goes into the first user message where
-    the template knows no system role.
+    Inside message contents, special tokens and the template's own role marks are broken up, so
+    that nothing said in a debate can end a message or open another. System text goes into the
+    first user message where the template has no system role, or moves it about. Neighbours of
+    one role become one message where the template insists that roles alternate.
 
     Args:
         tokenizer: A Hugging Face tokenizer.
@@ -62,17 +49,12 @@ class Renderer:
         self._kwargs = dict(template_kwargs)
         if not getattr(tokenizer, "chat_template", None):
             self._kwargs.setdefault("chat_template", PLAIN_TEMPLATE)
-        names = sorted(
-            {str(tokenizer.convert_ids_to_tokens(i)) for i in special_ids(tokenizer)},
-            key=len,
-            reverse=True,
-        )
-        pattern = "|".join(re.escape(name) for name in names if name)
-        # Zero-width: overlapping names are all found, and each gets its own break.
-        self._special = re.compile(f"(?=(?:{pattern}))(.)", re.DOTALL) if pattern else None
-        self._special_names = names
+        self._special = special_ids(tokenizer)
+        self._special_names = {str(tokenizer.convert_ids_to_tokens(i)) for i in self._special}
         self._has_system_role = self._keeps_system_role()
-        self._bridges: dict[tuple[tuple[str, ...], int], _Bridge | None] = {}
+        self._merges_neighbours = not self._keeps(_said("user", "user"))
+        self._armed = self._armed_pattern()
+        self._steady: set[tuple[tuple[str, ...], int]] = set()
         self.end_ids = self._find_end_ids()
 
     def render(self, ask: Ask) -> Rendered:
@@ -84,18 +66,24 @@ class Renderer:
                 (`extended` False) where the template rewrites earlier text, where the messages
                 do not hold the previous reply as it was sampled, or where it has no ids.
         """
+        messages = self._accepted(ask.messages)
         if ask.previous is not None and ask.previous.prompt_ids:
-            extended = self._extend(ask.messages, ask.previous)
+            extended = self._extend(messages, ask.previous)
             if extended is not None:
                 return Rendered(extended, True)
-        messages = [_with(m, self.plain(m["content"])) for m in self._fold_system(ask.messages)]
-        return Rendered(tuple(self.encode(self._template(messages, True))), False)
+        plain = [_with(message, self.plain(message["content"])) for message in messages]
+        return Rendered(tuple(self.encode(self._template(plain, True))), False)
 
     def plain(self, text: str) -> str:
-        """Return text in which no special token can be read: a space after its first character."""
-        if self._special is None:
+        """Return text in which no special token or role mark can be read.
+
+        Each gets a space after its first character. Lone surrogates, which no tokenizer takes,
+        become replacement characters.
+        """
+        text = _SURROGATE.sub("�", text)
+        if self._armed is None:
             return text
-        return self._special.sub(lambda m: " " if m[1] in self._special_names else m[1] + " ", text)
+        return self._armed.sub(lambda m: " " if m[1] in self._special_names else m[1] + " ", text)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of text, special token strings read as such."""
@@ -111,96 +99,124 @@ class Renderer:
         )
         return text
 
-    def _keeps_system_role(self) -> bool:
-        marks: list[Message] = [
-            {"role": "system", "content": _MARK + "s"},
-            {"role": "user", "content": _MARK + "u"},
-        ]
+    def _keeps(self, messages: Sequence[Message]) -> bool:
+        """Return whether the template takes these messages, and writes all of their contents."""
         try:
-            return _MARK + "s" in self._template(marks, True)
+            text = self._template(messages, False)
         except Exception:  # a template refuses a role by an error of its own choice
             return False
+        return all(message["content"] in text for message in messages)
 
-    def _fold_system(self, messages: Sequence[Message]) -> list[Message]:
-        if self._has_system_role or not messages or messages[0]["role"] != "system":
-            return list(messages)
-        system, *rest = messages
-        if rest and rest[0]["role"] == "user":
-            return [_with(rest[0], f"{system['content']}\n\n{rest[0]['content']}"), *rest[1:]]
-        return [{"role": "user", "content": system["content"]}, *rest]
+    def _keeps_system_role(self) -> bool:
+        """Return whether system text is written, and stays where it is as a conversation grows."""
+        short, long = _said("system", "user"), _said("system", "user", "assistant", "user")
+        if not self._keeps(short) or not self._keeps(long):
+            return False
+        user = short[1]["content"]
+        before = [self._template(messages, False).partition(user)[0] for messages in (short, long)]
+        return before[0] == before[1]
+
+    def _armed_pattern(self) -> re.Pattern[str] | None:
+        roles = ("system", "user", "assistant", "user")
+        conversation = _said(*(roles if self._has_system_role else roles[1:]))
+        try:
+            marks = set(_ROLE_MARKS.findall(self._template(conversation, False)))
+        except Exception:  # no template takes every conversation
+            marks = set()
+        names = sorted(marks | self._special_names, key=lambda name: (-len(name), name))
+        pattern = "|".join(re.escape(name) for name in names if name)
+        # Zero-width: overlapping names are all found, and each gets its own break.
+        return re.compile(f"(?=(?:{pattern}))(.)", re.DOTALL) if pattern else None
+
+    def _accepted(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the conversation in the roles, and their order, that the template takes."""
+        accepted: list[Message] = []
+        joins = False
+        for message in messages:
+            folds = message["role"] == "system" and not self._has_system_role
+            role: Role = "user" if folds else message["role"]
+            if accepted and accepted[-1]["role"] == role and (joins or self._merges_neighbours):
+                before = accepted.pop()["content"]
+                message = _with(message, f"{before}\n\n{message['content']}")
+            accepted.append({"role": role, "content": message["content"]})
+            joins = folds
+        return accepted
 
     def _find_end_ids(self) -> tuple[int, ...]:
         """Return the ids that end a reply: the end token, and what the template closes one with."""
         ends = {self.tokenizer.eos_token_id} - {None}
-        bridge = self._bridge(("user",), 1)
-        if bridge is not None:
-            special = special_ids(self.tokenizer)
-            ends.update([i for i in self.encode(bridge.closing) if i in special][:1])
+        (news,) = _said("user")
+        text = self._after_reply(("user",), [news])
+        if text is not None:
+            closing = self.encode(text.partition(news["content"])[0])
+            ends.update([i for i in closing if i in self._special][:1])
         return tuple(sorted(ends))
 
     def _extend(self, messages: Sequence[Message], previous: Reply) -> tuple[int, ...] | None:
-        folded = self._fold_system(messages)
-        at = max((k for k, m in enumerate(folded) if m["role"] == "assistant"), default=-1)
-        news = folded[at + 1 :]
-        if at < 0 or not news or folded[at]["content"] != previous.text:
+        at = max((k for k, m in enumerate(messages) if m["role"] == "assistant"), default=-1)
+        news = [_with(m, self.plain(m["content"])) for m in messages[at + 1 :]]
+        if at < 0 or not news or messages[at]["content"] != previous.text:
             return None
-        bridge = self._bridge(tuple(m["role"] for m in folded[:at]), len(news))
-        if bridge is None or any(m["role"] != "user" for m in news):
+        text = self._after_reply(tuple(m["role"] for m in messages[:at]), news)
+        if text is None:
             return None
-        parts = [bridge.closing]
-        for slot, message in zip(bridge.slots, news, strict=True):
-            content = self.plain(message["content"])
-            content = content.lstrip() if slot.trims_left else content
-            parts += [slot.before, content.rstrip() if slot.trims_right else content]
-        ids = self.encode("".join((*parts, bridge.generation_prompt)))
+        ids = self._encode_on(text)
         last = previous.token_ids[-1] if previous.token_ids else None
-        if (
-            last in self.end_ids
-            and str(self.tokenizer.convert_ids_to_tokens(last)) in bridge.closing
-        ):
-            ids = ids[ids.index(last) + 1 :]  # the end token was sampled: not a second time
+        if last in self.end_ids:
+            # What closes the reply was sampled with it: not a second time.
+            first = next((k for k, i in enumerate(ids) if i in self._special), None)
+            if first is not None and ids[first] == last:
+                ids = ids[first + 1 :]
         return (*previous.prompt_ids, *previous.token_ids, *ids)
 
-    def _bridge(self, before: tuple[str, ...], news: int) -> _Bridge | None:
-        key = (before, news)
-        if key not in self._bridges:
-            self._bridges[key] = self._make_bridge(before, news)
-        return self._bridges[key]
+    def _after_reply(self, before: tuple[Role, ...], news: Sequence[Message]) -> str | None:
+        """Return the template's text from the end of a reply on, None if it rewrites the past.
 
-    def _make_bridge(self, before: tuple[str, ...], news: int) -> _Bridge | None:
-        """Read the bridge off a conversation of placeholders; None where it would be rewritten."""
-        past: list[Any] = [{"role": r, "content": f"{_MARK}p{k}x"} for k, r in enumerate(before)]
-        reply = f"{_MARK}reply"
-        marks = [f"{_MARK}n{k}x" for k in range(news)]
-        later: list[Any] = [{"role": "user", "content": _PAD + mark + _PAD} for mark in marks]
+        Placeholders stand for what was said before, so that the time does not depend on it.
+        """
+        past: list[Message] = _said(*before)
+        reply: Message = {"role": "assistant", "content": _REPLY}
         try:
-            earlier = self._template(past, False)
-            text = self._template([*past, {"role": "assistant", "content": reply}, *later], True)
+            text = self._template([*past, reply, *news], True)
+            head, found, rest = text.partition(_REPLY)
+            if not found or not self._stays(past, len(news), head):
+                return None
         except Exception:  # the template refuses this order of roles
             return None
-        if not text.startswith(earlier) or text.count(reply) != 1:
-            return None
-        rest = text.partition(reply)[2]
-        slots: list[_Slot] = []
-        trims_right = False
-        for mark in marks:
-            head, found, rest = rest.partition(mark)
-            if not found:
-                return None
-            trims_left, trims_right = not head.endswith(_PAD), not rest.startswith(_PAD)
-            slots.append(_Slot(head if trims_left else head[: -len(_PAD)], trims_left, trims_right))
-            rest = rest if trims_right else rest[len(_PAD) :]
-        return _split_closing(slots, rest, self._special_names)
+        return rest
+
+    def _stays(self, past: Sequence[Message], news: int, head: str) -> bool:
+        """Return whether the text before a reply is what it was when the reply was asked for."""
+        key = (tuple(message["role"] for message in past), news)
+        if key not in self._steady:
+            earlier = [self._template(past, prompted) for prompted in (True, False)]
+            if not any(head.startswith(text) for text in earlier):
+                return False  # Not remembered: a template may write a date, which changes.
+            self._steady.add(key)
+        return True
+
+    def _encode_on(self, text: str) -> list[int]:
+        """Return the ids of text that follows other text.
+
+        Some tokenizers put a space before what they take for the first word. An anchor stands
+        first and is cut off again, unless it grew together with the text.
+        """
+        begins_special = any(name and text.startswith(name) for name in self._special_names)
+        for anchor in () if begins_special or not self.tokenizer.is_fast else _ANCHORS:
+            found = self.tokenizer(
+                anchor + text, add_special_tokens=False, return_offsets_mapping=True
+            )
+            spans = found["offset_mapping"]
+            held = sum(start < len(anchor) for start, _ in spans)
+            if all(end <= len(anchor) for _, end in spans[:held]):
+                ids: list[int] = found["input_ids"][held:]
+                return ids
+        return self.encode(text)
 
 
-def _split_closing(slots: list[_Slot], generation_prompt: str, names: list[str]) -> _Bridge:
-    """Part the text before the first news into what closes the reply and what opens the news."""
-    head = slots[0].before
-    ends = [(head.find(name), name) for name in names if name and name in head]
-    at, name = min(ends, default=(0, ""), key=lambda found: found[0])
-    cut = at + len(name)
-    first = _Slot(head[cut:], slots[0].trims_left, slots[0].trims_right)
-    return _Bridge(head[:cut], (first, *slots[1:]), generation_prompt)
+def _said(*roles: Role) -> list[Message]:
+    """Return a conversation of placeholders."""
+    return [{"role": role, "content": f"{_MARK}{k}x"} for k, role in enumerate(roles)]
 
 
 def _with(message: Message, content: str) -> Message:
