@@ -1,25 +1,32 @@
-"""What holds for any string: no error, true spans, what was rendered comes back, linear time."""
+"""What holds for any string: no error, true spans, and what was rendered comes back."""
 
-import time
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from debate_protocol.contract import CONTRACTS, get_contract
-from debate_protocol.parsing import parse
+from debate_protocol.parsing import Parsed, ParseError, parse, spoken_text
 from debate_protocol.tags import ThinkMode, neutralised
 
 PIECES = [
     "<solution>", "</solution>", "<SOLUTION >", "<evaluation>", "</evaluation>", "<comparison>",
-    "</comparison>", "<consensus>", "</consensus>", "<think>", "</think>", "```", "```xml\n", "\n",
-    "Agent 1 > Agent 2", "Agent 0 = Agent 0", "N/A", "\\boxed{", "}", "{", "Answer: ", "YES", " ",
-    "\x00", "\ud800", "\u2028", "🙂", "<", "</", ">", "&gt;", "9" * 40, "İ", "ſ",
+    "</comparison>", "<consensus>", "</consensus>", "<consensus_reason>", "</consensus_reason>",
+    "<think>", "</think>", "</THINK\n>", "```", "```xml\n", "\n```\n", "~~~~\n", "\n", "\r\n", " ",
+    "<comparison>Agent 1 > Agent 2\n", "\nAgent 2 = Agent 0\n", "Agent 0 = Agent 0", "Agent ",
+    "N/A", "\\boxed{", "\\boxed {x}", "}", "{",
+    "\\", "\nAnswer: ", "YES", "no", "\x00", "\ud800", "\u2028", "🙂", "<", "</", ">", "&gt;",
+    "9" * 40, "İ", "ſ", "K",
 ]  # fmt: skip
 HOSTILE = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=40).map("".join)
 ANY = st.text(st.characters(codec=None, categories=None), max_size=200) | HOSTILE
 CONTRACT = st.sampled_from(sorted(CONTRACTS))
 THINK = st.sampled_from(["unwrap", "drop"])
+THOUGHT = {
+    "unwrap": re.compile(r"(?ai)</?think(?u:\s)*>"),
+    "drop": re.compile(r"(?ais)<think(?u:\s)*>.*?(?:</think(?u:\s)*>|\Z)|</think(?u:\s)*>"),
+}
 
 
 @settings(max_examples=400, deadline=None)
@@ -28,44 +35,97 @@ def test_parse_survives_and_tells_true_spans_when_given_any_string(
     text: str, contract: str, think: ThinkMode, author: int | None, num_agents: int | None
 ) -> None:
     parsed = parse(text, contract, author=author, num_agents=num_agents, think=think)
-    for section in parsed.sections.values():
+    at = 0
+    for section in sorted(parsed.sections.values(), key=lambda one: one.span):
         start, end = section.span
-        assert section.outer[0] <= start <= end <= section.outer[1] <= len(text)
-        assert text[start:end] == section.text or "<" in text[start:end]
-        assert section.text == section.text.strip()
+        assert at <= section.outer[0] <= start <= end <= section.outer[1] <= len(text)
+        assert section.text == THOUGHT[think].sub("", text[start:end]).strip()
+        assert text[start:end] == text[start:end].strip()
+        at = section.outer[1]
     for vote in parsed.comparisons:
         start, end = parsed.sections["comparison"].span
         assert start <= vote.span[0] < vote.span[1] <= end
         assert vote.left != vote.right
         assert author not in (vote.left, vote.right)
-    assert parsed.answer != ""
-
-
-PLAIN = st.text(st.characters(exclude_characters="<`", exclude_categories=["Cs"]), max_size=60)
+        assert num_agents is None or max(vote.left, vote.right) < num_agents
+    assert parsed.answer is None or parsed.answer.strip()
+    assert parsed.answer is None or parsed.answer in spoken_text(text, think)
 
 
 @settings(max_examples=200, deadline=None)
-@given(PLAIN, PLAIN, st.lists(st.tuples(st.integers(0, 9), st.sampled_from(">="))), st.booleans())
-def test_parse_gives_back_what_was_rendered_when_texts_hold_no_tags(
-    solution: str, evaluation: str, lines: list[tuple[int, str]], consensus: bool
+@given(ANY, CONTRACT, THINK)
+def test_strict_raises_one_error_with_all_problems_exactly_when_there_are_any(
+    text: str, contract: str, think: ThinkMode
 ) -> None:
-    votes = "\n".join(f"Agent {agent} {op} Agent {agent + 1}" for agent, op in lines)
-    text = (
-        f"<solution>{solution}</solution><evaluation>{evaluation}</evaluation>"
-        f"<comparison>{votes}</comparison><consensus>{'YES' if consensus else 'NO'}</consensus>"
-        "<consensus_reason>because</consensus_reason>"
-    )
-    parsed = parse(text, "five_section")
-    assert parsed.sections["solution"].text == solution.strip()
-    assert parsed.sections["evaluation"].text == evaluation.strip()
-    assert [(v.left, v.op, v.right) for v in parsed.comparisons] == [
-        (a, o, a + 1) for a, o in lines
+    lenient = parse(text, contract, think=think)
+    if not lenient.problems:
+        assert parse(text, contract, think=think, strict=True) == lenient
+        return
+    with pytest.raises(ParseError) as caught:
+        parse(text, contract, think=think, strict=True)
+    assert caught.value.problems == lenient.problems
+    assert all(problem in str(caught.value) for problem in lenient.problems)
+
+
+PLAIN = st.text(st.characters(exclude_characters="<`~", exclude_categories=["Cs"]), max_size=60)
+FILLED = PLAIN.map(lambda text: f"{text.strip()} so")
+VOTES = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from("<=>"), st.integers(0, 3))
+    .filter(lambda vote: vote[0] != vote[2])
+)  # fmt: skip
+
+
+def rendered(contract: str, said: dict[str, str], preamble: str) -> str:
+    """A response that keeps its contract, after a preamble."""
+    if contract == "boxed":
+        return f"{preamble}\\boxed{{1}} then \\boxed{{{said['solution']}}}."
+    if contract == "answer_line":
+        return f"{preamble}\nAnswer: 1\nno,\n**Answer: {said['solution']}**\n"
+    names = get_contract(contract).sections
+    return preamble + "\n".join(f"<{name}>{said[name]}</{name}>" for name in names)
+
+
+@settings(max_examples=200, deadline=None)
+@given(CONTRACT, THINK, st.tuples(FILLED, PLAIN, FILLED), VOTES, st.booleans())
+def test_parse_gives_back_what_was_rendered_when_texts_hold_no_tags(
+    contract: str,
+    think: ThinkMode,
+    texts: tuple[str, str, str],
+    votes: list[tuple[int, str, int]],
+    consensus: bool,
+) -> None:
+    free = contract in ("boxed", "answer_line")
+    # Braces and line ends are what frames the answer of free text.
+    solution = re.sub(r"[{}\\\n*]", "", texts[0]).strip() if free else texts[0]
+    said = {
+        "solution": solution,
+        "evaluation": texts[1],
+        "comparison": "\n".join(f"Agent {a} {op} Agent {b}" for a, op, b in votes) or "N/A",
+        "consensus": "YES" if consensus else "NO",
+        "consensus_reason": texts[2],
+    }
+    preamble = f"<think>{texts[1]}</think>" if think == "drop" else ""
+    text = rendered(contract, said, preamble)
+    parsed = parse(text, contract, think=think, strict=True)
+    assert parsed.answer == solution.strip()
+    if free:
+        return
+    assert list(parsed.sections) == list(get_contract(contract).sections)
+    for name, section in parsed.sections.items():
+        assert section.text == said[name].strip() == text[slice(*section.span)]
+        assert text[slice(*section.outer)] == f"<{name}>{said[name]}</{name}>"
+    assert told(parsed) == [(b, ">", a) if op == "<" else (a, op, b) for a, op, b in votes]
+    assert [text[slice(*vote.span)] for vote in parsed.comparisons] == [
+        f"Agent {a} {op} Agent {b}" for a, op, b in votes
     ]
-    assert parsed.consensus is consensus
-    assert not any("invalid" in problem for problem in parsed.problems)
+    assert parsed.consensus is (consensus if contract == "five_section" else None)
 
 
-@settings(max_examples=300, deadline=None)
+def told(parsed: Parsed) -> list[tuple[int, str, int]]:
+    return [(vote.left, vote.op, vote.right) for vote in parsed.comparisons]
+
+
+@settings(max_examples=200, deadline=None)
 @given(ANY, st.sampled_from(["three_section", "five_section"]))
 def test_neutralised_disarms_every_tag_when_given_any_string(text: str, contract: str) -> None:
     disarmed = neutralised(text, get_contract(contract))
@@ -75,27 +135,3 @@ def test_neutralised_disarms_every_tag_when_given_any_string(text: str, contract
     assert list(around.sections) == ["solution"]
     assert around.sections["solution"].outer == (0, len(text) + len("<solution></solution>"))
     assert not any("block" in problem or "closes" in problem for problem in around.problems)
-
-
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "<solution>", "</solution>", "<think>", "</think>", "<", "```\n", "\\boxed{", "{", "}",
-        "<solution" + " " * 40, "<comparison>Agent 9", "<solution><think>", "\\boxed{\\boxed{x} ",
-        "<comparison>\n```", "Agent 0 > Agent 1\n", "Answer: ", "\n" + " " * 30, "*", "9", "\x00",
-    ],
-)  # fmt: skip
-def test_parse_takes_linear_time_when_the_text_is_hostile(piece: str) -> None:
-    def seconds(size: int) -> float:
-        text = "<comparison>" + piece * (size // len(piece))
-        best = float("inf")
-        for _ in range(2):
-            start = time.process_time()
-            for contract in ("five_section", "boxed", "answer_line"):
-                parse(text, contract, think="drop")
-            best = min(best, time.process_time() - start)
-        return best
-
-    small, large = seconds(40_000), seconds(320_000)
-    # 8 times the text: 8 times the time if linear, 64 times if quadratic.
-    assert large < 24 * small + 0.02

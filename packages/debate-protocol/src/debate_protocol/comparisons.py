@@ -18,9 +18,9 @@ _LINE = re.compile(
 )
 _NOTHING = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a|na|none)\s*+[.]?+\s*+\Z")
 _NOTHING_LINE = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a(?!\w)|(?:na|none)\s*+[.]?+\s*+\Z)")
-_FENCE_LINE = re.compile(r"\s*+`{3,}+\w*+\s*+\Z")
-# Longer ids are out of range in any debate; reading them as numbers would not be linear.
-_MAX_ID_DIGITS = 18
+_FENCE_LINE = re.compile(r"\s*+(?:`{3,}+|~{3,}+)\s*+\w*+\s*+\Z")
+# Reading longer ones as numbers is not linear, and Python may refuse it; they count as malformed.
+_MAX_ID_DIGITS = 640
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from debate_protocol.roles import gives_answers
 from debate_protocol.tags import Block, Range, Scan, ThinkMode, blanked, scan, trimmed
 from debate_protocol.types import Transcript, Turn
 
-_YES_NO = re.compile(r"\W*+(?ai:(yes)|no)\b")
+_YES_NO = re.compile(r"[\W_]*+(?ai:(yes)|no)(?![^\W_])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,17 @@ class ParseError(ValueError):
     """A response departs from its contract; raised in strict mode only.
 
     Attributes:
+        contract: The contract's name.
         problems: Everything found, in words.
     """
 
     def __init__(self, contract: str, problems: tuple[str, ...]) -> None:
+        self.contract = contract
         self.problems = problems
         super().__init__(f"response does not keep contract {contract!r}: {'; '.join(problems)}")
+
+    def __reduce__(self) -> tuple[type["ParseError"], tuple[str, tuple[str, ...]]]:
+        return ParseError, (self.contract, self.problems)
 
 
 def parse(

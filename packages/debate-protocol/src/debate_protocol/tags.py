@@ -11,7 +11,7 @@ from debate_protocol.contract import CONTRACTS, Contract
 ThinkMode = Literal["unwrap", "drop"]
 Range = tuple[int, int]
 
-_FENCE = re.compile(r"^[^\S\n]*+`{3,}+[^`\n]*+$", re.MULTILINE)
+_FENCE = re.compile(r"^[^\S\n]*+(`{3,}+(?=[^`\n]*+$)|~{3,}+)(.*+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +113,41 @@ def trimmed(content: str) -> Range:
     """
     start = len(content) - len(content.lstrip())
     end = len(content.rstrip())
-    if "```" not in content:
-        return (start, end) if start < end else (start, start)
-    fences = [m.span() for m in _FENCE.finditer(content, start, end)]
-    opens = bool(fences) and not content[start : fences[0][0]].strip()
-    closes = bool(fences) and fences[-1][1] >= end
-    wraps = len(fences) == 2 and opens and closes
-    dangles = len(fences) % 2 == 1
-    if wraps or (dangles and opens and not (closes and len(fences) > 1)):
-        start = fences[0][1]
-    if wraps or (dangles and closes and end > start):
-        end = fences[-1][0]
-    inner = content[start:end]
-    left = start + len(inner) - len(inner.lstrip())
-    right = start + len(inner.rstrip())
-    return (left, right) if left < right else (start, start)
+    if "```" in content or "~~~" in content:
+        opening, closing = _outer_fences(content, start, end)
+        if opening is not None:
+            start = opening[1]
+        if closing is not None and end > start:
+            end = closing[0]
+        inner = content[start:end]
+        start, end = start + len(inner) - len(inner.lstrip()), start + len(inner.rstrip())
+    return (start, end) if start < end else (start, start)
+
+
+def _outer_fences(content: str, start: int, end: int) -> tuple[Range | None, Range | None]:
+    """Return the fences to cut off at the start and at the end, by the rules of Markdown.
+
+    A fence is closed by the next one of the same sign that is as long and names no language.
+    """
+    first: Range | None = None
+    opened: Range | None = None
+    mark = ""
+    pairs = 0
+    closing: Range | None = None
+    for match in _FENCE.finditer(content, 0, end):
+        sign, language = match.group(1), match.group(2).strip()
+        if opened is None:
+            opened, mark = match.span(), sign
+            first = first or opened
+        elif sign[0] == mark[0] and len(sign) >= len(mark) and not language:
+            opened, closing = None, match.span()
+            pairs += 1
+    at_start = first is not None and first[0] <= start
+    if opened is not None:
+        dangles_at_end = opened[1] >= end
+        return (opened if at_start and not pairs else None), (opened if dangles_at_end else None)
+    wraps = at_start and pairs == 1 and closing is not None and closing[1] >= end
+    return (first, closing) if wraps else (None, None)
 
 
 @functools.lru_cache(maxsize=64)
