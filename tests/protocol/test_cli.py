@@ -102,13 +102,13 @@ def test_parse_exits_2_with_one_line_when_the_input_is_bad(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["parse", "validate", "show"])
+@pytest.mark.parametrize("command", ["parse", "validate", "show", "export --to xml"])
 def test_command_exits_2_when_the_file_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    assert main([command, str(tmp_path / "none.jsonl")]) == 2
+    assert main([*command.split(), str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl: cannot be read (No such file or directory)" in capsys.readouterr().err
-    assert main([command, str(tmp_path)]) == 2
+    assert main([*command.split(), str(tmp_path)]) == 2
     assert "Is a directory" in capsys.readouterr().err
 
 
@@ -136,17 +136,6 @@ def test_validate_tells_every_problem_and_exits_1_when_lines_are_wrong(
 
 def test_validate_exits_2_when_there_is_nothing(tmp_path: Path) -> None:
     assert main(["validate", rows(tmp_path / "empty.jsonl")]) == 2
-
-
-def test_show_prints_a_debate_and_disarms_escapes_when_found(
-    debates: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["show", str(debates), "--id", "d2"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("Debate d2\n")
-    assert "── Round 1 ──" in out and "Known answer: 42" in out
-    assert "42 \\x1b[31mred" in out and "\x1b" not in out
-    assert "failed: no solution can be read\n    no idea" in out
 
 
 def test_show_exits_2_and_names_debates_when_the_id_is_unknown(

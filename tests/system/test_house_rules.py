@@ -26,7 +26,7 @@ LONG_FUNCTIONS: frozenset[str] = frozenset()
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 
 MAY_IMPORT = {
-    "debate_protocol": {"pydantic"},
+    "debate_protocol": {"lxml", "pydantic"},
     "debate_rewards": {
         "debate_protocol", "pydantic", "math_verify", "latex2sympy2_extended", "sympy",
     },

@@ -1,11 +1,13 @@
-"""The command `debate-protocol`: parse responses, validate and show transcripts."""
+"""The command `debate-protocol`: parse responses; validate, show and export transcripts."""
 
 import argparse
+import itertools
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from debate_protocol import __version__
 from debate_protocol.contract import CONTRACTS, Contract, get_contract
@@ -14,9 +16,13 @@ from debate_protocol.parsing import Parsed, parse, turn_failed
 from debate_protocol.showing import shown_debate
 from debate_protocol.tags import ThinkMode
 from debate_protocol.transcript_checks import transcript_problems
-from debate_protocol.transcripts import json_line, json_lines, read_lines
+from debate_protocol.transcripts import json_line, json_lines, read_lines, to_json
 from debate_protocol.types import Transcript
 
+_FILE = "transcripts, JSON Lines or XML, or -"
+_NOTHING_FOUND = "found no transcripts, expected one a line, or an XML document of them"
+# A document may begin with a byte order mark; no line of JSON does in these encodings.
+_XML_STARTS = (b"<", b"\xef\xbb\xbf<", b"\xff\xfe", b"\xfe\xff")
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -33,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except UsageError as problem:
-        print(f"debate-protocol: {problem}", file=sys.stderr)
+        _say(f"debate-protocol: {problem}", sys.stderr)
         return BAD_USAGE
     except BrokenPipeError:
         # The reader has seen enough; without this, Python complains when it closes stdout.
@@ -46,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="debate-protocol", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="parse | validate | show")
+    commands = parser.add_subparsers(required=True, metavar="parse | validate | show | export")
     one = commands.add_parser("parse", help="read responses, one JSON object a line")
     one.add_argument("file", help='JSON Lines of {"id", "text"[, "author", "num_agents"]}, or -')
     one.add_argument("--contract", default="three_section", help=", ".join(CONTRACTS))
@@ -54,12 +60,16 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--strict", action="store_true", help="exit 1 when a response has problems")
     one.set_defaults(command=_parse)
     one = commands.add_parser("validate", help="check a file of transcripts")
-    one.add_argument("file", help="transcripts, JSON Lines, or -")
+    one.add_argument("file", help=_FILE)
     one.set_defaults(command=_validate)
     one = commands.add_parser("show", help="print one debate to read")
-    one.add_argument("file", help="transcripts, JSON Lines, or -")
+    one.add_argument("file", help=_FILE)
     one.add_argument("--id", help="which debate; the first by default")
     one.set_defaults(command=_show)
+    one = commands.add_parser("export", help="write transcripts in the other form to stdout")
+    one.add_argument("file", help=_FILE)
+    one.add_argument("--to", choices=("xml", "jsonl"), required=True)
+    one.set_defaults(command=_export)
     return parser
 
 
@@ -77,7 +87,7 @@ def _parse(options: argparse.Namespace) -> int:
             told, parsed = _parsed_row(row, where, contract, options.think)
             _write(told)
             if options.strict and parsed.problems:
-                print(f"{where}: {'; '.join(parsed.problems)}", file=sys.stderr)
+                _say(f"{where}: {'; '.join(parsed.problems)}", sys.stderr)
                 code = FAILED
     return code
 
@@ -123,47 +133,96 @@ def _told(name: object, parsed: Parsed, contract: Contract) -> dict[str, Any]:
 def _validate(options: argparse.Namespace) -> int:
     debates = turns = failed = wrong = 0
     with _opened(options.file) as stream:
-        for number, read, _ in read_lines(stream, options.file):
+        for number, read, _ in _transcripts(stream, options.file):
             if isinstance(read, TranscriptError):
                 wrong += 1
-                print(read)
+                _say(str(read))
                 continue
             problems = transcript_problems(read)
             for problem in problems:
-                print(f"{options.file}:{number}: {problem}")
+                _say(f"{options.file}:{number}: {problem}")
             debates, turns = debates + 1, turns + len(read.turns)
             wrong += bool(problems)
-            if read.protocol.contract in CONTRACTS:
-                failed += sum(turn_failed(read, turn) for turn in read.turns)
+            failed += _failed_turns(read)
     if not debates and not wrong:
-        raise UsageError(f"{options.file}: found no transcripts, expected one a line")
-    print(f"{debates} debates, {turns} turns, {failed} failed turns, {wrong} lines with problems")
+        raise UsageError(f"{options.file}: {_NOTHING_FOUND}")
+    _say(f"{debates} debates, {turns} turns, {failed} failed turns, {wrong} lines with problems")
     return FAILED if wrong else DONE
 
 
+def _failed_turns(transcript: Transcript) -> int:
+    try:
+        return sum(turn_failed(transcript, turn) for turn in transcript.turns)
+    except ValueError:  # the contract is not known; the transcript's problems tell so
+        return 0
+
+
 def _show(options: argparse.Namespace) -> int:
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal or "COLUMNS" in os.environ else None
     with _opened(options.file) as stream:
         chosen = _chosen(stream, options.file, options.id)
-    text = shown_debate(chosen, emphasis=sys.stdout.isatty())
-    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+    _say(shown_debate(chosen, emphasis=is_terminal, width=width).removesuffix("\n"))
     return DONE
 
 
 def _chosen(stream: BinaryIO, name: str, wanted: str | None) -> Transcript:
     seen: list[str] = []
-    for _, read, torn in read_lines(stream, name):
-        if isinstance(read, Transcript):
-            if wanted is None or read.id == wanted:
-                return read
-            seen.append(read.id)
-        elif torn:
-            print(read, file=sys.stderr)
-        else:
-            raise UsageError(str(read))
+    for transcript in _whole(stream, name):
+        if wanted is None or transcript.id == wanted:
+            return transcript
+        seen.append(transcript.id)
     if wanted is None:
-        raise UsageError(f"{name}: found no transcripts, expected one a line")
+        raise UsageError(f"{name}: {_NOTHING_FOUND}")
     few = ", ".join(repr(one) for one in seen[:8])
     raise UsageError(f"{name}: found no debate with id {wanted!r}; it holds {few}")
+
+
+def _export(options: argparse.Namespace) -> int:
+    with _opened(options.file) as stream:
+        transcripts = list(_whole(stream, options.file))
+    if not transcripts:
+        raise UsageError(f"{options.file}: {_NOTHING_FOUND}")
+    if options.to == "xml":
+        from debate_protocol.transcript_xml import to_xml
+
+        try:
+            sys.stdout.buffer.write(to_xml(transcripts))
+        except TranscriptError as problem:
+            raise UsageError(f"{options.file}: {problem}") from None
+    else:
+        for transcript in transcripts:
+            _write(to_json(transcript))
+    return DONE
+
+
+def _whole(stream: BinaryIO, name: str) -> Iterator[Transcript]:
+    """Yield the transcripts; a torn last line is told, anything else that is wrong is misuse."""
+    for _, read, torn in _transcripts(stream, name):
+        if isinstance(read, Transcript):
+            yield read
+        elif torn:
+            _say(f"{read}; the other lines are read", sys.stderr)
+        else:
+            raise UsageError(str(read))
+
+
+def _transcripts(
+    stream: BinaryIO, name: str
+) -> Iterator[tuple[int, Transcript | TranscriptError, bool]]:
+    """Read JSON Lines or XML, whichever begins in the first line that is not blank."""
+    lines: list[bytes] = []
+    for line in stream:
+        lines.append(line)
+        if line.strip():
+            break
+    if lines and lines[-1].lstrip().startswith(_XML_STARTS):
+        from debate_protocol.transcript_xml import read_xml
+
+        document = b"".join((*lines, stream.read()))
+        yield from ((number, read, False) for number, read in read_xml(document, name))
+    else:
+        yield from read_lines(itertools.chain(lines, stream), name)
 
 
 @contextmanager
@@ -177,6 +236,14 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         raise UsageError(f"{file}: cannot be read ({problem.strerror})") from None
     with stream:
         yield stream
+
+
+def _say(text: str, stream: TextIO | None = None) -> None:
+    """Print a line that may hold what the terminal's encoding has no place for."""
+    stream = stream or sys.stdout
+    stream.flush()
+    stream.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
+    stream.buffer.flush()
 
 
 def _write(value: object) -> None:

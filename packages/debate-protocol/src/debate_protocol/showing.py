@@ -1,17 +1,21 @@
 """One debate as text for a terminal."""
 
 import re
-import textwrap
+import unicodedata
+from collections.abc import Iterator
 
-from debate_protocol.contract import CONTRACTS
 from debate_protocol.parsing import parse_turn, turn_failed
 from debate_protocol.types import Transcript, Turn
 
 # What a terminal would act on, from escape sequences to changes of writing direction.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_WORD = re.compile(r"\S+|\s+")
+_MIN_WIDTH = 20
 
 
-def shown_debate(transcript: Transcript, *, emphasis: bool = False) -> str:
+def shown_debate(
+    transcript: Transcript, *, emphasis: bool = False, width: int | None = None
+) -> str:
     """Return a debate to read: question, then each turn by round.
 
     Control characters of the texts are shown as escapes, so that no text acts on the terminal.
@@ -19,52 +23,100 @@ def shown_debate(transcript: Transcript, *, emphasis: bool = False) -> str:
     Args:
         transcript: The debate.
         emphasis: Print headings in bold by escape sequences.
+        width: Wrap lines at this many columns; None leaves them as they are.
     """
     question, rules = transcript.question, transcript.protocol
-    parts = [
+    rows = [
         _heading(f"Debate {transcript.id or '(no id)'}", emphasis),
         f"{rules.num_agents} agents, {rules.max_rounds} rounds, {rules.schedule}, "
-        f"{rules.contract}, topology {rules.topology}",
+        f"{_safe(str(rules.contract))}, topology {_safe(rules.topology)}",
         "",
-        _safe(question.text),
+        *_wrapped(question.text, "", width),
     ]
     if question.answer is not None:
-        parts += ["", f"Known answer: {_safe(question.answer)}"]
+        rows += ["", *_wrapped(f"Known answer: {question.answer}", "", width)]
     shown_round = -1
     for turn in sorted(transcript.turns, key=lambda one: one.round):
         if turn.round != shown_round:
             shown_round = turn.round
-            parts += ["", _heading(f"── Round {turn.round + 1} ──", emphasis)]
-        parts += ["", *_shown_turn(transcript, turn, emphasis)]
+            rows += ["", _heading(f"── Round {turn.round + 1} ──", emphasis)]
+        rows += ["", *_shown_turn(transcript, turn, emphasis, width)]
     ended = transcript.meta.get("ended")
     if ended is not None:
-        parts += ["", f"Ended: {_safe(str(ended))}"]
-    return "\n".join(parts) + "\n"
+        rows += ["", f"Ended: {_safe(str(ended))}"]
+    return "\n".join(rows) + "\n"
 
 
-def _shown_turn(transcript: Transcript, turn: Turn, emphasis: bool) -> list[str]:
+def _shown_turn(
+    transcript: Transcript, turn: Turn, emphasis: bool, width: int | None
+) -> Iterator[str]:
     saw = ", ".join(f"{key.agent} (round {key.round + 1})" for key in turn.shown) or "nobody"
-    lines = [f"{_heading(f'Agent {turn.agent}', emphasis)}, who saw {saw}"]
-    if transcript.protocol.contract not in CONTRACTS:
-        return [*lines, _indented(turn.text)]
-    if turn_failed(transcript, turn):
-        lines.append(f"  failed: {turn.failure or 'no solution can be read'}")
-        return [*lines, _indented(turn.text)]
-    parsed = parse_turn(transcript, turn)
-    for name, section in parsed.sections.items():
-        lines += [f"  {_heading(name, emphasis)}", _indented(section.text)]
-    if not parsed.sections:
-        lines.append(_indented(turn.text))
-    return lines
+    name = f"Agent {turn.agent}"
+    first, *more = _wrapped(f"{name}, who saw {saw}", "", width)
+    yield first.replace(name, _heading(name, emphasis), 1)
+    yield from more
+    if turn.branches or turn.continuations:
+        counts = f"{len(turn.branches)} branches, {len(turn.continuations)} continuations"
+        yield f"  beside it: {counts}"
+    try:
+        failed = turn_failed(transcript, turn)
+        sections = {} if failed else parse_turn(transcript, turn).sections
+    except ValueError:  # a contract that is not known here
+        failed, sections = False, {}
+    if failed:
+        yield f"  failed: {_safe(turn.failure or 'no answer can be read')}"
+    for section, said in sections.items():
+        yield f"  {_heading(section, emphasis)}"
+        yield from _wrapped(said.text, "    ", width)
+    if not sections:
+        yield from _wrapped(turn.text.strip(), "    ", width)
 
 
 def _heading(text: str, emphasis: bool) -> str:
     return f"\x1b[1m{_safe(text)}\x1b[0m" if emphasis else _safe(text)
 
 
-def _indented(text: str) -> str:
-    return textwrap.indent(_safe(text.strip()), "    ")
-
-
 def _safe(text: str) -> str:
     return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
+
+
+def _wrapped(text: str, indent: str, width: int | None) -> list[str]:
+    """Return the lines of a text, made safe, indented and, with a width, wrapped."""
+    lines = _safe(text).split("\n")
+    if width is None:
+        return [f"{indent}{line}".rstrip() for line in lines]
+    room = max(width, _MIN_WIDTH) - len(indent)
+    return [f"{indent}{row}".rstrip() for line in lines for row in _rows(line, room)]
+
+
+def _rows(line: str, room: int) -> Iterator[str]:
+    """Break a line before words; what follows keeps its margin, and only long words are cut."""
+    line = line.expandtabs(4).rstrip()
+    words = line.lstrip()
+    margin = line[: min(len(line) - len(words), room // 2)]
+    row, used = [margin], len(margin)
+    for word in _WORD.findall(words):
+        size = _cells(word)
+        if used + size > room and used > len(margin):
+            yield "".join(row)
+            row, used = [margin], len(margin)
+            if word.isspace():
+                continue
+        # A word that needs a row of its own is set whole, one that needs more by characters.
+        for part in word if used + size > room else (word,):
+            size = _cells(part)
+            if used + size > room:
+                yield "".join(row)
+                row, used = [margin], len(margin)
+            row.append(part)
+            used += size
+    yield "".join(row)
+
+
+def _cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    marks = sum(unicodedata.category(character) in ("Mn", "Me", "Cf") for character in text)
+    return len(text) + wide - marks
