@@ -1,0 +1,79 @@
+"""The temperature of each turn, from persona and sampler through rows to the trained policy."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from debate_protocol.forms import Simultaneous
+from debate_protocol.personas import Persona
+from debate_protocol.types import Question
+from debate_rollout.drivers import play
+from debate_rollout.engines import TransformersEngine
+from debate_train.advantages import Stream
+from debate_train.cli import main
+from debate_train.logps import token_logps
+from debate_train.models import LoadedModel
+from debate_train.rows import Row, build_batch
+
+TEMPERATURES = (0.5, 1.0, 1.75)
+
+
+def tempered_logps(loaded: LoadedModel, row: Row, temperatures: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        found, _ = token_logps(
+            loaded.model,
+            torch.from_numpy(row.tokens)[None],
+            torch.from_numpy(row.mask)[None] > 0,
+            torch.from_numpy(temperatures)[None],
+        )
+    return found.numpy()
+
+
+def test_each_turn_is_trained_at_the_temperature_of_its_persona(
+    tiny: Callable[..., LoadedModel],
+) -> None:
+    loaded = tiny()
+    personas = tuple(Persona(name=f"p{t}", temperature=t) for t in TEMPERATURES)
+    form = Simultaneous(num_agents=3, max_rounds=2, style="compact", personas=personas)
+    engine = TransformersEngine(max_batch=8).open(loaded.model, loaded.tokenizer)
+    runs = [form.start(Question(f"q{k}", "make 4 Q 6 5 1 6"), seed=k) for k in range(2)]
+    transcripts = play(runs, engine, max_tokens=12)
+    batch = build_batch(transcripts, [{}, {}], {"generator": Stream()}, loaded.tokenizer)
+    assert batch.turns == 12
+    for row in batch.rows:
+        spoken = row.mask > 0
+        assert set(row.temperatures[spoken]) == {np.float32(TEMPERATURES[row.agent])}
+        assert set(row.temperatures[~spoken]) == {1.0}
+        # Sampler and trainer mean the same distribution, and no other temperature does.
+        found = tempered_logps(loaded, row, row.temperatures)
+        np.testing.assert_allclose(found, row.sampler_logps[spoken], rtol=0, atol=1e-5)
+        if TEMPERATURES[row.agent] != 1.0:
+            flat = tempered_logps(loaded, row, np.ones_like(row.temperatures))
+            assert np.abs(flat - row.sampler_logps[spoken]).max() > 0.1
+
+
+RECIPE = """\
+name: t
+steps: 3
+model: {type: scratch}
+data: {type: signs_puzzle, batch_size: 2}
+debate: {num_agents: 5, max_rounds: 2, style: compact, personas: none}
+rollout: {max_tokens: 16}
+"""
+
+
+@pytest.mark.parametrize("setting", ["top_p=0.9", "top_k=20", "min_p=0.05"])
+@pytest.mark.parametrize("loss", ["importance_sampling", "ppo_clip"])
+def test_check_refuses_cut_distributions_in_reinforcement_learning(
+    setting: str, loss: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(RECIPE)
+    argv = [str(path), "--check", f"loss={{type: {loss}}}"]
+    assert main(argv) == 0
+    capsys.readouterr()
+    assert main([*argv, f"rollout.{setting}"]) == 2
+    assert "top_p < 1, top_k and min_p cut the distribution" in capsys.readouterr().err
