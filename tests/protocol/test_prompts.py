@@ -67,7 +67,7 @@ def test_full_prompt_puts_question_before_persona_and_shares_its_head_when_agent
             ["Compare"],
         ),
         (1, ["Evaluate the latest response of Agent 0.", "Write N/A in comparison."], ["Compare"]),
-        (2, ["of Agents 0 and 1.", "Compare Agents 0 and 1 pair by pair"], ["N/A in"]),
+        (2, ["of Agents 0 and 1.", "Compare Agents 0 and 1 by"], ["N/A in"]),
         (3, ["Compare Agents 0, 1 and 2 pair by pair"], ["N/A in"]),
     ],
 )

@@ -126,7 +126,8 @@ def _section_steps(view: View) -> list[str]:
         latest = "response" if len(view.peers) == 1 else "responses"
         steps["evaluation"] = f"Evaluate the latest {latest} of {names}."
     if len(view.peers) > 1:
-        steps["comparison"] = f"Compare {names} pair by pair, by their latest responses."
+        pairs = " pair by pair" if len(view.peers) > 2 else ""
+        steps["comparison"] = f"Compare {names}{pairs} by their latest responses."
     if not view.peers:
         steps["consensus"] = "Write NO in consensus."
     found = [steps[section] for section in sections if section in steps]

@@ -1,0 +1,207 @@
+"""Contracts of the user's own: in settings, in prompts, in parsing and in files."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from debate_protocol.contract import CONTRACTS, Contract
+from debate_protocol.fields import TranscriptError
+from debate_protocol.forms import DebateForm, Direct, Simultaneous
+from debate_protocol.parsing import parse_turn
+from debate_protocol.showing import shown_debate
+from debate_protocol.transcript_checks import transcript_problems
+from debate_protocol.transcripts import from_json, read_transcripts, to_json, write_transcripts
+from debate_protocol.types import Ask, Protocol, Question, Transcript, Turn
+
+Play = Callable[..., Any]
+
+POEM = yaml.safe_load("""
+type: simultaneous
+num_agents: 3
+max_rounds: 2
+personas: none
+contract:
+  name: poem
+  sections: [plan, poem, critique, comparison]
+  instructions:
+    plan: what the poem is to do, in one sentence.
+    critique: the weakest line of each other poem.
+""")
+
+
+def poem_form(**contract: Any) -> Simultaneous:
+    """The form above, with changes to its contract."""
+    chosen = {**POEM["contract"], **contract}
+    form = TypeAdapter(DebateForm).validate_python({**POEM, "contract": chosen})
+    assert isinstance(form, Simultaneous)
+    return form
+
+
+def poet(ask: Ask) -> str:
+    others = [agent for agent in range(3) if agent != ask.agent]
+    vote = f"Agent {others[0]} > Agent {others[1]}" if ask.round else "N/A"
+    return (
+        f"<plan>p{ask.agent}</plan><poem>r{ask.agent}{ask.round}</poem>"
+        f"<critique>c{ask.agent}</critique><comparison>{vote}</comparison>"
+    )
+
+
+def test_own_contract_speaks_in_prompts_and_is_read_when_a_recipe_brings_it(play: Play) -> None:
+    played = play(poem_form(), poet, Question("q", "Write a poem."))
+    first = played.ask(0, 0)
+    assert first.stop == ("</comparison>",)
+    assert first.contract == Contract(
+        "poem",
+        ("plan", "poem", "critique", "comparison"),
+        "</comparison>",
+        instructions=POEM["contract"]["instructions"],
+    )
+    system = first.messages[0]["content"]
+    assert "<plan>…</plan>\n<poem>…</poem>\n<critique>…</critique>\n<comparison>" in system
+    assert "- plan: what the poem is to do, in one sentence.\n" in system
+    assert "- poem: as its name says.\n" in system
+    assert "- critique: the weakest line of each other poem.\n" in system
+    assert first.messages[1]["content"].endswith(
+        "There is no response of another agent to consider. Give your plan. "
+        "Write N/A in comparison."
+    )
+    news = played.news(0, 1)
+    assert "Plan:\np1\n\nPoem:\nr10\n\nCritique:\nc1\n</turn>" in news
+    assert "Compare Agents 1 and 2" in news and "Evaluate" not in news
+    parsed = parse_turn(played.transcript, played.transcript.turns[3])
+    assert (parsed.answer, parsed.sections["poem"].text) == ("p0", "r01")
+    assert [(v.left, v.op, v.right) for v in parsed.comparisons] == [(1, ">", 2)]
+
+
+def test_own_contract_comes_back_from_a_file_and_is_read_there_when_written(
+    play: Play, tmp_path: Path
+) -> None:
+    transcript = play(poem_form(), poet).transcript
+    told = to_json(transcript)["protocol"]["contract"]
+    assert told == {**POEM["contract"], "stop": "</comparison>", "kind": "xml"}
+    path = tmp_path / "poems.jsonl"
+    write_transcripts(path, [transcript])
+    (read,) = read_transcripts(path)
+    assert read == transcript and transcript_problems(read) == []
+    assert parse_turn(read, read.turns[3]).answer == "p0"
+    shown = shown_debate(read)
+    assert "poem" in shown.splitlines()[1] and "critique" in shown and "c2" in shown
+
+
+@pytest.mark.parametrize("kind", ["boxed", "answer_line"])
+def test_own_contract_of_free_text_sets_a_stop_string_when_it_wants_one(
+    play: Play, kind: str
+) -> None:
+    form = Direct(contract={"name": "short", "kind": kind, "stop": "END"})  # type: ignore[arg-type]
+    said = r"\boxed{4}" if kind == "boxed" else "Answer: 4"
+    played = play(form, lambda ask: said)
+    assert played.ask(0, 0).stop == ("END",)
+    assert played.transcript.turns[0].failure is None
+    assert Direct(contract={"name": "s", "kind": kind}).stop_strings() == ()  # type: ignore[arg-type]
+
+
+def test_stop_string_is_the_last_closing_tag_or_what_was_written_or_none() -> None:
+    assert poem_form().stop_strings() == ("</comparison>",)
+    assert poem_form(stop="</poem>").stop_strings() == ("</poem>",)
+    assert poem_form(stop=None).stop_strings() == ()
+    # What a dump says in full reads back as the same form, a null stop included.
+    for form in (poem_form(), poem_form(stop=None)):
+        assert Simultaneous.model_validate(form.model_dump(mode="json")) == form
+
+
+def test_form_takes_a_contract_object_and_knows_a_built_in_one() -> None:
+    haiku = Contract("haiku", ("haiku",), None)
+    settings: dict[str, Any] = {"contract": haiku}
+    assert Direct(**settings).contract_rules() == haiku
+    assert Direct(**settings).protocol().contract == haiku
+    settings = {"contract": CONTRACTS["boxed"]}
+    assert Direct(**settings).protocol().contract == "boxed"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "three_section"}, "'three_section' is built in; choose another name"),
+        ({"name": ""}, "at least 1 character"),
+        ({"sections": []}, "an xml contract needs sections"),
+        ({"sections": ["poem", "poem"], "instructions": {}}, "a section is named twice"),
+        ({"sections": ["Poem"], "instructions": {}}, "expected a lower-case name"),
+        ({"sections": ["think"], "instructions": {}}, "none of think, turn"),
+        ({"kind": "boxed"}, "the other kinds have none"),
+        ({"kind": "json"}, "'xml', 'boxed' or 'answer_line'"),
+        ({"stop": ""}, "stop is empty; write null for none"),
+        ({"instructions": {"plam": "x"}}, "instructions for 'plam', .* did you mean 'plan'"),
+        ({"section": []}, "Extra inputs are not permitted"),
+    ],
+)
+def test_own_contract_is_refused_when_it_makes_no_sense(
+    change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        poem_form(**change)
+
+
+@pytest.mark.parametrize("given", [3, None, True, ["poem"]])
+def test_contract_is_refused_when_it_is_neither_name_nor_object(given: Any) -> None:
+    with pytest.raises(ValidationError, match="valid string"):
+        Direct(contract=given)
+
+
+def in_file(contract: Any) -> Transcript:
+    """A transcript as read with this contract."""
+    turn = {"agent": 0, "round": 0, "text": "<poem>x</poem>"}
+    protocol = {"num_agents": 1, "contract": contract}
+    return from_json({"question": {"text": "?"}, "protocol": protocol, "turns": [turn]})
+
+
+def test_file_keeps_unknown_keys_of_a_contract_when_read_and_written() -> None:
+    contract = {"name": "poem", "sections": ["poem"], "stop": None, "kind": "xml", "licence": "MIT"}
+    read = in_file(contract)
+    assert read.protocol.contract == Contract("poem", ("poem",), None)
+    assert to_json(read)["protocol"]["contract"] == contract
+    assert parse_turn(read, read.turns[0]).answer == "x"
+
+
+@pytest.mark.parametrize(
+    ("contract", "message"),
+    [
+        (3, "protocol.contract: found 3, expected a name or an object with name and sections"),
+        ({"sections": ["a"]}, "protocol.contract.name: found nothing, expected text"),
+        ({"name": "a", "sections": [1]}, "protocol.contract.sections: found 1, expected text"),
+        ({"name": "a", "sections": "a"}, "protocol.contract.sections: found 'a', expected a list"),
+        ({"name": "a", "sections": ["a"], "kind": "json"}, "protocol.contract: .* kind 'json'"),
+        ({"name": "a", "sections": ["<b>"]}, "protocol.contract: .* section '<b>'"),
+        ({"name": "a", "sections": ["a"], "instructions": {"a": 1}}, "instructions: found 1"),
+    ],
+)
+def test_file_is_refused_when_its_contract_describes_none(contract: Any, message: str) -> None:
+    with pytest.raises(TranscriptError, match=message):
+        in_file(contract)
+
+
+def test_file_is_read_and_its_problem_told_when_a_contract_is_only_named() -> None:
+    read = in_file("five_sections")
+    assert read.protocol.contract == "five_sections"
+    (problem,) = transcript_problems(read)
+    assert "did you mean 'five_section'" in problem
+
+
+def test_own_answer_section_stands_first_in_a_compact_line_when_there_are_others(
+    play: Play,
+) -> None:
+    contract = {"name": "checked", "sections": ["check", "solution"]}
+    form = Simultaneous(num_agents=2, max_rounds=2, style="compact", contract=contract)  # type: ignore[arg-type]
+    played = play(form, lambda ask: f"<check>c</check><solution>s{ask.agent}</solution>")
+    assert played.news(0, 1) == "Agent 1 : s1\ncheck : c"
+
+
+def test_contract_prints_as_its_name_when_shown() -> None:
+    contract = Contract("poem", ("poem",), None)
+    turn = Turn(0, 0, "<poem>x</poem>")
+    debate = Transcript("d", Question("d", "?"), Protocol(1, contract=contract), (turn,))
+    assert f"{contract}" == "poem"
+    assert ", poem, topology all" in shown_debate(debate)
