@@ -37,10 +37,11 @@ def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]
         "env/all/total_episodes": float(debates),
         "env/all/total_turns": float(turns),
         "env/all/by_group/frac_mixed": fmean(mixed) if mixed else 0.0,
-        "rollout/merged_turn_fraction": 1 - len(step.batch.rows) / turns,
         "tokens_per_s": sampled / seconds,
         "time/step_s": seconds,
     }
+    if step.batch.turns:  # Turns without tokens, such as those that found no room, have no rows.
+        metrics["rollout/merged_turn_fraction"] = 1 - len(step.batch.rows) / step.batch.turns
     if returns:
         metrics["reward/total"] = fmean(returns)
     return metrics | step.metrics

@@ -1,0 +1,66 @@
+"""`rollout/merged_turn_fraction`: how many turns went on in the row of the turn before."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from debate_protocol.forms import Simultaneous
+from debate_protocol.types import Question, Transcript
+from debate_rewards.credits import Score
+from debate_rollout.drivers import play
+from debate_rollout.engines import TransformersEngine
+from debate_train.advantages import Stream
+from debate_train.loop import Step
+from debate_train.models import LoadedModel
+from debate_train.recipe import Recipe
+from debate_train.records import step_metrics
+from debate_train.rows import build_batch
+
+RECIPE = Recipe.model_validate(
+    {
+        "name": "t",
+        "steps": 1,
+        "model": {"type": "scratch"},
+        "data": {"type": "signs_puzzle"},
+        "debate": {"num_agents": 2, "max_rounds": 3, "style": "compact", "personas": "none"},
+        "reward": {"type": "verifiable"},
+    }
+)
+GROWING = (
+    "{% for m in messages %} <|{{ m.role }}|> {{ m.content }} <|end|>{% endfor %}"
+    "{% if add_generation_prompt %} <|assistant|>{% endif %}"
+)
+# As a template that marks the newest message: what stood before is written anew each time.
+REWRITING = GROWING.replace("{{ m.content }}", "{% if loop.last %} make{% endif %} {{ m.content }}")
+
+
+def metrics_of(transcripts: Sequence[Transcript], loaded: LoadedModel) -> dict[str, float]:
+    given = [{} for _ in transcripts]
+    batch = build_batch(transcripts, given, {"generator": Stream()}, loaded.tokenizer)
+    scores = [Score(()) for _ in transcripts]
+    return step_metrics(Step(0, transcripts, scores, batch, {}), RECIPE, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("template", "window", "merged"),
+    [
+        (GROWING, 512, 2 / 3),  # two of three turns of each agent
+        (REWRITING, 512, 0.0),
+        (GROWING, 20, 0.0),  # no later turn finds room: one row of each agent, one turn with tokens
+        (GROWING, 4, None),  # nor does the first: nothing to tell
+    ],
+)
+def test_fraction_tells_how_many_turns_were_merged(
+    tiny: Callable[..., LoadedModel], template: str, window: int, merged: float | None
+) -> None:
+    loaded = tiny()
+    engine = TransformersEngine(context_window=window).open(
+        loaded.model, loaded.tokenizer, {"chat_template": template}
+    )
+    form = Simultaneous(num_agents=2, max_rounds=3, style="compact", personas="none")
+    run = form.start(Question("q", "make 4 Q 6 5 1 6"), seed=0)
+    transcripts = play([run], engine, max_tokens=8)
+    found = metrics_of(transcripts, loaded)
+    assert found.get("rollout/merged_turn_fraction") == (
+        None if merged is None else pytest.approx(merged)
+    )
