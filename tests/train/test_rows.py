@@ -57,6 +57,15 @@ def split(transcript: Transcript) -> tuple[list[Transcript], list[TurnAdvantages
     return alone, [{t.key: GIVEN[t.key]} for one in alone for t in one.turns]
 
 
+def test_versions_are_those_of_each_token_when_weights_changed_within_a_reply() -> None:
+    mixed = dataclasses.replace(
+        turn(0, 0, ids(OPENING), FIRST).reply, version_spans=((3, 0, 2), (4, 2, 7))
+    )
+    spoken = Turn(0, 0, mixed.text, reply=mixed)
+    (row,) = build_batch([debate(spoken)], [{}], {"generator": Stream()}, TOKENIZER).rows
+    assert row.versions.tolist() == [-1] * 10 + [3] * 2 + [4] * 5
+
+
 def test_turns_that_extend_each_other_share_a_row() -> None:
     batch = build_batch([MERGED], [GIVEN], {"generator": Stream(), "judge": Stream()}, TOKENIZER)
     long, short = batch.rows

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from debate_protocol.types import Question
-from debate_rollout.engines import ScriptedEngine, VllmEngine
 from debate_train.check_context import (
     TokenCounter,
     Window,
@@ -13,11 +12,12 @@ from debate_train.check_context import (
     token_counter,
 )
 from debate_train.check_data import DataView, look_at_data
+from debate_train.check_engines import engine_errors, phase_errors
 from debate_train.check_warnings import warnings_of
 from debate_train.data import DataConfig
 from debate_train.errors import UsageError
 from debate_train.models import PretrainedModel
-from debate_train.recipe import Demonstrations, Recipe
+from debate_train.recipe import Recipe
 
 SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking")
 """Keys that a run takes from the recipe as a whole; a phase cannot change them."""
@@ -57,18 +57,14 @@ def check(recipe: Recipe) -> CheckReport:
             found.lines += view.lines
             found.errors += view.errors
     counter = None if found.errors else token_counter(recipe.model)
-    if isinstance(recipe.rollout.engine, Demonstrations | ScriptedEngine):
-        found.errors.append(
-            f"rollout.engine.type: found {recipe.rollout.engine.type} for the whole recipe; "
-            "expected an engine that samples from the policy (transformers, vllm)"
-        )
+    found.errors += engine_errors(recipe)
     for name, phase in phases.items():
         _arithmetic(name, phase, found)
         if counter is not None:
             _check_context(phase, views[_identity(phase.data)].longest, counter, found)
         where = f"phase {name}: " if recipe.phases else ""
         found.warnings += [where + text for text in warnings_of(phase)]
-        found.errors += _engine_problems(name, phase, recipe, views[_identity(phase.data)])
+        found.errors += phase_errors(name, phase, recipe, views[_identity(phase.data)])
         found.errors += [
             f"phases.{name}.{key}: found a difference, but a run has one {key}; expected it "
             "outside of phases"
@@ -84,23 +80,6 @@ def check(recipe: Recipe) -> CheckReport:
 def _identity(data: DataConfig) -> str:
     """Return the same text for data that differs in nothing but its batch size."""
     return data.model_dump_json(exclude={"batch_size"})
-
-
-def _engine_problems(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> list[str]:
-    engine = phase.rollout.engine
-    if not isinstance(engine, Demonstrations):
-        if engine == recipe.rollout.engine:
-            return []
-        return [
-            f"phases.{name}.rollout.engine: found a difference, but a run has one engine; "
-            "expected it outside of phases, or type: demonstrations"
-        ]
-    if data.can_demonstrate is False:
-        return [
-            f"phases.{name}.rollout.engine.type: found demonstrations, but the {phase.data.type} "
-            "data has none; expected a worked solution in every row (data.fields.solution)"
-        ]
-    return []
 
 
 def _check_model(recipe: Recipe, found: _Findings) -> None:
@@ -122,24 +101,6 @@ def _check_model(recipe: Recipe, found: _Findings) -> None:
         )
     else:
         found.lines.append(f"model: {model.name} (hub id, not looked up here)")
-    engine = recipe.rollout.engine
-    if isinstance(engine, VllmEngine):
-        _check_adapter(model, engine, found)
-
-
-def _check_adapter(model: PretrainedModel, engine: VllmEngine, found: _Findings) -> None:
-    rank = None if model.lora is None else model.lora.rank
-    served = engine.max_lora_rank
-    if rank is None and served is not None:
-        found.errors.append(
-            f"rollout.engine.max_lora_rank: found {served}, but model.lora is null and every "
-            "parameter is trained; expected null"
-        )
-    elif rank is not None and (served is None or served < rank):
-        found.errors.append(
-            f"rollout.engine.max_lora_rank: found {served or 'null'}; expected at least "
-            f"model.lora.rank, which is {rank}"
-        )
 
 
 def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
@@ -148,17 +109,21 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
     questions, copies = phase.data.batch_size, phase.rollout.debates_per_question
     debates = questions * copies
     direct = questions * phase.rollout.direct_per_question
-    turns = debates * agents * rounds + direct
-    grows = getattr(phase.debate, "conversation", "append") == "append"
+    each = phase.debate.turn_count()
+    turns = debates * each + direct
+    everyone_speaks = each == agents * rounds
+    grows = everyone_speaks and getattr(phase.debate, "conversation", "append") == "append"
     samples = debates * agents + direct if grows else turns
     beside = f" + {_many(direct, 'direct reply')}" if direct else ""
+    shape = f"{_many(agents, 'agent')} x {_many(rounds, 'round')}"
+    if not everyone_speaks:
+        shape = _many(each, "turn")
     steps = phase.steps
     gated = f" to {phase.gate.max_steps:,} (gate)" if phase.gate else ""
     found.lines += [
         f"phase {name}: {steps:,}{gated} steps of one optimizer update each",
         f"  a step: {_many(questions, 'question')} x {_many(copies, 'debate')} = "
-        f"{_many(debates, 'debate')}; x {_many(agents, 'agent')} x {_many(rounds, 'round')}"
-        f"{beside} = "
+        f"{_many(debates, 'debate')}; x {shape}{beside} = "
         f"{_many(turns, 'turn')}; {_many(samples, 'sample')} "
         f"({'one for each agent and debate' if grows else 'one for each turn'})",
         f"  in all: {_many(questions * steps, 'question')}, {_many(debates * steps, 'debate')}, "
@@ -177,7 +142,7 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
         found.lines.append(
             f"  an evaluation: {_many(evaluation.questions, 'question')} at most, each with "
             f"{_many(evaluation.direct_samples, 'direct reply')} and "
-            f"{_many(agents * rounds, 'turn')} of debate"
+            f"{_many(each, 'turn')} of debate"
         )
 
 

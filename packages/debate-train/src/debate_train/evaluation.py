@@ -80,7 +80,13 @@ def evaluate(
 
     def played(runs: Sequence[DebateRun]) -> list[Transcript]:
         rollout = recipe.rollout
-        return play(runs, engine, max_tokens=rollout.max_tokens, sampling=rollout.sampling)
+        return play(
+            runs,
+            engine,
+            max_tokens=rollout.max_tokens,
+            sampling=rollout.sampling,
+            driver=rollout.driver,
+        )
 
     form, samples = recipe.debate, recipe.evaluation.direct_samples
     alone = played(

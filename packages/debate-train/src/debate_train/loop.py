@@ -51,6 +51,7 @@ def train(work: Work, steps: range, keep: Callable[[Step], None]) -> None:
             work.sampler,
             max_tokens=rollout.max_tokens,
             sampling=rollout.sampling,
+            driver=rollout.driver,
         )
         scores = recipe.reward(transcripts)
         batch = build_batch(

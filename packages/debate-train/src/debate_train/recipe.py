@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from debate_protocol.forms import DebateForm
 from debate_rewards.rewards import RewardConfig
-from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmEngine
+from debate_rollout.drivers import AUTO, DriverConfig
+from debate_rollout.engines import EngineConfig, TransformersEngine
 from debate_train.advantages import Advantages
 from debate_train.data import DataConfig
 from debate_train.evaluation import DEBATE, DIRECT, Evaluation
@@ -29,9 +30,7 @@ class Demonstrations(BaseModel):
     """Whether some first proposals are wrong, so that judges have something to find."""
 
 
-Engine = Annotated[
-    TransformersEngine | VllmEngine | ScriptedEngine | Demonstrations, Field(discriminator="type")
-]
+Engine = Annotated[EngineConfig | Demonstrations, Field(discriminator="type")]
 
 
 class Rollout(BaseModel):
@@ -40,6 +39,8 @@ class Rollout(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: Engine = TransformersEngine()
+    driver: DriverConfig = AUTO
+    """Which debates wait for which, and how long for a reply."""
     max_tokens: int = Field(1024, ge=1)
     """Most tokens of one reply."""
     top_p: float = Field(1.0, gt=0, le=1)
@@ -166,8 +167,13 @@ class Recipe(BaseModel):
             if isinstance(part, Mapping) and "type" not in part:
                 filled[key] = {"type": variant, **part}
         rollout = filled.get("rollout")
-        if isinstance(rollout, Mapping) and isinstance(engine := rollout.get("engine"), Mapping):
-            filled["rollout"] = {**rollout, "engine": {"type": "transformers", **engine}}
+        if isinstance(rollout, Mapping):
+            parts = {
+                key: {"type": variant, **rollout[key]}
+                for key, variant in (("engine", "transformers"), ("driver", "auto"))
+                if isinstance(rollout.get(key), Mapping)
+            }
+            filled["rollout"] = {**rollout, **parts}
         return filled
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from debate_protocol.parsing import parse_turn
-from debate_protocol.types import Transcript, Turn
+from debate_protocol.types import Reply, Transcript, Turn
 from debate_rollout.token_text import token_text
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
 from debate_train.losses import Normalise
@@ -189,7 +189,7 @@ def _row(chain: Sequence[_Piece], debate: int, scales: Floats) -> Row:
             "sampler_logps": reply.logps or np.zeros(length),
             "temperatures": np.full(length, reply.temperature),
             "streams": (1 << np.arange(len(scale))) @ piece.covers,
-            "versions": np.full(length, reply.weight_version),
+            "versions": _versions(reply),
             "segments": np.full(length, number),
         }
         for name, (fill, dtype) in _FILLS.items():
@@ -197,6 +197,14 @@ def _row(chain: Sequence[_Piece], debate: int, scales: Floats) -> Row:
             parts[name] += [np.asarray(before, dtype), np.asarray(fields[name], dtype)]
     arrays = {name: np.concatenate(found) for name, found in parts.items()}
     return Row(**arrays, agent=chain[0].turn.agent, debate=debate)
+
+
+def _versions(reply: Reply) -> NDArray[np.int64]:
+    """Return the weight version that sampled each token."""
+    versions = np.full(len(reply.token_ids), reply.weight_version, dtype=np.int64)
+    for version, start, end in reply.version_spans:
+        versions[start:end] = version
+    return versions
 
 
 _FILLS: Mapping[str, tuple[float, type[np.generic]]] = {

@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from debate_rollout.engine import Engine
-from debate_rollout.engines import ScriptedEngine, TransformersEngine
+from debate_train.check_engines import engine_errors
 from debate_train.errors import RecipeError
 from debate_train.interrupts import Interrupts
 from debate_train.models import LoadedModel
@@ -83,16 +83,10 @@ def _compare_with(directory: RunDirectory, resolved_yaml: str) -> None:
 
 def _open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
     """Return the engine that samples from the policy."""
+    errors = engine_errors(recipe)
+    if errors:
+        raise RecipeError("\n".join(errors))
     config = recipe.rollout.engine
-    if isinstance(config, Demonstrations | ScriptedEngine):
-        raise RecipeError(
-            f"rollout.engine.type: found {config.type} for the whole recipe; expected an engine "
-            "that samples from the policy (demonstrations may stand in a phase)"
-        )
-    if isinstance(config, TransformersEngine) and not config.copy_model:
-        raise RecipeError(
-            "rollout.engine.copy_model: found false, but training changes the model that would be "
-            "served; expected true"
-        )
+    assert not isinstance(config, Demonstrations)
     engine: Engine = config.open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
     return engine

@@ -1,0 +1,66 @@
+"""Whether a recipe's engine can do what training asks of it."""
+
+from debate_train.check_data import DataView
+from debate_train.recipe import Demonstrations, Recipe
+
+NEEDED = {"tokens": "token ids", "logps": "log-probabilities"}
+"""Capabilities that training needs of an engine, and what they are called."""
+
+
+def engine_errors(recipe: Recipe) -> list[str]:
+    """Return what keeps the recipe's engine from sampling for a trainer."""
+    engine = recipe.rollout.engine
+    if isinstance(engine, Demonstrations):
+        return [
+            "rollout.engine.type: found demonstrations for the whole recipe; expected an engine "
+            "that samples from the policy (demonstrations may stand in a phase)"
+        ]
+    missing = [text for name, text in NEEDED.items() if name not in engine.capabilities]
+    if missing:
+        return [
+            f"rollout.engine.type: found {engine.type}, whose replies have no "
+            f"{' and no '.join(missing)} to train on; expected an engine that samples from the "
+            "policy, such as transformers or vllm (debate-rollout collects transcripts with any)"
+        ]
+    if getattr(engine, "copy_model", True) is False:
+        return [
+            "rollout.engine.copy_model: found false, but training changes the model that would be "
+            "served; expected true"
+        ]
+    return _adapter_errors(recipe)
+
+
+def phase_errors(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> list[str]:
+    """Return what keeps a phase from using its engine."""
+    engine = phase.rollout.engine
+    if not isinstance(engine, Demonstrations):
+        if engine == recipe.rollout.engine:
+            return []
+        return [
+            f"phases.{name}.rollout.engine: found a difference, but a run has one engine; "
+            "expected it outside of phases, or type: demonstrations"
+        ]
+    if data.can_demonstrate is False:
+        return [
+            f"phases.{name}.rollout.engine.type: found demonstrations, but the {phase.data.type} "
+            "data has none; expected a worked solution in every row (data.fields.solution)"
+        ]
+    return []
+
+
+def _adapter_errors(recipe: Recipe) -> list[str]:
+    """Compare what is trained with what the engine can load."""
+    engine, lora = recipe.rollout.engine, getattr(recipe.model, "lora", None)
+    served = getattr(engine, "max_lora_rank", None)
+    if lora is None and served is not None:
+        return [
+            f"rollout.engine.max_lora_rank: found {served}, but model.lora is null and every "
+            "parameter is trained; expected null"
+        ]
+    takes_ranks = "max_lora_rank" in type(engine).model_fields
+    if lora is not None and takes_ranks and (served is None or served < lora.rank):
+        return [
+            f"rollout.engine.max_lora_rank: found {served or 'null'}; expected at least "
+            f"model.lora.rank, which is {lora.rank}"
+        ]
+    return []

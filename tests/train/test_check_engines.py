@@ -1,0 +1,48 @@
+"""Which engines and drivers a recipe may name."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from debate_rollout.drivers import Auto, FreeRunning, LockStep
+from debate_train.check import check
+from debate_train.recipe import Recipe
+
+
+def recipe(**rollout: Any) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "name": "t",
+            "steps": 1,
+            "model": {"type": "scratch"},
+            "data": {"type": "signs_puzzle"},
+            "debate": {"num_agents": 5, "max_rounds": 1, "style": "compact", "personas": "none"},
+            "rollout": {"max_tokens": 16, **rollout},
+            "advantage": {"center": "round"},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"type": "scripted", "replies": ["x"]}, "found scripted, whose replies have no log-prob"),
+        ({"type": "transformers", "copy_model": False}, "copy_model: found false"),
+    ],
+)
+def test_check_refuses_an_engine_that_training_cannot_use(
+    engine: dict[str, Any], message: str
+) -> None:
+    (error,) = check(recipe(engine=engine)).errors
+    assert message in error
+
+
+def test_driver_is_chosen_by_type_and_auto_when_none_is_given() -> None:
+    assert recipe().rollout.driver == Auto()
+    assert recipe(driver={"in_flight": 8}).rollout.driver == Auto(in_flight=8)
+    free = {"type": "free_running", "timeout_s": 60}
+    assert recipe(driver=free).rollout.driver == FreeRunning(timeout_s=60.0)
+    assert recipe(driver={"type": "lock_step"}).rollout.driver == LockStep()
+    with pytest.raises(ValidationError, match="in_flight"):
+        recipe(driver={"type": "lock_step", "in_flight": 8})
