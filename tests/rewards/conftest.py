@@ -29,7 +29,7 @@ def _hold(
     answers: Mapping[tuple[int, int], str] | None = None,
     answer: str | None = None,
     meta: Mapping[str, Any] | None = None,
-    evaluation: str = "N/A",
+    evaluation: str | Mapping[tuple[int, int], str] = "N/A",
     **protocol: Any,
 ) -> Transcript:
     """Build a debate; `"A1>A2; A0=A2"` are comparison lines, None is a failed turn."""
@@ -38,7 +38,10 @@ def _hold(
         pairs = spoken.items() if isinstance(spoken, Mapping) else enumerate(spoken)
         for agent, lines in pairs:
             solution = (answers or {}).get((agent, number), f"s{agent}")
-            text = "no tags" if lines is None else _text(solution, lines, evaluation)
+            said = evaluation
+            if isinstance(said, Mapping):
+                said = said.get((agent, number), "N/A")
+            text = "no tags" if lines is None else _text(solution, lines, said)
             turns.append({"agent": agent, "round": number, "text": text})
     return from_json(
         {

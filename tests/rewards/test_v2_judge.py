@@ -144,6 +144,13 @@ def test_v2_segment_credit_gives_parts_of_the_evaluation_the_mean_of_lines_namin
     }
 
 
+def test_v2_segment_credit_without_names_in_the_evaluation_credits_lines_only(hold):
+    debate = hold(FIVE, ["", "", "A0>A1", "A0>A1", "A1>A0"], n=5, evaluation="All are fine.")
+    (score,) = V2(judge_credit="segment")([debate])
+    spans = [c for c in score.credits if c.agent == 4 and c.span]
+    assert [c.value for c in spans] == [-1.0]
+
+
 def test_v2_peer_prediction_pays_agreement_beyond_the_other_questions(hold):
     # Pair (0,1). Question a: judges 2 and 3 say >, 4 says =. Question b: 2 says <, 3 and 4 say >.
     a = hold(FIVE, ["", "", "A0>A1", "A0>A1", "A0=A1"], n=5, id="a")

@@ -10,7 +10,8 @@ from debate_rewards.votes import Vote
 
 JudgeCredit = Literal["line", "block", "segment"]
 
-_MENTION = re.compile(r"\bagent\s+(\d{1,9})\b", re.IGNORECASE)
+# The word boundary is looked for behind the name: in front of it, it costs as much as all the rest.
+_MENTION = re.compile(r"(?i:agent)(?<!\w.{5})\s+(\d{1,9})\b")
 
 
 def span_credits(
@@ -58,7 +59,7 @@ def evaluation_parts(turn: ReadTurn) -> list[tuple[int, tuple[int, int]]]:
         agent = int(found[1])
         if not marks or marks[-1][0] != agent:
             marks.append((agent, found.start()))
-    ends = [*(begin for _, begin in marks[1:]), end]
+    ends = [begin for _, begin in marks[1:]] + [end] * bool(marks)
     return [(agent, (begin, stop)) for (agent, begin), stop in zip(marks, ends, strict=True)]
 
 
