@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from debate_protocol.forms import Direct, Simultaneous
+from debate_protocol.forms.own_contract import OwnContract
 from debate_protocol.parsing import parse
 from debate_protocol.types import Ask
 from debate_train.data.questions import Fields, Questions
@@ -52,6 +53,21 @@ def test_demonstration_is_a_valid_first_turn_of_the_contract(tmp_path: Path, con
     assert parsed.sections["solution"].text == "Add one.\n\\boxed{2}"
     assert parsed.comparisons == ()
     assert (parsed.consensus is None) == (contract == "three_section")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Direct(think="drop"),  # without a stop string that would tell the contract
+        Direct(contract=OwnContract(name="mine", sections=("check", "solution"), stop=None)),
+    ],
+)
+def test_demonstration_keeps_the_contract_when_no_stop_string_tells_it(
+    tmp_path: Path, form: Direct
+) -> None:
+    config = source(tmp_path, rows(solution="2"))
+    parsed = parse(config.open().demonstrate(ask(form, config)), form.contract_rules())
+    assert (parsed.answer, parsed.problems) == ("2", ())
 
 
 def test_demonstration_is_the_solution_alone_without_sections(tmp_path: Path) -> None:

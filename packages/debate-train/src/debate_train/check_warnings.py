@@ -1,9 +1,13 @@
 """What a recipe may say but should not: settings known to teach little or to do harm."""
 
 from collections.abc import Iterator
+from itertools import combinations
 
 from debate_protocol.forms import Direct
+from debate_protocol.types import Protocol
+from debate_protocol.visibility import sees
 from debate_rewards.rewards import V2, Mixed, RewardConfig
+from debate_train.advantages import SECTIONS
 from debate_train.recipe import Recipe
 
 
@@ -22,6 +26,14 @@ def warnings_of(phase: Recipe) -> Iterator[str]:
                     f"advantage.streams: the reward gives {name} values, but no stream {name} is "
                     f"named, so nothing learns from them; expected {name}: {{weight: 1}}"
                 )
+    known = {section for sections in SECTIONS.values() for section in sections}
+    covered = {part for name, one in streams.items() for part in one.section_weights(name)}
+    for section in phase.debate.contract_rules().sections:
+        if section not in known | covered:
+            yield (
+                f"advantage.streams: no stream covers section {section} of the contract, so "
+                "nothing in it is learned; expected it in the sections of a stream"
+            )
     center, copies = phase.advantage.center, phase.rollout.debates_per_question
     if isinstance(debate, Direct) and (center == "group" or (center == "round" and copies == 1)):
         yield (
@@ -48,8 +60,16 @@ def _parts(reward: RewardConfig) -> list[RewardConfig]:
 
 def _v2_warnings(phase: Recipe, reward: V2) -> Iterator[str]:
     judge = phase.advantage.streams.get("judge")
-    if text := reward.warning(phase.debate.num_agents, 0.0 if judge is None else judge.weight):
+    weight = 0.0 if judge is None else judge.weight
+    rules = phase.debate.protocol()
+    if text := reward.warning(phase.debate.num_agents, weight):
         yield text
+    elif weight > 0 and reward.consensus != "none" and (most := _most_judges(rules)) < 3:
+        yield (
+            f"debate.topology: under {rules.topology} at most {most} agents see both of a pair and "
+            "can judge it, so the judge stream teaches little; expected topology all, a higher "
+            "degree, or judge weight 0"
+        )
     if reward.unvoted == "literal":
         yield (
             "reward.unvoted: literal gives -1 to turns that nobody could vote on, such as all of "
@@ -60,3 +80,12 @@ def _v2_warnings(phase: Recipe, reward: V2) -> Iterator[str]:
             "advantage.center: group compares turns of different rounds, which were judged by "
             "different votes; round was safer where it was measured"
         )
+
+
+def _most_judges(rules: Protocol) -> int:
+    """Return how many agents see both of a pair, for the pair that most see."""
+    agents = range(rules.num_agents)
+    return max(
+        sum(sees(rules, judge, a) and sees(rules, judge, b) for judge in agents)
+        for a, b in combinations(agents, 2)
+    )

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from debate_protocol.contract import CONTRACTS
 from debate_protocol.types import Ask, Question
 from debate_train.data.source import DataSource, Split
 from debate_train.errors import DataError
@@ -146,8 +145,8 @@ class QuestionSource(DataSource):
     def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
         """Return the question's worked solution as a first turn of the ask's contract."""
         solution = str(ask.question.meta["solution"])
-        contract = next((c for c in CONTRACTS.values() if c.stop in ask.stop), None)
-        if contract is None:
+        contract = ask.contract
+        if contract is None or contract.kind != "xml":
             return solution
         said = {contract.answer_section: solution, "consensus": "NO"}
         return "\n".join(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from debate_protocol.contract import CONTRACTS
+from debate_protocol.contract import find_contract
 from debate_protocol.transcripts import read_transcripts
 from debate_protocol.types import Transcript
 
@@ -58,7 +58,8 @@ def read_run(run_dir: Path) -> RunFiles:
 def read_debates(path: Path) -> list[Transcript]:
     """Return the debates of a file, none when it cannot be read.
 
-    Debates under a contract that is not built in are left out: their sections are not known here.
+    Debates under a contract that is named but not built in are left out: nobody here knows its
+    sections.
     """
     try:
         with warnings.catch_warnings():
@@ -66,7 +67,7 @@ def read_debates(path: Path) -> list[Transcript]:
             debates = read_transcripts(path)
     except (OSError, ValueError):
         return []
-    return [debate for debate in debates if debate.protocol.contract in CONTRACTS]
+    return [debate for debate in debates if find_contract(debate.protocol.contract)]
 
 
 def _text(path: Path) -> str:
