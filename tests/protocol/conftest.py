@@ -1,12 +1,12 @@
 """A small loop that plays forms with scripted replies."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
-from debate_protocol.forms import Direct, Sequential, Simultaneous
-from debate_protocol.types import Ask, Gate, Question, Reply, Transcript
+from debate_protocol.forms import DebateForm
+from debate_protocol.types import Ask, Gate, GateDecision, Question, Reply, Transcript
 
 QUESTION = Question("q", "What is 6 times 7?", answer="42")
 
@@ -27,10 +27,11 @@ def named(ask: Ask) -> str:
 
 @dataclass
 class Played:
-    """A debate's transcript and the asks of each of its steps."""
+    """A debate's transcript, the asks of each of its steps, and its gates."""
 
     transcript: Transcript
     steps: list[list[Ask]]
+    gates: list[Gate] = field(default_factory=list)
 
     def ask(self, agent: int, round: int) -> Ask:
         """The ask of a turn."""
@@ -47,29 +48,34 @@ Play = Callable[..., Played]
 
 
 def play_form(
-    form: Simultaneous | Sequential | Direct,
+    form: DebateForm,
     speak: Speak = named,
     question: Question = QUESTION,
     seed: int = 0,
+    decide: Callable[[Gate], GateDecision] | None = None,
 ) -> Played:
-    """Play a form to its end."""
+    """Play a form to its end; gates are answered by `decide`, or go on."""
     run = form.start(question, seed=seed)
     steps: list[list[Ask]] = []
+    gates: list[Gate] = []
     try:
         asks = next(run)
         while True:
-            assert not isinstance(asks, Gate)
+            if isinstance(asks, Gate):
+                gates.append(asks)
+                asks = run.send("go_on" if decide is None else decide(asks))
+                continue
             steps.append(list(asks))
             spoken = [speak(ask) for ask in asks]
             asks = run.send([Reply(s) if isinstance(s, str) else s for s in spoken])
     except StopIteration as end:
         assert isinstance(end.value, Transcript)
-        return Played(end.value, steps)
+        return Played(end.value, steps, gates)
 
 
 @pytest.fixture
 def play() -> Play:
-    """Plays a form with scripted replies: `play(form, speak, question, seed)`."""
+    """Plays a form with scripted replies: `play(form, speak, question, seed, decide)`."""
     return play_form
 
 

@@ -20,6 +20,7 @@ def transcript_problems(transcript: Transcript) -> list[str]:
             problems.append(f"{_name(turn.key)}: expected rounds 0 to {rules.max_rounds - 1}")
     for turn in transcript.turns:
         problems += _shown_problems(rules, turn, spoken)
+        problems += _beside_problems(rules, turn)
     return problems
 
 
@@ -53,6 +54,27 @@ def _shown_problems(rules: Protocol, turn: Turn, spoken: set[TurnKey]) -> list[s
             problems.append(f"{_name(turn.key)}: shown {list(key)} is its own; expected others'")
         elif not earlier:
             problems.append(f"{_name(turn.key)}: shown {list(key)} was spoken later")
+    return problems
+
+
+def _beside_problems(rules: Protocol, turn: Turn) -> list[str]:
+    problems = []
+    for branch in turn.branches:
+        if branch.turn.key != turn.key:
+            problems.append(f"{_name(turn.key)}: found a branch that is {_name(branch.turn.key)}")
+        problems += _beside_problems(rules, branch.turn)
+    for following in turn.continuations:
+        is_next = following.round > turn.round or (
+            rules.schedule == "sequential"
+            and following.round == turn.round
+            and following.agent > turn.agent
+        )
+        if not is_next:
+            found = _name(following.key)
+            problems.append(f"{_name(turn.key)}: continued by {found}; expected a later turn")
+        if not 0 <= following.agent < rules.num_agents:
+            problems.append(f"{_name(following.key)}: expected agents 0 to {rules.num_agents - 1}")
+        problems += _beside_problems(rules, following)
     return problems
 
 

@@ -57,6 +57,22 @@ class ActorCritic(ExchangeSettings):
         """The critic speaks after the actor."""
         return "sequential"
 
+    def turn_count(self) -> int:
+        """Return how many turns are sampled, those beside the debate included."""
+        natural = 2 * self.max_rounds - 1
+        if not self.continuations:
+            return natural
+        answers = self.max_rounds - self._first_sampled_round()
+        if answers < 1:
+            return natural
+        guides = 2 if self.guided else 0
+        # A roll-out is two turns after an answer and one after feedback; none ends the debate.
+        rollouts = 3 * (answers - 1) * (1 + guides) * self.continuations
+        return natural + guides * (2 * answers - 1) + rollouts
+
+    def _first_sampled_round(self) -> int:
+        return 1 if self.guided and not self.guide_round_zero else 0
+
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
         return Protocol(
@@ -108,8 +124,7 @@ class ActorCritic(ExchangeSettings):
                     return record(turns, "gate")
         if self.continuations:
             guides = self._guides(exchange, turns, same_answer)
-            first = 1 if self.guided and not self.guide_round_zero else 0
-            count = self.continuations
+            first, count = self._first_sampled_round(), self.continuations
             turns = list((yield from sampled_beside(exchange, turns, guides, first, count)))
         return record(turns, "max_rounds")
 

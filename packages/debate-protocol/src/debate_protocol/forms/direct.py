@@ -21,6 +21,10 @@ class Direct(GatedSettings):
         """One turn is the same in both schedules."""
         return "parallel"
 
+    def turn_count(self) -> int:
+        """Return how many turns are sampled."""
+        return 1
+
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
         return Protocol(

@@ -93,6 +93,5 @@ class Exchange:
         if turn.failure is not None:
             return SeenTurn(turn.agent, turn.round, None)
         text = clipped(spoken_text(turn.text, self.form.think), self.form.max_chars_per_field)
-        told = neutralised(text, self.contract)
-        name = "response" if turn.agent == ACTOR else "feedback"
-        return SeenTurn(turn.agent, turn.round, {name: told})
+        # The compact style reads what stands on a speaker's line under this name.
+        return SeenTurn(turn.agent, turn.round, {"answer": neutralised(text, self.contract)})

@@ -66,6 +66,10 @@ class SelfDebate(FreeTextSettings):
         """All turns of a round are spoken at once."""
         return "parallel"
 
+    def turn_count(self) -> int:
+        """Return how many turns are sampled when the debate goes on to its end."""
+        return self.num_agents
+
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
         return Protocol(
@@ -136,5 +140,6 @@ class SelfDebate(FreeTextSettings):
     def _debate_prompt(self, question: Question, pair: list[Turn]) -> tuple[Message, ...]:
         rules, limit = self.contract_rules(), self.max_chars_per_field
         told = [neutralised(clipped(self._told(turn), limit), rules) for turn in pair]
-        seen = tuple(SeenTurn(place, 0, {"response": text}) for place, text in enumerate(told))
+        field = "answer" if self.style == "compact" else "response"
+        seen = tuple(SeenTurn(place, 0, {field: text}) for place, text in enumerate(told))
         return opening(self.style, View(question, rules, 2, 1, None, seen, (0, 1)))

@@ -200,6 +200,10 @@ class DebateSettings(GatedSettings):
         check_topology(self.protocol())
         return self
 
+    def turn_count(self) -> int:
+        """Return how many turns are sampled when the debate goes on to its end."""
+        return self.num_agents * self.max_rounds
+
     @property
     def schedule(self) -> Schedule:
         """Whether agents of a round speak at once or one after the other."""

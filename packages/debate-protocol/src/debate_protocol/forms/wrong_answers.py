@@ -19,10 +19,10 @@ def wrong_answer(
 ) -> str | None:
     """Return an answer that is not the question's.
 
-    The first of these that there is: another of the choices, drawn; the other of yes and no (or
-    true and false); the first wrong answer among `own`; a change of the right one. That is, of
-    the letter of a choice, A, or B for A; else the last digit one higher, 0 for 9; else, in
-    mathematics, the right answer `+ 1`.
+    The first of these that there is: another of the choices, drawn, as a label or written out as
+    the right one is; the other of yes and no (or true and false); the first wrong answer among
+    `own`; a change of the right one. That is, for the letter of a choice, A, or B for A; else the
+    last digit one higher, 0 for 9; else, in mathematics, the right answer `+ 1`.
 
     Args:
         question: With its answer; without one there is no wrong answer either.
@@ -53,11 +53,14 @@ def _other_choices(
 ) -> list[str]:
     labelled = labelled_choices(question)
     wrong = [
-        label
+        (label, text)
         for label, text in labelled
         if not same_answer(label, right) and not same_answer(text, right)
     ]
-    return wrong if len(wrong) < len(labelled) else []
+    if len(wrong) == len(labelled):
+        return []  # the right answer is none of the choices, so nothing is known about them
+    written_out = right.strip() in [text.strip() for _, text in labelled]
+    return [text if written_out else label for label, text in wrong]
 
 
 def _changed(question: Question, right: str) -> list[str]:
