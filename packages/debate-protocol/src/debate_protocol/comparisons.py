@@ -58,6 +58,8 @@ def read_votes(content: str, offset: int, author: int | None, num_agents: int | 
         num_agents: Ids from this number on are malformed.
     """
     votes = Votes()
+    # Ids are never negative; where the number of agents is unknown, none is too high.
+    beyond = float("inf") if num_agents is None else num_agents
     for line in content.splitlines(keepends=True):
         start, offset = offset, offset + len(line)
         match = _LINE.match(line)
@@ -65,14 +67,17 @@ def read_votes(content: str, offset: int, author: int | None, num_agents: int | 
             if line.strip() and not _NOTHING_LINE.match(line) and not _FENCE_LINE.match(line):
                 votes.invalid_lines += 1
             continue
-        left, right = _agent_id(match.group(1)), _agent_id(match.group(3))
-        op = _OPERATORS[match.group(2).lower()]
+        first, sign, second = match.groups()
+        left, right = _agent_id(first), _agent_id(second)
         if author is not None and author in (left, right):
             votes.self_dropped += 1
-        elif not _in_range(left, num_agents) or not _in_range(right, num_agents) or left == right:
+        elif not 0 <= left < beyond or not 0 <= right < beyond or left == right:
             votes.malformed += 1
         else:
-            span = (start + len(line) - len(line.lstrip()), start + len(line.rstrip()))
+            words = line.strip()
+            start += line.find(words)
+            span = (start, start + len(words))
+            op = _OPERATORS[sign] if sign in _OPERATORS else _OPERATORS[sign.lower()]
             if op == "<":
                 left, op, right = right, ">", left
             votes.comparisons.append(Comparison(left, op, right, span))
@@ -80,9 +85,6 @@ def read_votes(content: str, offset: int, author: int | None, num_agents: int | 
 
 
 def _agent_id(digits: str) -> int:
-    digits = digits.lstrip("0") or "0"
+    if len(digits) > _MAX_ID_DIGITS:
+        digits = digits.lstrip("0") or "0"
     return int(digits) if len(digits) <= _MAX_ID_DIGITS else -1
-
-
-def _in_range(agent: int, num_agents: int | None) -> bool:
-    return agent >= 0 and (num_agents is None or agent < num_agents)

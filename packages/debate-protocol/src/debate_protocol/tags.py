@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from debate_protocol.contract import CONTRACTS, Contract
 
@@ -14,8 +14,7 @@ Range = tuple[int, int]
 _FENCE = re.compile(r"^[^\S\n]*+(`{3,}+(?=[^`\n]*+$)|~{3,}+)(.*+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """One occurrence of a section: its name, its outer range and the range between its tags."""
 
     name: str
@@ -67,7 +66,8 @@ def scan(text: str, sections: tuple[str, ...], think: ThinkMode) -> Scan:
     thinking_from = -1
     seen_think = False
     for match in _tag_pattern(sections).finditer(text):
-        closing, tag = match.group(1) == "/", match.group(2).lower()
+        slash, tag = match.groups()
+        closing, tag = slash != "", tag.lower()
         if tag != "think":
             if thinking_from < 0:
                 found._read_section_tag(tag, closing, match.span())
