@@ -59,7 +59,7 @@ def _problem(loaded: object, name: str) -> str | None:
     annotation = None if field is None else field.annotation
     if get_origin(annotation) is not Literal or get_args(annotation) != (name,):
         return f'expected a field type: Literal["{name}"] = "{name}" in {loaded.__name__}'
-    if not callable(getattr(loaded, "__call__", None)):  # noqa: B004
+    if not any("__call__" in vars(parent) for parent in loaded.__mro__):
         return f"expected {loaded.__name__} to have __call__(transcripts)"
     return None
 
