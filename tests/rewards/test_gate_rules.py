@@ -66,6 +66,7 @@ def test_at_most_draws_the_same_debates_in_any_order(others: Any) -> None:
     assert rule(gates[::-1], seed=3) == first[::-1]
     assert rule(gates, seed=4) != first
     assert AtMost(go_on=20)(gates) == ["go_on"] * 20
+    assert AtMost(go_on=1)([gate("4", id="\ud800")]) == ["go_on"]
     assert AtMost(go_on=0)(gates) == ["keep"] * 20
 
 
