@@ -17,7 +17,7 @@ from debate_train.check_warnings import warnings_of
 from debate_train.data import DataConfig
 from debate_train.errors import UsageError
 from debate_train.models import PretrainedModel
-from debate_train.recipe import Recipe
+from debate_train.recipe import Demonstrations, Recipe
 
 SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking")
 """Keys that a run takes from the recipe as a whole; a phase cannot change them."""
@@ -75,6 +75,32 @@ def check(recipe: Recipe) -> CheckReport:
     return CheckReport(
         tuple(found.lines), tuple(unique(found.warnings)), tuple(unique(found.errors))
     )
+
+
+def check_collecting(recipe: Recipe) -> CheckReport:
+    """Check what `debate-rollout` takes of a recipe; loads no weights, downloads nothing."""
+    found = _Findings()
+    engine = recipe.rollout.engine
+    if isinstance(engine, Demonstrations) or "tokens" in engine.capabilities:
+        _check_model(recipe, found)
+    view = look_at_data(recipe.data)
+    found.lines += view.lines
+    found.errors += view.errors
+    form, rollout = recipe.debate, recipe.rollout
+    questions = recipe.steps * recipe.data.batch_size
+    debates, direct = (
+        questions * copies for copies in (rollout.debates_per_question, rollout.direct_per_question)
+    )
+    beside = f" and {_many(direct, 'direct reply')}" if direct else ""
+    turns = debates * form.turn_count() + direct
+    found.lines.append(
+        f"collect: {_many(recipe.steps, 'step')} x {_many(recipe.data.batch_size, 'question')} = "
+        f"{_many(questions, 'question')}; {_many(debates, 'debate')}{beside}; "
+        f"{_many(turns, 'turn')}, at most {turns * rollout.max_tokens:,} tokens in replies"
+    )
+    if not found.errors:
+        _check_context(recipe, view.longest, token_counter(recipe.model), found)
+    return CheckReport(tuple(found.lines), (), tuple(found.errors))
 
 
 def _identity(data: DataConfig) -> str:

@@ -3,10 +3,15 @@
 import argparse
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from debate_rollout.errors import EngineConfigError, MissingExtraError
+from debate_rollout.errors import (
+    EngineConfigError,
+    EngineFailure,
+    MissingExtraError,
+    RolloutError,
+)
 from debate_train.errors import UsageError
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -32,8 +37,13 @@ exit codes:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     arguments = _parser().parse_intermixed_args(argv)
+    return exit_code("debate-train", lambda: _main(arguments))
+
+
+def exit_code(program: str, act: Callable[[], int]) -> int:
+    """Run a command; return its exit code, with a message where it failed."""
     try:
-        return _main(arguments)
+        return act()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -41,8 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return FAILED
     except (UsageError, EngineConfigError, MissingExtraError) as error:
-        print(f"debate-train: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return BAD_USAGE
+    except EngineFailure as error:
+        # What an engine itself reports is clear; of anything else the place is wanted, too.
+        if not isinstance(error.__cause__, OSError | RolloutError):
+            traceback.print_exception(error.__cause__)
+        print(f"{program}: {error}", file=sys.stderr)
+        return FAILED
     except Exception:
         traceback.print_exc()
         return FAILED

@@ -69,6 +69,13 @@ def train(work: Work, steps: range, keep: Callable[[Step], None]) -> None:
 
 def start_debates(recipe: Recipe, questions: Sequence[Question], name: str) -> list[DebateRun]:
     """Return the debates of these questions, each with a seed from the recipe's and its name."""
+    return [run for _, run in named_debates(recipe, questions, name)]
+
+
+def named_debates(
+    recipe: Recipe, questions: Sequence[Question], name: str
+) -> list[tuple[str, DebateRun]]:
+    """Return the id and the debate of each copy of these questions, seeded by its id."""
     runs = []
     single = direct_form(recipe.debate)
     copies = recipe.rollout.debates_per_question + recipe.rollout.direct_per_question
@@ -77,5 +84,5 @@ def start_debates(recipe: Recipe, questions: Sequence[Question], name: str) -> l
             identity = f"{name}/{number}/{copy}"
             seed = zlib.crc32(f"{recipe.seed}/{identity}".encode())
             form = recipe.debate if copy < recipe.rollout.debates_per_question else single
-            runs.append(form.start(question, seed=seed, debate_id=identity))
+            runs.append((identity, form.start(question, seed=seed, debate_id=identity)))
     return runs

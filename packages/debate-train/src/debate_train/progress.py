@@ -49,8 +49,8 @@ class Progress:
         self._phase, self._total, self._started = "", 0, 0.0
         self._ends: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)
 
-    def start(self, phase: str, total: int) -> None:
-        """Begin a phase of `total` steps; ends the one before."""
+    def start(self, phase: str, total: int, unit: str = "steps") -> None:
+        """Begin a phase of `total` steps, or of another unit; ends the one before."""
         self._end_phase()
         self._phase, self._total, self._started = phase, total, self._clock()
         self._ends.clear()
@@ -67,7 +67,7 @@ class Progress:
             self._task = self._bar.add_task(phase, total=total, shown="", left="")
             self._bar.start()
         else:
-            self._print(f"{phase}: {total} steps")
+            self._print(f"{phase}: {total} {unit}")
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Say that `step` of `total` steps are done (the first call of a phase has step 1)."""

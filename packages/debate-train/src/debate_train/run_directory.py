@@ -2,12 +2,10 @@
 
 import json
 import math
-import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ from debate_protocol.transcripts import write_transcripts
 from debate_protocol.types import Transcript
 from debate_train.environment import describe_environment
 from debate_train.errors import UsageError
+from debate_train.whole_files import aside, cut_torn_line, write_aside
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +53,7 @@ class RunDirectory:
         existed = path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write_aside(path / RECIPE, resolved_recipe_yaml.encode())
+            write_aside(path / RECIPE, resolved_recipe_yaml.encode())
             run = cls(path)
             for folder in (run.transcripts_path, run.tokens_path, run.checkpoints_path):
                 folder.mkdir()
@@ -92,7 +91,7 @@ class RunDirectory:
                 )
         try:
             run._note_resume()
-            _cut_torn_line(run.metrics_path)
+            cut_torn_line(run.metrics_path)
         except OSError as error:
             raise _not_writable(path, error) from error
         run._seconds_before = _last_time(run.metrics())
@@ -171,7 +170,7 @@ class RunDirectory:
             if keep:
                 kept.append(row)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
-        _write_aside(self.metrics_path, text.encode())
+        write_aside(self.metrics_path, text.encode())
         self._seconds_before = _last_time(kept)
         self._opened_at = time.monotonic()
         return len(rows) - len(kept)
@@ -179,8 +178,8 @@ class RunDirectory:
     def write_transcripts(self, phase: str, step: int, transcripts: Sequence[Transcript]) -> Path:
         """Write debates to `transcripts/<phase>-<step>.jsonl`, in place of an earlier file."""
         path = self.transcripts_path / f"{_file_name(phase)}-{step:06d}.jsonl"
-        with _aside(path) as aside:
-            write_transcripts(aside, transcripts)
+        with aside(path) as unfinished:
+            write_transcripts(unfinished, transcripts)
         return path
 
     def write_tokens(self, step: int, tensors: Mapping[str, "Tensor"]) -> Path:
@@ -188,8 +187,9 @@ class RunDirectory:
         from safetensors.torch import save_file
 
         path = self.tokens_path / f"step-{step}.safetensors"
-        with _aside(path) as aside:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside)
+        with aside(path) as unfinished:
+            whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(whole, unfinished)
         return path
 
     def write_results(self, results: Mapping[str, Any]) -> Path:
@@ -198,7 +198,7 @@ class RunDirectory:
 
     def _write_json(self, name: str, value: Mapping[str, Any]) -> Path:
         text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-        _write_aside(self.path / name, (text + "\n").encode())
+        write_aside(self.path / name, (text + "\n").encode())
         return self.path / name
 
     def _note_resume(self) -> None:
@@ -236,32 +236,6 @@ def _not_writable(path: Path, error: OSError) -> RunDirectoryError:
         f"cannot write to {path}: {error.strerror or error}; "
         "choose an --output on a disk with space where you may write"
     )
-
-
-@contextmanager
-def _aside(path: Path) -> Iterator[Path]:
-    """Give a name to write to, moved onto `path` only when the writing ended well."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield aside
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def _write_aside(path: Path, content: bytes) -> None:
-    with _aside(path) as aside, aside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _cut_torn_line(path: Path) -> None:
-    """Drop a last line without its end, which a stop in mid-write leaves."""
-    content = path.read_bytes() if path.exists() else b""
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content or not path.exists():
-        _write_aside(path, whole)
 
 
 def _last_time(rows: Sequence[Mapping[str, Any]]) -> float:

@@ -1,0 +1,116 @@
+"""Collect transcripts: a recipe's debates, played and kept, without a trainer."""
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from debate_protocol.types import DebateRun, Transcript
+from debate_rollout.drivers import LockStep, play_each
+from debate_rollout.engine import Engine, streaming
+from debate_rollout.engines import ScriptedEngine, TransformersEngine
+from debate_train.collection import Collection
+from debate_train.data import DataSource
+from debate_train.loop import named_debates
+from debate_train.models import PretrainedModel
+from debate_train.progress import Progress
+from debate_train.recipe import Demonstrations, Recipe
+
+_REPORT_S = 2.0
+"""Seconds between two reports of progress."""
+
+Named = tuple[str, DebateRun]
+
+
+def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
+    """Play the debates of `steps` × `data.batch_size` questions that `output` does not hold yet.
+
+    A debate's id and seed follow from its step, question and copy, so it does not matter where an
+    earlier call was stopped.
+
+    Args:
+        recipe: What is debated, by whom, and with which engine; its phases are left out.
+        resolved_yaml: The recipe as it is kept in `output`.
+        output: A new or empty folder, or that of an earlier call.
+
+    Raises:
+        UsageError: `output` cannot be used, or holds debates of another recipe.
+        EngineFailure: The engine failed twice on a request; debates that had ended are kept.
+    """
+    source = recipe.data.open()
+    steps = [
+        named_debates(recipe, source.batch(step), f"rollout/{step}") for step in range(recipe.steps)
+    ]
+    total = sum(map(len, steps))
+    with Collection(output, resolved_yaml) as collection, Progress() as progress:
+        left = [[one for one in step if one[0] not in collection.ids] for step in steps]
+        missing = sum(map(len, left))
+        if missing < total:
+            progress.note(f"{total - missing} of {total} debates are there already")
+        if missing:
+            engine = _open_engine(recipe, source)
+            try:
+                _keep(_played(recipe, engine, left), collection, progress, total)
+            finally:
+                engine.close()
+        print(f"transcripts: {collection.path} ({len(collection.ids)} debates)")
+
+
+def _played(
+    recipe: Recipe, engine: Engine, steps: Sequence[Sequence[Named]]
+) -> Iterator[Transcript]:
+    """Play step by step in lock-step, so that some debates end soon; else all at once."""
+    rollout = recipe.rollout
+    if streaming(engine) is not None and not isinstance(rollout.driver, LockStep):
+        steps = [[one for step in steps for one in step]]
+    for step in steps:
+        for _, transcript in play_each(
+            [run for _, run in step],
+            engine,
+            max_tokens=rollout.max_tokens,
+            sampling=rollout.sampling,
+            driver=rollout.driver,
+        ):
+            yield transcript
+
+
+def _keep(
+    played: Iterator[Transcript], collection: Collection, progress: Progress, total: int
+) -> None:
+    progress.start("rollout", total, "debates")
+    began = last = time.monotonic()
+    tokens = 0
+    for transcript in played:
+        collection.append(transcript)
+        tokens += sum(len(turn.reply.token_ids) for turn in transcript.turns if turn.reply)
+        now, done = time.monotonic(), len(collection.ids)
+        if now - last >= _REPORT_S or done == total:
+            speed = {"tokens_per_s": tokens / (now - began)} if tokens else {}
+            progress.step(done, speed)
+            last = now
+
+
+def _open_engine(recipe: Recipe, source: DataSource) -> Engine:
+    """Open the recipe's engine; weights are loaded here only for engines that take a model."""
+    config: Any = recipe.rollout.engine
+    if isinstance(config, Demonstrations):
+        script = partial(source.demonstrate, errors=config.errors)
+        return ScriptedEngine().open(script=script)
+    if isinstance(config, ScriptedEngine):
+        return config.open()
+    model = recipe.model
+    by_name = isinstance(model, PretrainedModel) and model.revision is None
+    engine: Engine
+    if isinstance(model, PretrainedModel) and "tokens" not in config.capabilities:
+        engine = config.open(model.name, None)
+    elif isinstance(model, PretrainedModel) and by_name and type(config) is not TransformersEngine:
+        if getattr(config, "dtype", None) == "auto":  # As a trainer would serve it.
+            config = config.model_copy(update={"dtype": model.dtype})
+        engine = config.open(model.name, model.load_tokenizer(), model.template_kwargs)
+    else:
+        if isinstance(config, TransformersEngine):  # Nobody else changes the model.
+            config = config.model_copy(update={"copy_model": False})
+        loaded = model.load(recipe.seed)
+        engine = config.open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
+    return engine

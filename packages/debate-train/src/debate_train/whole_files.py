@@ -1,0 +1,48 @@
+"""Files that are there complete or not at all, whenever the process stops."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_BLOCK = 1 << 16
+
+
+@contextmanager
+def aside(path: Path) -> Iterator[Path]:
+    """Give a name to write to, moved onto `path` only when the writing ended well."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_aside(path: Path, content: bytes) -> None:
+    """Write a file as a whole."""
+    with aside(path) as unfinished, unfinished.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def cut_torn_line(path: Path) -> bool:
+    """Cut off a last line without its end, which a stop in mid-write leaves.
+
+    Returns:
+        Whether there was one.
+    """
+    path.touch()
+    with path.open("rb+") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - _BLOCK)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                end = start + found + 1
+                break
+            end = start
+        file.truncate(end)
+    return end < size

@@ -1,0 +1,162 @@
+"""The debate-rollout command: every debate once, whatever stopped it before."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_protocol.transcripts import read_transcripts, to_json
+from debate_train.rollout_cli import main
+
+RECIPE = """\
+name: t
+steps: 3
+model: {type: scratch}
+data: {type: signs_puzzle, batch_size: 4}
+debate: {num_agents: 3, max_rounds: 2, style: compact, personas: none}
+rollout:
+  max_tokens: 16
+  debates_per_question: 2
+  engine: {type: scripted, replies: {"*": "<solution> + - </solution>"}}
+reward: {type: win_rate}
+loss: {type: sft}
+"""
+SLOW = "rollout.engine.delay={median_s: 0.05, spread: 1.0, slots: 4}"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "r.yaml"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+def found(folder: Path) -> dict[str, Any]:
+    """The debates of a folder by id; fails when one stands there twice."""
+    debates = read_transcripts(folder / "transcripts.jsonl")
+    by_id = {debate.id: to_json(debate) for debate in debates}
+    assert len(by_id) == len(debates)
+    return by_id
+
+
+def test_main_collects_every_debate_when_the_engine_waits_or_streams(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([recipe, "--output", str(tmp_path / "a")]) == 0
+    printed = capsys.readouterr()
+    # 3 steps x 4 questions x 2 debates = 24 debates; x 3 agents x 2 rounds = 144 turns.
+    assert "3 steps x 4 questions = 12 questions; 24 debates; 144 turns" in printed.out
+    assert f"transcripts: {tmp_path / 'a' / 'transcripts.jsonl'} (24 debates)" in printed.out
+    expected = {f"rollout/{s}/{q}/{c}" for s in range(3) for q in range(4) for c in range(2)}
+    assert set(found(tmp_path / "a")) == expected
+    quick = "rollout.engine.delay={median_s: 0.001}"
+    assert main([recipe, quick, "--output", str(tmp_path / "b")]) == 0
+    assert found(tmp_path / "a") == found(tmp_path / "b")
+
+
+def test_main_goes_on_and_repeats_nothing_when_it_was_killed(recipe: str, tmp_path: Path) -> None:
+    folder, file = tmp_path / "out", tmp_path / "out" / "transcripts.jsonl"
+    command = [sys.executable, "-m", "debate_train.rollout_cli", recipe, SLOW]
+    process = subprocess.Popen([*command, "--output", str(folder)], stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not file.exists() or file.read_bytes().count(b"\n") < 3:
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = file.read_bytes()
+    assert 3 <= kept.count(b"\n") < 24
+    with file.open("ab") as half:  # As a stop in the middle of a line leaves it.
+        half.write(kept.splitlines()[0][:50])
+    assert main([recipe, "--output", str(folder)]) == 0
+    assert file.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
+    assert main([recipe, "--output", str(tmp_path / "whole")]) == 0
+    assert found(folder) == found(tmp_path / "whole")
+
+
+def test_main_plays_only_what_is_missing_when_steps_are_added(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = ["--output", str(tmp_path / "out")]
+    assert main([recipe, "steps=1", *output]) == 0
+    before = (tmp_path / "out" / "transcripts.jsonl").read_bytes()
+    assert main([recipe, "steps=2", "reward.type=v2", *output]) == 0
+    assert "8 of 16 debates are there already" in capsys.readouterr().err
+    assert (tmp_path / "out" / "transcripts.jsonl").read_bytes().startswith(before)
+    assert len(found(tmp_path / "out")) == 16
+    assert len(json.loads((tmp_path / "out" / "environment.json").read_text())["resumed"]) == 1
+
+
+@pytest.mark.parametrize("change", ["seed=4", "rollout.max_tokens=8", "debate.max_rounds=1"])
+def test_main_refuses_to_mix_debates_of_two_recipes(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
+) -> None:
+    output = ["--output", str(tmp_path / "out")]
+    assert main([recipe, "steps=1", *output]) == 0
+    before = (tmp_path / "out" / "transcripts.jsonl").read_bytes()
+    assert main([recipe, change, *output]) == 2
+    assert f"debate-rollout: {change.split('=')[0].split('.max_r')[0]}" in capsys.readouterr().err
+    assert (tmp_path / "out" / "transcripts.jsonl").read_bytes() == before
+
+
+def test_main_keeps_what_has_ended_when_the_engine_fails(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first_round = tmp_path / "first_round.yaml"
+    first_round.write_text(RECIPE.replace('"*":', '"*/0":'))
+    arguments = ["rollout.direct_per_question=1", "--output", str(tmp_path / "out")]
+    assert main([str(first_round), *arguments]) == 1
+    error = capsys.readouterr().err
+    assert "debate-rollout: debate 0 (question " in error and "agent 0, round 1" in error
+    assert "Traceback" not in error
+    # The direct replies of the first step have one round: one for each of its 4 questions.
+    assert len(found(tmp_path / "out")) == 4
+    assert main([recipe, *arguments]) == 0
+    assert len(found(tmp_path / "out")) == 3 * 4 * (2 + 1)
+
+
+def test_main_refuses_folders_that_it_cannot_use(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "metrics.jsonl").touch()
+    busy = tmp_path / "busy"
+    busy.mkdir()
+    for output, message in (
+        (["--output", str(tmp_path / "other")], "holds metrics.jsonl"),
+        (["--output", recipe], "is a file"),
+        (["--output", str(busy)], "another process"),
+        ([], "--output: found none"),
+    ):
+        with (busy / "transcripts.jsonl").open("ab") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert main([recipe, *output]) == 2
+        assert message in capsys.readouterr().err
+    assert os.listdir(tmp_path / "other") == ["metrics.jsonl"]
+
+
+def test_main_says_what_it_would_do_and_writes_nothing_when_checking(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = ["--output", str(tmp_path / "out")]
+    assert main([recipe, "--check", *output]) == 0
+    assert not (tmp_path / "out").exists()
+    assert main([recipe, "rollout.max_tokens=600", *output]) == 2
+    assert "is above the window of 512" in capsys.readouterr().err
+
+
+def test_main_collects_demonstrations_and_replies_of_a_model(recipe: str, tmp_path: Path) -> None:
+    shown = [recipe, "steps=1", "rollout.engine={type: demonstrations}"]
+    assert main([*shown, "--output", str(tmp_path / "shown")]) == 0
+    turns = [turn for debate in found(tmp_path / "shown").values() for turn in debate["turns"]]
+    assert len(turns) == 48 and not any(turn.get("failure") for turn in turns)
+    sampled = [recipe, "steps=1", "data.batch_size=1", "rollout.engine={type: transformers}"]
+    assert main([*sampled, "--output", str(tmp_path / "sampled")]) == 0
+    assert len(found(tmp_path / "sampled")) == 2
