@@ -29,6 +29,10 @@ class EngineConfigError(RolloutError, ValueError):
     """Settings of an engine or of a call that cannot work."""
 
 
+class EndpointError(RolloutError):
+    """An endpoint that refuses a request, or keeps failing it."""
+
+
 def missing_extra(what: str, extra: str, cause: ImportError) -> MissingExtraError:
     """Return the error that says which extra to install."""
     return MissingExtraError(

@@ -4,13 +4,14 @@ from typing import Annotated
 
 from pydantic import Field
 
+from debate_rollout.engines.openai_engine import OpenAIEngine
 from debate_rollout.engines.scripted_engine import ScriptedEngine
 from debate_rollout.engines.transformers_engine import TransformersEngine
 from debate_rollout.engines.vllm_engine import VllmEngine
 
 EngineConfig = Annotated[
-    TransformersEngine | VllmEngine | ScriptedEngine, Field(discriminator="type")
+    TransformersEngine | VllmEngine | OpenAIEngine | ScriptedEngine, Field(discriminator="type")
 ]
 """What a recipe's `engine` may be."""
 
-__all__ = ["EngineConfig", "ScriptedEngine", "TransformersEngine", "VllmEngine"]
+__all__ = ["EngineConfig", "OpenAIEngine", "ScriptedEngine", "TransformersEngine", "VllmEngine"]

@@ -1,0 +1,126 @@
+"""A small chat-completions endpoint on this machine, which behaves as a test tells it to."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Headers = dict[str, str]
+
+
+@dataclass
+class Answer:
+    """One response; `status` 0 closes the connection without one."""
+
+    status: int = 200
+    body: Any = ""
+    headers: Headers = field(default_factory=dict)
+    after_s: float = 0.0
+    drips: bool = False
+    """Whether the body comes a byte at a time, `after_s` apart."""
+
+
+@dataclass
+class Seen:
+    """What was asked."""
+
+    path: str
+    headers: Headers
+    body: dict[str, Any]
+
+
+def said(text: Any, finish: str | None = "stop", **choice: Any) -> Answer:
+    message = {"role": "assistant", "content": text}
+    usage = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
+    return Answer(
+        body={
+            "choices": [{"index": 0, "message": message, "finish_reason": finish, **choice}],
+            "usage": usage,
+        }
+    )
+
+
+class Endpoint:
+    """Answers with `behave(number of the request from 0, what was asked)`."""
+
+    def __init__(self, behave: Callable[[int, Seen], Answer]) -> None:
+        self.behave = behave
+        self.seen: list[Seen] = []
+        self.most_at_once = 0
+        self.left_early = 0
+        self._at_once = 0
+        self._lock = threading.Lock()
+
+    def answer(self, one: Seen) -> Answer:
+        with self._lock:
+            self.seen.append(one)
+            number = len(self.seen) - 1
+        return self.behave(number, one)
+
+    def entered(self, change: int) -> None:
+        with self._lock:
+            self._at_once += change
+            self.most_at_once = max(self.most_at_once, self._at_once)
+
+
+@contextmanager
+def serving(
+    endpoint: Endpoint, wrap: Callable[[socket.socket], Any] | None = None
+) -> Iterator[str]:
+    """Serve an endpoint; gives its base_url."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            endpoint.entered(+1)
+            try:
+                self._respond()
+            except (BrokenPipeError, ConnectionResetError):
+                endpoint.left_early += 1
+            finally:
+                endpoint.entered(-1)
+
+        def _respond(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            answer = endpoint.answer(Seen(self.path, dict(self.headers), body))
+            if answer.after_s and not answer.drips:
+                time.sleep(answer.after_s)
+            if answer.status == 0:
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
+            content = text.encode()
+            self.send_response(answer.status)
+            for name, value in {"Content-Length": str(len(content)), **answer.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            for part in [content[k : k + 1] for k in range(len(content))] if answer.drips else ():
+                self.wfile.write(part)
+                self.wfile.flush()
+                time.sleep(answer.after_s)
+            if not answer.drips:
+                self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    if wrap is not None:
+        server.socket = wrap(server.socket)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        scheme = "http" if wrap is None else "https"
+        yield f"{scheme}://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

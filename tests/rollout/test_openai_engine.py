@@ -1,0 +1,295 @@
+"""The openai engine against a real server on this machine."""
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.rollout.chat_server import Answer, Endpoint, Seen, said, serving
+
+from debate_protocol.forms import Simultaneous
+from debate_protocol.types import Message, Question, Reply
+from debate_rollout.drivers import FreeRunning, LockStep, play
+from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engines.openai_engine import OpenAIEngine
+from debate_rollout.errors import EndpointError, EngineConfigError, EngineFailure
+from debate_rollout.testing import ask, check_engine
+
+KEY = "k3y-of-the-test-0123456789abcdef"
+SAMPLING = Sampling(max_tokens=7, temperature=0.5, seed=3)
+Behave = Callable[[int, Seen], Answer]
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@contextmanager
+def opened(behave: Behave, **settings: Any) -> Iterator[tuple[Any, Endpoint]]:
+    endpoint = Endpoint(behave)
+    quick = {"backoff_s": 0.01, "retries": 2, "model": "m"}
+    with serving(endpoint) as url:
+        engine = OpenAIEngine(base_url=url, **(quick | settings)).open()
+        try:
+            yield engine, endpoint
+        finally:
+            engine.close()
+
+
+def in_turn(*answers: Answer) -> Behave:
+    """Each answer once, then the last again."""
+    return lambda number, _: answers[min(number, len(answers) - 1)]
+
+
+def request(sampling: Sampling = SAMPLING, text: str = "2 + 3?") -> Request:
+    return Request(ask(text), sampling)
+
+
+def failure_of(engine: Any) -> str:
+    """The message a request ends with; nothing about it shows the key."""
+    with pytest.raises(EndpointError) as caught:
+        engine.generate([request()])
+    shown = "".join(traceback.format_exception(caught.value)) + repr(vars(caught.value))
+    assert KEY not in shown and caught.value.__cause__ is None
+    return str(caught.value)
+
+
+def test_request_says_what_the_ask_and_its_sampling_say() -> None:
+    with opened(in_turn(said("5")), extra_body={"reasoning_effort": "low"}) as (engine, endpoint):
+        (reply,) = engine.generate([request()])
+        (seen,) = endpoint.seen
+        assert seen.path == "/v1/chat/completions"
+        assert seen.headers["Authorization"] == f"Bearer {KEY}"
+        assert seen.body == {
+            "model": "m",
+            "messages": [{"role": "user", "content": "2 + 3?"}],
+            "max_tokens": 7,
+            "temperature": 0.5,
+            "seed": 3,
+            "reasoning_effort": "low",
+        }
+        assert reply == Reply("5", "end", temperature=0.5)
+        engine.generate([request(replace(SAMPLING, stop=("!",), top_p=0.9, top_k=4, min_p=0.1))])
+        cut = {"stop": ["!"], "top_p": 0.9, "top_k": 4, "min_p": 0.1}
+        assert endpoint.seen[1].body == seen.body | cut
+        assert (engine.usage.replies, engine.usage.prompt_tokens) == (2, 20)
+        assert (engine.usage.completion_tokens, engine.usage.retries) == (6, 0)
+
+
+def test_request_leaves_out_what_the_endpoint_refuses() -> None:
+    settings = {"leave_out": ("temperature", "seed", "stop"), "api_key_env": None}
+    settings |= {"max_tokens_field": "max_completion_tokens"}
+    with opened(in_turn(said("5")), **settings) as (engine, endpoint):
+        engine.generate([request(replace(SAMPLING, stop=("!",)))])
+        assert set(endpoint.seen[0].body) == {"model", "messages", "max_completion_tokens"}
+        assert "Authorization" not in endpoint.seen[0].headers
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "finish"),
+    [
+        (said("a", "length"), "a", "length"),
+        (said("a", "stop"), "a", "stop"),  # an end token or the stop string, which is cut off
+        (said("a", "stop", stop_reason="</c>"), "a</c>", "stop"),  # vLLM tells them apart
+        (said("a", "stop", stop_reason=None), "a", "end"),
+        (said("a</c>", "stop"), "a</c>", "stop"),
+        (said("a", "tool_calls"), "a", "end"),
+        (said("a", None), "a", "end"),
+        (said("some of", "content_filter"), "", "end"),
+        (said(None), "", "stop"),
+        (said([{"type": "text", "text": "a"}, {"type": "image"}, {"text": "b"}]), "ab", "stop"),
+        (said("a\ud83d"), "a\ufffd", "stop"),
+        (Answer(400, {"error": {"code": "context_length_exceeded"}}), "", "context_overflow"),
+        (
+            Answer(400, {"message": "This model's maximum context length is 512 tokens."}),
+            "",
+            "context_overflow",
+        ),
+    ],
+)
+def test_reply_says_how_it_ended(answer: Answer, text: str, finish: str) -> None:
+    with opened(in_turn(answer)) as (engine, _):
+        (reply,) = engine.generate([request(replace(SAMPLING, stop=("</c>",)))])
+    assert (reply.text, reply.finish, reply.token_ids) == (text, finish, ())
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        Answer(500, "down"),
+        Answer(429, {"error": "slow down"}),
+        Answer(0),
+        Answer(200, "{not json"),
+        Answer(200, {"error": {"message": "overloaded"}}),
+        Answer(200, {"choices": [{"text": "an older interface"}]}),
+        Answer(200, "[" * 100_000),
+        Answer(200, "zipped", {"Content-Encoding": "gzip"}),
+        Answer(200, "short", {"Content-Length": "99", "Connection": "close"}),
+    ],
+    ids=lambda answer: f"{answer.status}-{str(answer.body)[:12]}",
+)
+def test_failure_that_may_pass_is_tried_again(passing: Answer) -> None:
+    answers = (passing,) * 5
+    with opened(in_turn(*answers, said("5")), timeout_s=2) as (engine, endpoint):
+        assert failure_of(engine).endswith("gave up after try 3")
+        assert (len(endpoint.seen), engine.usage.retries) == (3, 2)
+        assert engine.generate([request()])[0].text == "5"
+        assert (len(endpoint.seen), engine.usage.retries) == (6, 4)
+
+
+def test_pause_is_as_long_as_the_endpoint_asks() -> None:
+    wait = Answer(429, "later", {"Retry-After": "0.4"})
+    with opened(in_turn(wait, said("5"))) as (engine, _):
+        began = time.monotonic()
+        assert engine.generate([request()])[0].text == "5"
+        assert time.monotonic() - began >= 0.4
+    for told in ("3600", "Fri, 01 Jan 2100 00:00:00 GMT", "inf"):
+        long = Answer(503, "later", {"Retry-After": told})
+        with opened(in_turn(long)) as (engine, endpoint):
+            assert "longer than longest_pause_s (60)" in failure_of(engine)
+            assert len(endpoint.seen) == 1
+    for told in ("soon", "-5", "nan", "Fri, 01 Jan 1999 00:00:00 GMT"):
+        with opened(in_turn(Answer(503, "", {"Retry-After": told}), said("5"))) as (engine, _):
+            assert engine.generate([request()])[0].text == "5"
+
+
+@pytest.mark.parametrize("drips", [False, True])
+def test_try_ends_when_the_reply_is_slow(drips: bool) -> None:
+    slow = replace(said("5"), after_s=0.1 if drips else 5.0, drips=drips)
+    with opened(in_turn(slow, said("6")), timeout_s=0.3) as (engine, _):
+        assert engine.generate([request()])[0].text == "6"
+    with opened(in_turn(slow), timeout_s=0.2, retries=0) as (engine, _):
+        began = time.monotonic()
+        assert "no reply within 0.2 s" in failure_of(engine)
+        assert time.monotonic() - began < 2
+
+
+def test_failure_says_so_when_nobody_listens() -> None:
+    with serving(Endpoint(in_turn(said("5")))) as url:
+        pass
+    engine = OpenAIEngine(model="m", base_url=url, retries=1, backoff_s=0).open()
+    assert "ConnectError" in failure_of(engine)
+    engine.close()
+
+
+def test_wrong_key_is_named_by_its_variable_and_never_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    refusal = Answer(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
+    with opened(in_turn(refusal)) as (engine, endpoint):
+        assert "status 401: the key in OPENAI_API_KEY was refused" in failure_of(engine)
+        assert len(endpoint.seen) == 1  # it is not tried again
+        form = Simultaneous(num_agents=2, max_rounds=1)
+        with pytest.raises(EngineFailure, match=r"round 0: .*OPENAI_API_KEY was refused") as caught:
+            play([form.start(Question("q", "?"), seed=0)], engine, max_tokens=5)
+        assert KEY not in "".join(traceback.format_exception(caught.value))
+        assert KEY not in repr(engine) + repr(vars(engine)) + repr(vars(engine._client))
+    assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 500])
+def test_response_in_an_error_is_cut_and_holds_no_key(status: int) -> None:
+    body = "x" * 280 + KEY + "\x1b[31m" + "y" * 9999  # the cut would leave a part of the key
+    with opened(in_turn(Answer(status, body)), retries=0) as (engine, _):
+        message = failure_of(engine)
+    assert KEY[:8] not in message and "\x1b" not in message and len(message) < 500
+
+
+def test_redirect_is_not_followed() -> None:
+    other = Endpoint(in_turn(said("5")))
+    with serving(other) as elsewhere:
+        away = Answer(307, "", {"Location": f"{elsewhere}/chat/completions"})
+        with opened(in_turn(away)) as (engine, endpoint):
+            assert "points to another address" in failure_of(engine)
+            assert (len(endpoint.seen), len(other.seen)) == (1, 0)
+
+
+def by_text(**answers: Answer) -> Behave:
+    return lambda _, seen: answers[seen.body["messages"][0]["content"]]
+
+
+def test_replies_are_collected_as_they_end_and_cancelled_ones_never() -> None:
+    slow, stuck = replace(said("slow"), after_s=0.4), replace(said("stuck"), after_s=1.5)
+    with opened(by_text(slow=slow, stuck=stuck, fast=said("fast"))) as (engine, endpoint):
+        tickets = {text: engine.submit(request(text=text)) for text in ("slow", "stuck", "fast")}
+        (first,) = engine.collect(5.0)
+        assert (first.ticket, first.outcome.text) == (tickets["fast"], "fast")
+        assert engine.collect(0.0) == []
+        engine.cancel(tickets["stuck"])
+        (second,) = engine.collect(5.0)
+        assert (second.ticket, second.outcome.text) == (tickets["slow"], "slow")
+        assert engine.collect(5.0) == []  # at once: nothing is open
+        engine.cancel(tickets["fast"])  # it has ended: nothing happens
+    assert len({seen.body["messages"][0]["content"] for seen in endpoint.seen}) == 3
+
+
+def test_no_more_requests_are_at_the_endpoint_than_allowed() -> None:
+    with opened(in_turn(replace(said("5"), after_s=0.05)), max_in_flight=3) as (engine, endpoint):
+        assert len(engine.generate([request()] * 12)) == 12
+        assert endpoint.most_at_once == 3
+
+
+def test_pause_of_one_request_holds_up_no_other() -> None:
+    busy = Answer(503, "", {"Retry-After": "1"})
+    behave = by_text(busy=busy, free=said("5"))
+    with opened(behave, max_in_flight=1) as (engine, _):
+        engine.submit(request(text="busy"))
+        free = engine.submit(request(text="free"))
+        (done,) = engine.collect(0.9)
+        assert done.ticket == free
+
+
+def test_close_ends_open_requests_and_the_thread() -> None:
+    before = threading.active_count()
+    with serving(Endpoint(in_turn(replace(said("5"), after_s=1.0)))) as url:
+        engine = OpenAIEngine(model="m", base_url=url).open()
+        engine.submit(request())
+        time.sleep(0.1)
+        began = time.monotonic()
+        engine.close()
+        engine.close()
+        assert time.monotonic() - began < 0.9
+        with pytest.raises(EndpointError, match="closed"):
+            engine.submit(request())
+    assert threading.active_count() <= before + 1  # the server's own, which still sleeps
+
+
+def test_debates_are_the_same_under_both_drivers() -> None:
+    def behave(number: int, seen: Seen) -> Answer:
+        messages: list[Message] = seen.body["messages"]
+        answer = sum(len(message["content"]) for message in messages) % 97
+        text = f"<solution>{answer}</solution><evaluation>N/A</evaluation><comparison>N/A"
+        return replace(said(text, stop_reason="</comparison>"), after_s=0.002 * (number % 5))
+
+    form = Simultaneous(num_agents=3, max_rounds=2)
+    with opened(behave, max_in_flight=8) as (engine, _):
+        played = []
+        for driver in (LockStep(), FreeRunning(in_flight=3)):
+            runs = [form.start(Question(f"q{k}", "?" * k), seed=k) for k in range(6)]
+            played.append(play(runs, engine, max_tokens=50, driver=driver))
+    assert played[0] == played[1]
+    turns = [turn for transcript in played[0] for turn in transcript.turns]
+    assert len(turns) == 36 and all(turn.failure is None for turn in turns)
+    assert all(turn.text.endswith("</comparison>") for turn in turns)
+
+
+def test_openai_engine_conforms() -> None:
+    def behave(_: int, seen: Seen) -> Answer:
+        if "seconds" in str(seen.body):
+            return replace(said("late"), after_s=0.2)
+        return said(" ".join(["word"] * 3))
+
+    with opened(behave) as (engine, _):
+        check_engine(engine)
+        assert engine.capabilities == OpenAIEngine(model="m").capabilities == {"streams"}
+        with pytest.raises(EngineConfigError, match="no weights"):
+            engine.load(Weights(1, {}))

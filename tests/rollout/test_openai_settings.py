@@ -1,0 +1,115 @@
+"""Settings of the openai engine: what is refused, and that no key is ever shown."""
+
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from tests.rollout.chat_server import Endpoint, said, serving
+
+from debate_rollout.engine import Request, Sampling
+from debate_rollout.engines.openai_engine import OpenAIEngine
+from debate_rollout.errors import EndpointError, EngineConfigError, MissingExtraError
+from debate_rollout.testing import ask
+
+KEY = "sk-" + "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"api_key_env": KEY}, "expected the name of an environment variable"),
+        ({"api_key_env": "gsk_0123abc"}, "expected the name of an environment variable"),
+        ({"base_url": "api.host/v1"}, "expected an address such as"),
+        ({"base_url": "file:///etc/passwd"}, "expected an address such as"),
+        ({"base_url": "https://host:x/v1"}, "expected an address such as"),
+        ({"base_url": "https://host/v1\r\nX: 1"}, "expected an address such as"),
+        ({"base_url": f"https://me:{KEY}@host/v1"}, "found a user, a query"),
+        ({"base_url": f"https://host/v1?code={KEY}"}, "found a user, a query"),
+        ({"base_url": f"https://host/{KEY}/v1"}, "found a user, a query"),
+        ({"extra_body": {"api_key": "abc"}}, "a key in extra_body looks like a secret"),
+        ({"extra_body": {"a": {"Authorization": "x"}}}, "a key in extra_body.a looks like"),
+        ({"extra_body": {"a": [{"b": f"Bearer {KEY}"}]}}, "extra_body.a.0.b looks like a secret"),
+        ({"extra_body": {KEY: 1}}, "a key in extra_body looks like a secret"),
+        ({"extra_body": {"temperature": 0}}, "temperature is set by the personas"),
+        ({"extra_body": {"stream": True}}, "stream is set by the engine"),
+        ({"extra_body": {"a": {1, 2}}}, "expected what JSON can hold"),
+        ({"extra_body": {"a": float("nan")}}, "expected what JSON can hold"),
+        ({"api_key": KEY}, "Extra inputs"),
+    ],
+)
+def test_settings_that_hold_a_secret_or_cannot_work_are_refused(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message) as caught:
+        OpenAIEngine(model="m", **settings)
+    assert KEY not in str(caught.value) and "gsk_" not in str(caught.value)
+
+
+def test_settings_may_hold_what_only_looks_a_little_like_a_secret() -> None:
+    body = {
+        "stop_token_ids": [1],
+        "author": "a",
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    config = OpenAIEngine(model="m", base_url="https://host/v1/", extra_body=body)
+    assert (config.extra_body, config.base_url) == (body, "https://host/v1")
+
+
+def test_open_reads_the_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MY_KEY", raising=False)
+    config = OpenAIEngine(model="m", api_key_env="MY_KEY")
+    with pytest.raises(EngineConfigError, match="variable MY_KEY is not set"):
+        config.open()
+    monkeypatch.setenv("MY_KEY", f"{KEY}\n")  # as read from a file
+    config.open().close()
+    assert KEY not in repr(config) + config.model_dump_json()
+    for wrong in (f"{KEY} {KEY}", f"{KEY}\r\nX-More: 1", f"“{KEY}”"):
+        monkeypatch.setenv("MY_KEY", wrong)
+        with pytest.raises(EngineConfigError, match="holds characters that no key has") as caught:
+            config.open()
+        assert KEY not in str(caught.value)
+
+
+def test_open_sends_no_key_unencrypted_over_the_internet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    for host in ("example.org", "93.184.216.34", "[2606:2800:21f::1]", "localhost.example.org"):
+        with pytest.raises(EngineConfigError, match="unencrypted"):
+            OpenAIEngine(model="m", base_url=f"http://{host}/v1").open()
+    OpenAIEngine(model="m", base_url="http://example.org/v1", api_key_env=None).open().close()
+    for host in ("localhost:8000", "node7", "10.0.0.3", "[::1]:8000", "llm.svc.cluster.local"):
+        OpenAIEngine(model="m", base_url=f"http://{host}/v1").open().close()
+
+
+def test_open_says_what_to_install_when_httpx_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "debate_rollout.engines.openai_sampler", raising=False)
+    with pytest.raises(MissingExtraError, match=r"pip install 'debate-rollout\[openai\]'"):
+        OpenAIEngine(model="m", api_key_env=None).open()
+
+
+def test_certificates_are_verified(tmp_path: Path) -> None:
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    made += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made += ["-keyout", f"{tmp_path}/key", "-out", f"{tmp_path}/cert"]
+    try:
+        subprocess.run(made, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs openssl to make a certificate")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+
+    def wrap(plain: socket.socket) -> ssl.SSLSocket:
+        return context.wrap_socket(plain, server_side=True)
+
+    endpoint = Endpoint(lambda *_: said("5"))
+    with serving(endpoint, wrap) as url:
+        engine = OpenAIEngine(model="m", base_url=url, api_key_env=None, retries=0).open()
+        with pytest.raises(EndpointError, match="CERTIFICATE_VERIFY_FAILED"):
+            engine.generate([Request(ask(), Sampling(max_tokens=3))])
+        engine.close()
+    assert endpoint.seen == []
