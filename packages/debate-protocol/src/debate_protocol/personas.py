@@ -8,7 +8,7 @@ class Persona(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
+    name: str = Field(min_length=1)
     style: str = ""
     temperature: float = Field(default=1.0, ge=0.0)
 

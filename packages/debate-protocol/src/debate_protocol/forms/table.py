@@ -89,7 +89,7 @@ class Table:
             self.turns[turn.key], self.parsed[turn.key] = turn, parsed
             valid = valid and turn.failure is None
             if turn.failure == "context_overflow":
-                self._dialogues[ask.agent] = Dialogue(ask.messages, None, ask.shown)
+                self._dialogues[ask.agent] = Dialogue(ask.messages, ask.previous, ask.shown)
             else:
                 said = Message(role="assistant", content=reply.text)
                 self._dialogues[ask.agent] = Dialogue((*ask.messages, said), reply, ask.shown)
@@ -128,7 +128,8 @@ class Table:
         messages = dialogue.messages
         if messages[-1]["role"] == "user":
             # The last prompt found no room and has no reply: two user messages become one.
-            text = f"{messages[-1]['content']}\n\n{text}"
+            gap = "\n" if self.form.style == "compact" else "\n\n"
+            text = f"{messages[-1]['content']}{gap}{text}"
             messages = messages[:-1]
         messages = (*messages, Message(role="user", content=text))
         ask = new_ask(self.form, self.question, key, self.seed, messages)
@@ -166,7 +167,7 @@ class Table:
         else:
             fields = {"response": spoken_text(turn.text, self.form.think)}
         limit = self.form.max_chars_per_field
-        ready = {n: neutralised(clipped(text, limit), self.contract) for n, text in fields.items()}
+        ready = {n: clipped(neutralised(text, self.contract), limit) for n, text in fields.items()}
         return SeenTurn(key.agent, key.round, ready)
 
 

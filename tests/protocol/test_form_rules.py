@@ -1,0 +1,192 @@
+"""Rules of debates beyond who speaks when: history, failures, endings, gates, personas."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from debate_protocol.forms import Sequential, Simultaneous
+from debate_protocol.types import Ask, Gate, Question, Reply, Transcript, TurnKey
+
+Play = Callable[..., Any]
+Say = Callable[..., str]
+
+
+def test_appended_news_hold_the_last_round_and_shown_all_when_history_is_one(play: Play) -> None:
+    played = play(Simultaneous(num_agents=2, max_rounds=3, history_rounds=1))
+    ask = played.ask(0, 2)
+    assert "s11" in ask.messages[-1]["content"] and "s10" not in ask.messages[-1]["content"]
+    # What was told earlier still stands in the dialogue, so it is shown.
+    assert "s10" in ask.messages[-3]["content"]
+    assert ask.shown == (TurnKey(1, 0), TurnKey(1, 1))
+
+
+def test_rebuilt_prompt_holds_the_last_round_alone_when_history_is_one(play: Play) -> None:
+    form = Sequential(num_agents=2, max_rounds=3, history_rounds=1, conversation="rebuild")
+    played = play(form)
+    # Agent 1 in round 2: agent 0 in round 1, and in its own round.
+    assert played.ask(1, 2).shown == (TurnKey(0, 1), TurnKey(0, 2))
+    assert "s00" not in played.news(1, 2)
+
+
+@pytest.mark.parametrize("conversation", ["append", "rebuild"])
+def test_fields_of_turns_are_cut_each_and_questions_never_when_there_is_a_limit(
+    play: Play, say: Say, conversation: Any
+) -> None:
+    form = Simultaneous(
+        num_agents=2,
+        max_rounds=2,
+        max_chars_per_field=4,
+        conversation=conversation,
+        blind_review=False,
+    )
+    question = Question("q", "a long question", meta={"passage": "a long passage"})
+    played = play(form, lambda ask: say("solved", "judged", "1234"), question)
+    asked = "".join(message["content"] for message in played.ask(0, 1).messages)
+    assert "a long question" in asked and "a long passage" in asked
+    told = played.news(0, 1).split('<turn agent="1"')[1]
+    assert "Solution:\nsolv [… 2 characters cut]\n\nEvaluation:\njudg [… 2" in told
+    assert "Comparison:\n1234\n</turn>" in told
+    # One's own turn is cut like the others' when it is told, and whole in one's own dialogue.
+    assert ("solved" in asked) == (conversation == "append")
+
+
+@pytest.mark.parametrize(("form", "turns"), [(Simultaneous, 3), (Sequential, 2)])
+def test_debate_aborts_when_a_prompt_finds_no_room(
+    play: Play, say: Say, form: Any, turns: int
+) -> None:
+    def speak(ask: Ask) -> str | Reply:
+        return Reply("", finish="context_overflow") if ask.agent == 1 else say("1")
+
+    played = play(form(num_agents=3, max_rounds=2, on_failure="abort"), speak)
+    assert played.transcript.meta["ended"] == "aborted"
+    assert len(played.transcript.turns) == turns
+    assert played.transcript.turns[1].failure == "context_overflow"
+
+
+@pytest.mark.parametrize("style", ["full", "compact"])
+def test_agent_without_room_is_not_blamed_and_goes_on_when_failures_are_let_pass(
+    play: Play, say: Say, style: Any
+) -> None:
+    def speak(ask: Ask) -> str | Reply:
+        if (ask.agent, ask.round) == (1, 1):
+            return Reply("cut", finish="context_overflow")
+        return say(f"s{ask.agent}{ask.round}")
+
+    played = play(Simultaneous(num_agents=2, max_rounds=3, style=style), speak)
+    after = played.ask(1, 2)
+    assert "could be read" not in after.messages[-1]["content"]
+    assert [message["role"] for message in after.messages].count("assistant") == 1
+    # Both rounds that it has not answered are in the last message.
+    assert after.messages[:-1] == played.ask(1, 1).messages[:-1]
+    assert after.previous is played.ask(1, 1).previous is not None
+    assert "s00" in after.messages[-1]["content"] and "s01" in after.messages[-1]["content"]
+    assert after.shown == (TurnKey(0, 0), TurnKey(0, 1))
+    assert "no valid response" in played.news(0, 2) and "cut" not in played.news(0, 2)
+    if style == "compact":
+        assert after.messages[-1]["content"] == "Agent 0 : s00\nAgent 0 : s01"
+
+
+def test_unreadable_turn_is_named_to_its_author_when_it_speaks_again(play: Play) -> None:
+    form = Simultaneous(num_agents=2, max_rounds=2, contract="boxed", conversation="rebuild")
+    played = play(form, lambda ask: "so 4" if ask.agent else r"\boxed{4}")
+    assert "No final answer could be read in your last response" in played.news(1, 1)
+    assert '<turn agent="1" round="1">\nno valid response\n</turn>' in played.news(1, 1)
+    assert "could be read" not in played.news(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "ended"),
+    [
+        # The reasoning differs, what is boxed does not.
+        (["Six sevens: \\boxed{42}", "So \\boxed{ 42}", "\\boxed{42}"], "agreed"),
+        (["Six sevens: \\boxed{42}", "So \\boxed{43}", "\\boxed{42}"], "max_rounds"),
+        (["42", "42 ", "42"], "agreed"),
+        (["42", "", "42"], "max_rounds"),  # a failed turn agrees with nobody
+    ],
+)
+def test_debate_ends_when_all_final_answers_agree(
+    play: Play, say: Say, answers: list[str], ended: str
+) -> None:
+    form = Simultaneous(num_agents=3, max_rounds=2, stop_when_agreed=True)
+    played = play(form, lambda ask: say(answers[ask.agent]))
+    assert played.transcript.meta["ended"] == ended
+
+
+def run_out(run: Any, sends: list[Any]) -> tuple[list[Any], Transcript | None]:
+    """What a form yields when these are sent one by one, and its transcript if it ends."""
+    yields = [next(run)]
+    for sent in sends:
+        try:
+            yields.append(run.send(sent))
+        except StopIteration as end:
+            return yields, end.value
+    return yields, None
+
+
+def test_caller_judges_agreement_when_it_hands_in_a_function() -> None:
+    form = Simultaneous(num_agents=2, max_rounds=2, contract="boxed", stop_when_agreed=True)
+    compared: list[tuple[str, str]] = []
+
+    def same(left: str, right: str) -> bool:
+        compared.append((left, right))
+        return float(left) == float(right)
+
+    replies = [Reply(r"\boxed{0.50}"), Reply(r"\boxed{.5}")]
+    _, ended = run_out(form.start(Question("q", "?"), seed=0, same_answer=same), [replies])
+    assert ended is not None and ended.meta["ended"] == "agreed"
+    assert compared == [("0.50", ".5")]
+
+
+def test_consensus_ends_a_debate_under_an_own_contract_when_it_has_that_section(
+    play: Play,
+) -> None:
+    contract: Any = {"name": "own", "sections": ["solution", "consensus"]}
+    form = Simultaneous(num_agents=2, max_rounds=3, contract=contract)
+    played = play(form, lambda ask: "<solution>1</solution><consensus>yes</consensus>")
+    assert played.transcript.meta["ended"] == "consensus"
+    assert len(played.transcript.turns) == 2
+    assert "Write NO in consensus." in played.news(0, 0)
+
+
+def test_gate_leaves_nothing_open_when_its_debate_is_dropped() -> None:
+    run = Simultaneous(num_agents=2, gate_after=[0]).start(Question("q", "?"), seed=0)
+    yields, transcript = run_out(run, [[Reply("<solution>1</solution>")] * 2])
+    assert isinstance(yields[-1], Gate) and transcript is None
+    run.close()
+    with pytest.raises(StopIteration):
+        next(run)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0.7}, "found 0.7, but personas bring their own; expected personas: none"),
+        ({"personas": [{"style": "Be brief."}]}, "Field required"),
+        ({"personas": [{"name": ""}]}, "at least 1 character"),
+        ({"personas": [{"name": "A", "temperature": -1}]}, "greater than or equal to 0"),
+        ({"personas": [{"name": "A", "temprature": 1}]}, "Extra inputs are not permitted"),
+        ({"personas": "defualt"}, "'default' or 'none'"),
+        ({"personas": None}, "'default' or 'none'"),
+        ({"personas": []}, "the list of personas is empty; write none for no personas"),
+    ],
+)
+def test_setting_is_refused_when_it_would_not_be_used(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Simultaneous(**settings)
+
+
+def test_own_personas_speak_in_turn_when_listed(play: Play) -> None:
+    listed: Any = [{"name": "Optimist", "style": "Hope."}, {"name": "Sceptic", "temperature": 0.5}]
+    played = play(Simultaneous(num_agents=3, max_rounds=1, personas=listed))
+    asks = [played.ask(agent, 0) for agent in range(3)]
+    assert [ask.temperature for ask in asks] == [1.0, 0.5, 1.0]
+    said = [ask.messages[1]["content"].split("\n\n")[1] for ask in asks]
+    assert said == [
+        "You are Agent 0, the Optimist. Hope.",
+        "You are Agent 1, the Sceptic.",
+        "You are Agent 2, the Optimist. Hope.",
+    ]
