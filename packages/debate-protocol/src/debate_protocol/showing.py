@@ -97,12 +97,12 @@ def _rows(line: str, room: int) -> Iterator[str]:
     row, used = [margin], len(margin)
     for word in _WORD.findall(words):
         size = _cells(word)
-        if used + size > room and used > len(margin):
+        if used + size > room and used > len(margin) and len(margin) + size <= room:
             yield "".join(row)
             row, used = [margin], len(margin)
             if word.isspace():
                 continue
-        # A word that needs a row of its own is set whole, one that needs more by characters.
+        # What is longer than a row, as text without spaces may be, is set by characters.
         for part in word if used + size > room else (word,):
             size = _cells(part)
             if used + size > room:

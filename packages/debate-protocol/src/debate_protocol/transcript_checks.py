@@ -43,6 +43,8 @@ def _rule_problems(rules: Protocol) -> list[str]:
 
 def _shown_problems(rules: Protocol, turn: Turn, spoken: set[TurnKey]) -> list[str]:
     problems = []
+    if len(set(turn.shown)) < len(turn.shown):
+        problems.append(f"{_name(turn.key)}: a turn stands twice in shown")
     for key in turn.shown:
         same_round = key.round == turn.round
         earlier = key.round < turn.round or (
