@@ -111,8 +111,14 @@ def serving(
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 64
+
+        def handle_error(self, *_: Any) -> None:
+            """Say nothing of clients that went away."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     if wrap is not None:
         server.socket = wrap(server.socket)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)

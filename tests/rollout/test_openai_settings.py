@@ -85,6 +85,15 @@ def test_open_sends_no_key_unencrypted_over_the_internet(monkeypatch: pytest.Mon
         OpenAIEngine(model="m", base_url=f"http://{host}/v1").open().close()
 
 
+def test_open_takes_the_name_of_the_model_where_the_config_has_none() -> None:
+    config = OpenAIEngine(api_key_env=None)
+    engine = config.open("a-model")
+    assert "'a-model'" in repr(engine)
+    engine.close()
+    with pytest.raises(EngineConfigError, match=r"engine\.model: found none"):
+        config.open(object())
+
+
 def test_open_says_what_to_install_when_httpx_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     monkeypatch.delitem(sys.modules, "debate_rollout.engines.openai_sampler", raising=False)

@@ -51,8 +51,8 @@ class OpenAIEngine(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     type: Literal["openai"] = "openai"
-    model: str = Field(min_length=1)
-    """The endpoint's name of the model."""
+    model: str | None = Field(None, min_length=1)
+    """The endpoint's name of the model; None is the name that the engine is opened with."""
     base_url: str = "https://api.openai.com/v1"
     """What stands before `/chat/completions`."""
     api_key_env: str | None = "OPENAI_API_KEY"
@@ -135,19 +135,25 @@ class OpenAIEngine(BaseModel):
         """Return the running engine; the endpoint is not asked anything yet.
 
         Args:
-            model: Not used, nor are the others; every engine is opened alike.
-            tokenizer: Not used: the endpoint has its own.
+            model: A name, used where `model` is None; a model itself is not used.
+            tokenizer: Not used, the endpoint has its own; every engine is opened alike.
             template_kwargs: Not used.
 
         Raises:
             MissingExtraError: When httpx is not installed.
-            EngineConfigError: When the key is missing, or would travel unencrypted.
+            EngineConfigError: When there is no name of a model or no key, or when the key would
+                travel unencrypted.
         """
         try:
             from debate_rollout.engines.openai_sampler import OpenAISampler
         except ImportError as error:
             raise missing_extra("the openai engine", "openai", error) from error
-        return OpenAISampler(self, self._key())
+        name = self.model or (model if isinstance(model, str) else None)
+        if not name:
+            raise EngineConfigError(
+                "engine.model: found none; expected the name that the endpoint gives the model"
+            )
+        return OpenAISampler(self.model_copy(update={"model": name}), self._key())
 
     def _key(self) -> str | None:
         if self.api_key_env is None:
