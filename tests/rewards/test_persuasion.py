@@ -1,5 +1,6 @@
 import pytest
 
+from debate_protocol.transcripts import from_json, to_json
 from debate_rewards import Persuasion
 
 FOUR = [""] * 4
@@ -37,6 +38,14 @@ def test_persuasion_is_the_fall_of_opinion_between_two_ballots(hold):
         "persuasion/critiques_with_value": 2.0,
         "persuasion/mean": 0.5,
     }
+
+
+def test_persuasion_leaves_out_the_critic_even_where_it_was_shown_its_own_turn(hold):
+    data = to_json(hold(FOUR, BEFORE, AFTER, n=4, evaluation=ABOUT))
+    for turn in data["turns"]:
+        if (turn["agent"], turn["round"]) == (0, 2):
+            turn["shown"].append([0, 1])
+    assert critic(from_json(data))[0, 1] == 0.5
 
 
 def test_persuasion_has_no_signal_for_turns_that_criticise_nobody(hold):
@@ -107,8 +116,6 @@ def test_persuasion_sequential_takes_the_ballots_around_the_critique(hold):
 def test_persuasion_evaluation_without_names_is_about_the_only_agent_shown(hold):
     # Ring of 4 with shown by hand: agent 1 in round 1 was shown agent 0 only. Judge 2 hears it
     # in round 2: about agent 0 it votes +1 before, -1 after. Judge 3 is shown nothing of it.
-    from debate_protocol.transcripts import from_json, to_json
-
     data = to_json(
         hold(
             FOUR,

@@ -17,6 +17,8 @@ from debate_rewards import V2, WinMinusLoss, WinRate
 
 Key = tuple[int, int]
 Said = tuple[int, str, int]
+NO_SOLUTION = "<comparison>\nAgent 0 > Agent 1\nAgent 1 = Agent 2\n</comparison>"
+"""A failed turn, whose lines must not count."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Drawn:
         for (agent, round_), said in self.turns.items():
             lines = "\n".join(f"Agent {a} {op} Agent {b}" for a, op, b in said or ())
             text = f"<solution>s</solution><evaluation>e</evaluation><comparison>\n{lines}"
-            text = "nothing" if said is None else text
+            text = NO_SOLUTION if said is None else text
             turns.append({"agent": agent, "round": round_, "text": text})
         protocol = {"num_agents": self.n, "schedule": self.schedule}
         return from_json({"question": {"text": "?"}, "protocol": protocol, "turns": turns})

@@ -26,6 +26,7 @@ def test_v2_seven_agents_have_five_judges_a_pair(hold):
     # Leave-one-out: of 2: others lead 2 to 1 -> +1; of 5: 3 to 0 against -> -1; 6 said =.
     assert [judge[a, 1] for a in range(2, 7)] == [1.0, 1.0, 1.0, -1.0, None]
     assert score.metrics["v2/judges_per_pair"] == 5
+    assert score.metrics["v2/comparison_pairs_tie"] == 0
     assert score.metrics["v2/self_consensus_fraction"] == 0
     # 7 agents owe 15 pairs each; 0 and 1 made none, the others one each.
     assert score.metrics["v2/comparisons_made"] == pytest.approx(5 / 105)
