@@ -1,6 +1,7 @@
 """Transcripts as XML: what comes back, what the schema holds, what a hostile file cannot do."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,14 @@ def test_from_xml_says_where_when_a_document_is_wrong(old: str, new: str, messag
     assert old in document
     with pytest.raises(TranscriptError, match=message):
         from_xml(document.replace(old, new, 1).encode(), "x.xml")
+
+
+@pytest.mark.parametrize("document", [b"", b" ", b"\x00", b"<", b"\xff\xfe", MINIMAL[:99].encode()])
+def test_from_xml_says_one_thing_when_a_document_is_no_xml(document: bytes) -> None:
+    told = [str(read) for _, read in read_xml(document, "x.xml")]
+    assert len(told) == 1
+    assert re.match(r"x\.xml:[123]: \S", told[0])
+    assert "<string>" not in told[0]
 
 
 def test_read_xml_tells_every_breach_of_the_schema() -> None:

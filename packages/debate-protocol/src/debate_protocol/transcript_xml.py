@@ -78,7 +78,8 @@ def read_xml(document: bytes, name: str) -> Iterator[tuple[int, Transcript | Tra
     try:
         root = _parsed(document)
     except etree.XMLSyntaxError as problem:
-        yield problem.lineno or 0, TranscriptError.at(f"{name}:{problem.lineno}", _plain(problem))
+        line = problem.lineno or 1
+        yield line, TranscriptError.at(f"{name}:{line}", _plain(problem.msg))
         return
     refusal = _refusal(root)
     if refusal is not None:
