@@ -147,20 +147,28 @@ def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
 
 def _merged(base: Source, change: Source, schema: Schema, dropped: list[str]) -> Source:
     for path, value in _leaves(change.data):
-        _refuse_key_below_value(base.data, path, value, change.origins.get(path))
+        _refuse_key_below_value(base.data, path, value, change.origins.get(path), schema)
     data = merge(base.data, change.data, schema, dropped=dropped)
     return Source(data, {**base.origins, **change.origins})
 
 
 def _refuse_key_below_value(
-    base: dict[Any, Any], path: KeyPath, value: Any, origin: Origin | None
+    base: dict[Any, Any], path: KeyPath, value: Any, origin: Origin | None, schema: Schema
 ) -> None:
-    """Refuse `data.path.x=1` where `data.path` is text: lists and scalars have no keys."""
+    """Refuse `data.path.x=1` where `data.path` is text: lists and scalars have no keys.
+
+    A name may give way to a mapping where either may stand, as in `debate.contract`.
+    """
+    place, holder = schema, base
     for end in range(1, len(path)):
+        place = place.child(path[end - 1], holder)
         try:
             held = value_at(base, path[:end])
         except KeyError:
             return
+        if isinstance(held, str) and place.models:
+            return
+        holder = held if isinstance(held, dict) else {}
         if held is not None and not isinstance(held, dict):
             key, kind = ".".join(map(str, path)), "a list" if isinstance(held, list) else "a value"
             raise RecipeError(

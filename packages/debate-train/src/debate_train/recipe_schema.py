@@ -13,7 +13,7 @@ PHASES = "phases"
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One place of a recipe: the models that may stand there, or what the values of a mapping are.
+    """One place of a recipe: the models that may stand there, or what a mapping or list holds.
 
     The first model of a union is the variant that holds when no `type` is given.
     """
@@ -66,6 +66,9 @@ def schema_of(annotation: Any) -> Schema:
             models.append(option)
         elif isinstance(get_origin(option), type) and issubclass(get_origin(option), Mapping):
             values = schema_of(get_args(option)[1])
+        elif get_origin(option) in (list, tuple):
+            items = schema_of(get_args(option)[0])
+            values = values if items == NOWHERE else items
     return Schema(tuple(models), values)
 
 
