@@ -1,5 +1,6 @@
 """Contracts of the user's own: in settings, in prompts, in parsing and in files."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,3 +206,12 @@ def test_contract_prints_as_its_name_when_shown() -> None:
     debate = Transcript("d", Question("d", "?"), Protocol(1, contract=contract), (turn,))
     assert f"{contract}" == "poem"
     assert ", poem, topology all" in shown_debate(debate)
+
+
+def test_yaml_of_the_documents_makes_forms_when_read(repository: Path) -> None:
+    found = []
+    for name in ("docs/protocol.md", "packages/debate-protocol/README.md"):
+        text = (repository / name).read_text(encoding="utf-8")
+        found += re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    forms = [Simultaneous.model_validate(yaml.safe_load(block)) for block in found]
+    assert [form.contract_rules().name for form in forms] == ["poem", "three_section", "poem"]
