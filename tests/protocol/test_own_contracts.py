@@ -200,6 +200,13 @@ def test_own_answer_section_stands_first_in_a_compact_line_when_there_are_others
     assert played.news(0, 1) == "Agent 1 : s1\ncheck : c"
 
 
+def test_text_about_comparisons_is_shown_when_the_contract_has_none(play: Play) -> None:
+    contract: Any = {"name": "essay", "sections": ["essay"]}
+    form = Simultaneous(num_agents=2, max_rounds=2, contract=contract)
+    played = play(form, lambda ask: "<essay>The < comparison > of <comparison>s</essay>")
+    assert "The ‹ comparison > of ‹comparison>s\n</turn>" in played.news(0, 1)
+
+
 def test_contract_prints_as_its_name_when_shown() -> None:
     contract = Contract("poem", ("poem",), None)
     turn = Turn(0, 0, "<poem>x</poem>")

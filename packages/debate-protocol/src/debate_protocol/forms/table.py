@@ -156,7 +156,8 @@ class Table:
         if turn.failure is not None:
             return SeenTurn(key.agent, key.round, None)
         if self.contract.kind == "xml":
-            hidden = self.form.blind_review and key.agent != reader
+            compares = "comparison" in self.contract.sections
+            hidden = compares and self.form.blind_review and key.agent != reader
             fields = {name: section.text for name, section in parsed.sections.items()}
             if hidden:
                 fields.pop("comparison", None)
