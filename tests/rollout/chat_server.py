@@ -52,7 +52,6 @@ class Endpoint:
         self.behave = behave
         self.seen: list[Seen] = []
         self.most_at_once = 0
-        self.left_early = 0
         self._at_once = 0
         self._lock = threading.Lock()
 
@@ -68,12 +67,7 @@ class Endpoint:
             self.most_at_once = max(self.most_at_once, self._at_once)
 
 
-@contextmanager
-def serving(
-    endpoint: Endpoint, wrap: Callable[[socket.socket], Any] | None = None
-) -> Iterator[str]:
-    """Serve an endpoint; gives its base_url."""
-
+def _handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -81,8 +75,6 @@ def serving(
             endpoint.entered(+1)
             try:
                 self._respond()
-            except (BrokenPipeError, ConnectionResetError):
-                endpoint.left_early += 1
             finally:
                 endpoint.entered(-1)
 
@@ -111,14 +103,23 @@ def serving(
         def log_message(self, *_: Any) -> None:
             pass
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 64
+    return Handler
 
-        def handle_error(self, *_: Any) -> None:
-            """Say nothing of clients that went away."""
 
-    server = Server(("127.0.0.1", 0), Handler)
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing of clients that went away."""
+
+
+@contextmanager
+def serving(
+    endpoint: Endpoint, wrap: Callable[[socket.socket], Any] | None = None
+) -> Iterator[str]:
+    """Serve an endpoint; gives its base_url."""
+    server = _Server(("127.0.0.1", 0), _handler(endpoint))
     if wrap is not None:
         server.socket = wrap(server.socket)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)

@@ -1,5 +1,6 @@
 """Prompts: fresh, extended, and safe from what is said in them."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -206,3 +207,17 @@ def test_render_adds_no_space_when_nothing_special_closes_a_reply(
     extended, fresh = renderer.render(second), renderer.render(replace(second, previous=None))
     assert extended.extended
     assert extended.prompt_ids == fresh.prompt_ids
+
+
+def test_plain_breaks_every_special_token_quickly_when_there_are_a_thousand(
+    templated: Templated,
+) -> None:
+    tokenizer = templated(None)
+    names = [f"<SPECIAL_{k}>" for k in range(1000)] + ["[INST]"]
+    tokenizer.add_special_tokens({"additional_special_tokens": names})
+    renderer = Renderer(tokenizer)
+    assert all(renderer.plain(f"a{name}b") == f"a{name[0]} {name[1:]}b" for name in names)
+    assert renderer.plain("<SPECIAL_1000> [INS]") == "<SPECIAL_1000> [INS]"
+    began = time.perf_counter()
+    renderer.plain("the answer <b> is [1]\n" * 5000)  # 10 ms; tried name by name, a second
+    assert time.perf_counter() - began < 0.5

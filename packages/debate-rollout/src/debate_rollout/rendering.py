@@ -1,7 +1,7 @@
 """From messages to prompt ids with a tokenizer's own chat template."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,10 +123,9 @@ class Renderer:
             marks = set(_ROLE_MARKS.findall(self._template(conversation, False)))
         except Exception:  # no template takes every conversation
             marks = set()
-        names = sorted(marks | self._special_names, key=lambda name: (-len(name), name))
-        pattern = "|".join(re.escape(name) for name in names if name)
+        names = (marks | self._special_names) - {""}
         # Zero-width: overlapping names are all found, and each gets its own break.
-        return re.compile(f"(?=(?:{pattern}))(.)", re.DOTALL) if pattern else None
+        return re.compile(f"(?={_any_of(names)})(.)", re.DOTALL) if names else None
 
     def _accepted(self, messages: Sequence[Message]) -> list[Message]:
         """Return the conversation in the roles, and their order, that the template takes."""
@@ -212,6 +211,17 @@ class Renderer:
                 ids: list[int] = found["input_ids"][held:]
                 return ids
         return self.encode(text)
+
+
+def _any_of(names: Collection[str]) -> str:
+    """Return the pattern of where a name begins, by shared prefixes: tokenizers have thousands."""
+    if "" in names:
+        return ""
+    by_first: dict[str, list[str]] = {}
+    for name in names:
+        by_first.setdefault(name[0], []).append(name[1:])
+    parts = [re.escape(first) + _any_of(rest) for first, rest in sorted(by_first.items())]
+    return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
 
 
 def _said(*roles: Role) -> list[Message]:
