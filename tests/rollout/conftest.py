@@ -133,3 +133,17 @@ def tiny_model() -> Callable[..., Any]:
         return model.eval()
 
     return make
+
+
+@pytest.fixture(scope="session")
+def hf_logps() -> Callable[..., list[float]]:
+    """Score a reply by one plain forward pass, at its temperature (1 where it was greedy)."""
+
+    def score(model: Any, reply: Any) -> list[float]:
+        prompt, ids = reply.prompt_ids, reply.token_ids
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
+        logps = (logits.float() / (reply.temperature or 1.0)).log_softmax(-1)
+        return [float(logps[k, token]) for k, token in enumerate(ids)]
+
+    return score

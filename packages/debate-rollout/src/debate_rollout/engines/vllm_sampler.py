@@ -1,36 +1,48 @@
-"""The running vLLM engine."""
+"""The running vLLM engine whose core is stepped by this process."""
 
-import json
-import shutil
-import tempfile
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
 
-from debate_protocol.types import Finish, Reply
-from debate_rollout.engine import Request, Weights
-from debate_rollout.engines.drawing import seed_bits
-from debate_rollout.engines.hf_weights import check_complete, check_fits
-from debate_rollout.engines.vllm_start import start
-from debate_rollout.errors import EngineConfigError, RolloutError, WeightsError
-from debate_rollout.rendering import Renderer
-from debate_rollout.token_text import token_text
+from debate_protocol.types import Reply
+from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming
+from debate_rollout.engines.vllm_hand_over import (
+    BACKEND,
+    EXTENSION,
+    OLD_WEIGHTS_SERVE,
+    refresh_error,
+    write_weights,
+)
+from debate_rollout.engines.vllm_model import ServedModel, finish_of
+from debate_rollout.engines.vllm_settings import serving_arguments
+from debate_rollout.engines.vllm_start import engine_arguments, start_here, stop_here
+from debate_rollout.errors import RolloutError, WeightsError
 
 from vllm import SamplingParams  # isort: skip  (after vllm_start has set its environment)
 from vllm.lora.request import LoRARequest  # isort: skip
+from vllm.sampling_params import RequestOutputKind  # isort: skip
 
 if TYPE_CHECKING:
     from debate_rollout.engines.vllm_engine import VllmEngine
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A request that vLLM works on: its name there, and the version and adapter it began with."""
+
+    request: Request
+    inner: str
+    version: int
+    adapter: int
 
 
 class VllmSampler:
-    """Samples with vLLM; weights are refreshed in place, adapters through a directory."""
+    """Samples with vLLM; `collect` steps it, so it works while somebody waits."""
 
     def __init__(
         self,
@@ -39,25 +51,27 @@ class VllmSampler:
         tokenizer: Any,
         template_kwargs: Mapping[str, Any],
     ) -> None:
-        self.renderer = Renderer(tokenizer, template_kwargs)
         self.capabilities = config.capabilities
-        self._tokenizer = tokenizer
+        self._served = ServedModel(config, model, tokenizer, template_kwargs)
+        self.renderer = self._served.renderer
+        self.context_window = self._served.window
         self._version = 0
+        self._tickets = 0
+        self._open: dict[str, _Open] = {}
+        self._ended: deque[Finished] = deque()
         self._adapter: LoRARequest | None = None
-        self._adapters = 0
-        self._serves_adapters = config.max_lora_rank is not None
-        self._folder = Path(tempfile.mkdtemp(prefix="debate-rollout-"))
-        path = self._on_disk(model)
-        shape = AutoConfig.from_pretrained(path)
-        with torch.device("meta"):
-            blank = AutoModelForCausalLM.from_config(shape)
-        self._expected = blank.state_dict(keep_vars=True)
-        self._tied = bool(shape.get_text_config().tie_word_embeddings)
-        self.context_window: int | None = (
-            config.context_window or shape.get_text_config().max_position_embeddings
-        )
-        self._end_ids = _end_ids(self.renderer, blank)
-        self._llm = start(path, _dtype(config, shape), self._options(config))
+        self._broken: str | None = None
+        ours = serving_arguments(config, self._served.dtype, self.context_window) | {
+            "weight_transfer_config": {"backend": BACKEND},
+            "worker_extension_cls": EXTENSION,
+        }
+        try:
+            arguments = engine_arguments(ours, config.vllm_args)
+            self._llm = start_here(self._served.on_disk(model), arguments)
+        except BaseException:
+            self._served.close()
+            raise
+        self._engine = self._llm.llm_engine
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Return one reply a request, in order.
@@ -66,164 +80,164 @@ class VllmSampler:
         `context_overflow`. With top_k, top_p or min_p the log-probabilities are those of the
         filtered distribution.
         """
-        fits = [self._room(request) >= 1 for request in requests]
-        chosen = [request for request, fit in zip(requests, fits, strict=True) if fit]
-        outputs = iter(
-            self._llm.generate(
-                [{"prompt_token_ids": list(request.prompt_ids)} for request in chosen],
-                [self._params(request) for request in chosen],
+        return generate_by_streaming(self, requests)
+
+    def submit(self, request: Request) -> int:
+        """Take a request and return its ticket."""
+        ticket = self._tickets
+        self._tickets += 1
+        try:
+            self._check_alive()
+            if self._served.room(request) < 1:
+                self._ended.append(Finished(ticket, self._served.overflow(request, self._version)))
+                return ticket
+            inner = self._engine.add_request(
+                str(ticket),
+                {"prompt_token_ids": list(request.prompt_ids)},
+                SamplingParams(
+                    **self._served.sampling(request), output_kind=RequestOutputKind.FINAL_ONLY
+                ),
                 lora_request=self._adapter,
-                use_tqdm=False,
             )
-            if chosen
-            else ()
-        )
-        return [
-            self._reply(request, next(outputs).outputs[0]) if fit else self._overflow(request)
-            for request, fit in zip(requests, fits, strict=True)
-        ]
+        except Exception as error:
+            self._ended.append(Finished(ticket, error))
+        else:
+            adapter = self._adapter.lora_int_id if self._adapter else 0
+            self._open[str(ticket)] = _Open(request, inner, self._version, adapter)
+        return ticket
+
+    def collect(self, timeout_s: float) -> list[Finished]:
+        """Step vLLM until a request has ended or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        while not self._ended and self._open:
+            self._step()
+            if time.monotonic() >= deadline:
+                break
+        ended, self._ended = list(self._ended), deque()
+        return ended
+
+    def cancel(self, ticket: int) -> None:
+        """Give a request up."""
+        one = self._open.pop(str(ticket), None)
+        if one is not None:
+            self._engine.abort_request([one.inner], internal=True)
+        self._ended = deque(done for done in self._ended if done.ticket != ticket)
 
     def load(self, weights: Weights) -> None:
-        """Serve these weights and drop every cached prefix.
+        """Serve these weights and drop every prefix that old ones made.
+
+        Open requests go on with new full weights, whose versions their replies mark; requests
+        that began with an adapter end with it.
 
         Raises:
             WeightsError: When names or shapes do not fit; nothing is changed then.
         """
+        self._check_alive()
         if weights.kind == "lora":
             self._load_adapter(weights)
         else:
             self._load_full(weights)
-        if not self._llm.reset_prefix_cache():
-            raise RolloutError("vLLM kept its prefix cache, which old weights made")
         self._version = weights.version
 
     def close(self) -> None:
         """Stop vLLM and remove its files."""
-        engine = getattr(self._llm, "llm_engine", None)
-        core = getattr(engine, "engine_core", None)
-        if core is not None:
-            core.shutdown()
-        del self._llm
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._llm is not None:
+            stop_here(self._llm)
+            self._llm = self._engine = None
+        self._served.close()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _on_disk(self, model: Any) -> str:
-        if isinstance(model, str | Path):
-            return str(model)
-        path = self._folder / "model"
-        model.save_pretrained(path)
-        self._tokenizer.save_pretrained(path)
-        return str(path)
+    def _step(self) -> None:
+        try:
+            outputs = self._engine.step()
+        except Exception as error:
+            self._break(error)
+            return
+        for output in outputs:
+            one = self._open.pop(output.request_id, None) if output.finished else None
+            if one is not None:
+                ticket = int(output.request_id)
+                self._ended.append(Finished(ticket, self._outcome(one, output.outputs[0])))
 
-    def _options(self, config: "VllmEngine") -> dict[str, Any]:
-        cache = config.kv_cache_mib
-        options: dict[str, Any] = {
-            "max_model_len": self.context_window,
-            "max_num_seqs": config.max_batch,
-            "gpu_memory_utilization": config.gpu_memory_utilization,
-            "kv_cache_memory_bytes": None if cache is None else cache << 20,
-            "block_size": config.block_size,
-            "enforce_eager": config.enforce_eager,
-        }
-        if self._serves_adapters:
-            options |= {"enable_lora": True, "max_lora_rank": config.max_lora_rank, "max_loras": 1}
-        return options
-
-    def _room(self, request: Request) -> int:
-        wanted = request.sampling.max_tokens
-        if self.context_window is None:
-            return wanted
-        return min(wanted, self.context_window - len(request.prompt_ids))
-
-    def _params(self, request: Request) -> SamplingParams:
-        sampling = request.sampling
-        return SamplingParams(
-            max_tokens=self._room(request),
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            stop=list(sampling.stop),
-            stop_token_ids=self._end_ids,
-            seed=seed_bits(sampling.seed),
-            logprobs=0,
-        )
-
-    def _reply(self, request: Request, output: Any) -> Reply:
-        ids = tuple(output.token_ids)
-        return Reply(
-            text=token_text(self._tokenizer, ids).text,
-            finish=_finish(output),
-            prompt_ids=request.prompt_ids,
-            token_ids=ids,
-            logps=tuple(
+    def _outcome(self, one: _Open, output: Any) -> Reply | Exception:
+        ids = output.token_ids
+        labels = [(span.version, span.start, span.end) for span in output.weight_versions or ()]
+        try:
+            # vLLM's versions are those of the base; an adapter stays with its request.
+            spans = [(one.version, 0, len(ids))] if one.adapter else self._served.spans(labels)
+            logps = [
                 place[token].logprob for place, token in zip(output.logprobs, ids, strict=True)
-            ),
-            temperature=request.sampling.temperature,
-            weight_version=self._version,
-        )
+            ]
+            finish = finish_of(output.finish_reason, output.stop_reason)
+            return self._served.reply(one.request, ids, logps, finish, spans)
+        except Exception as error:
+            return error
 
-    def _overflow(self, request: Request) -> Reply:
-        return Reply(
-            text="",
-            finish="context_overflow",
-            temperature=request.sampling.temperature,
-            weight_version=self._version,
-        )
+    def _break(self, error: Exception) -> None:
+        """End every open request; nothing is served any more."""
+        self._broken = f"vLLM has died: {type(error).__name__}: {error}"
+        for name in self._open:
+            failed = RolloutError(self._broken)
+            failed.__cause__ = error
+            self._ended.append(Finished(int(name), failed))
+        self._open.clear()
+
+    def _check_alive(self) -> None:
+        if self._broken is not None:
+            raise RolloutError(self._broken)
 
     def _load_full(self, weights: Weights) -> None:
-        if self._serves_adapters:
-            raise WeightsError(
-                "engine.max_lora_rank: set, so the base stays as it is; found weights of kind "
-                "'full', expected 'lora'; leave max_lora_rank out to serve all parameters"
-            )
-        # A bad name would kill the engine, a missing tied head would leave its old copy in use.
-        check_fits(self._expected, weights.tensors)
-        check_complete(self._expected, weights)
-        tensors = dict(weights.tensors)
-        if self._tied and EMBEDDING in tensors:
-            tensors.setdefault(HEAD, tensors[EMBEDDING])
-        self._llm.collective_rpc(
-            "reload_weights", kwargs={"weights_iterator": iter(tensors.items())}
-        )
+        tensors = self._served.full_weights(weights)
+        core = self._engine.engine_core.engine_core
+        core.pause_scheduler("keep", clear_cache=False)
+        while core.batch_queue:  # steps that the old weights began: their tokens are old, too
+            self._step()
+        try:
+            if self._engine.vllm_config.parallel_config.world_size == 1:
+                self._llm.collective_rpc(
+                    "reload_weights", kwargs={"weights_iterator": iter(tensors.items())}
+                )
+            else:  # workers in other processes
+                self._hand_over(weights.version, tensors)
+            # Open requests are computed again by the new weights from their first token.
+            if not self._engine.reset_prefix_cache(reset_running_requests=bool(self._open)):
+                raise RolloutError("vLLM kept its prefix cache, which old weights made")
+        except WeightsError:
+            raise
+        except Exception as error:
+            self._break(error)
+            raise
+        finally:
+            core.resume_scheduler()
+        self._engine.set_weight_version(str(weights.version))
+        self._served.versions[str(weights.version)] = weights.version
+
+    def _hand_over(self, version: int, tensors: Mapping[str, Any]) -> None:
+        """Refresh workers in other processes by a file: all of them look at it, then all load."""
+        path = write_weights(self._served.folder, version, tensors)
+        self._llm.start_weight_update()
+        try:
+            for only_check in (True, False):
+                update = {"path": str(path), "only_check": only_check}
+                self._llm.update_weights({"update_info": update})
+        except Exception as error:
+            with suppress(Exception):
+                self._llm.finish_weight_update()
+            raise refresh_error(error, only_check) from error
+        finally:
+            path.unlink()
+        self._llm.finish_weight_update()
 
     def _load_adapter(self, weights: Weights) -> None:
-        if not self._serves_adapters or weights.adapter is None:
-            raise EngineConfigError(
-                "engine.max_lora_rank: found None, or weights without `adapter`; "
-                "expected both to serve an adapter"
-            )
-        self._adapters += 1  # vLLM keeps an adapter under its number: never one number twice
-        folder = self._folder / f"adapter-{self._adapters}"
-        folder.mkdir()
-        tensors = {k: v.detach().cpu().contiguous() for k, v in weights.tensors.items()}
-        save_file(tensors, folder / "adapter_model.safetensors")
-        (folder / "adapter_config.json").write_text(json.dumps(weights.adapter, default=_as_json))
-        self._adapter = LoRARequest(f"version-{self._adapters}", self._adapters, str(folder))
-        shutil.rmtree(self._folder / f"adapter-{self._adapters - 1}", ignore_errors=True)
-
-
-def _finish(output: Any) -> Finish:
-    if output.finish_reason == "length":
-        return "length"
-    if output.finish_reason != "stop":
-        raise RolloutError(f"vLLM ended a reply by {output.finish_reason!r}; expected stop, length")
-    return "stop" if isinstance(output.stop_reason, str) else "end"
-
-
-def _dtype(config: "VllmEngine", shape: Any) -> str:
-    if config.dtype != "auto":
-        return config.dtype
-    kept = getattr(shape, "dtype", None)
-    return "float32" if kept is None else str(kept).removeprefix("torch.")
-
-
-def _end_ids(renderer: Renderer, model: Any) -> list[int]:
-    declared = getattr(model.generation_config, "eos_token_id", None)
-    ends = {*renderer.end_ids, *(declared if isinstance(declared, list) else [declared])}
-    return sorted(i for i in ends if i is not None)
-
-
-def _as_json(value: Any) -> Any:
-    return sorted(value) if isinstance(value, set | frozenset) else str(value)
+        number, folder = self._served.write_adapter(weights)
+        adapter = LoRARequest(f"version-{number}", number, str(folder))
+        try:
+            self._engine.add_lora(adapter)
+        except Exception as error:
+            raise WeightsError(
+                f"weights version {weights.version}: vLLM cannot serve this adapter ({error}); "
+                f"{OLD_WEIGHTS_SERVE}"
+            ) from error
+        self._adapter = adapter
+        self._served.drop_adapters({number, *(one.adapter for one in self._open.values())})

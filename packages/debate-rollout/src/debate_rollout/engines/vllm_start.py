@@ -1,13 +1,13 @@
-"""Starting vLLM in this process without disturbing the rest of it."""
+"""Starting vLLM inside or beside this process without disturbing the rest of it."""
 
+import dataclasses
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 # Before vllm is imported: it reads these once.
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 import numpy as np
@@ -19,32 +19,78 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 from vllm import LLM
+from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+
+from debate_rollout.engines.vllm_settings import check_names, on_cpu
+from debate_rollout.errors import EngineConfigError
 
 
-def start(model: str, dtype: str, options: dict[str, Any]) -> Any:
-    """Return a running `vllm.LLM`.
+def engine_arguments(ours: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return our arguments, as this machine needs them, with the recipe's `vllm_args` added.
 
-    Args:
-        model: A directory or hub id.
-        dtype: Type the weights are served in.
-        options: Further arguments of `vllm.LLM`; None means vLLM's choice.
+    Raises:
+        EngineConfigError: When vLLM has no argument of a name, or a CPU cannot run with it.
     """
-    chosen = {name: value for name, value in options.items() if value is not None}
-    if not torch.cuda.is_available():
-        chosen.pop("gpu_memory_utilization", None)
-        chosen.setdefault("kv_cache_memory_bytes", 256 << 20)
-        chosen.setdefault("block_size", 32)
-        # A seeded request whose prompt is split over steps kills the CPU engine (vLLM 0.32).
-        chosen["enable_chunked_prefill"] = False
-    with _undisturbed():
-        return LLM(
-            model,
-            dtype=dtype,
-            enable_prefix_caching=True,
-            logprobs_mode="processed_logprobs",
-            seed=0,
-            **chosen,
+    check_names(given, (one.name for one in dataclasses.fields(EngineArgs)))
+    chosen = dict(ours) if torch.cuda.is_available() else on_cpu(ours, given)
+    return {**given, **chosen}
+
+
+_running_here = False
+"""vLLM keeps one state for a process: closing one of two engines would end the other."""
+
+
+def start_here(model: str, arguments: Mapping[str, Any]) -> Any:
+    """Return a running `vllm.LLM` whose core is stepped by this process.
+
+    Raises:
+        EngineConfigError: When the arguments ask for data parallel engines, or a vLLM runs here.
+    """
+    global _running_here
+    if _running_here:
+        raise EngineConfigError(
+            "engine.process: found 'shared' for a second vLLM, but one process runs one at a "
+            "time; expected the first to be closed, or process: own"
         )
+    if arguments.get("data_parallel_size", 1) != 1:
+        raise EngineConfigError(
+            f"vllm_args.data_parallel_size: found {arguments['data_parallel_size']} with process "
+            "'shared'; expected process: own, or engine type vllm_server"
+        )
+    with _undisturbed(), _environment("VLLM_ENABLE_V1_MULTIPROCESSING", "0"):
+        llm = LLM(model, **arguments)
+    _running_here = True
+    return llm
+
+
+def stop_here(llm: Any) -> None:
+    """Stop what `start_here` returned."""
+    global _running_here
+    _running_here = False
+    llm.llm_engine.engine_core.shutdown()
+
+
+def start_beside(model: str, arguments: Mapping[str, Any]) -> Any:
+    """Return a running `AsyncLLM`, whose core has a process of its own; call on an event loop."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    with _undisturbed(), _environment("VLLM_ENABLE_V1_MULTIPROCESSING", "1"):
+        return AsyncLLM.from_engine_args(
+            AsyncEngineArgs(model=model, disable_log_stats=True, **arguments)
+        )
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextmanager

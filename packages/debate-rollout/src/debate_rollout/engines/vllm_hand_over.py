@@ -1,0 +1,41 @@
+"""Handing weights to vLLM in a file: written aside and renamed, so nobody reads half of one."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from debate_rollout.errors import RolloutError, WeightsError
+
+BACKEND = "debate_file"
+"""Name of our weight-transfer backend inside vLLM."""
+EXTENSION = "debate_rollout.engines.vllm_worker.WorkerExtension"
+"""What vLLM's `worker_extension_cls` must be for its workers to know the backend."""
+OLD_WEIGHTS_SERVE = "the old weights go on serving"
+"""How an error of a worker says that it changed nothing."""
+
+
+def write_weights(folder: Path, version: int, tensors: Mapping[str, Any]) -> Path:
+    """Write tensors to a safetensors file and return its path."""
+    path = folder / f"weights-{version}.safetensors"
+    aside = path.with_suffix(".partial")
+    # Copies: safetensors refuses tensors that share memory, as tied ones do.
+    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    save_file(whole, aside)
+    os.replace(aside, path)
+    return path
+
+
+def refresh_error(error: Exception, only_check: bool) -> Exception:
+    """Return what a failed refresh is to the caller.
+
+    A worker that only looked has changed nothing; one that failed later may serve half of each.
+    """
+    if only_check and OLD_WEIGHTS_SERVE in str(error):
+        return WeightsError(str(error))
+    return RolloutError(
+        f"a refresh of weights failed half-way ({error}); what is served now is not known, so this "
+        "engine answers no more requests: start it again"
+    )

@@ -1,0 +1,99 @@
+"""Weights loaded into vLLM inside this process: exact after it, never half of each."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from debate_protocol.types import Reply
+from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engines import VllmEngine
+from debate_rollout.errors import EngineConfigError, WeightsError
+from debate_rollout.testing import ask
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+
+SAMPLING = Sampling(max_tokens=12, temperature=0.7)
+LAYER = "model.layers.0.mlp.down_proj.weight"
+Logps = Callable[[Any, Reply], list[float]]
+
+
+def requests_for(sampling: Sampling = SAMPLING) -> list[Request]:
+    prompts = [tuple(3 + (7 * k + j) % 290 for j in range(100 + k)) for k in range(4)]
+    return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def models(request: Any, tiny_model: Callable[..., Any], byte_bpe: Any) -> list[Any]:
+    return [tiny_model(byte_bpe, seed=k, tied=request.param, window=256) for k in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def engine(models: list[Any], byte_bpe: Any) -> Iterator[Any]:
+    opened = VllmEngine(enforce_eager=True, kv_cache_mib=64, max_batch=16).open(models[0], byte_bpe)
+    yield opened
+    opened.close()
+
+
+def test_load_serves_new_weights_without_old_prefixes(
+    engine: Any, models: list[Any], hf_logps: Logps
+) -> None:
+    for version, model in ((1, models[1]), (2, models[0])):
+        engine.generate(requests_for())  # fills the prefix cache with the weights before
+        tensors = dict(model.state_dict())
+        if model.config.tie_word_embeddings:
+            del tensors["lm_head.weight"]  # as safetensors files of tied models leave it out
+        engine.load(Weights(version, tensors))
+        for reply in engine.generate(requests_for()):
+            assert reply.weight_version == version and reply.version_spans == ()
+            assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
+
+
+def test_load_marks_replies_that_mix_weights_when_requests_are_open(
+    engine: Any, models: list[Any], hf_logps: Logps
+) -> None:
+    engine.load(Weights(3, models[0].state_dict()))
+    for one in requests_for(replace(SAMPLING, max_tokens=100)):
+        engine.submit(one)
+    for _ in range(20):
+        engine.collect(0.0)  # one token each
+    engine.load(Weights(4, models[1].state_dict()))
+    engine.generate(requests_for(replace(SAMPLING, max_tokens=1)))
+    ended = []
+    while found := engine.collect(60.0):
+        ended += [done.outcome for done in found]
+    mixed = [reply for reply in ended if reply.version_spans]
+    assert len(mixed) >= 2  # others ended before the refresh
+    for reply in mixed:
+        count = len(reply.token_ids)
+        assert reply.version_spans == ((3, 0, 20), (4, 20, count)) and reply.weight_version == 4
+        before, after = (hf_logps(model, reply) for model in models)
+        # The new weights computed the whole prefix again: their log-probabilities are exact, too.
+        assert reply.logps == pytest.approx(before[:20] + after[20:], abs=1e-5)
+    # New weights had no part in what was sampled before them.
+    for reply in engine.generate(requests_for()):
+        assert reply.weight_version == 4 and reply.version_spans == ()
+
+
+def test_load_leaves_the_old_weights_serving_when_new_ones_do_not_fit(
+    engine: Any, models: list[Any], hf_logps: Logps
+) -> None:
+    good = dict(models[1].state_dict())
+    engine.load(Weights(5, good))
+    for bad, message in (
+        (good | {LAYER + "s": good[LAYER]}, f"nearest: '{LAYER}'"),
+        (good | {LAYER: good[LAYER][:, :-1]}, r"expected \(64, 128\)"),
+        ({k: v for k, v in good.items() if k != LAYER}, "missing"),
+    ):
+        with pytest.raises(WeightsError, match=message):
+            engine.load(Weights(6, bad))
+    with pytest.raises(EngineConfigError, match="max_lora_rank"):
+        engine.load(Weights(6, {}, "lora", {}))
+    for reply in engine.generate(requests_for()):
+        assert reply.weight_version == 5
+        assert reply.logps == pytest.approx(hf_logps(models[1], reply), abs=1e-5)

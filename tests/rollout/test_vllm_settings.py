@@ -1,0 +1,67 @@
+"""What a recipe may say about vLLM; none of this needs vLLM."""
+
+import pytest
+from pydantic import ValidationError
+
+from debate_rollout.engines import VllmEngine
+from debate_rollout.engines.vllm_settings import check_names, on_cpu, serving_arguments
+from debate_rollout.errors import EngineConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("max_num_seqs", 8, "set max_batch"),
+        ("dtype", "auto", "set dtype"),
+        ("logprobs_mode", "raw_logprobs", "after the temperature"),
+        ("generation_config", "auto", "not what the checkpoint suggests"),
+        ("trust_remote_code", True, "could run code"),
+        ("worker_cls", "os.system", "could run code"),
+        ("distributed_executor_backend", "my.module.Executor", "expected one of mp, ray"),
+    ],
+)
+def test_vllm_args_are_refused_when_they_are_ours_or_run_code(
+    name: str, value: object, message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        VllmEngine(vllm_args={name: value})
+
+
+def test_vllm_args_pass_what_is_vllms_own() -> None:
+    given = {
+        "tensor_parallel_size": 2,
+        "data_parallel_size": 4,
+        "distributed_executor_backend": "ray",
+        "enable_sleep_mode": True,
+        "max_num_batched_tokens": 8192,
+    }
+    assert VllmEngine(vllm_args=given).vllm_args == given
+
+
+def test_check_names_gives_the_nearest_when_vllm_has_no_such_argument() -> None:
+    check_names({"tensor_parallel_size": 2}, ["tensor_parallel_size", "block_size"])
+    with pytest.raises(EngineConfigError, match=r"vllm_args\.tensor_paralel_size.*nearest"):
+        check_names({"tensor_paralel_size": 2}, ["tensor_parallel_size", "block_size"])
+
+
+def test_serving_arguments_guard_what_training_relies_on() -> None:
+    found = serving_arguments(VllmEngine(max_lora_rank=16, kv_cache_mib=2), "float32", 512)
+    assert found["logprobs_mode"] == "processed_logprobs" and found["dtype"] == "float32"
+    assert found["enable_prefix_caching"] and found["generation_config"] == "vllm"
+    assert found["kv_cache_memory_bytes"] == 2 * 1024 * 1024 and found["max_loras"] == 2
+    assert "block_size" not in found and found["max_model_len"] == 512
+
+
+def test_on_cpu_keeps_seeded_prompts_whole() -> None:
+    found = on_cpu(serving_arguments(VllmEngine(), "float32", 512), {})
+    assert found["enable_chunked_prefill"] is False and "gpu_memory_utilization" not in found
+    assert found["block_size"] == 32 and found["kv_cache_memory_bytes"] == 268_435_456  # 256 MiB
+    with pytest.raises(EngineConfigError, match="seeded request"):
+        on_cpu({}, {"enable_chunked_prefill": True})
+
+
+def test_capabilities_name_the_weights_that_can_be_loaded() -> None:
+    assert "full_weights" in VllmEngine().capabilities and "lora" not in VllmEngine().capabilities
+    served = VllmEngine(max_lora_rank=8).capabilities
+    assert "lora" in served and "full_weights" not in served
+    assert {"tokens", "logps", "seeds", "streams", "prefix_cache", "load_in_flight"} <= served

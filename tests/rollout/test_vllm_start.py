@@ -1,0 +1,99 @@
+"""Starting vLLM inside this process: what it serves, what it refuses, what it leaves behind."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+from debate_protocol.types import Reply
+from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engines import VllmEngine
+from debate_rollout.errors import EngineConfigError, RolloutError
+from debate_rollout.testing import ask
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+
+SETTINGS = {"enforce_eager": True, "kv_cache_mib": 64, "max_batch": 16}
+Logps = Callable[[Any, Reply], list[float]]
+
+
+def requests_for(sampling: Sampling, count: int = 4, length: int = 100) -> list[Request]:
+    prompts = [tuple(3 + (7 * k + j) % 290 for j in range(length + k)) for k in range(count)]
+    return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
+
+
+def test_generate_does_not_split_a_seeded_prompt_over_steps(
+    tiny_model: Callable[..., Any], byte_bpe: Any
+) -> None:
+    # 12 x 700 tokens are more than one step's 4096: split, they end the CPU engine.
+    opened = VllmEngine(**SETTINGS, context_window=1024).open(
+        tiny_model(byte_bpe, window=1024), byte_bpe
+    )
+    requests = requests_for(Sampling(max_tokens=2), count=12, length=700)
+    assert len({reply.token_ids for reply in opened.generate(requests)}) > 1
+    opened.close()
+
+
+def test_open_serves_the_type_of_the_model(
+    tiny_model: Callable[..., Any], byte_bpe: Any, hf_logps: Logps
+) -> None:
+    model = tiny_model(byte_bpe, window=256).to(torch.bfloat16)
+    opened = VllmEngine(**SETTINGS).open(model, byte_bpe)
+    replies = opened.generate(requests_for(Sampling(max_tokens=12)))
+    opened.close()
+    gaps = [
+        abs(a - b)
+        for reply in replies
+        for a, b in zip(reply.logps, hf_logps(model, reply), strict=True)
+    ]
+    assert 1e-5 < max(gaps) < 0.2 and math.fsum(gaps) / len(gaps) < 0.02
+
+
+def test_an_engine_that_died_fails_every_request(
+    tiny_model: Callable[..., Any], byte_bpe: Any
+) -> None:
+    opened = VllmEngine(**SETTINGS).open(tiny_model(byte_bpe, window=256), byte_bpe)
+    requests = requests_for(Sampling(max_tokens=50))
+    tickets = [opened.submit(one) for one in requests]
+    opened.collect(0.0)
+    del opened._engine.model_executor.driver_worker.worker.model_runner.model
+    ended = opened.collect(5.0)
+    assert sorted(done.ticket for done in ended) == tickets
+    assert all("vLLM has died" in str(done.outcome) for done in ended)
+    with pytest.raises(RolloutError, match="vLLM has died"):
+        opened.generate(requests)
+    with pytest.raises(RolloutError, match="vLLM has died"):
+        opened.load(Weights(1, {}))
+    opened.close()
+
+
+def test_open_refuses_arguments_that_vllm_does_not_have(
+    tiny_model: Callable[..., Any], byte_bpe: Any
+) -> None:
+    model = tiny_model(byte_bpe)
+    for arguments, message in (
+        ({"tensor_parallel_sise": 2}, "nearest: 'tensor_parallel_size'"),
+        ({"data_parallel_size": 2}, "process: own"),
+    ):
+        with pytest.raises(EngineConfigError, match=message):
+            VllmEngine(**SETTINGS, vllm_args=arguments).open(model, byte_bpe)
+
+
+def test_open_refuses_a_second_vllm_in_one_process(
+    tiny_model: Callable[..., Any], byte_bpe: Any
+) -> None:
+    model = tiny_model(byte_bpe, window=256)
+    first = VllmEngine(**SETTINGS).open(model, byte_bpe)
+    with pytest.raises(EngineConfigError, match="one process runs one at a time"):
+        VllmEngine(**SETTINGS).open(model, byte_bpe)
+    assert first.generate(requests_for(Sampling(max_tokens=2)))[0].token_ids
+    folder = first._served.folder
+    first.close()
+    assert not folder.exists()
