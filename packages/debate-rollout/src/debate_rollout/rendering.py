@@ -201,7 +201,8 @@ class Renderer:
         first and is cut off again, unless it grew together with the text.
         """
         begins_special = any(name and text.startswith(name) for name in self._special_names)
-        for anchor in () if begins_special or not self.tokenizer.is_fast else _ANCHORS:
+        knows_offsets = getattr(self.tokenizer, "is_fast", False)
+        for anchor in _ANCHORS if knows_offsets and not begins_special else ():
             found = self.tokenizer(
                 anchor + text, add_special_tokens=False, return_offsets_mapping=True
             )
