@@ -239,7 +239,7 @@ def test_from_xml_refuses_a_tree_that_is_too_deep_or_a_text_that_is_too_long() -
         from_xml(MINIMAL.replace("Why?", "y" * (MAX_TEXT_BYTES + 1)).encode())
 
 
-@pytest.mark.parametrize("character", ["&", "é", "\x00"])
+@pytest.mark.parametrize("character", [pytest.param("&", marks=pytest.mark.slow), "é", "\x00"])
 def test_to_xml_refuses_what_no_reader_would_take_and_nothing_shorter(character: str) -> None:
     def debate(length: int) -> Transcript:
         return Transcript("d", Question("d", "q"), Protocol(1), (Turn(0, 0, character * length),))
