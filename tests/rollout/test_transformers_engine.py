@@ -173,6 +173,28 @@ def test_load_serves_adapters_and_then_full_weights_again(
     assert reply.logps == pytest.approx(score(base, prompts[0], reply.token_ids, 1.0), abs=1e-4)
 
 
+def test_load_keeps_what_is_served_when_weights_are_refused_around_an_adapter(
+    tiny_model: Callable[..., Any], byte_bpe: Any, prompts: list[list[int]]
+) -> None:
+    base = tiny_model(byte_bpe)
+    config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    trained = get_peft_model(tiny_model(byte_bpe), config)
+    for name, parameter in trained.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    tensors = get_peft_model_state_dict(trained)
+    incomplete = dict(list(tensors.items())[1:])
+    engine = TransformersEngine().open(base, byte_bpe)
+    with pytest.raises(WeightsError, match="missing"):
+        engine.load(Weights(1, incomplete, "lora", config.to_dict()))
+    engine.load(Weights(2, base.state_dict()))  # Nothing of the refused adapter is in the way.
+    engine.load(Weights(3, tensors, "lora", config.to_dict()))
+    served = engine.generate(requests_for(prompts[:1]))
+    with pytest.raises(WeightsError, match="missing"):
+        engine.load(Weights(4, {"lm_head.weight": base.lm_head.weight}))
+    assert engine.generate(requests_for(prompts[:1])) == served
+
+
 def test_load_refuses_weights_when_they_do_not_fit(model: Any, byte_bpe: Any) -> None:
     engine = TransformersEngine().open(model, byte_bpe)
     good = dict(model.state_dict())

@@ -107,6 +107,8 @@ class ScriptedPlayer:
         prompt_ids = request.prompt_ids
         token_ids: list[int] = []
         if self.renderer is not None:
+            if not prompt_ids:
+                raise EngineConfigError("a request's prompt_ids: found none; expected at least one")
             room = request.sampling.max_tokens
             if self.context_window is not None:
                 room = min(room, self.context_window - len(prompt_ids))

@@ -10,8 +10,9 @@ import torch
 from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Weights
 from debate_rollout.engines.decoding import Decoder, Job, Sampled
-from debate_rollout.engines.hf_weights import load_full, load_lora, without_adapter
+from debate_rollout.engines.hf_weights import load_full, load_lora
 from debate_rollout.engines.stop_strings import StopStrings
+from debate_rollout.errors import EngineConfigError
 from debate_rollout.rendering import Renderer
 from debate_rollout.token_text import token_text
 
@@ -47,10 +48,15 @@ class TransformersSampler:
         A prompt that leaves no room in the context window gets a reply without tokens, finish
         `context_overflow`; else `max_tokens` is cut to the room there is. `token_ids` keep the
         whole token in which a stop string ended.
+
+        Raises:
+            EngineConfigError: When a prompt has no ids.
         """
         replies: list[Reply | None] = [None] * len(requests)
         jobs: list[tuple[int, Job]] = []
         for at, request in enumerate(requests):
+            if not request.prompt_ids:
+                raise EngineConfigError("a request's prompt_ids: found none; expected at least one")
             room = self._room(request)
             if room < 1:
                 replies[at] = self._reply(request, Sampled([], [], "length"), overflow=True)
@@ -72,11 +78,8 @@ class TransformersSampler:
         Raises:
             WeightsError: When names or shapes do not fit; no parameter is copied then.
         """
-        if weights.kind == "lora":
-            self._model = load_lora(self._model, weights)
-        else:
-            self._model = without_adapter(self._model)
-            load_full(self._model, weights)
+        put = load_lora if weights.kind == "lora" else load_full
+        self._model = put(self._model, weights)
         self._version = weights.version
         self._decoder = self._make_decoder()
 

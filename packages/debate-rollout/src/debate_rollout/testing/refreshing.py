@@ -1,0 +1,141 @@
+"""Checks of `load`: new weights are served, by name and by their numbers."""
+
+from dataclasses import replace
+from typing import Literal
+
+from debate_protocol.types import Reply
+from debate_rollout.engine import Request, streaming
+from debate_rollout.testing.bench import SAMPLING, Bench, NotApplicable, Refresh, ask, request
+from debate_rollout.testing.streams import gather
+
+_LONG = 192
+
+
+def check_full_refresh(bench: Bench) -> None:
+    """After a load, replies carry its version and are those of the new weights."""
+    for refresh in _of(bench, "full", 1):
+        before = _scored(bench)
+        bench.load(refresh)
+        _check_served(bench, before)
+
+
+def check_lora_refresh(bench: Bench) -> None:
+    """Adapters follow each other, one that came before comes back, and all are served right."""
+    adapters = _of(bench, "lora", 2)
+    for refresh in (*adapters, adapters[0]):
+        before = _scored(bench)
+        bench.load(refresh)
+        _check_served(bench, before)
+
+
+def check_prefix_cache(bench: Bench) -> None:
+    """A prompt that was cached under old weights is computed again under new ones."""
+    refresh = _any(bench)
+    if refresh.logps is None:
+        raise NotApplicable("needs the trainer's log-probabilities of new weights")
+    long = _long_request(bench)
+    bench.engine.generate([long])
+    for one in (*bench.refreshes[::-1], refresh):
+        bench.load(one)
+        bench.check_logps(bench.engine.generate([long]), "a prompt from before the refresh")
+
+
+def check_refused_weights(bench: Bench) -> None:
+    """Weights that do not fit are refused, and what was served is served on, or nothing is."""
+    weights = _of(bench, "full", 1)[0].weights
+    names = list(weights.tensors)
+    within = names[len(names) // 2]  # Not the first or last, which may be tied.
+    missing = {name: weights.tensors[name] for name in names if name != within}
+    unknown = {**weights.tensors, "no.such.weight": weights.tensors[within]}
+    for what, tensors in (("a parameter is missing", missing), ("a name is unknown", unknown)):
+        before = _scored(bench)
+        try:
+            bench.engine.load(replace(weights, version=bench.version + 1, tensors=tensors))
+        except Exception:
+            pass
+        else:
+            raise AssertionError(f"{what}: expected load to raise")
+        try:
+            after = _scored(bench)
+        except Exception as error:
+            raise NotApplicable(f"serves nothing after refused weights: {error}") from error
+        assert after.weight_version == bench.version, f"{what}: the version rose"
+        assert (after.token_ids, after.logps) == (before.token_ids, before.logps), (
+            f"{what}: other weights are served than before"
+        )
+
+
+def check_load_in_flight(bench: Bench) -> None:
+    """Weights that are loaded while replies are sampled: each reply says what it mixes."""
+    refresh = _any(bench)
+    stream = streaming(bench.engine)
+    assert stream is not None, "load_in_flight: expected an engine that streams"
+    old = bench.version
+    tickets = [stream.submit(_running_long(bench, seed)) for seed in range(4)]
+    stream.collect(0.05)
+    bench.load(refresh)
+    tickets.append(stream.submit(_running_long(bench, 4)))
+    replies = gather(bench, tickets)
+    for ticket in tickets:
+        reply = replies.get(ticket)
+        if reply is not None:
+            _check_spans(reply, old, bench.version)
+    last = replies[tickets[-1]]
+    assert last.weight_version == bench.version and not last.version_spans, (
+        "a request from after the load: expected its version alone"
+    )
+
+
+def _check_spans(reply: Reply, old: int, new: int) -> None:
+    assert reply.weight_version in (old, new), f"unknown version {reply.weight_version}"
+    if not reply.version_spans:
+        return
+    versions, starts, ends = zip(*reply.version_spans, strict=True)
+    assert (starts[0], *ends) == (*starts, len(reply.token_ids)), (
+        f"version_spans {reply.version_spans}: expected them to cover {len(reply.token_ids)} ids"
+    )
+    assert versions[-1] == reply.weight_version, "weight_version is that of the last token"
+
+
+def _of(bench: Bench, kind: Literal["full", "lora"], least: int) -> list[Refresh]:
+    found = [one for one in bench.refreshes if one.weights.kind == kind]
+    if len(found) < least:
+        raise NotApplicable(f"needs {least} refreshes of kind {kind}")
+    return found
+
+
+def _any(bench: Bench) -> Refresh:
+    if not bench.refreshes:
+        raise NotApplicable("needs a refresh")
+    return bench.refreshes[0]
+
+
+def _check_served(bench: Bench, before: Reply) -> None:
+    after = _scored(bench)
+    assert after.weight_version == bench.version, (
+        f"expected weight version {bench.version}, got {after.weight_version}"
+    )
+    if bench.can("logps"):
+        changed = (after.token_ids, after.logps) != (before.token_ids, before.logps)
+        assert changed, "the same log-probabilities as before the load"
+        bench.check_logps([after], "after a load")
+
+
+def _scored(bench: Bench) -> Reply:
+    return bench.one(replace(SAMPLING, seed=5))
+
+
+def _long_request(bench: Bench) -> Request:
+    short = request(bench.engine, ask())
+    if not short.prompt_ids:
+        raise NotApplicable("takes no ids")
+    window = bench.engine.context_window or 2 * _LONG
+    length = min(_LONG, window - SAMPLING.max_tokens)
+    ids = (short.prompt_ids * (length // len(short.prompt_ids) + 1))[:length]
+    return replace(short, prompt_ids=ids)
+
+
+def _running_long(bench: Bench, seed: int) -> Request:
+    one = request(bench.engine, ask())
+    room = (bench.engine.context_window or 2 * _LONG) - len(one.prompt_ids)
+    return replace(one, sampling=replace(SAMPLING, seed=seed, max_tokens=room))
