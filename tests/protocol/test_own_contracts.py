@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,11 @@ def test_contract_prints_as_its_name_when_shown() -> None:
     turn = Turn(0, 0, "<poem>x</poem>")
     debate = Transcript("d", Question("d", "?"), Protocol(1, contract=contract), (turn,))
     assert f"{contract}" == "poem"
-    assert ", poem, topology all" in shown_debate(debate)
+    assert ", poem, topology all\n" in shown_debate(debate)
+    rules = Protocol(1, contract=contract, topology="central", center=0)
+    assert ", poem, topology central around agent 0\n" in shown_debate(
+        replace(debate, protocol=rules)
+    )
 
 
 def test_yaml_of_the_documents_makes_forms_when_read(repository: Path) -> None:

@@ -26,10 +26,13 @@ def shown_debate(
         width: Wrap lines at this many columns; None leaves them as they are.
     """
     question, rules = transcript.question, transcript.protocol
+    topology = _safe(rules.topology)
+    topology += "" if rules.degree is None else f" of degree {rules.degree}"
+    topology += "" if rules.center is None else f" around agent {rules.center}"
     rows = [
         _heading(f"Debate {transcript.id or '(no id)'}", emphasis),
         f"{rules.num_agents} agents, {rules.max_rounds} rounds, {rules.schedule}, "
-        f"{_safe(str(rules.contract))}, topology {_safe(rules.topology)}",
+        f"{_safe(str(rules.contract))}, topology {topology}",
         "",
         *_wrapped(question.text, "", width),
     ]
