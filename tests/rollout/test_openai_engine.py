@@ -18,7 +18,7 @@ from debate_rollout.drivers import FreeRunning, LockStep, play
 from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines.openai_engine import OpenAIEngine
 from debate_rollout.errors import EndpointError, EngineConfigError, EngineFailure
-from debate_rollout.testing import ask, check_engine
+from debate_rollout.testing import Bench, ask, check_engine
 
 KEY = "k3y-of-the-test-0123456789abcdef"
 SAMPLING = Sampling(max_tokens=7, temperature=0.5, seed=3)
@@ -282,14 +282,16 @@ def test_debates_are_the_same_under_both_drivers() -> None:
     assert all(turn.text.endswith("</comparison>") for turn in turns)
 
 
-def test_openai_engine_conforms() -> None:
-    def behave(_: int, seen: Seen) -> Answer:
-        if "seconds" in str(seen.body):
-            return replace(said("late"), after_s=0.2)
-        return said(" ".join(["word"] * 3))
+def test_openai_engine_conforms_until_its_endpoint_dies() -> None:
+    dead = threading.Event()
+
+    def behave(*_: Any) -> Answer:
+        return Answer(0) if dead.is_set() else said("one two three")
 
     with opened(behave) as (engine, _):
-        check_engine(engine)
-        assert engine.capabilities == OpenAIEngine(model="m").capabilities == {"streams"}
+        results = check_engine(Bench(engine, kill=dead.set))
+        assert engine.capabilities == OpenAIEngine().capabilities == {"streams"}
         with pytest.raises(EngineConfigError, match="no weights"):
             engine.load(Weights(1, {}))
+    passed = {name for name, result in results.items() if result == "passed"}
+    assert {"one reply a request, in order", "cancellation", "death is named"} <= passed
