@@ -1,6 +1,7 @@
 """Answer checking: is a prediction the question's answer, and are two answers the same?"""
 
 import difflib
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +15,12 @@ from debate_rewards.final_answers import (
     Kind,
     canonical,
     final_answer,
-    read_number,
 )
 from debate_rewards.math_pool import Comparison, shared_pool
+from debate_rewards.math_spelling import MAX_MATH_CHARS
+from debate_rewards.plain_math import compare_text
 
 LIMIT_S = 5.0
-MAX_MATH_CHARS = 4096
 _CACHE_SIZE = 1 << 16
 _TIMEOUTS = ("timeout", "gold_timeout")
 
@@ -43,6 +44,9 @@ class _Cache:
     """Results of comparisons, the oldest dropped first."""
 
     def __init__(self) -> None:
+        self.start_anew()
+
+    def start_anew(self) -> None:
         self._lock = threading.Lock()
         self._results: dict[tuple[str, str], Comparison] = {}
 
@@ -57,6 +61,9 @@ class _Cache:
 
 
 _cache = _Cache()
+if hasattr(os, "register_at_fork"):
+    # Another thread of the parent may have held the lock.
+    os.register_at_fork(after_in_child=_cache.start_anew)
 
 
 def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_S) -> Verdict:
@@ -188,7 +195,10 @@ def _quick_check(question: Question, prediction: str | None) -> Verdict | tuple[
         return Verdict("wrong", "different")
     if len(given) > MAX_MATH_CHARS:
         return Verdict("wrong", "unparsable")
-    known = [_compare_numbers(gold, given) for gold in golds]
+    if min(map(len, golds)) > MAX_MATH_CHARS:
+        return Verdict("unverifiable", "gold_unparsable")
+    golds = [gold for gold in golds if len(gold) <= MAX_MATH_CHARS]
+    known = [compare_text(gold, given) for gold in golds]
     if True in known:
         return Verdict("right", "equivalent")
     if None not in known:
@@ -214,7 +224,7 @@ def _same_form(kind: Kind, first: str, second: str, limit_s: float) -> bool:
         return True
     if kind != "math" or max(len(first), len(second)) > MAX_MATH_CHARS:
         return False
-    known = _compare_numbers(first, second)
+    known = compare_text(first, second)
     if known is not None:
         return known
     # Math-Verify treats its two sides differently, an equivalence must not.
@@ -223,22 +233,13 @@ def _same_form(kind: Kind, first: str, second: str, limit_s: float) -> bool:
     )
 
 
-def _compare_numbers(gold: str, given: str) -> bool | None:
-    """Compare two plain whole numbers without a worker; None when either is something else."""
-    left, right = read_number(gold), read_number(given)
-    if left is None or right is None:
-        return None
-    if left == right:
-        return True
-    return False if left.denominator == right.denominator == 1 else None
-
-
 def _compare(gold: str, given: str, limit_s: float) -> Comparison:
     key = (gold, given)
     known = _cache.get(key)
     # What timed out within a shorter limit may be decided within this one.
     if known is None or (known.outcome in _TIMEOUTS and known.seconds < limit_s):
         result = shared_pool().compare(gold, given, limit_s)
-        _cache.put(key, result)
+        if result.outcome not in ("crashed", "gold_crashed"):
+            _cache.put(key, result)
         return result
     return Comparison(known.outcome, 0.0)

@@ -3,13 +3,14 @@
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from debate_protocol.final_answer import answer_line, final_box
 from debate_protocol.parsing import parse
 from debate_protocol.types import Question
+from debate_rewards.math_spelling import spelling
+from debate_rewards.plain_math import read_number
 
 Kind = Literal["math", "choice", "yes_no", "number", "text"]
 KINDS: tuple[Kind, ...] = ("math", "choice", "yes_no", "number", "text")
@@ -17,9 +18,11 @@ KINDS: tuple[Kind, ...] = ("math", "choice", "yes_no", "number", "text")
 _SOLUTION = re.compile(r"<\s*solution\s*>", re.IGNORECASE)
 _ANSWER_IS = re.compile(r"\b(?:answer|result)\s++is\b:?", re.IGNORECASE)
 _MAX_UNMARKED_CHARS = 4096
-_NUMBER = re.compile(r"[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:\s*/\s*\d+)?")
+_THINKING_ENDS = re.compile(r"</\s*think\s*>", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:\s*+/\s*+\d+)?")
 _LETTER = re.compile(r"(?<![A-Za-z'’])\(?([A-Za-z])\)?(?![A-Za-z'’])")
 _YES_NO = re.compile(r"\b(yes|no|true|false)\b", re.IGNORECASE)
+_FORMULA = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textit)\s*\{([^{}]*)\}")
 
 
@@ -33,20 +36,21 @@ class FinalAnswer(NamedTuple):
 def final_answer(response: str, kind: Kind) -> FinalAnswer | None:
     r"""Return a response's own final answer, or None when there is none.
 
-    Within the solution section when there are sections, this is the content of the last
-    `\boxed{…}`, else of the last line `Answer: …`, else (except for free text) what follows
-    `####` or `the answer is`; without any mark it is the last line, or for free text all of it.
+    Read are the solution section when there are sections, and what follows the thinking when it
+    has an end. There, the later of the last `\boxed{…}` and the last line `Answer: …` counts, else
+    (except for free text) what follows `####` or `the answer is`; without any mark it is the last
+    line, or for free text all of it. So no earlier box, quoted or not, matters.
     """
     text: str | None = response
     if _SOLUTION.search(response):
         text = parse(response, "three_section").answer
-    if text is None or not text.strip():
+    text = _after_thinking(text or "")
+    if not text.strip():
         return None
-    for find in (final_box, answer_line):
-        place = find(text)
-        if place is not None:
-            inner = text[place[0] : place[1]]
-            return FinalAnswer(inner, True) if inner else None
+    place = _marked_place(text)
+    if place is not None:
+        inner = text[place[0] : place[1]]
+        return FinalAnswer(inner, True) if inner else None
     if kind == "text":
         return FinalAnswer(text.strip(), False)
     lines = text.strip().splitlines()
@@ -54,6 +58,19 @@ def final_answer(response: str, kind: Kind) -> FinalAnswer | None:
     if stated:
         return FinalAnswer(stated, True)
     return FinalAnswer(lines[-1].strip()[-_MAX_UNMARKED_CHARS:], False)
+
+
+def _after_thinking(text: str) -> str:
+    ends = [found.end() for found in _THINKING_ENDS.finditer(text)]
+    after = text[ends[-1] :] if ends else ""
+    return after if after.strip() else text
+
+
+def _marked_place(text: str) -> tuple[int, int] | None:
+    box, line = final_box(text), answer_line(text)
+    if line is None or line[0] == line[1] or (box is not None and box[1] > line[0]):
+        return box
+    return line
 
 
 def _after_hashes(lines: Sequence[str]) -> str | None:
@@ -137,42 +154,27 @@ def number_value(answer: FinalAnswer) -> Fraction | None:
 
     In a marked answer this is the first number after the last `=`, otherwise the last one.
     """
-    text = answer.text.replace("−", "-").replace("\\!", "").replace("{,}", ",")
-    text = re.sub(r"\\[dt]?frac\s*\{(-?\d+)\}\s*\{(\d+)\}", r"\1/\2", text).replace("\\", " ")
-    if answer.marked:
-        text = text.rsplit("=", 1)[-1]
-    found = [match for match in _NUMBER.findall(text) if any(c.isdigit() for c in match)]
-    return read_number(found[0] if answer.marked else found[-1]) if found else None
-
-
-def read_number(text: str) -> Fraction | None:
-    """Return a plain number such as `-1,234.5` or `3/4` exactly, None for anything else."""
-    text = text.strip().replace("−", "-")
-    if len(text) > 200 or not _NUMBER.fullmatch(text) or not any(c.isdigit() for c in text):
-        return None
-    upper, _, lower = text.replace(",", "").partition("/")
-    if not upper.strip("+- ") or (lower and not int(lower)):
-        return None
-    value = Fraction(Decimal(upper.strip()))
-    return value / int(lower) if lower else value
+    text = answer.text.rsplit("=", 1)[-1] if answer.marked else answer.text
+    text = spelling(text[:_MAX_UNMARKED_CHARS])
+    whole = read_number(text)
+    if whole is not None:
+        return whole.value
+    text = re.sub(r"\\frac\{(-?\d+)\}\{(\d+)\}", r"\1/\2", text).replace("\\", " ")
+    found = _NUMBER.findall(text)
+    number = read_number(found[0] if answer.marked else found[-1]) if found else None
+    return None if number is None else number.value
 
 
 def math_form(answer: FinalAnswer) -> str | None:
     """Return the expression of a mathematical answer in one spelling, None when there is none."""
     text = answer.text.strip()
     if not answer.marked and not _is_expression(text):
-        formulas = re.findall(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", text)
-        if formulas:
-            text = "".join(formulas[-1])
-        else:
+        formulas = _FORMULA.findall(text)
+        if not formulas:
             value = number_value(answer)
             return None if value is None else str(value)
-    text = text.replace("$", "").replace("\\!", "").replace("\\,", "").replace("\\;", "")
-    text = re.sub(r"\\[()\[\]]", "", text)
-    text = re.sub(r"\\(?:left|right)(?![a-zA-Z])", "", text)
-    text = re.sub(r"\\[dt]frac", r"\\frac", text).replace("−", "-")
-    text = " ".join(text.split()).rstrip(".").strip()
-    return text or None
+        text = "".join(formulas[-1])
+    return spelling(text) or None
 
 
 def _is_expression(text: str) -> bool:

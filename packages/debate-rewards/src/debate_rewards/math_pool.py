@@ -5,10 +5,12 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,8 +24,11 @@ Outcome = Literal[
     "gold_timeout",
     "gold_crashed",
 ]
-_FATAL = ("timeout", "crashed", "gold_timeout", "gold_crashed")
 START_TIMEOUT_S = 120.0
+RESTART_TIMEOUT_S = 10.0
+_PROGRAM = (
+    "import sys; sys.path.append(sys.argv[1]); from debate_rewards.math_worker import main; main()"
+)
 
 
 class Comparison(NamedTuple):
@@ -34,22 +39,27 @@ class Comparison(NamedTuple):
 
 
 class _WorkerGone(Exception):
-    """The worker process ended without an answer."""
+    """The worker cannot be used any more."""
 
 
 class _Worker:
-    """One process; used by one thread at a time."""
+    """A supervisor process with one child; used by one thread at a time."""
 
     def __init__(self) -> None:
-        script = Path(__file__).with_name("math_worker.py")
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(script)],
+            [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[1])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # Unbuffered: a process forked off in the middle of a job must not send it again.
+            bufsize=0,
             start_new_session=True,
         )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._jobs, self._messages = self._process.stdin, self._process.stdout
+        os.set_blocking(self._jobs.fileno(), False)
         self._buffer = b""
+        self._child = 0
         try:
             message = self._read(time.monotonic() + START_TIMEOUT_S)
         except _WorkerGone:
@@ -65,75 +75,118 @@ class _Worker:
                 "install it with: pip install 'debate-rewards[math]'"
             )
 
-    def compare(self, gold: str, prediction: str, limit_s: float) -> Outcome:
-        """Return the outcome; after those in `_FATAL` the worker must be dropped."""
-        deadline = time.monotonic() + limit_s
-        gold_read = False
-        job = {"gold": gold, "prediction": prediction, "limit_s": limit_s}
-        try:
-            stdin = self._process.stdin
-            assert stdin is not None
-            stdin.write(json.dumps(job).encode() + b"\n")
-            stdin.flush()
-            while (message := self._read(deadline)) is not None:
-                if "outcome" in message:
-                    outcome: Outcome = message["outcome"]
-                    return outcome
-                gold_read = gold_read or message.get("stage") == "gold"
-        except (_WorkerGone, BrokenPipeError):
-            return "crashed" if gold_read else "gold_crashed"
-        return "timeout" if gold_read else "gold_timeout"
+    def compare(self, job: dict[str, Any], limit_s: float) -> Outcome:
+        """Return the outcome, soon after the limit at the latest, with a child ready for more.
+
+        Raises:
+            _WorkerGone: The supervisor ended or does not answer.
+        """
+        # The limit begins when the child has the job: a busy machine must not count against it.
+        deadline = time.monotonic() + RESTART_TIMEOUT_S
+        stages = set()
+        self._write(json.dumps(job | {"limit_s": limit_s}).encode() + b"\n", deadline)
+        while (message := self._read(deadline)) is not None:
+            if "outcome" in message:
+                outcome: Outcome = message["outcome"]
+                return outcome
+            stages.add(message["stage"])
+            if message["stage"] == "started":
+                deadline = time.monotonic() + limit_s
+            if message["stage"] == "ready":  # of a new child: the one with the job is gone
+                return "crashed" if "gold" in stages else "gold_crashed"
+        if "started" not in stages:
+            raise _WorkerGone  # What is left of the job must not reach another child.
+        self._replace_child()
+        return "timeout" if "gold" in stages else "gold_timeout"
+
+    def _replace_child(self) -> None:
+        before = self._child
+        self._process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + RESTART_TIMEOUT_S
+        while self._child == before:
+            if self._read(deadline) is None:
+                raise _WorkerGone
+
+    def _write(self, job: bytes, deadline: float) -> None:
+        while job and _ready(self._jobs.fileno(), select.POLLOUT, deadline):
+            try:
+                job = job[os.write(self._jobs.fileno(), job) :]
+            except BrokenPipeError:
+                raise _WorkerGone from None
 
     def _read(self, deadline: float) -> dict[str, Any] | None:
         """Return the next message, None at the deadline."""
-        stdout = self._process.stdout
-        assert stdout is not None
         while b"\n" not in self._buffer:
-            wait_s = deadline - time.monotonic()
-            if wait_s <= 0 or not select.select([stdout], [], [], wait_s)[0]:
+            if not _ready(self._messages.fileno(), select.POLLIN, deadline):
                 return None
-            chunk = os.read(stdout.fileno(), 65536)
+            chunk = os.read(self._messages.fileno(), 65536)
             if not chunk:
                 raise _WorkerGone
             self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
         message: dict[str, Any] = json.loads(line)
+        self._child = message.get("child", self._child)
         return message
 
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def end(self) -> None:
+        """End supervisor and child and reap them; whoever reads sees that they are gone."""
+        self._process.terminate()
+        try:
+            self._process.wait(RESTART_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
     def kill(self) -> None:
-        """End the process at once and reap it."""
-        self._process.kill()
-        self._process.wait()
+        """End the processes and close our ends of the pipes; only for who uses the worker."""
+        self.end()
         self.forget()
 
     def forget(self) -> None:
         """Close our ends of the pipes."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        for pipe in (self._jobs, self._messages):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def _ready(descriptor: int, event: int, deadline: float) -> bool:
+    """Wait for a pipe; unlike `select`, `poll` takes descriptors above 1023."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    wait_s = deadline - time.monotonic()
+    return wait_s > 0 and bool(poll.poll(wait_s * 1000))
+
+
+_pools: "weakref.WeakSet[MathPool]" = weakref.WeakSet()
 
 
 class MathPool:
     """Workers that compare mathematical answers; safe from any thread.
 
-    Processes start when first needed and a worker that ran into its limit is killed and replaced
-    at the next need. The time limit counts from when a worker takes the answer up.
+    Workers start when first needed (a second or two); one that runs into its limit is killed and
+    replaced within milliseconds. The limit counts from when a worker takes the answer up.
 
     Args:
         size: How many processes at most; default: the usable cores, at most 4.
+        cached: Whether workers keep what they have read; off only for measuring.
     """
 
-    def __init__(self, size: int | None = None) -> None:
+    def __init__(self, size: int | None = None, *, cached: bool = True) -> None:
         self.size = size or min(4, _usable_cores())
+        self._cached = cached
+        self._closed = False
+        self._start_anew()
+        _pools.add(self)
+
+    def _start_anew(self) -> None:
         self._free = threading.Semaphore(self.size)
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._workers: set[_Worker] = set()
-        self._closed = False
 
     def compare(self, gold: str, prediction: str, limit_s: float) -> Comparison:
         """Compare two expressions, back within `limit_s` once a worker is free.
@@ -152,28 +205,32 @@ class MathPool:
         """End all workers; the pool cannot be used afterwards."""
         with self._lock:
             self._closed = True
-            workers, self._workers, self._idle = self._workers, set(), []
+            workers, self._workers, idle = self._workers, set(), self._idle
+            self._idle = []
         for worker in workers:
-            worker.kill()
+            worker.end()
+        for worker in idle:
+            worker.forget()
 
     def forget(self) -> None:
-        """Let go of the workers without ending them, in a process that was forked off."""
+        """Leave the workers to the process that this one was forked off from."""
         for worker in self._workers:
             worker.forget()
+        self._start_anew()
 
     def _try(self, gold: str, prediction: str, limit_s: float) -> Comparison:
         worker = self._take()
         started = time.monotonic()
+        job = {"gold": gold, "prediction": prediction, "cached": self._cached}
         try:
-            outcome = worker.compare(gold, prediction, limit_s)
+            outcome = worker.compare(job, limit_s)
+        except _WorkerGone:
+            self._drop(worker)
+            return Comparison("crashed", time.monotonic() - started)
         except BaseException:
             self._drop(worker)
             raise
-        if outcome in _FATAL:
-            self._drop(worker)
-        else:
-            with self._lock:
-                self._idle.append(worker)
+        self._give_back(worker)
         return Comparison(outcome, time.monotonic() - started)
 
     def _take(self) -> _Worker:
@@ -190,6 +247,14 @@ class MathPool:
         with self._lock:
             self._workers.add(worker)
         return worker
+
+    def _give_back(self, worker: _Worker) -> None:
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._idle.append(worker)
+        if closed:
+            worker.kill()
 
     def _drop(self, worker: _Worker) -> None:
         with self._lock:
@@ -212,12 +277,11 @@ def shared_pool() -> MathPool:
 
 
 def _after_fork() -> None:
-    global _shared, _shared_lock
+    global _shared_lock
+    # Another thread of the parent may have held it.
     _shared_lock = threading.Lock()
-    if _shared is not None:
-        atexit.unregister(_shared.close)
-        _shared.forget()
-        _shared = None
+    for pool in list(_pools):
+        pool.forget()
 
 
 if hasattr(os, "register_at_fork"):

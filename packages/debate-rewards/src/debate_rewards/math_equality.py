@@ -1,0 +1,163 @@
+r"""When two mathematical answers are equal: Math-Verify, held to the digits that were given.
+
+Runs in worker processes only (`math_worker.py`), because reading and comparing may never end.
+Where this differs from Math-Verify 0.9: the whole answer must be a formula (a number is not picked
+out of words); `x` and `X` differ; `i` is the imaginary unit; values that agree only because both
+are small are different, as are equations that only share having no solution; an inequality equals
+the interval it describes. Unequal values at two points settle most pairs without `simplify`.
+"""
+
+import functools
+import re
+from typing import Any
+
+import sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+from latex2sympy2_extended.logic import And
+from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+from math_verify import grader
+from sympy.core.relational import Relational
+
+_SPELLING = NormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
+)
+_MEANING = ConversionConfig(lowercase_symbols=False)
+_RELATION = re.compile(r"[<>]|\\(?:le|ge|lt|gt)(?![a-zA-Z])")
+_OR = re.compile(r"\\text\{\s*or\s*\}|(?<![a-zA-Z\\])or(?![a-zA-Z])|\\(?:lor|vee)(?![a-zA-Z])")
+_AND = re.compile(
+    r"\\text\{\s*and\s*\}|(?<![a-zA-Z\\])and(?![a-zA-Z])|\\(?:land|wedge)(?![a-zA-Z])"
+)
+_TWO_NUMBERS = re.compile(r"\d\s+\d")
+ONE = sympy.Integer(1)
+_IMAGINARY = {sympy.Symbol("i", real=True): sympy.I}
+_POINTS = ("0.37", "7.31")
+_EXACT_TOLERANCE = 1e-12
+_DECIMAL_TOLERANCE = 1e-4
+"""How far apart two equal values may be, relative to the larger one."""
+
+
+@functools.lru_cache(maxsize=4096)
+def read(answer: str) -> Any:
+    """Return the answer as a sympy object, or as text where it is no formula."""
+    for pattern, combine in ((_OR, sympy.Union), (_AND, sympy.Intersection)):
+        parts = pattern.split(answer) if _RELATION.search(answer) else [answer]
+        if len(parts) > 1:
+            sets = [_solutions(read(part.strip(" ,"))) for part in parts]
+            if all(isinstance(found, sympy.Set) for found in sets):
+                return combine(*sets)
+    value = _parsed(answer)
+    if value is None and "=" in answer:
+        value = _parsed(answer.rsplit("=", 1)[1])
+    return "".join(answer.split()) if value is None else value
+
+
+def equal(gold: Any, given: Any) -> bool:
+    """Return whether what `read` gave for two answers is the same answer."""
+    if isinstance(gold, str) or isinstance(given, str):
+        return bool(gold == given) if isinstance(gold, str) and isinstance(given, str) else False
+    return bool(grader.verify(gold, given, allow_set_relation_comp=True, timeout_seconds=None))
+
+
+def _parsed(answer: str) -> Any:
+    # Math-Verify reads "5 6" as 5 + 6.
+    if not answer.strip() or _TWO_NUMBERS.search(answer):
+        return None
+    try:
+        value = latex2sympy(
+            normalize_latex(answer, _SPELLING),
+            is_real=True,
+            convert_degrees=False,
+            normalization_config=None,
+            conversion_config=_MEANING,
+        )
+    except (Exception, RecursionError):
+        return None
+    if not isinstance(value, sympy.Basic | sympy.MatrixBase):
+        return None
+    try:
+        return value.xreplace(_IMAGINARY) if value.has(*_IMAGINARY) else value
+    except Exception:
+        return value
+
+
+def _solutions(value: Any) -> Any:
+    """Return the set that a relation describes; anything else as it is."""
+    if not isinstance(value, Relational | And):
+        return value
+    try:
+        return grader.unwrap_fcs(value).as_set()
+    except Exception:
+        return None
+
+
+def _is_percent(value: Any) -> bool:
+    return bool(value.has(sympy.UnevaluatedExpr))
+
+
+def _far_apart(a: Any, b: Any) -> bool:
+    """Return whether two values differ by more than rounding, relative to their size."""
+    values = [value for value in (a, b) if isinstance(value, sympy.Expr)]
+    if len(values) < 2 or any(v.free_symbols or _is_percent(v) for v in values):
+        return False
+    sizes = [abs(value.evalf(15)) for value in values]
+    if not all(size.is_finite for size in sizes):
+        # Infinite, or no number at all.
+        return bool(a.doit() != b.doit())
+    size, distance = max(sizes), abs((a - b).evalf(15))
+    if not (size.is_Float and (distance.is_Float or distance.is_zero)):
+        return False
+    decimal = any(value.has(sympy.Float) for value in values)
+    return bool(distance > (_DECIMAL_TOLERANCE if decimal else _EXACT_TOLERANCE) * size)
+
+
+def _differ_at_points(a: Any, b: Any) -> bool:
+    """Return whether two expressions have different values at each of two points."""
+    if not (isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr)) or _is_percent(a + b):
+        return False
+    symbols = sorted(a.free_symbols | b.free_symbols, key=str)
+    for point in _POINTS if symbols else _POINTS[:1]:
+        # Each symbol has its own value, so that a + b and 2a differ.
+        at = {symbol: sympy.Float(point) + n / 7 for n, symbol in enumerate(symbols)}
+        values = [value.evalf(15, subs=at) for value in (a, b)]
+        if not all(value.is_number and value.is_finite for value in values):
+            return False
+        distance = abs(values[0] - values[1]).evalf(15)
+        if not distance > 1e-6 * max(abs(value).evalf(15) for value in values):
+            return False
+    return True
+
+
+_numeric_eq = grader.sympy_numeric_eq
+_symbolic_eq = grader.sympy_symbolic_eq
+_same_solutions = grader.sympy_solve_and_compare
+
+
+def _close_numbers(a: Any, b: Any, float_rounding: int, numeric_precision: int) -> bool:
+    return _numeric_eq(a, b, float_rounding, numeric_precision) and not _far_apart(a, b)
+
+
+def _equal_symbols(a: Any, b: Any) -> bool:
+    try:
+        if _differ_at_points(a, b):
+            return False
+    except Exception:
+        return bool(_symbolic_eq(a, b))
+    return bool(_symbolic_eq(a, b))
+
+
+def _equal_solutions(gold: Any, given: Any, float_rounding: int, numeric_precision: int) -> bool:
+    if isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq):
+        ratio = sympy.simplify((gold.lhs - gold.rhs) / (given.lhs - given.rhs))
+        if ratio.is_number and ratio.is_finite and ratio.is_zero is False:
+            return True
+        # Having no real solution in common says nothing.
+        if not sympy.solve(gold, gold.free_symbols):
+            return False
+    return bool(_same_solutions(gold, given, float_rounding, numeric_precision))
+
+
+# Math-Verify has no hook for these; they are the leaves of all its comparisons, also of elements
+# of sets, tuples, intervals and matrices. The range of versions is bounded in pyproject.toml.
+grader.sympy_numeric_eq = _close_numbers
+grader.sympy_symbolic_eq = _equal_symbols
+grader.sympy_solve_and_compare = _equal_solutions

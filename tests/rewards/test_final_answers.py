@@ -1,0 +1,122 @@
+"""Which part of a response is its own final answer, and that reading it takes linear time."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from debate_protocol.types import Question
+from debate_rewards.answers import check
+from debate_rewards.final_answers import KINDS, Kind, canonical, final_answer
+from debate_rewards.math_spelling import MAX_MATH_CHARS, spelling
+from debate_rewards.plain_math import compare_text, read_number
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (r"Agent 1 says \boxed{7}, but it is \boxed{42}.", "42"),
+        (r"\boxed{7}? \boxed{42}", "42"),  # two boxes near each other are not one list
+        (r"\boxed{\boxed{42}}", "42"),
+        (r"\boxed{7} and so \boxed{ \boxed{42} }", "42"),
+        (r"<think>\boxed{7}</think>So it is \boxed{42}.", "42"),
+        (r"<think>\boxed{7}</think>The answer is 42.", "42"),
+        (r"<think>\boxed{42}</think>", "42"),
+        (r"<think>cut off: \boxed{42}", "42"),
+        (r"<THINK>\boxed{7}</ think ><think>\boxed{8}</think>Answer: 42", "42"),
+        ("Agent 1 says \\boxed{7}.\nAnswer: 42", "42"),
+        ("Answer: 7 is what agent 1 says.\nI find \\boxed{42}.", "42"),
+        ("Answer: \\boxed{42}", "42"),
+        ("**Answer:**\n\n42", "42"),
+        ("**Answer:** 42", "42"),
+        (r"The answer is $42$", "$42$"),
+        ("It took 7 steps.\n#### 42", "42"),
+        (r"<solution>\boxed{42}</solution><evaluation>agent 1: \boxed{7}</evaluation>", "42"),
+        (r"<evaluation>agent 1: \boxed{7}</evaluation><solution>So 42</solution>", "So 42"),
+        (r"<think><solution>7</solution></think><solution>42</solution>", "42"),
+        (r"\boxed{f(\{1\}) = {42}}", r"f(\{1\}) = {42}"),
+    ],
+)
+def test_final_answer_is_the_responses_own(response: str, expected: str) -> None:
+    found = final_answer(response, "math")
+    assert found is not None
+    assert found.text == expected
+
+
+@pytest.mark.parametrize(
+    "response", ["", " \n", r"\boxed{}", "<solution></solution>", "<think></think>"]
+)
+def test_final_answer_is_none_when_there_is_none(response: str) -> None:
+    found = final_answer(response, "math")
+    assert found is None or found.text == "<think></think>"
+
+
+@pytest.mark.parametrize("quote", [r"\boxed{7}", "Answer: 7\n", r"so $\boxed{7}$ or \boxed{8}"])
+def test_check_a_quoted_answer_before_the_own_one_changes_nothing(quote: str) -> None:
+    for own, verdict in (
+        (r"\boxed{42}", "right"),
+        (r"\boxed{7}", "wrong"),
+        ("Answer: 42", "right"),
+    ):
+        for response in (f"{own}", f"Agent 1: {quote}\n{own}", f"<think>{quote}</think>{own}"):
+            assert check(Question("q", "?", "42"), response).verdict == verdict
+
+
+HOSTILE = {
+    "spaces in a box": "\\boxed{1" + " " * 500_000 + "2}",
+    "open brackets": "\\(" * 250_000,
+    "boxes": "\\boxed{" * 150_000,
+    "closed boxes": "\\boxed{1}" * 100_000,
+    "thoughts": "<think>" * 100_000 + "</think>" * 100_000,
+    "tags": "< solution" * 100_000,
+    "answers": "Answer:\n" * 100_000,
+    "answer is": "answer is " * 100_000,
+    "answer far": "answer" + " " * 500_000 + "isn't",
+    "dollars": "$" * 500_001,
+    "digits": "1" * 500_000,
+    "commas": "1,111" * 100_000,
+    "slashes": "1 / " * 200_000,
+    "texts": "\\text{" * 100_000,
+    "letters": "A " * 300_000,
+    "quotes": "'" * 500_000 + "b",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_reading_an_answer_takes_linear_time(name: str, kind: Kind) -> None:
+    question = Question("q", "?", "1", {"choices": ["yes", "no"]})
+    text = HOSTILE[name]
+    started = time.process_time()
+    for response in (text, f"\\boxed{{{text}}}", f"<solution>{text}</solution>"):
+        answer = final_answer(response, kind)
+        if answer is not None:
+            canonical(question, kind, answer)
+    # Quadratic time would be minutes.
+    assert time.process_time() - started < 5
+
+
+PIECES = r"""\frac \sqrt { } ( ) [ ] , . 1 23 1,000 x i e \pi ^ _ \text{ \mathrm{ cm \circ ° % \$ $
+= \approx \in \{ \} \\ \begin{pmatrix} \end{pmatrix} & √ ½ or and \le <"""
+LATEX = st.lists(st.sampled_from([*PIECES.split(), " ", "\ud800", "\x00"]), max_size=60).map(
+    "".join
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(LATEX | st.text(max_size=200), LATEX | st.text(max_size=200))
+def test_spelling_and_comparing_survive_any_text(gold: str, given: str) -> None:
+    one, other = spelling(gold), spelling(given)
+    assert len(one) <= 12 * len(gold)
+    assert compare_text(one, other) in (True, False, None)
+    assert compare_text(one, one) is not False or read_number(one) is None
+
+
+@pytest.mark.parametrize(
+    "unit", ["{", "\\frac", "\\text{", " ", "1,", "1 ", "\\\\", "\\text{ cm}", "("]
+)
+def test_spelling_is_quick_at_the_longest_length(unit: str) -> None:
+    started = time.process_time()
+    spelling((unit * MAX_MATH_CHARS)[:MAX_MATH_CHARS])
+    assert time.process_time() - started < 1

@@ -1,0 +1,218 @@
+"""Workers that compare mathematical answers: hostile input, threads, forks, lost processes."""
+
+import contextlib
+import fcntl
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from debate_protocol.types import Question
+from debate_rewards.answers import check
+from debate_rewards.math_pool import MathPool, _ready, shared_pool
+
+TOWER = "9^{9^{9^{9}}}"
+HOSTILE = {
+    "power tower": TOWER,
+    "tall tower": "9^{9^{9^{9^{9}}}}",
+    "factorial": "((9!)!)!",
+    "large factorial": "(10^{9})!",
+    "large power": "2^{10^{10}}",
+    "long product": r"\prod_{k=1}^{10^8} k",
+    "integral": r"\int_0^1 \frac{\sin(x^x)}{x^{x^x}} dx",
+    "brackets": "(" * 1500 + "1" + ")" * 1500,
+    "fractions": r"\frac{1}{" * 400 + "2" + "}" * 400,
+    "functions": r"\sin(" * 100 + "x" + ")" * 100,
+    "unclosed": r"\frac{" * 500,
+    "signs": "-" * 4000 + "1",
+    "matrix": r"\begin{pmatrix}" + "1&" * 1000 + r"1\end{pmatrix}",
+    "sum": "1+" * 2000 + "1",
+    "digits": "9" * 4000,
+    "long": "x+" * 500_000 + "1",
+    "surrogates": "\x00\ud800\udfff",
+    "emoji": "\U0001f600" * 2000,
+    "no LaTeX": r"\newcommand{\x}{\x\x}\x \input{/etc/passwd} \write18{ls}",
+}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[MathPool]:
+    pool = MathPool(size=2)
+    pool.compare("1", "1", 60)
+    yield pool
+    pool.close()
+
+
+def zombies() -> list[str]:
+    """Processes of ours, or of our children, that nobody has reaped."""
+    states = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            pid, rest = int(entry.parent.name), entry.read_text().rpartition(")")[2].split()
+            states[pid] = (rest[0], int(rest[1]))
+    ours = {os.getpid()} | {pid for pid, (_, parent) in states.items() if parent == os.getpid()}
+    return [f"{pid}" for pid, (state, parent) in states.items() if state == "Z" and parent in ours]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("as_gold", [False, True])
+def test_pool_is_back_within_the_limit_and_intact(pool: MathPool, name: str, as_gold: bool) -> None:
+    started = time.monotonic()
+    sides = (HOSTILE[name], r"\pi") if as_gold else (r"\pi", HOSTILE[name])
+    result = pool.compare(*sides, 0.3)
+    assert result.outcome not in ("equal", "crashed", "gold_crashed")
+    # The rest is killing and replacing; generous, because other work may share the cores.
+    assert time.monotonic() - started < 0.3 + 2
+    assert pool.compare("x+1", "1+x", 20).outcome == "equal"
+    assert zombies() == []
+
+
+def test_pool_replaces_a_worker_quickly_after_the_limit(pool: MathPool) -> None:
+    workers = set(pool._workers)
+    assert pool.compare("5", TOWER, 0.2).outcome == "timeout"
+    assert pool.compare(TOWER, "5", 0.2).outcome == "gold_timeout"
+    started = time.monotonic()
+    assert pool.compare("5", "4+1", 20).outcome == "equal"
+    assert time.monotonic() - started < 2
+    assert workers <= set(pool._workers)  # the supervisors went on
+
+
+def test_pool_serves_many_threads_while_some_answers_hang(pool: MathPool) -> None:
+    def ask(number: int) -> str:
+        if number % 8 == 0:
+            return pool.compare("5", f"{number}+{TOWER}", 0.2).outcome
+        return pool.compare(f"{number}x", f"{number - 1}x+x", 20).outcome
+
+    with ThreadPoolExecutor(16) as executor:
+        outcomes = list(executor.map(ask, range(48)))
+    assert outcomes == ["timeout" if number % 8 == 0 else "equal" for number in range(48)]
+    assert len(pool._workers) <= 2
+    assert zombies() == []
+
+
+def test_check_works_off_the_main_thread() -> None:
+    found = []
+    question = Question("q", "?", r"\sqrt{8}")
+    thread = threading.Thread(target=lambda: found.append(check(question, r"\boxed{2\sqrt2}")))
+    thread.start()
+    thread.join()
+    assert found[0].verdict == "right"
+
+
+def test_pool_replaces_killed_workers_and_leaves_nothing_behind() -> None:
+    pool = MathPool(size=1)
+    assert pool.compare("1+x", "x+1", 20).outcome == "equal"
+    (worker,) = pool._workers
+    worker._process.kill()
+    worker._process.wait()
+    assert pool.compare("1+x", "x+1", 20).outcome == "equal"
+    (other,) = pool._workers
+    assert other is not worker
+    pool.close()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(other._process.pid, 0)  # neither the supervisor nor its child
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.compare("x", "x", 5)
+
+
+def test_pool_tries_again_when_a_child_is_killed_in_the_middle(pool: MathPool) -> None:
+    def children(pid: int) -> list[int]:
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+
+    outcomes = []
+    slow = threading.Thread(target=lambda: outcomes.append(pool.compare("5", TOWER, 2)))
+    slow.start()
+    time.sleep(0.5)
+    for worker in list(pool._workers):
+        for child in children(worker._process.pid):
+            os.kill(child, signal.SIGKILL)
+    slow.join()
+    # Killed once, it had the rest of its time with a second child.
+    assert outcomes[0].outcome == "timeout"
+    assert pool.compare("5", "4+1", 20).outcome == "equal"
+    assert zombies() == []
+
+
+def test_pool_works_in_a_process_that_was_forked_while_it_was_busy() -> None:
+    pool = shared_pool()
+    assert pool.compare("1+m", "m+1", 20).outcome == "equal"
+    busy = threading.Thread(target=pool.compare, args=("5", TOWER, 1))
+    busy.start()
+    time.sleep(0.2)
+    child = os.fork()
+    if child == 0:
+        right = check(Question("q", "?", "m+7"), r"\boxed{7+m}", limit_s=60).verdict == "right"
+        shared_pool().close()
+        os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    busy.join()
+    assert pool.compare("1+m", "m+2", 20).outcome == "different"
+    assert zombies() == []
+
+
+def test_ready_takes_descriptors_above_1023() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("the process may not open so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    reading, writing = os.pipe()
+    high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1500)
+    try:
+        assert not _ready(high, select.POLLIN, time.monotonic() + 0.01)
+        os.write(writing, b"x")
+        assert _ready(high, select.POLLIN, time.monotonic() + 5)
+    finally:
+        for descriptor in (reading, writing, high):
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_workers_end_with_their_process() -> None:
+    code = (
+        "import os, sys\n"
+        "from debate_rewards.math_pool import shared_pool\n"
+        "p = shared_pool(); p.compare('x', 'x', 60)\n"
+        "print(next(iter(p._workers))._process.pid, flush=True)\n"
+        "if 'killed' in sys.argv: os.kill(os.getpid(), 9)"
+    )
+    running = {
+        how: subprocess.Popen([sys.executable, "-c", code, how], stdout=subprocess.PIPE, text=True)
+        for how in ("ended", "killed")
+    }
+    groups = {how: int(process.communicate()[0]) for how, process in running.items()}
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and any(map(is_running, groups.values())):
+        time.sleep(0.05)
+    assert [how for how, group in groups.items() if is_running(group)] == []
+
+
+def is_running(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    states = [path.read_text() for path in Path("/proc").glob(f"{group}/stat")]
+    return not all(") Z " in state for state in states)
+
+
+def test_pool_says_what_to_install_when_math_verify_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sympy.py").write_text("raise ImportError('it is not there')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    pool = MathPool(size=1)
+    with pytest.raises(
+        RuntimeError, match=r"it is not there.*pip install 'debate-rewards\[math\]'"
+    ):
+        pool.compare("x", "x", 5)
