@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.types import Ask, Gate
+from debate_protocol.types import Ask, Gate, Question
+from debate_rollout.drivers import play
 from debate_rollout.engine import Weights
 from debate_rollout.engines import ScriptedEngine
 from debate_train.check_warnings import warnings_of
@@ -160,3 +161,17 @@ def test_full_training_in_half_precision_is_warned_of(
 ) -> None:
     form = recipe(model={"type": "pretrained", "name": "a/b", **model}, trainer=trainer)
     assert any("lost to rounding" in text for text in warnings_of(form)) == warned
+
+
+def test_debate_ends_early_when_answers_are_equivalent_but_not_equal() -> None:
+    debate = {"num_agents": 3, "max_rounds": 3, "personas": "none", "stop_when_agreed": True}
+    form = recipe(debate=debate)
+    said = (
+        "<solution>\\boxed{%s}</solution><evaluation>N/A</evaluation><comparison>N/A</comparison>"
+    )
+    answers = ("1/2", "0.5", r"\frac{1}{2}")
+    player = ScriptedEngine().open(script=lambda ask: said % answers[ask.agent])
+    question = Question("half", "What is 3/6?", answer="1/2")
+    (played,) = play(start_debates(form, [question], "train/0"), player, max_tokens=64)
+    assert played.meta["ended"] == "agreed"
+    assert len(played.turns) == 3

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -74,6 +75,7 @@ def evaluate(
     `name` seeds the sampling, so that evaluations before and after a run differ only by the
     policy.
     """
+    from debate_rewards.answers import same_answer
     from debate_rewards.intervals import bootstrap_interval
     from debate_rewards.metrics import question_values
     from debate_rollout.drivers import play
@@ -101,7 +103,12 @@ def evaluate(
     values = {DIRECT[k]: v for k, v in question_values(alone).items() if k in DIRECT}
     debates: list[Transcript] = []
     if not isinstance(form, Direct):
-        debates = played([form.start(q, seed=_seed(recipe, name, q, -1)) for q in questions])
+        debates = played(
+            [
+                form.start(q, seed=_seed(recipe, name, q, -1), same_answer=partial(same_answer, q))
+                for q in questions
+            ]
+        )
         found = question_values(debates)
         values |= {DEBATE[k]: found[k] for k in DEBATE if k in found}
     measures = {

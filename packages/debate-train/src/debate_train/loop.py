@@ -3,10 +3,12 @@
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from transformers import PreTrainedTokenizerFast
 
 from debate_protocol.types import DebateRun, Question, Transcript
+from debate_rewards.answers import same_answer
 from debate_rewards.credits import Score
 from debate_rollout.drivers import play
 from debate_rollout.engine import Engine
@@ -80,9 +82,11 @@ def named_debates(
     single = direct_form(recipe.debate)
     copies = recipe.rollout.debates_per_question + recipe.rollout.direct_per_question
     for number, question in enumerate(questions):
+        same = partial(same_answer, question)
         for copy in range(copies):
             identity = f"{name}/{number}/{copy}"
             seed = zlib.crc32(f"{recipe.seed}/{identity}".encode())
             form = recipe.debate if copy < recipe.rollout.debates_per_question else single
-            runs.append((identity, form.start(question, seed=seed, debate_id=identity)))
+            run = form.start(question, seed=seed, debate_id=identity, same_answer=same)
+            runs.append((identity, run))
     return runs

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from debate_protocol.forms.settings import GatedSettings
+from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.prompts.styles import opening
 from debate_protocol.prompts.view import View
@@ -34,8 +35,15 @@ class Direct(GatedSettings):
             extra={"style": self.recorded_style(), "think": self.think},
         )
 
-    def start(self, question: Question, *, seed: int, debate_id: str | None = None) -> DebateRun:
-        """Begin; the arguments are those of `Simultaneous.start`."""
+    def start(
+        self,
+        question: Question,
+        *,
+        seed: int,
+        debate_id: str | None = None,
+        same_answer: SameAnswer = same_words,
+    ) -> DebateRun:
+        """Begin; the arguments are those of `Simultaneous.start`, there is nothing to compare."""
         view = View(question, self.contract_rules(), 0, 0, self.persona(0), (), ())
         asks = [new_ask(self, question, TurnKey(0, 0), seed, opening(self.style, view))]
         replies = yield asks
