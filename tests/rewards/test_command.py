@@ -114,7 +114,8 @@ def test_verify_prints_verdicts_in_order(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{", "pairs.jsonl:2: not JSON"),
+        ("{\n{}", "pairs.jsonl:2: not JSON"),
+        ("{", "pairs.jsonl:2: the last line is cut off"),
         ("[]", "pairs.jsonl:2: expected an object"),
         ('{"id": 1, "gold": "1"}', "'prediction' is missing"),
         ('{"id": 1, "gold": ["1"], "prediction": "1"}', "pairs.jsonl:2, gold"),

@@ -1,6 +1,6 @@
 import pytest
 
-from debate_rewards.decisions import majority, peer_vote
+from debate_rewards.decisions import central, majority, peer_vote
 from debate_rewards.intervals import bootstrap_interval
 from debate_rewards.metrics import debate_metrics, question_values
 
@@ -55,6 +55,22 @@ def test_peer_vote_goes_by_votes_for_minus_against(hold):
 def test_peer_vote_without_votes_draws_from_the_last_round(hold):
     debate = hold(SILENT, [None, "", None], answers=said("a", "b", "c"))
     assert peer_vote(debate, 0) == "b"
+
+
+def test_central_is_the_last_answer_of_the_center(hold):
+    answers = {(agent, r): f"{agent}{r}" for agent in range(3) for r in range(2)}
+    assert central(hold(SILENT, SILENT, answers=answers, topology="central")) == "01"
+    rules = {"topology": "central", "center": 2}
+    assert central(hold(SILENT, SILENT, answers=answers, **rules)) == "21"
+    # It did not speak in the last round; it failed there; it never spoke.
+    assert central(hold(SILENT, {0: "", 1: ""}, answers=answers, **rules)) == "20"
+    assert central(hold(SILENT, {2: None}, answers=answers, **rules)) is None
+    assert central(hold({0: ""}, answers=answers, **rules)) is None
+
+
+def test_central_refuses_other_topologies(hold):
+    with pytest.raises(ValueError, match="found topology 'all', expected 'central'"):
+        central(hold(SILENT))
 
 
 def test_metrics_of_one_debate_by_hand(hold):

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from debate_rewards.answers import Verdict, answer_classes, check, check_many, same_answer
     from debate_rewards.bradley_terry import BradleyTerry
     from debate_rewards.credits import Credit, Reward, Score
-    from debate_rewards.decisions import majority, peer_vote
+    from debate_rewards.decisions import central, majority, peer_vote
     from debate_rewards.gate_rules import Agreed, AtMost, GateRule, Informative, InOrder
-    from debate_rewards.intervals import bootstrap_interval
-    from debate_rewards.metrics import debate_metrics, question_values
+    from debate_rewards.intervals import Estimate, bootstrap_interval
+    from debate_rewards.metrics import debate_metrics, debate_statistics, question_values
     from debate_rewards.mixed import Component, Mixed
     from debate_rewards.overlong import Overlong
     from debate_rewards.pairwise import WinMinusLoss, WinRate
@@ -27,10 +27,10 @@ _HOMES = {
     "answers": ("Verdict", "answer_classes", "check", "check_many", "same_answer"),
     "bradley_terry": ("BradleyTerry",),
     "credits": ("Credit", "Reward", "Score"),
-    "decisions": ("majority", "peer_vote"),
+    "decisions": ("central", "majority", "peer_vote"),
     "gate_rules": ("Agreed", "AtMost", "GateRule", "InOrder", "Informative"),
-    "intervals": ("bootstrap_interval",),
-    "metrics": ("debate_metrics", "question_values"),
+    "intervals": ("Estimate", "bootstrap_interval"),
+    "metrics": ("debate_metrics", "debate_statistics", "question_values"),
     "mixed": ("Component", "Mixed"),
     "overlong": ("Overlong",),
     "pairwise": ("WinMinusLoss", "WinRate"),
@@ -57,6 +57,7 @@ __all__ = [
     "BradleyTerry",
     "Component",
     "Credit",
+    "Estimate",
     "GateRule",
     "InOrder",
     "Informative",
@@ -77,9 +78,11 @@ __all__ = [
     "WinRate",
     "answer_classes",
     "bootstrap_interval",
+    "central",
     "check",
     "check_many",
     "debate_metrics",
+    "debate_statistics",
     "get_reward",
     "majority",
     "peer_vote",

@@ -5,36 +5,24 @@ import difflib
 import json
 import os
 import sys
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from debate_protocol.transcripts import read_transcripts
-from debate_protocol.types import Question, Transcript
+from debate_protocol.types import Transcript
+from debate_rewards import __version__
 from debate_rewards.answers import LIMIT_S, check_many
+from debate_rewards.command_input import UsageError, pairs_in, transcripts_in
 from debate_rewards.credits import Reward, Score
 from debate_rewards.final_answers import KINDS
-from debate_rewards.intervals import bootstrap_interval
-from debate_rewards.metrics import statistics
+from debate_rewards.metrics import debate_statistics
 from debate_rewards.mixed import weighted_sum
 from debate_rewards.rewards import REWARDS, RewardConfig
 
 _VERIFY_CHUNK = 256
-
-
-class UsageError(ValueError):
-    """The command was called wrongly or its input cannot be read."""
-
-
-class _Pair(NamedTuple):
-    """One line of `verify`'s input."""
-
-    id: object
-    gold: str | None
-    prediction: str | None
+_MAX_LIMIT_S = 86400.0
+_TRANSCRIPTS = "transcripts, one a line, or -"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,9 +50,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="debate-rewards", description="Score debates, verify answers, print statistics."
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="score | verify | stats")
     score = commands.add_parser("score", help="one JSON line of credits per debate")
-    score.add_argument("file", metavar="TRANSCRIPTS.jsonl")
+    score.add_argument("file", metavar="TRANSCRIPTS.jsonl", help=_TRANSCRIPTS)
     score.add_argument("--reward", required=True, metavar="NAME", help=", ".join(REWARDS))
     score.add_argument(
         "--set",
@@ -78,21 +67,22 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument(
         "file",
         metavar="FILE.jsonl",
-        help='- for standard input; a line is {"id", "gold", "prediction"}',
+        help='lines {"id", "gold", "prediction"[, "choices", "accept"]}, or -',
     )
     verify.add_argument("--kind", choices=KINDS, default="math")
     verify.add_argument("--limit-s", type=float, default=LIMIT_S, help="time limit per answer")
     verify.set_defaults(run=_verify)
-    stats = commands.add_parser("stats", help="metrics of all debates with 95 %% intervals")
-    stats.add_argument("file", metavar="TRANSCRIPTS.jsonl")
+    stats = commands.add_parser("stats", help="statistics of all debates, with intervals")
+    stats.add_argument("file", metavar="TRANSCRIPTS.jsonl", help=_TRANSCRIPTS)
     stats.add_argument("--seed", type=int, default=0, help="draws among equals and resamples")
+    stats.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
     stats.set_defaults(run=_stats)
     return parser
 
 
 def _score(arguments: argparse.Namespace) -> None:
     reward = build_reward(arguments.reward, arguments.set)
-    transcripts = _transcripts(arguments.file)
+    transcripts = transcripts_in(arguments.file)
     _print_lines(
         score_line(transcript, score)
         for transcript, score in zip(transcripts, reward(transcripts), strict=True)
@@ -100,13 +90,15 @@ def _score(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    if not arguments.limit_s > 0:
-        raise UsageError(f"--limit-s: found {arguments.limit_s:g}, expected more than 0")
-    pairs = _read_pairs(arguments.file)
-    meta = {"kind": arguments.kind}
+    if not 0 < arguments.limit_s <= _MAX_LIMIT_S:
+        raise UsageError(
+            f"--limit-s: found {arguments.limit_s:g}, expected more than 0 and at most "
+            f"{_MAX_LIMIT_S:g} seconds"
+        )
+    pairs = pairs_in(arguments.file)
     for start in range(0, len(pairs), _VERIFY_CHUNK):
         chunk = pairs[start : start + _VERIFY_CHUNK]
-        asked = [(Question(str(p.id), "", p.gold, meta), p.prediction) for p in chunk]
+        asked = [(pair.question(arguments.kind), pair.prediction) for pair in chunk]
         verdicts = check_many(asked, limit_s=arguments.limit_s)
         _print_lines(
             {
@@ -120,17 +112,17 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 
 def _stats(arguments: argparse.Namespace) -> None:
-    transcripts = _transcripts(arguments.file)
-    metrics, values = statistics(transcripts, arguments.seed)
-    intervals = {
-        name: bootstrap_interval(list(per_question.values()), arguments.seed)
-        for name, per_question in values.items()
-    }
+    if not 0 < arguments.level < 1:
+        raise UsageError(f"--level: found {arguments.level:g}, expected between 0 and 1")
+    transcripts = transcripts_in(arguments.file)
+    found = debate_statistics(transcripts, arguments.seed, arguments.level)
     report = {
         "debates": len(transcripts),
         "questions": len({transcript.question.id for transcript in transcripts}),
-        "metrics": metrics,
-        "intervals": intervals,
+        "seed": arguments.seed,
+        "level": arguments.level,
+        "metrics": {name: estimate.value for name, estimate in found.items()},
+        "intervals": {name: [e.value, e.low, e.high] for name, e in found.items()},
     }
     print(json.dumps(report, indent=2))
 
@@ -146,8 +138,10 @@ def build_reward(name: str, settings: Sequence[str]) -> Reward:
     fields: dict[str, Any] = {"type": name}
     for setting in settings:
         key, equals, text = setting.partition("=")
-        if not equals or not key:
+        if not equals or not all(key.split(".")):
             raise UsageError(f"--set: found {setting!r}, expected FIELD=VALUE")
+        if key == "type":
+            raise UsageError("--set type: the reward is named by --reward")
         *path, last = key.split(".")
         place = fields
         for part in path:
@@ -159,7 +153,7 @@ def build_reward(name: str, settings: Sequence[str]) -> Reward:
     try:
         return adapter.validate_python(fields)
     except ValidationError as error:
-        raise UsageError(_explain(error, REWARDS[name])) from None
+        raise UsageError(_explain(error, fields)) from None
 
 
 def score_line(transcript: Transcript, score: Score) -> dict[str, Any]:
@@ -191,13 +185,24 @@ def score_line(transcript: Transcript, score: Score) -> dict[str, Any]:
     }
 
 
-def _explain(error: ValidationError, reward: type[BaseModel]) -> str:
+def _explain(error: ValidationError, fields: dict[str, Any]) -> str:
     first = error.errors(include_url=False)[0]
-    place = [str(part) for part in first["loc"][1:]]
-    where = f"--set {'.'.join(place)}" if place else "--set"
-    if first["type"] == "extra_forbidden" and len(place) == 1:
-        expected = _expected(place[0], [name for name in reward.model_fields if name != "type"])
-        return f"{where}: found a field that {first['loc'][0]} does not have, expected {expected}"
+    place: list[str] = []
+    around: Any = fields
+    inner: Any = fields
+    for part in map(str, first["loc"]):
+        # Pydantic names the chosen variant of a union too; the user did not type that.
+        is_last = part == str(first["loc"][-1])
+        if isinstance(inner, dict) and (part in inner or (is_last and first["type"] == "missing")):
+            place.append(part)
+            around, inner = inner, inner.get(part)
+    where = f"--set {'.'.join(place)}"
+    if first["type"] == "missing":
+        return f"{where}: {around.get('type', 'it')} needs this field"
+    named = str(around.get("type"))
+    if first["type"] == "extra_forbidden" and named in REWARDS:
+        known = [name for name in REWARDS[named].model_fields if name != "type"]
+        return f"{where}: {named} has no such field, expected {_expected(place[-1], known)}"
     return f"{where}: found {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
@@ -212,55 +217,6 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _transcripts(file: str) -> list[Transcript]:
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            transcripts = read_transcripts(Path(file))
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror or error}") from None
-    for warning in caught:
-        print(f"debate-rewards: {warning.message}", file=sys.stderr)
-    if not transcripts:
-        raise UsageError(f"{file}: found no debates, expected at least one transcript a line")
-    return transcripts
-
-
-def _read_pairs(file: str) -> list[_Pair]:
-    pairs = []
-    for number, line in _lines(file):
-        where = f"{file}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{where}: not JSON ({error})") from None
-        if not isinstance(row, dict):
-            raise UsageError(f'{where}: expected an object with "id", "gold" and "prediction"')
-        pairs.append(
-            _Pair(row.get("id"), _text(row, "gold", where), _text(row, "prediction", where))
-        )
-    return pairs
-
-
-def _text(row: dict[str, Any], key: str, where: str) -> str | None:
-    """Return a text of a line; numbers are read as they are written, null is None."""
-    if key not in row:
-        raise UsageError(f'{where}: {key!r} is missing; expected "id", "gold", "prediction"')
-    value = row[key]
-    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
-        raise UsageError(f"{where}, {key}: found {value!r}, expected a text or null")
-    return None if value is None else str(value)
-
-
-def _lines(file: str) -> Iterator[tuple[int, str]]:
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: cannot be read: {error}") from None
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, line
 
 
 def _print_lines(rows: Iterable[dict[str, Any]]) -> None:

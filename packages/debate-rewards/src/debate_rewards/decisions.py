@@ -1,6 +1,11 @@
-"""What a debate as a whole answers: by majority, or by its agents' votes on each other."""
+r"""What a debate as a whole answers: by majority, by its agents' votes, or by its center.
+
+Ties are drawn by `random.Random(f"{seed}\n{transcript.id}")`, so that the same seed always gives
+the same decision on a debate and different debates draw apart.
+"""
 
 import random
+from collections.abc import Sequence
 
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers import answer_classes, kind_of
@@ -57,6 +62,37 @@ def peer_vote_of(debate: ReadDebate, seed: int) -> str | None:
     return answer_text(debate, top[_draw(debate.transcript, seed, range(len(top)))])
 
 
+def central(transcript: Transcript) -> str | None:
+    """Return the last answer of the agent that aggregates under topology `central`.
+
+    None when it never spoke or its last turn has no answer.
+
+    Raises:
+        ValueError: The topology is another one.
+    """
+    return central_of(read_debate(transcript))
+
+
+def central_of(debate: ReadDebate) -> str | None:
+    """Return the center's answer of a debate that has been read; see `central`."""
+    rules = debate.transcript.protocol
+    if rules.topology != "central":
+        raise ValueError(
+            f"debate {debate.transcript.id!r}, decision central: found topology "
+            f"{rules.topology!r}, expected 'central'"
+        )
+    spoken = [turn for key, turn in debate.turns.items() if key.agent == (rules.center or 0)]
+    return answer_text(debate, max(spoken, key=lambda turn: turn.key.round)) if spoken else None
+
+
+def decisions_of(debate: ReadDebate, seed: int) -> dict[str, str | None]:
+    """Return the answer of every decision rule that applies to the debate, by name."""
+    decided = {"majority": majority_of(debate, seed), "peer_vote": peer_vote_of(debate, seed)}
+    if debate.transcript.protocol.topology == "central":
+        decided["central"] = central_of(debate)
+    return decided
+
+
 def last_turns(debate: ReadDebate) -> dict[int, ReadTurn]:
     """Return the turns of the last round, by agent."""
     return {key.agent: turn for key, turn in debate.turns.items() if key.round == debate.last_round}
@@ -100,5 +136,5 @@ def _judged(debate: ReadDebate, judges: list[TurnKey]) -> list[ReadTurn]:
     return [found[key] for key in sorted(found)]
 
 
-def _draw(transcript: Transcript, seed: int, among: "list[int] | range") -> int:
+def _draw(transcript: Transcript, seed: int, among: Sequence[int]) -> int:
     return random.Random(f"{seed}\n{transcript.id}").choice(among)

@@ -1,33 +1,17 @@
 """Metrics of a batch of debates: format, accuracy, judging, diversity and decisions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from debate_protocol.roles import answering_agents
 from debate_protocol.types import Transcript, TurnKey
-from debate_rewards.answers import answer_classes, check_many
-from debate_rewards.decisions import last_turns, majority_of, peer_vote_of
+from debate_rewards.answers import Verdict, answer_classes, check_many
+from debate_rewards.change import add_change, add_intraclass
+from debate_rewards.decisions import decisions_of, last_turns
+from debate_rewards.intervals import Estimate, bootstrap_estimates
 from debate_rewards.reading import ReadDebate, read_debate
+from debate_rewards.sums import Moments, Sums, pooled
 from debate_rewards.verifiable import turn_verdicts
 from debate_rewards.votes import Vote, ballots, tally
-
-
-@dataclass(slots=True)
-class _Sums:
-    """Per metric: the sum of what was observed, and how often it could be observed."""
-
-    values: dict[str, tuple[float, float]] = field(default_factory=dict)
-
-    def add(self, name: str, value: float, weight: float = 1.0) -> None:
-        total, count = self.values.get(name, (0.0, 0.0))
-        self.values[name] = (total + value, count + weight)
-
-    def merge(self, other: "_Sums") -> None:
-        for name, (total, count) in other.values.items():
-            self.add(name, total, count)
-
-    def means(self) -> dict[str, float]:
-        return {name: total / count for name, (total, count) in self.values.items() if count}
 
 
 def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str, float]:
@@ -35,11 +19,17 @@ def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str
 
     - `format` (last round), `format_all`: share of turns in which an answer can be read.
     - `correct`, `avg@k`, `pass@k`, `cons@k`, `maj@k`: of the last round. An agent without a turn
-      there counts as wrong. cons@k: more than half of the agents are right; maj@k: the largest
-      answer class is right, ties between classes in expectation.
+      there, or without an answer that can be read, counts as wrong. cons@k: more than half of the
+      agents are right; maj@k: the largest answer class is right, ties between classes in
+      expectation.
+    - `unread`: agents of the last round whose answer could not be compared, all of which count as
+      wrong; `unread/timeout`: those that ran into the time limit.
     - `accuracy/round_R`; `diversity/round_R`: answer classes per answer.
-    - `decision/majority`, `decision/peer_vote`: accuracy of the debate's decision, ties drawn
-      by `seed`.
+    - `flips/right_to_wrong`, `flips/wrong_to_right` (also by round), `drift/round_R`: see
+      `change.add_change`; `rho/round_R`: `change.intraclass_moments`, where a question (by its id)
+      has several debates.
+    - `decision/majority`, `decision/peer_vote`, `decision/central` (topology central): accuracy of
+      the debate's decision, ties drawn by `seed`.
     - `judge/accuracy`: over votes on a right and a wrong turn, `=` counting half;
       `judge/strict_accuracy`: the same with `=` counting 0; `judge/equal_share`: share of `=`
       among all votes; `comparisons_made`: counted pairs over expected pairs.
@@ -51,69 +41,90 @@ def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str
         transcripts: Finished debates.
         seed: Draws among equals in decisions.
     """
-    return statistics(transcripts, seed)[0]
+    return pooled(_questions(transcripts, seed).values()).values()
+
+
+def debate_statistics(
+    transcripts: Sequence[Transcript], seed: int = 0, level: float = 0.95
+) -> dict[str, Estimate]:
+    """Return `debate_metrics` with bootstrap intervals over questions.
+
+    A question is resampled with all its debates; debates on one question share its id.
+
+    Args:
+        transcripts: Finished debates.
+        seed: Draws among equals in decisions, and resamples.
+        level: Coverage of the intervals, between 0 and 1.
+
+    Raises:
+        ValueError: The level is not between 0 and 1.
+    """
+    return bootstrap_estimates(list(_questions(transcripts, seed).values()), seed, level)
 
 
 def question_values(
     transcripts: Sequence[Transcript], seed: int = 0
 ) -> dict[str, dict[str, float]]:
-    """Return metric → question id → value over the question's debates, for intervals."""
-    return statistics(transcripts, seed)[1]
+    """Return metric → question id → value over the question's debates.
 
-
-def statistics(
-    transcripts: Sequence[Transcript], seed: int = 0
-) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Return `debate_metrics` and `question_values` from one pass over the debates."""
-    measured = _measure(transcripts, seed)
-    pooled = _Sums()
-    by_question: dict[str, _Sums] = {}
-    for transcript, (sums, _) in zip(transcripts, measured, strict=True):
-        pooled.merge(sums)
-        by_question.setdefault(transcript.question.id, _Sums()).merge(sums)
-    metrics = pooled.means()
-    correlation = _correlation([point for _, points in measured for point in points])
-    if correlation is not None:
-        metrics["winner_truth_correlation"] = correlation
+    Correlations are left out, which one question does not define.
+    """
     values: dict[str, dict[str, float]] = {}
-    for question, own in by_question.items():
-        for name, value in own.means().items():
-            values.setdefault(name, {})[question] = value
-    return metrics, values
+    for question, moments in _questions(transcripts, seed).items():
+        for name, value in Sums(dict(moments)).values().items():
+            if len(moments[name]) == 2 and not name.startswith("rho/"):
+                values.setdefault(name, {})[question] = value
+    return values
 
 
-_Measured = tuple[_Sums, list[tuple[float, float]]]
+def _questions(transcripts: Sequence[Transcript], seed: int) -> dict[str, dict[str, Moments]]:
+    """Return per question the moments of all its debates."""
+    sums: dict[str, Sums] = {}
+    truth: dict[str, list[Mapping[TurnKey, bool]]] = {}
+    for transcript, (own, right) in zip(transcripts, _measure(transcripts, seed), strict=True):
+        question = transcript.question.id
+        sums.setdefault(question, Sums()).merge(own)
+        if right is not None:
+            truth.setdefault(question, []).append(right)
+    for question, debates in truth.items():
+        add_intraclass(sums[question], debates)
+    return {question: own.moments for question, own in sums.items()}
 
 
-def _measure(transcripts: Sequence[Transcript], seed: int) -> list[_Measured]:
+def _measure(
+    transcripts: Sequence[Transcript], seed: int
+) -> list[tuple[Sums, dict[TurnKey, bool] | None]]:
+    """Return per debate its sums and which turns are right, None without a usable answer."""
     debates = [read_debate(transcript) for transcript in transcripts]
     verdicts = turn_verdicts(debates)
-    chosen = [
-        (debate.transcript.question, decide(debate, seed))
-        for debate in debates
-        for decide in (majority_of, peer_vote_of)
+    decisions = [decisions_of(debate, seed) for debate in debates]
+    asked = [
+        (debate.transcript.question, answer)
+        for debate, chosen in zip(debates, decisions, strict=True)
+        for answer in chosen.values()
     ]
-    decided = [verdict.verdict for verdict in check_many(chosen)]
+    decided = iter(check_many(asked))
     measured = []
-    for index, (debate, its_verdicts) in enumerate(zip(debates, verdicts, strict=True)):
-        sums = _Sums()
+    for debate, its_verdicts, chosen in zip(debates, verdicts, decisions, strict=True):
+        sums = Sums()
         _add_format(sums, debate)
         _add_diversity(sums, debate)
         verifiable = all(v.verdict != "unverifiable" for v in its_verdicts.values())
         sums.add("unverifiable", 0.0 if verifiable else 1.0)
         right = {key: verdict.verdict == "right" for key, verdict in its_verdicts.items()}
+        outcomes = {name: next(decided).verdict == "right" for name in chosen}
         if verifiable:
             _add_accuracy(sums, debate, right)
-            for name, verdict in zip(
-                ("majority", "peer_vote"), decided[2 * index : 2 * index + 2], strict=True
-            ):
-                sums.add(f"decision/{name}", float(verdict == "right"))
-        points = _add_judging(sums, debate, right if verifiable else None)
-        measured.append((sums, points))
+            _add_unread(sums, debate, its_verdicts)
+            add_change(sums, right)
+            for name, is_right in outcomes.items():
+                sums.add(f"decision/{name}", float(is_right))
+        _add_judging(sums, debate, right if verifiable else None)
+        measured.append((sums, right if verifiable else None))
     return measured
 
 
-def _add_format(sums: _Sums, debate: ReadDebate) -> None:
+def _add_format(sums: Sums, debate: ReadDebate) -> None:
     for key, turn in debate.turns.items():
         valid = float(not turn.failed)
         sums.add("format_all", valid)
@@ -124,7 +135,7 @@ def _add_format(sums: _Sums, debate: ReadDebate) -> None:
     sums.add("failed_turns", sum(turn.failed for turn in debate.turns.values()))
 
 
-def _add_diversity(sums: _Sums, debate: ReadDebate) -> None:
+def _add_diversity(sums: Sums, debate: ReadDebate) -> None:
     for round_ in range(debate.last_round + 1):
         answers = [
             None if turn.failed else turn.parsed.answer
@@ -136,11 +147,11 @@ def _add_diversity(sums: _Sums, debate: ReadDebate) -> None:
             sums.add(f"diversity/round_{round_}", len(set(classes)) / len(classes))
 
 
-def _add_accuracy(sums: _Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
+def _add_accuracy(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
     for key, is_right in right.items():
         sums.add(f"accuracy/round_{key.round}", float(is_right))
     last = last_turns(debate)
-    num_agents = max(1, len(answering_agents(debate.transcript.protocol, debate.last_round)))
+    num_agents = _agents_due(debate)
     right_agents = sum(right[turn.key] for turn in last.values())
     sums.add("correct", right_agents, num_agents)
     sums.add("avg@k", right_agents / num_agents)
@@ -155,10 +166,21 @@ def _add_accuracy(sums: _Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]
     sums.add("maj@k", sum(winners) / len(winners) if winners else 0.0)
 
 
-def _add_judging(
-    sums: _Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None
-) -> list[tuple[float, float]]:
-    """Add what votes show; return (vote value, correctness) of each voted turn."""
+def _agents_due(debate: ReadDebate) -> int:
+    """Return how many agents owed an answer in the last round."""
+    return max(1, len(answering_agents(debate.transcript.protocol, debate.last_round)))
+
+
+def _add_unread(sums: Sums, debate: ReadDebate, verdicts: Mapping[TurnKey, Verdict]) -> None:
+    num_agents = _agents_due(debate)
+    last = [verdicts[turn.key] for turn in last_turns(debate).values()]
+    read = sum(verdict.reason in ("same_text", "equivalent", "different") for verdict in last)
+    sums.add("unread", num_agents - read, num_agents)
+    sums.add("unread/timeout", sum(verdict.reason == "timeout" for verdict in last), num_agents)
+
+
+def _add_judging(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
+    """Add what votes show, and how far they go with the truth."""
     cast = ballots(debate)
     votes = [vote for ballot in cast.values() for vote in ballot.votes]
     expected = sum(debate.expected_pairs(turn) for turn in debate.turns.values())
@@ -168,29 +190,13 @@ def _add_judging(
         sums.add("judge/equal_share", float(vote.verdict == "="))
         if right is not None and right[vote.left] != right[vote.right]:
             _add_judged_pair(sums, vote, left_is_right=right[vote.left])
-    if right is None:
-        return []
-    return [
-        (2 * share.up / (share.up + share.down) - 1, float(right[key]))
-        for key, share in tally(votes).items()
-    ]
+    if right is not None:
+        shares = tally(votes).items()
+        points = ((share.balance, float(right[key])) for key, share in shares)
+        sums.add_points("winner_truth_correlation", points)
 
 
-def _add_judged_pair(sums: _Sums, vote: Vote, *, left_is_right: bool) -> None:
+def _add_judged_pair(sums: Sums, vote: Vote, *, left_is_right: bool) -> None:
     agrees = vote.verdict == (">" if left_is_right else "<")
     sums.add("judge/accuracy", 0.5 if vote.verdict == "=" else float(agrees))
     sums.add("judge/strict_accuracy", float(agrees))
-
-
-def _correlation(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return Pearson's correlation, None without spread on both sides."""
-    if len(points) < 2:
-        return None
-    xs, ys = zip(*points, strict=True)
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    spread_x = sum((x - mean_x) ** 2 for x in xs)
-    spread_y = sum((y - mean_y) ** 2 for y in ys)
-    if spread_x < 1e-12 or spread_y < 1e-12:
-        return None
-    shared = sum((x - mean_x) * (y - mean_y) for x, y in points)
-    return float(shared / (spread_x * spread_y) ** 0.5)
