@@ -71,6 +71,19 @@ def test_score_transcript_reads_a_file(run: Run, tmp_path: Path) -> None:
     assert "d: win rates with failures (0.0, -1.0)" in printed
 
 
+def test_trl_reward_prints_one_value_a_completion(run: Run) -> None:
+    # 1.5, a quoted 3/2 before the own 2, 1 1/2 in a chat message, and no answer.
+    assert run("trl_reward.py") == ["[1.0, 0.0, 1.0, 0.0]", "[0.0, 0.0, 0.0, 0.0]"]
+
+
+def test_verl_reward_prints_scores_and_what_they_rest_on(run: Run) -> None:
+    assert run("verl_reward.py") == [
+        "{'score': 1.0, 'unverifiable': 0.0, 'timeout': 0.0}",
+        "{'score': 0.0, 'unverifiable': 0.0, 'timeout': 0.0}",
+        "{'score': 0.0, 'unverifiable': 1.0, 'timeout': 0.0}",
+    ]
+
+
 def test_one_debate_prints_two_rounds(run: Run) -> None:
     printed = run("one_debate.py")
     assert printed[0] == "Debate sum"

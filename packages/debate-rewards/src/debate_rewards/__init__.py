@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from debate_rewards.pairwise import WinMinusLoss, WinRate
     from debate_rewards.partial_trajectory import PartialTrajectory, StateValue, state_values
     from debate_rewards.persuasion import Persuasion
+    from debate_rewards.reward_functions import answer_reward, verify
     from debate_rewards.rewards import REWARDS, RewardConfig, get_reward
     from debate_rewards.truth_judge import TruthJudge
     from debate_rewards.v2 import V2
@@ -36,6 +37,7 @@ _HOMES = {
     "pairwise": ("WinMinusLoss", "WinRate"),
     "partial_trajectory": ("PartialTrajectory", "StateValue", "state_values"),
     "persuasion": ("Persuasion",),
+    "reward_functions": ("answer_reward", "verify"),
     "rewards": ("REWARDS", "RewardConfig", "get_reward"),
     "truth_judge": ("TruthJudge",),
     "v2": ("V2",),
@@ -77,6 +79,7 @@ __all__ = [
     "WinMinusLoss",
     "WinRate",
     "answer_classes",
+    "answer_reward",
     "bootstrap_interval",
     "central",
     "check",
@@ -89,4 +92,5 @@ __all__ = [
     "question_values",
     "same_answer",
     "state_values",
+    "verify",
 ]
