@@ -58,6 +58,45 @@ def test_check_reads_the_responses_own_final_box(response):
     assert verdict("7", response)[0] == "wrong"
 
 
+RULES = {
+    "2^{-70}": {"2^{-71}": False, r"\frac{1}{2^{70}}": True},
+    ".0000672": {".0000673": False, ".000067": False, r"6.72\times10^{-5}": True},
+    r"\frac13": {"0.333333": True, "0.33333": False, r"0.\overline{3}": True, "0.3333333": True},
+    r"e^{-50}": {r"e^{-51}": False, r"\frac{1}{e^{50}}": True},
+    "52_8": {"52_7": False, "52": True, "53_8": False, "52_{\\text{eight}}": True, "52_0": False},
+    "(2,5]": {r"2<x\le5": True, r"x\in(2,5]": True, r"2\le x\le5": False, "[2,5)": False},
+    r"2<x\le5": {"(2,5]": True, "(2,5)": False},
+    r"(-\infty,2)\cup(3,\infty)": {r"x<2 \text{ or } x>3": True, r"2<x<3": False},
+    "x": {"X": False, "x": True, "y": False},
+    "2m": {"2s": False, "2": False, "2 m": True, "m+m": True},
+    "e": {"E": False, r"\mathrm{e}": True, r"\exp(1)": True},
+    "x^2+1=0": {"x^2+2=0": False, "2x^2+2=0": True},
+    "10080": {"10 080": True, "10{,}080": True, r"10,\!080": True, "10, 080": False},
+    "5": {"x = 5": True, r"5\text{ cm}": True, r"5\%": True, "5 6": False, "5 or 6": False}
+    | {"x=": False, "": False, r"\boxed{5}": True, r"5\text{ million}": False, r"-\infty": False},
+    "5000000": {r"5\text{ million}": True},
+    "11": {"5 6": False, r"\infty^{\infty}": False},
+    "1,2": {"2,1": True, r"\{1,2\}": True, "(1,2)": True, "1": False, "1,2,3": False, "12": False},
+    "(1,2)": {"(2,1)": False, "[1,2]": False, "1,2": True},
+    "1,2,3": {"1,2": False, "3, 2, and 1": True},
+    "2i": {"2 i": True, r"2\mathrm{i}": True, "-2i": False, "i+i": True},
+    r"e^{i\pi/3}": {r"\frac12+\frac{\sqrt3}{2}i": True, r"\frac12-\frac{\sqrt3}{2}i": False},
+    r"\text{no solution}": {
+        "No solution.": True,
+        r"\emptyset": False,
+        r"\text{one solution}": False,
+    },
+    r"\sqrt{x^2}": {"|x|": True, "x": False},
+    r"\log_2 8": {"3": True, "4": False},
+}
+
+
+@pytest.mark.parametrize("gold", RULES)
+def test_check_rules_for_mathematics(gold):
+    found = {given: verdict(gold, f"\\boxed{{{given}}}")[0] == "right" for given in RULES[gold]}
+    assert found == RULES[gold]
+
+
 @pytest.mark.parametrize(
     ("kind", "gold", "prediction", "right"),
     [

@@ -264,8 +264,10 @@ def test_stats_refuses_impossible_levels(capsys, debates, level):
     assert err.startswith("debate-rewards: --level: found")
 
 
-def test_readme_example_runs_and_prints_what_it_says(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    promised = re.findall(r"# → (.*)", example)
-    exec(compile(example, str(README), "exec"), {})
-    assert capsys.readouterr().out.splitlines() == promised
+def test_readme_examples_run_and_print_what_they_say(capsys):
+    examples = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(examples) == 2
+    assert len(examples[0].strip().splitlines()) <= 12
+    for example in examples:
+        exec(compile(example, str(README), "exec"), {})
+        assert capsys.readouterr().out.splitlines() == re.findall(r"# → (.*)", example)
