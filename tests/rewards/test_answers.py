@@ -160,6 +160,22 @@ def test_check_a_cached_timeout_is_tried_again_only_with_a_longer_limit(monkeypa
     assert limits == [0.2, 0.4]
 
 
+def test_check_a_gold_answer_that_hangs_is_tried_once(monkeypatch):
+    asked = []
+
+    class Pool:
+        def compare(self, gold, prediction, limit_s):
+            asked.append(prediction)
+            return Comparison("gold_timeout", limit_s)
+
+    monkeypatch.setattr(answers, "_cache", answers._Cache())
+    monkeypatch.setattr(answers, "shared_pool", Pool)
+    for given in ("c", "d", "c"):
+        found = check(ask("a+b"), rf"\boxed{{{given}+1}}", limit_s=1)
+        assert (found.verdict, found.reason) == ("unverifiable", "gold_timeout")
+    assert asked == ["c+1"]
+
+
 def test_check_many_keeps_order_from_many_threads():
     asked = [(ask(f"{i}z"), rf"\boxed{{z \cdot {i + i % 2}}}") for i in range(1, 17)]
     results: list[list[str]] = []

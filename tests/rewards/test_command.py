@@ -201,7 +201,7 @@ def test_verify_reads_choices_and_other_right_answers(capsys, tmp_path):
 
 def test_verify_lines_have_their_fields_in_order(capsys, tmp_path):
     path = tmp_path / "pairs.jsonl"
-    path.write_text('{"id": 1, "gold": "9^{9^{9^{9}}}", "prediction": "\\\\boxed{9}"}\n')
+    path.write_text('{"id": 1, "gold": "9^{9^{9^{8}}}", "prediction": "\\\\boxed{9}"}\n')
     code, out, _ = run(capsys, "verify", str(path), "--limit-s", "0.3")
     assert code == 0
     assert list(json.loads(out)) == ["id", "verdict", "reason", "seconds"]

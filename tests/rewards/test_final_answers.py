@@ -64,22 +64,22 @@ def test_check_a_quoted_answer_before_the_own_one_changes_nothing(quote: str) ->
 
 
 HOSTILE = {
-    "spaces in a box": "\\boxed{1" + " " * 500_000 + "2}",
-    "open brackets": "\\(" * 250_000,
-    "boxes": "\\boxed{" * 150_000,
-    "closed boxes": "\\boxed{1}" * 100_000,
-    "thoughts": "<think>" * 100_000 + "</think>" * 100_000,
-    "tags": "< solution" * 100_000,
-    "answers": "Answer:\n" * 100_000,
-    "answer is": "answer is " * 100_000,
-    "answer far": "answer" + " " * 500_000 + "isn't",
-    "dollars": "$" * 500_001,
-    "digits": "1" * 500_000,
-    "commas": "1,111" * 100_000,
-    "slashes": "1 / " * 200_000,
-    "texts": "\\text{" * 100_000,
-    "letters": "A " * 300_000,
-    "quotes": "'" * 500_000 + "b",
+    "spaces in a box": "\\boxed{1" + " " * 150_000 + "2}",
+    "open brackets": "\\(" * 75_000,
+    "boxes": "\\boxed{" * 40_000,
+    "closed boxes": "\\boxed{1}" * 30_000,
+    "thoughts": "<think>" * 30_000 + "</think>" * 30_000,
+    "tags": "< solution" * 30_000,
+    "answers": "Answer:\n" * 30_000,
+    "answer is": "answer is " * 30_000,
+    "answer far": "answer" + " " * 150_000 + "isn't",
+    "dollars": "$" * 150_001,
+    "digits": "1" * 150_000,
+    "commas": "1,111" * 30_000,
+    "slashes": "1 / " * 60_000,
+    "texts": "\\text{" * 30_000,
+    "letters": "A " * 90_000,
+    "quotes": "'" * 150_000 + "b",
 }
 
 
@@ -94,11 +94,33 @@ def test_reading_an_answer_takes_linear_time(name: str, kind: Kind) -> None:
         if answer is not None:
             canonical(question, kind, answer)
     # Quadratic time would be minutes.
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 2
 
 
 PIECES = r"""\frac \sqrt { } ( ) [ ] , . 1 23 1,000 x i e \pi ^ _ \text{ \mathrm{ cm \circ ° % \$ $
 = \approx \in \{ \} \\ \begin{pmatrix} \end{pmatrix} & √ ½ or and \le <"""
+
+
+@pytest.mark.parametrize(
+    ("gold", "response", "verdict"),
+    [
+        ("42", "So \\boxed{42}.\nAnswer: The final answer is 42 apples", "right"),
+        ("42", "Answer: the rope is $42$ m long, I think", "right"),
+        ("42", "The answer is clearly 42.", "right"),
+        ("42", "The answer is 42 or 43.", "wrong"),
+        ("42", "The answer is 7, since 42 is even.", "wrong"),
+        (r"\text{Evelyn}", "Answer: Evelyn", "right"),
+        (r"\frac{1}{2}", r"The answer is $\frac12$.", "right"),
+        ("42", "\\boxed{42}\nAnswer: it cannot be known", "wrong"),
+        ("3000000", r"\boxed{3 million}", "right"),
+        ("3000000", r"\boxed{\$3\text{ million}}", "right"),
+        ("300", r"\boxed{3\text{ hundred dollars}}", "wrong"),
+    ],
+)
+def test_check_reads_sentences_around_one_number(gold: str, response: str, verdict: str) -> None:
+    assert check(Question("q", "?", gold), response).verdict == verdict
+
+
 LATEX = st.lists(st.sampled_from([*PIECES.split(), " ", "\ud800", "\x00"]), max_size=60).map(
     "".join
 )

@@ -200,5 +200,5 @@ def near(gold: str) -> Iterator[str]:
 def test_check_answers_near_a_gold_answer_are_wrong(start: int) -> None:
     some = [gold for gold in OTHERS + WHOLE[::8] if not re.search(r"\}7\\text", gold)][start::4]
     pairs = [(gold, form) for gold in some for form in dict.fromkeys(near(gold)) if form != gold]
-    assert len(pairs) > 150
+    assert len(pairs) > 140
     assert misjudged(pairs, "wrong") == []

@@ -234,12 +234,13 @@ def _same_form(kind: Kind, first: str, second: str, limit_s: float) -> bool:
 
 
 def _compare(gold: str, given: str, limit_s: float) -> Comparison:
-    key = (gold, given)
-    known = _cache.get(key)
-    # What timed out within a shorter limit may be decided within this one.
-    if known is None or (known.outcome in _TIMEOUTS and known.seconds < limit_s):
-        result = shared_pool().compare(gold, given, limit_s)
-        if result.outcome not in ("crashed", "gold_crashed"):
-            _cache.put(key, result)
-        return result
-    return Comparison(known.outcome, 0.0)
+    # A gold answer that cannot be used is so for every prediction.
+    for key in ((gold, ""), (gold, given)):
+        known = _cache.get(key)
+        # What timed out within a shorter limit may be decided within this one.
+        if known and not (known.outcome in _TIMEOUTS and known.seconds < limit_s):
+            return Comparison(known.outcome, 0.0)
+    result = shared_pool().compare(gold, given, limit_s)
+    if result.outcome not in ("crashed", "gold_crashed"):
+        _cache.put((gold, "" if result.outcome.startswith("gold_") else given), result)
+    return result

@@ -50,14 +50,25 @@ def final_answer(response: str, kind: Kind) -> FinalAnswer | None:
     place = _marked_place(text)
     if place is not None:
         inner = text[place[0] : place[1]]
-        return FinalAnswer(inner, True) if inner else None
+        if not inner:
+            return None
+        is_box = text[: place[0]].rstrip().endswith("{")
+        return FinalAnswer(inner, True) if is_box else _stated(inner, kind)
     if kind == "text":
         return FinalAnswer(text.strip(), False)
     lines = text.strip().splitlines()
     stated = _after_hashes(lines) or _after_answer_is(lines)
     if stated:
-        return FinalAnswer(stated, True)
+        return _stated(stated, kind)
     return FinalAnswer(lines[-1].strip()[-_MAX_UNMARKED_CHARS:], False)
+
+
+def _stated(text: str, kind: Kind) -> FinalAnswer:
+    """Return what a line states; a sentence around one formula or number is read for that."""
+    marked = True
+    if kind == "math" and len(text) <= _MAX_UNMARKED_CHARS and not _is_expression(text):
+        marked = len(_FORMULA.findall(text) or _NUMBER.findall(text)) != 1
+    return FinalAnswer(text, marked)
 
 
 def _after_thinking(text: str) -> str:

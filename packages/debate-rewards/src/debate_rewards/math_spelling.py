@@ -59,10 +59,12 @@ _UNIT = re.compile(
 _TEXT_UNIT = re.compile(rf"(?<=[^\s{{(\[,=])\s*/?\s*\\text\{{((?:[^{{}}\d,;]|\^\d)*)\}}{_POWER}$")
 _QUANTITY = re.compile(r"\d|\\(?:pi|sqrt)(?![a-zA-Z])")
 _COUNTED = re.compile(r"([-+]?\d[\d.,]*)((?:\s+[A-Za-z]{3,})+)")
-_NO_UNITS = {"and", "or", "if", "for", "not", "when", "plus", "minus", "over", "half", "percent"}
+_NO_UNITS = frozenset(("and", "or", "if", "for", "not", "when", "half", "percent", "dozen"))
+_NO_UNITS |= {"plus", "minus", "times", "over"}
 _DEGREE = r"\^\s*+(?:\{\s*+\\circ\s*+\}|\\circ(?![a-zA-Z]))"
 _DEGREE_ONLY = re.compile(_DEGREE)
-_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE = re.compile(rf"(?<=\d)\s*(?:\\text\{{\s*)?({'|'.join(_SCALES)})\s*\}}?$", re.IGNORECASE)
 _MEMBER = re.compile(r"[a-zA-Z]\s*\\in(?![a-zA-Z])\s*|\\\{\s*[a-zA-Z]\s*(?:\\mid|:|\|)")
 
 
@@ -147,11 +149,9 @@ def _without_ends(text: str) -> str:
 def _without_units(text: str) -> str:
     for _ in range(3):
         found = _TEXT_UNIT.search(text)
-        if found and found[1].strip().casefold() in _SCALES:
-            power = _SCALES[found[1].strip().casefold()]
-            text = f"{text[: found.start()]}\\cdot 10^{{{power}}}"
-        elif found and _is_unit(found[1]) and _QUANTITY.search(text, 0, found.start()):
+        if found and _is_unit(found[1]) and _QUANTITY.search(text, 0, found.start()):
             text = text[: found.start()]
+    text = _SCALE.sub(lambda found: f"\\cdot 10^{{{_SCALES[found[1].casefold()]}}}", text)
     text = _UNIT.sub("", text).rstrip()
     counted = _COUNTED.fullmatch(text)
     text = counted[1] if counted and _is_unit(counted[2]) else text
