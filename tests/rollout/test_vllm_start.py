@@ -97,3 +97,20 @@ def test_open_refuses_a_second_vllm_in_one_process(
     folder = first._served.folder
     first.close()
     assert not folder.exists()
+
+
+def test_load_reaches_workers_in_other_processes(
+    tiny_model: Callable[..., Any], byte_bpe: Any, hf_logps: Logps
+) -> None:
+    models = [tiny_model(byte_bpe, seed=seed, window=256) for seed in (0, 1)]
+    arguments = {"distributed_executor_backend": "mp"}  # as tensor parallel engines have it
+    opened = VllmEngine(**SETTINGS, vllm_args=arguments).open(models[0], byte_bpe)
+    try:
+        for version, model in ((1, models[1]), (2, models[0])):
+            opened.load(Weights(version, model.state_dict()))
+            for reply in opened.generate(requests_for(Sampling(max_tokens=8))):
+                assert reply.weight_version == version
+                assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
+        assert not list(opened._served.folder.glob("weights-*"))
+    finally:
+        opened.close()

@@ -1,5 +1,6 @@
 """The running vLLM engine whose core has a process of its own."""
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -103,9 +104,11 @@ class VllmAsync:
         """Stop vLLM and remove its files."""
 
         async def stop() -> None:
-            self._engine.shutdown()
+            if self._engine is not None:
+                self._engine.shutdown()
 
         self._background.close(stop)
+        self._engine = None
         self._served.close()
 
     async def _reply(self, request: Request, name: str) -> Reply:
@@ -134,8 +137,8 @@ class VllmAsync:
 
     async def _load_full(self, weights: Weights) -> None:
         tensors = self._served.full_weights(weights)
-        path = write_weights(self._served.folder, weights.version, tensors)
-        label = str(weights.version)
+        label, folder = str(weights.version), self._served.folder
+        path = await asyncio.to_thread(write_weights, folder, weights.version, tensors)
         await self._engine.pause_generation(mode="keep")
         try:
             await self._hand_over(str(path), label)

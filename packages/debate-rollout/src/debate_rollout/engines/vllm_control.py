@@ -12,7 +12,7 @@ import httpx
 
 from debate_rollout.engines.vllm_hand_over import OLD_WEIGHTS_SERVE, refresh_error, write_weights
 from debate_rollout.engines.vllm_process import ServerProcess
-from debate_rollout.engines.vllm_wire import PATHS
+from debate_rollout.engines.vllm_wire import PATHS, body
 from debate_rollout.errors import EndpointError, RolloutError, WeightsError
 
 _SHOWN = 1000
@@ -58,12 +58,13 @@ class ServerControl:
         """Ask the server what it serves."""
         (first, *_) = (await self._call("GET", "/v1/models"))["data"]
         info = await self._client.get("/weight_info")
-        refused = await self._client.post(PATHS["tokens"], json={})
+        one_token = body("tokens", str(first["id"]), [0], {"max_tokens": 1})
+        tried = await self._client.post(PATHS["tokens"], json=one_token)
         return ServerFacts(
             model=str(first["id"]),
             window=int(first["max_model_len"]),
             version=str(info.json()["weight_version"]) if info.status_code == 200 else None,
-            tells_versions=refused.status_code not in (403, 404),
+            tells_versions=tried.status_code == 200,
         )
 
     async def post(self, path: str, json: Mapping[str, Any]) -> Any:
@@ -141,8 +142,7 @@ class ServerControl:
         try:
             found = await self._client.request(method, path, json=json)
         except httpx.TransportError as error:
-            await asyncio.sleep(0.5)  # a process that just fell over is gone by now
-            self.check_alive()
+            await self._notice_the_end()
             raise EndpointError(
                 f"{self._url}{path}: cannot be reached ({type(error).__name__}: {error}); expected "
                 "a vLLM server that answers there"
@@ -154,3 +154,10 @@ class ServerControl:
             )
         is_json = found.headers.get("content-type", "").startswith("application/json")
         return found.json() if is_json else None
+
+    async def _notice_the_end(self) -> None:
+        """Raise that the server has ended, if it was started here and ends in these seconds."""
+        for _ in range(50 if self._process is not None else 0):
+            self.check_alive()
+            await asyncio.sleep(0.1)
+        self.check_alive()

@@ -35,6 +35,11 @@ class ServedModel:
         template_kwargs: Mapping[str, Any],
         folder: str | None = None,
     ) -> None:
+        if folder is not None and not Path(folder).is_dir():
+            raise EngineConfigError(
+                f"engine.shared_folder: found no directory {folder!r}; expected one that this "
+                "process and the server both see under this path"
+            )
         self.renderer = Renderer(tokenizer, template_kwargs)
         self.folder = Path(tempfile.mkdtemp(prefix="debate-rollout-", dir=folder))
         self.versions = {"default": 0}
@@ -59,7 +64,13 @@ class ServedModel:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def room(self, request: Request) -> int:
-        """Return how many tokens the reply may have; below 1 when the prompt fills the window."""
+        """Return how many tokens the reply may have; below 1 when the prompt fills the window.
+
+        Raises:
+            RolloutError: When the prompt has no ids.
+        """
+        if not request.prompt_ids:
+            raise RolloutError("prompt_ids: found none; expected a prompt of at least one token")
         wanted = request.sampling.max_tokens
         return wanted if self.window is None else min(wanted, self.window - len(request.prompt_ids))
 

@@ -113,7 +113,8 @@ def keep(command: list[str]) -> int:
         killer.start()
 
     def end_with_the_run() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 4096):  # not sys.stdin, whose lock would outlive the interpreter
+            pass
         end()
 
     signal.signal(signal.SIGTERM, end)

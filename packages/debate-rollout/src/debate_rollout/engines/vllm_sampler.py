@@ -26,6 +26,7 @@ from debate_rollout.errors import RolloutError, WeightsError
 from vllm import SamplingParams  # isort: skip  (after vllm_start has set its environment)
 from vllm.lora.request import LoRARequest  # isort: skip
 from vllm.sampling_params import RequestOutputKind  # isort: skip
+from vllm.v1.executor.uniproc_executor import UniProcExecutor  # isort: skip
 
 if TYPE_CHECKING:
     from debate_rollout.engines.vllm_engine import VllmEngine
@@ -194,7 +195,7 @@ class VllmSampler:
         while core.batch_queue:  # steps that the old weights began: their tokens are old, too
             self._step()
         try:
-            if self._engine.vllm_config.parallel_config.world_size == 1:
+            if isinstance(core.model_executor, UniProcExecutor):
                 self._llm.collective_rpc(
                     "reload_weights", kwargs={"weights_iterator": iter(tensors.items())}
                 )

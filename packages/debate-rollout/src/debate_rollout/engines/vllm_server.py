@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,16 +87,22 @@ class VllmServer:
         self._background.run(refresh(weights), self._config.load_timeout_s, what)
 
     def close(self) -> None:
-        """End a server that was started here, and remove the files."""
+        """End a server that was started here, and remove the files; a crash leaves its log."""
 
         async def last() -> None:
             if self._client is not None:
                 await self._client.aclose()
 
-        self._background.close(last)
-        if self._process is not None:
-            self._process.close()
-        self._served.close()
+        process = self._process
+        ended_itself = process is not None and process.code is not None
+        try:
+            self._background.close(last)
+        finally:
+            if process is not None:
+                process.close()
+                if self._config.log_file is None and not ended_itself:
+                    process.log.unlink(missing_ok=True)
+            self._served.close()
 
     def _start(self, model: Any) -> tuple[str, str]:
         try:
@@ -117,9 +124,9 @@ class VllmServer:
             environment["CUDA_VISIBLE_DEVICES"] = config.devices
         port = config.port or free_port()
         url = f"http://127.0.0.1:{port}"
-        log = Path(config.log_file) if config.log_file else self._served.folder / "server.log"
+        named = config.log_file or f"{tempfile.gettempdir()}/vllm-server-{os.getpid()}-{port}.log"
         command = server_command(self._served.on_disk(model), port, arguments)
-        self._process = ServerProcess(command, environment, log)
+        self._process = ServerProcess(command, environment, Path(named))
 
         def is_ready() -> bool:
             try:

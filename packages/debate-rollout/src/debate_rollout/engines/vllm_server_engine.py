@@ -37,7 +37,8 @@ class VllmServerEngine(VllmSettings):
     max_connections: int = Field(512, ge=1)
     """Most requests that are sent at once; more wait here."""
     log_file: str | None = None
-    """Log of the server that is started; None keeps it in a temporary directory."""
+    """Log of the server that is started; None keeps one in the directory for
+    temporary files, and removes it unless the server crashed."""
     start_timeout_s: float = Field(900.0, gt=0)
     load_timeout_s: float = Field(900.0, gt=0)
     """Longest that one refresh of weights may take."""

@@ -1,0 +1,211 @@
+"""vLLM in a process of its own and as a server: the same promises, kept from afar."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_protocol.types import Reply
+from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engines import VllmEngine, VllmServerEngine
+from debate_rollout.engines.plain_logps import plain_logps
+from debate_rollout.engines.vllm_hand_over import write_weights
+from debate_rollout.errors import EndpointError, WeightsError
+from debate_rollout.testing import Bench, Refresh, ask, check_engine
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+
+SETTINGS: dict[str, Any] = {"enforce_eager": True, "kv_cache_mib": 64, "max_batch": 16}
+SAMPLING = Sampling(max_tokens=12, temperature=0.7)
+WINDOW = 2048
+Logps = Callable[[Any, Reply], list[float]]
+
+
+def requests_for(sampling: Sampling = SAMPLING, count: int = 4) -> list[Request]:
+    prompts = [tuple(3 + (7 * k + j) % 290 for j in range(100 + k)) for k in range(count)]
+    return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
+
+
+def ended(engine: Any) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    while done := engine.collect(120.0):
+        found |= {one.ticket: one.outcome for one in done}
+    return found
+
+
+@pytest.fixture(scope="module", params=["own", "server"])
+def where(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def models(where: str, tiny_model: Callable[..., Any], byte_bpe: Any) -> list[Any]:
+    return [tiny_model(byte_bpe, k, tied=where == "own", window=WINDOW) for k in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def engine(where: str, models: list[Any], byte_bpe: Any) -> Iterator[Any]:
+    config = (
+        VllmEngine(process="own", **SETTINGS) if where == "own" else VllmServerEngine(**SETTINGS)
+    )
+    opened = config.open(models[0], byte_bpe)
+    yield opened
+    opened.close()
+
+
+def test_engine_beside_the_process_conforms(engine: Any, models: list[Any]) -> None:
+    refreshes = [Refresh(Weights(1, one.state_dict()), plain_logps(one)) for one in models[::-1]]
+    found = check_engine(Bench(engine, plain_logps(models[0]), refreshes))
+    assert {name for name, result in found.items() if result != "passed"} == {
+        "LoRA refresh", "death is named",
+    }  # fmt: skip
+
+
+def test_generate_reports_log_probabilities_when_temperatures_differ_in_a_batch(
+    engine: Any, models: list[Any], hf_logps: Logps
+) -> None:
+    requests = [
+        replace(one, sampling=replace(one.sampling, temperature=temperature))
+        for one, temperature in zip(requests_for(), (0.0, 0.5, 1.0, 2.0), strict=True)
+    ]
+    engine.load(Weights(101, models[0].state_dict()))
+    for reply in engine.generate(requests):
+        assert reply.logps == pytest.approx(hf_logps(models[0], reply), abs=1e-5)
+
+
+def test_load_serves_new_weights_without_old_prefixes(
+    engine: Any, models: list[Any], hf_logps: Logps
+) -> None:
+    for version, model in ((2, models[1]), (3, models[0])):
+        engine.generate(requests_for())  # fills the prefix cache with the weights before
+        tensors = dict(model.state_dict())
+        if model.config.tie_word_embeddings:
+            del tensors["lm_head.weight"]
+        engine.load(Weights(version, tensors))
+        for reply in engine.generate(requests_for()):
+            assert reply.weight_version == version and reply.version_spans == ()
+            assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
+
+
+def test_load_marks_replies_that_mix_weights_when_requests_are_open(
+    engine: Any, models: list[Any], hf_logps: Logps
+) -> None:
+    sampling = Sampling(max_tokens=200, temperature=1.0)
+    mixed: list[Reply] = []
+    for pause_s in (0.05, 0.1, 0.2, 0.4, 0.8):  # until one hits replies on their way
+        engine.load(Weights(4, models[0].state_dict()))
+        for one in requests_for(sampling, count=12):
+            engine.submit(one)
+        time.sleep(pause_s)
+        engine.load(Weights(5, models[1].state_dict()))
+        mixed += [reply for reply in ended(engine).values() if reply.version_spans]
+        if mixed:
+            break
+    assert mixed
+    for reply in mixed:
+        (old, start, border), (new, again, end) = reply.version_spans
+        assert (old, start, new, end) == (4, 0, 5, len(reply.token_ids)) and border == again
+        before, after = (hf_logps(model, reply) for model in models)
+        assert reply.logps == pytest.approx(before[:border] + after[border:], abs=1e-5)
+
+
+def test_load_leaves_the_old_weights_serving_when_a_file_is_torn(
+    engine: Any, models: list[Any], hf_logps: Logps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.load(Weights(6, models[1].state_dict()))
+
+    def torn(folder: Path, version: int, tensors: Any) -> Path:
+        path = write_weights(folder, version, tensors)
+        path.write_bytes(path.read_bytes()[:-100])
+        return path
+
+    for module in ("vllm_async", "vllm_control"):
+        monkeypatch.setattr(f"debate_rollout.engines.{module}.write_weights", torn)
+    with pytest.raises(WeightsError, match=r"no complete safetensors file.*old weights go on"):
+        engine.load(Weights(7, models[0].state_dict()))
+    monkeypatch.undo()
+    for reply in engine.generate(requests_for()):
+        assert reply.weight_version == 6
+        assert reply.logps == pytest.approx(hf_logps(models[1], reply), abs=1e-5)
+    engine.load(Weights(8, models[0].state_dict()))
+    assert engine.generate(requests_for())[0].weight_version == 8
+    assert not list(engine._served.folder.glob("weights-*"))
+
+
+def test_cancel_frees_the_engine(engine: Any) -> None:
+    for one in requests_for(replace(SAMPLING, max_tokens=1900), count=16):
+        engine.cancel(engine.submit(one))
+    started = time.monotonic()
+    assert len(engine.generate(requests_for(replace(SAMPLING, max_tokens=1)))) == 4
+    assert engine.collect(0.0) == [] and time.monotonic() - started < 30.0
+
+
+def test_url_connects_to_a_running_server(
+    where: str, engine: Any, models: list[Any], byte_bpe: Any, hf_logps: Logps,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if where != "server":
+        pytest.skip("needs the server")
+    key = engine._client.headers["Authorization"].removeprefix("Bearer ")
+    with pytest.raises(EndpointError, match="401"):
+        VllmServerEngine(url=engine._url).open(models[0], byte_bpe)
+    monkeypatch.setenv("VLLM_API_KEY", key)
+    second = VllmServerEngine(url=engine._url + "/v1").open(models[0], byte_bpe)
+    assert second.context_window == WINDOW and "load_in_flight" in second.capabilities
+    # A server without vLLM's own endpoint tells no versions: what is open ends before a refresh.
+    second._wire, second.capabilities = "completions", second.capabilities - {"load_in_flight"}
+    second.load(Weights(1, models[0].state_dict()))
+    for one in requests_for(replace(SAMPLING, max_tokens=60)):
+        second.submit(one)
+    time.sleep(0.05)
+    second.load(Weights(2, models[1].state_dict()))
+    after = second.generate(requests_for())
+    for version, model, replies in ((1, models[0], ended(second).values()), (2, models[1], after)):
+        for reply in replies:
+            assert reply.weight_version == version and reply.version_spans == ()
+            assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
+    second.close()
+    engine.load(Weights(9, models[1].state_dict()))  # the first one's server runs on
+
+
+def test_an_engine_that_died_fails_every_request(where: str, engine: Any, models: Any) -> None:
+    import psutil
+
+    tickets = [engine.submit(one) for one in requests_for(replace(SAMPLING, max_tokens=1500))]
+    if where == "own":
+        engine._engine.engine_core.resources.engine_manager.processes[0].kill()
+        message = "EngineCore"
+    else:
+        psutil.Process(engine._process._keeper.pid).children()[0].kill()
+        message = r"has ended \(exit code 137\); the end of its log, .*vllm-server-"
+    found = ended(engine)
+    assert sorted(found) == tickets
+    assert all(isinstance(outcome, Exception) for outcome in found.values())
+    with pytest.raises(Exception, match=message):
+        engine.generate(requests_for())
+    with pytest.raises(Exception, match=message):
+        engine.load(Weights(10, models[0].state_dict()))
+
+
+def test_adapters_are_served_by_a_server(
+    tiny_model: Callable[..., Any], adapter: Callable[..., Any], byte_bpe: Any
+) -> None:
+    made = [adapter(tiny_model(byte_bpe, window=256), seed) for seed in (0, 1, 2)]
+    engine = VllmServerEngine(max_lora_rank=8, **SETTINGS).open(made[0][0], byte_bpe)
+    try:
+        adapters = [Refresh(weights, plain_logps(model)) for model, weights in made[1:]]
+        bench = Bench(engine, plain_logps(tiny_model(byte_bpe, window=256)), adapters)
+        found = check_engine(bench)
+        assert found["LoRA refresh"] == found["prefix cache dropped"] == "passed"
+        assert len(list(engine._served.folder.glob("adapter-*"))) <= 2  # old ones are removed
+        with pytest.raises(WeightsError, match="expected 'lora'"):
+            engine.load(Weights(99, tiny_model(byte_bpe, window=256).state_dict()))
+    finally:
+        engine.close()

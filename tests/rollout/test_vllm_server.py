@@ -1,0 +1,152 @@
+"""The parts of the vllm_server engine that need no vLLM: its settings, JSON and process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from debate_rollout.engines import VllmServerEngine
+from debate_rollout.engines.vllm_process import ServerProcess, server_command
+from debate_rollout.engines.vllm_wire import Answer, are_raw, body, read
+from debate_rollout.errors import EndpointError, RolloutError
+
+SAMPLING = {"max_tokens": 2, "seed": 5, "logprobs": 0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"url": "10.0.0.7:8000"}, "expected http://HOST:PORT"),
+        ({"url": "http://me:secret@host"}, "api_key_env"),
+        ({"url": "http://host:8000", "max_batch": 8}, "max_batch: set together with url"),
+        ({"vllm_args": {"dtype": "auto"}}, "set dtype"),
+    ],
+)
+def test_settings_are_refused_when_they_cannot_hold(
+    settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        VllmServerEngine(**settings)
+
+
+def test_url_is_taken_with_and_without_its_version() -> None:
+    assert VllmServerEngine(url="http://host:8000/v1/").url == "http://host:8000"
+
+
+def test_open_names_the_server_that_does_not_answer(tiny_model: object, byte_bpe: object) -> None:
+    config = VllmServerEngine(url="http://127.0.0.1:9")
+    with pytest.raises(EndpointError, match=r"127\.0\.0\.1:9/v1/models: cannot be reached"):
+        config.open(tiny_model(byte_bpe), byte_bpe)  # type: ignore[operator]
+
+
+def test_body_carries_ids_and_asks_for_ids() -> None:
+    assert body("tokens", "m", (1, 2), SAMPLING) == {
+        "model": "m", "token_ids": [1, 2], "sampling_params": SAMPLING,
+    }  # fmt: skip
+    sent = body("completions", "m", (1, 2), SAMPLING)
+    assert (sent["prompt"], sent["return_token_ids"], sent["seed"]) == ([1, 2], True, 5)
+
+
+def test_read_understands_both_endpoints() -> None:
+    ends = {"index": 0, "finish_reason": "stop", "stop_reason": "</a>", "token_ids": [7, 8]}
+    spans = [{"version": "default", "start": 0, "end": 1}, {"version": "3", "start": 1, "end": 2}]
+    places = [
+        {"token_id": 7, "logprob": -0.5, "top_logprobs": [{"logprob": -0.5}, {"logprob": -0.1}]},
+        {"token_id": 8, "logprob": -1.5, "top_logprobs": []},
+    ]
+    told = read(
+        "tokens",
+        {"choices": [ends | {"logprobs": {"content": places}, "weight_versions": spans}]},
+    )
+    labels = (("default", 0, 1), ("3", 1, 2))
+    assert told == Answer((7, 8), (-0.5, -1.5), "stop", "</a>", labels, (-0.1, -0.5))
+    logprobs = {"token_logprobs": [-0.5, -1.5], "top_logprobs": [{"x": -0.5}, None]}
+    assert read("completions", {"choices": [ends | {"logprobs": logprobs}]}) == Answer(
+        (7, 8), (-0.5, -1.5), "stop", "</a>", (), (-0.5,)
+    )
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"choices": []}, {"choices": [{"text": "4", "finish_reason": "stop"}]}, None]
+)
+def test_read_refuses_an_answer_without_ids(answer: object) -> None:
+    with pytest.raises(RolloutError, match="expected one choice with token_ids"):
+        read("completions", answer)
+
+
+def test_are_raw_compares_gaps_between_tokens_at_two_temperatures() -> None:
+    def answer(*likeliest: float) -> Answer:
+        return Answer((0,), (likeliest[0],), "length", None, (), likeliest)
+
+    at_one = answer(-1.0, -1.2, -1.5, -2.0)  # gap 1.0
+    assert not are_raw(at_one, answer(-2.0, -2.1, -2.25, -2.5))  # 0.5, as after the temperature
+    assert are_raw(at_one, at_one)  # the same at every temperature
+    assert not are_raw(answer(-5.0, -5.0, -5.0, -5.0), answer(-5.0, -5.0, -5.0, -5.0))
+
+
+def test_server_command_spells_arguments_as_flags() -> None:
+    command = server_command(
+        "model", 8000, {"enforce_eager": True, "enable_chunked_prefill": False, "max_num_seqs": 4,
+                        "weight_transfer_config": {"backend": "nccl"}, "cpu_offload_params": ["a"]},
+    )  # fmt: skip
+    assert command[-8:] == [
+        "--enforce-eager", "--no-enable-chunked-prefill", "--max-num-seqs", "4",
+        "--weight-transfer-config", '{"backend": "nccl"}', "--cpu-offload-params", "a",
+    ]  # fmt: skip
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+
+
+def test_wait_shows_the_end_of_the_log_when_a_server_does_not_start(tmp_path: Path) -> None:
+    code = "print('no such model'); raise SystemExit(3)"
+    process = ServerProcess([sys.executable, "-c", code], {}, tmp_path / "log")
+    message = r"ended while it started \(exit code 3\); the end of its log, .*log:\nno such model"
+    with pytest.raises(EndpointError, match=message):
+        process.wait(lambda: False, timeout_s=60.0)
+    process.close()
+
+
+def test_wait_gives_up_on_a_server_that_is_never_ready(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    process = ServerProcess(command, {}, tmp_path / "log")
+    with pytest.raises(EndpointError, match=r"was not ready after 0\.1 s"):
+        process.wait(lambda: False, timeout_s=0.1)
+    started = time.monotonic()
+    process.close()
+    assert process.code is not None and time.monotonic() - started < 9.0
+
+
+def test_server_ends_when_the_run_is_killed(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    server = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
+    run = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from debate_rollout.engines.vllm_process import ServerProcess\n"
+        f"log = Path({str(tmp_path / 'log')!r})\n"
+        f"ServerProcess([sys.executable, '-c', {server!r}], {{}}, log)\n"
+        "time.sleep(1000)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", run])
+    until = time.monotonic() + 60.0
+    while not (told.is_file() and told.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    pid = int(told.read_text())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while _runs(pid):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
