@@ -136,6 +136,17 @@ def test_main_tells_users_mistakes_from_failures(
     assert ("Traceback" in error) == (code == 1)
 
 
+def test_main_says_in_one_line_that_an_engine_does_not_answer(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = ["rollout.engine.type=vllm_server", "rollout.engine.url=http://127.0.0.1:9"]
+    assert main([recipe, *engine, "--output", str(tmp_path / "run")]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    (told,) = [line for line in lines if line.startswith("debate-train:")]
+    assert "http://127.0.0.1:9/v1/models: cannot be reached" in told
+    assert "Traceback" not in "\n".join(lines) and not (tmp_path / "run").exists()
+
+
 def test_main_shows_no_value_of_the_environment(
     recipe: str,
     calls: Calls,

@@ -59,6 +59,9 @@ def exit_code(program: str, act: Callable[[], int]) -> int:
             traceback.print_exception(error.__cause__)
         print(f"{program}: {error}", file=sys.stderr)
         return FAILED
+    except RolloutError as error:  # an engine that did not start, or took no weights
+        print(f"{program}: {error}", file=sys.stderr)
+        return FAILED
     except Exception:
         traceback.print_exc()
         return FAILED
