@@ -105,7 +105,8 @@ def _open_engine(recipe: Recipe, source: DataSource) -> Engine:
     if isinstance(model, PretrainedModel) and "tokens" not in config.capabilities:
         engine = config.open(model.name, None)
     elif isinstance(model, PretrainedModel) and by_name and type(config) is not TransformersEngine:
-        if getattr(config, "dtype", None) == "auto":  # As a trainer would serve it.
+        is_started = getattr(config, "url", None) is None
+        if is_started and getattr(config, "dtype", None) == "auto":  # As a trainer would have it.
             config = config.model_copy(update={"dtype": model.dtype})
         engine = config.open(model.name, model.load_tokenizer(), model.template_kwargs)
     else:
