@@ -252,6 +252,27 @@ def test_play_names_a_debate_when_the_whole_engine_dies(where: str) -> None:
         play([rounds("a", 1), rounds("b", 1)], engine, max_tokens=9, driver=FREE)
 
 
+def test_play_keeps_debates_that_end_with_the_same_replies_as_a_failure() -> None:
+    def fault(request: Request, tries: int) -> Exception | None:
+        return RuntimeError("lost") if request.ask.question.id == "a" else None
+
+    class Together(Streaming):
+        """Ends the others' requests with the second failure of a."""
+
+        def collect(self, timeout_s: float) -> list[Finished]:
+            found = super().collect(timeout_s)
+            if max(self.tries.values()) < 2:
+                others = [done for done in found if isinstance(done.outcome, Reply)]
+                self.kept = others
+                return [done for done in found if done not in others]
+            return [*found, *self.kept]
+
+    runs = [rounds("a", 1), rounds("b", 1), rounds("c", 1)]
+    with pytest.raises(EngineFailure, match="question 'a'") as failure:
+        play(runs, Together(fault=fault), max_tokens=9, driver=FREE)
+    assert [t.id for t in failure.value.finished] == ["b", "c"]
+
+
 def test_play_raises_what_a_form_raises_and_cancels_the_rest() -> None:
     def broken() -> DebateRun:
         yield [Ask(Question("x", "x"), 0, 0, ())]

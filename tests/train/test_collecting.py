@@ -116,6 +116,7 @@ def test_main_keeps_what_has_ended_when_the_engine_fails(
     error = capsys.readouterr().err
     assert "debate-rollout: debate 0 (question " in error and "agent 0, round 1" in error
     assert "Traceback" not in error
+    assert "4 of 36 debates are kept; the same command goes on" in error
     # The direct replies of the first step have one round: one for each of its 4 questions.
     assert len(found(tmp_path / "out")) == 4
     assert main([recipe, *arguments]) == 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import Finished, StreamingEngine
+from debate_rollout.errors import EngineFailure
 from debate_rollout.requests import Asked
 
 _LONG_S = 60.0
@@ -37,9 +38,7 @@ class Flight:
         self._open: dict[int, _Open] = {}
         # The limit is the same for all, so those submitted first are due first.
         self._due: deque[tuple[float, int]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._open)
+        self._failure: EngineFailure | None = None
 
     def submit(self, asked: Asked) -> None:
         """Send a request.
@@ -53,18 +52,12 @@ class Flight:
         """Return replies that are in; waits for the first, at most about `patience_s`.
 
         Raises:
-            EngineFailure: When a request has failed twice.
+            EngineFailure: When a request has failed twice; not before the replies that came with
+                the failure were handed over.
         """
-        replies: list[tuple[Asked, Reply]] = []
-        for done in self._collect(min(patience_s, self._until_due())):
-            one = self._open.pop(done.ticket, None)
-            if one is None:
-                continue
-            if isinstance(done.outcome, Exception):
-                self._try_again(one, done.outcome)
-            else:
-                replies.append((one.asked, done.outcome))
-        self._end_overdue()
+        replies = [] if self._failure else self._arrived(patience_s)
+        if self._failure and not replies:
+            raise self._failure
         return replies
 
     def close(self) -> None:
@@ -72,6 +65,19 @@ class Flight:
         for ticket in self._open:
             self._engine.cancel(ticket)
         self._open.clear()
+
+    def _arrived(self, patience_s: float) -> list[tuple[Asked, Reply]]:
+        replies: list[tuple[Asked, Reply]] = []
+        for done in self._collect(min(patience_s, self._until_due())):
+            one = self._open.pop(done.ticket, None)
+            if one is None:
+                continue
+            if isinstance(done.outcome, Exception):
+                self._end(one, done.outcome)
+            else:
+                replies.append((one.asked, done.outcome))
+        self._end_overdue()
+        return replies
 
     def _submit(self, one: _Open) -> None:
         try:
@@ -87,6 +93,12 @@ class Flight:
         if one.is_second_try:
             raise one.asked.failure(error) from error
         self._submit(_Open(one.asked, is_second_try=True))
+
+    def _end(self, one: _Open, error: Exception) -> None:
+        try:
+            self._try_again(one, error)
+        except EngineFailure as failure:
+            self._failure = self._failure or failure
 
     def _collect(self, patience_s: float) -> list[Finished]:
         began = time.monotonic()
@@ -111,4 +123,4 @@ class Flight:
             one = self._open.pop(ticket, None)
             if one is not None:
                 self._engine.cancel(ticket)
-                self._try_again(one, TimeoutError(f"no reply within {self._timeout_s:g} s"))
+                self._end(one, TimeoutError(f"no reply within {self._timeout_s:g} s"))

@@ -53,6 +53,8 @@ def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
             try:
                 _keep(_played(recipe, engine, left), collection, progress, total)
             finally:
+                if (kept := len(collection.ids)) < total:
+                    progress.note(f"{kept} of {total} debates are kept; the same command goes on")
                 engine.close()
         print(f"transcripts: {collection.path} ({len(collection.ids)} debates)")
 
