@@ -150,6 +150,7 @@ def test_interrupted_run_goes_on_exactly_in_and_between_phases(
 ) -> None:
     output = tmp_path / "run"
     done = 0
+    handler = signal.getsignal(signal.SIGINT)
     # Stopped within a phase, at a gate and between two looks at it, at the last step of each
     # phase, and in self-play.
     for stop in (2, 4, 5, WARM, WARM + 1, ALL):
@@ -165,7 +166,7 @@ def test_interrupted_run_goes_on_exactly_in_and_between_phases(
     assert train(output, "--resume") == 0
     assert_same_run(output, whole)
     assert all(results(output)["seconds"][name] >= taken for name, taken in before.items())
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 @pytest.mark.parametrize(

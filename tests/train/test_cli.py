@@ -77,7 +77,7 @@ def test_main_prints_arithmetic_and_warnings_before_it_runs(
     [
         ("stepz=1", "command line: stepz: unknown key; did you mean steps?"),
         ("steps=many", "command line: steps: found 'many'; expected a whole number"),
-        ("reward.type=v3", "reward.type: found 'v3'; expected one of win_rate"),
+        ("reward.type=v3", "reward.type: found 'v3'; expected one of v2, win_rate"),
         ("debate.num_agents=1", "debate.num_agents: found 1, but a debate needs at least 2 agents"),
         ("rollout.top_p=0.9", "top_p < 1, top_k and min_p cut the distribution"),
         ("data={type: questions, path: no.jsonl}", "data.path: there is no file 'no.jsonl'"),
