@@ -1,11 +1,15 @@
 """Every example runs and prints what it is for."""
 
+import json
 import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from debate_protocol.cli import main as protocol_command
+from debate_rewards.cli import main as rewards_command
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -115,3 +119,58 @@ def test_tiny_model_loads_and_its_template_knows_thinking(run: Run, tmp_path: Pa
     )
     assert thinking == "<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n"
     assert quick == thinking + "<think>\n\n</think>\n\n"
+
+
+def commands(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    name, *rest = arguments
+    main = {"debate-protocol": protocol_command, "debate-rewards": rewards_command}[name]
+    assert main(rest) == 0
+    return capsys.readouterr().out
+
+
+def test_commands_read_the_example_files(capsys: pytest.CaptureFixture[str]) -> None:
+    debates = str(EXAMPLES / "data/debates.jsonl")
+    assert commands(capsys, "debate-protocol", "validate", debates).startswith(
+        "4 debates, 24 turns, 1 failed turns, 0 lines"
+    )
+    shown = commands(capsys, "debate-protocol", "show", debates)
+    assert "A rope of 15 m" in shown and "failed: no answer can be read" in shown
+
+    replies = str(EXAMPLES / "data/replies.jsonl")
+    parsed = commands(capsys, "debate-protocol", "parse", replies, "--contract", "three_section")
+    whole, cut_off, no_tags = map(json.loads, parsed.splitlines())
+    assert whole["comparisons"] == [{"left": 2, "op": ">", "right": 0, "span": [81, 98]}]
+    assert cut_off["sections"]["solution"]["truncated"] and cut_off["invalid_lines"] == 1
+    assert no_tags["sections"] == {}
+
+    scored = commands(
+        capsys, *("debate-rewards", "score", debates, "--reward", "v2", "--set", "unvoted=zero")
+    )
+    rope, half, prime, harbour = (json.loads(line)["agents"] for line in scored.splitlines())
+    # First turns: one vote for agent 0 against agent 1, agent 2 failed. Second turns: 0 each.
+    assert rope == [0.5, -0.5, -0.5]
+    # 0 and 1 beat 2 and tie with each other: 2 * 1.5 / 2 - 1; 2 loses both.
+    assert half == [0.25, 0.25, -0.5]
+    assert prime == [0, 0, 0]  # 1 > 2 > 0 > 1
+    assert harbour == [0, -0.5, 0.5]
+
+    stats = json.loads(commands(capsys, "debate-rewards", "stats", debates))["metrics"]
+    # Of three debates with an answer: 1, 2 and 2 of 3 right first; then 3, 3 and 1.
+    assert stats["accuracy/round_0"] == pytest.approx(5 / 9)
+    assert stats["accuracy/round_1"] == pytest.approx(7 / 9)
+    # Agents 1 and 2 of rope and agent 2 of half turn right, agent 0 of prime wrong.
+    assert stats["flips/wrong_to_right"] == pytest.approx(3 / 9)
+    assert stats["flips/right_to_wrong"] == pytest.approx(1 / 9)
+
+
+def test_verify_judges_the_example_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = str(EXAMPLES / "data/answers.jsonl")
+    lines = commands(capsys, "debate-rewards", "verify", answers).splitlines()
+    verdicts = {line["id"]: line["verdict"] for line in map(json.loads, lines)}
+    assert list(verdicts.items()) == [
+        ("fraction", "right"),
+        ("wrong", "wrong"),
+        ("quoted", "right"),  # the box of agent 1 is not this reply's own answer
+        ("tower", "wrong"),  # 9^9^9^9 ends at the time limit
+        ("nothing", "wrong"),
+    ]
