@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from debate_train.cli import DONE, exit_code
 from debate_train.errors import UsageError
+from debate_train.recipe_command import (
+    DONE,
+    CheckedRecipe,
+    exit_code,
+    recipe_parser,
+    run_recipe,
+)
 
 _DESCRIPTION = """\
 Collect transcripts of debates as a recipe says, with any engine; nothing is trained.
@@ -36,34 +42,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: argparse.Namespace) -> int:
     from debate_train.check import check_collecting
-    from debate_train.recipe import Recipe
-    from debate_train.recipe_file import load_recipe
-    from debate_train.recipe_written import resolved_yaml
 
-    loaded = load_recipe(
-        arguments.recipe, arguments.overrides, model=Recipe, allow_code=arguments.allow_code
-    )
-    report = check_collecting(loaded.recipe)
-    redact = loaded.reading.redact
-    for line in (f"recipe: {loaded.path}", *loaded.notes, *report.lines):
-        print(redact(line))
-    if report.errors:
-        raise UsageError(redact("\n".join(report.errors)))
-    if arguments.check:
+    def act(checked: CheckedRecipe) -> int:
+        if arguments.output is None:
+            raise UsageError("--output: found none; expected a folder for the transcripts")
+        from debate_train.collecting import collect
+
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            collect(checked.recipe, checked.text, arguments.output)
+        finally:
+            signal.signal(signal.SIGTERM, before)
         return DONE
-    if arguments.output is None:
-        raise UsageError("--output: found none; expected a folder for the transcripts")
-    from debate_train.collecting import collect
 
-    sys.stdout.flush()
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        collect(loaded.recipe, resolved_yaml(loaded), arguments.output)
-    except UsageError as error:
-        raise UsageError(redact(str(error))) from error
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return DONE
+    return run_recipe(arguments, check_collecting, act)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -71,32 +63,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="debate-rollout",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "recipe", metavar="RECIPE", help="a YAML file, or the name of one below recipes/"
-    )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings that replace the recipe's"
-    )
+    parser = recipe_parser("debate-rollout", _DESCRIPTION, _EPILOG)
     parser.add_argument(
         "--output",
         type=Path,
         metavar="DIR",
         help="new or empty folder, or that of an earlier call to go on with",
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="say what would be collected, then stop"
-    )
-    parser.add_argument(
-        "--allow-code",
-        action="store_true",
-        help="let the recipe name Python code to run (type: python, trust_remote_code)",
     )
     return parser
 

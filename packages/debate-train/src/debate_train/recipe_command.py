@@ -1,0 +1,119 @@
+"""What every command that takes a recipe shares: arguments, reading, checking, exit codes."""
+
+import argparse
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from debate_rollout.errors import (
+    EngineConfigError,
+    EngineFailure,
+    MissingExtraError,
+    RolloutError,
+)
+from debate_train.errors import UsageError
+
+if TYPE_CHECKING:
+    from debate_train.check import CheckReport
+    from debate_train.recipe import Recipe
+
+DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRecipe:
+    """A recipe that can be run, and its resolved text without the values of the environment."""
+
+    recipe: "Recipe"
+    text: str
+
+
+def recipe_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return a parser for RECIPE, key=value, --check and --allow-code."""
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "recipe", metavar="RECIPE", help="a YAML file, or the name of one below recipes/"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings that replace the recipe's"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="say what the recipe would do and whether it can, then stop; loads no weights",
+    )
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="let the recipe name Python code to run (type: python, trust_remote_code)",
+    )
+    return parser
+
+
+def run_recipe(
+    arguments: argparse.Namespace,
+    check: "Callable[[Recipe], CheckReport]",
+    act: Callable[[CheckedRecipe], int],
+) -> int:
+    """Read the recipe, print what `check` says of it, and `act` on it unless --check is set.
+
+    Raises:
+        UsageError: The recipe is wrong, or cannot be run here.
+    """
+    from debate_train.recipe import Recipe
+    from debate_train.recipe_file import load_recipe
+    from debate_train.recipe_written import resolved_yaml
+
+    loaded = load_recipe(
+        arguments.recipe, arguments.overrides, model=Recipe, allow_code=arguments.allow_code
+    )
+    report = check(loaded.recipe)
+    redact = loaded.reading.redact
+    for line in (f"recipe: {loaded.path}", *loaded.notes, *report.lines):
+        print(redact(line))
+    for line in report.warnings:
+        print(redact(f"warning: {line}"), file=sys.stderr)
+    if report.errors:
+        raise UsageError(redact("\n".join(report.errors)))
+    if arguments.check:
+        return DONE
+    sys.stdout.flush()
+    try:
+        return act(CheckedRecipe(loaded.recipe, resolved_yaml(loaded)))
+    except UsageError as error:
+        raise UsageError(redact(str(error))) from error
+
+
+def exit_code(program: str, act: Callable[[], int]) -> int:
+    """Run a command; return its exit code, with a message where it failed."""
+    try:
+        return act()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return FAILED
+    except (UsageError, EngineConfigError, MissingExtraError) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return BAD_USAGE
+    except EngineFailure as error:
+        # What an engine itself reports is clear; of anything else the place is wanted, too.
+        if not isinstance(error.__cause__, OSError | RolloutError):
+            traceback.print_exception(error.__cause__)
+        print(f"{program}: {error}", file=sys.stderr)
+        return FAILED
+    except RolloutError as error:  # an engine that did not start, or took no weights
+        print(f"{program}: {error}", file=sys.stderr)
+        return FAILED
+    except Exception:
+        traceback.print_exc()
+        return FAILED
