@@ -21,16 +21,20 @@ def print_line(
     """Print the line of one measurement: the median of its repeats and their spread."""
     line = {
         "benchmark": benchmark,
-        "value": round(median(values), 4),
+        "value": _five_digits(median(values)),
         "unit": unit,
         "better": better,
         "repeats": len(values),
-        "spread": [round(min(values), 4), round(max(values), 4)],
+        "spread": [_five_digits(min(values)), _five_digits(max(values))],
         "settings": settings,
         "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
         "machine": machine(),
     }
     print(json.dumps(line), flush=True)
+
+
+def _five_digits(value: float) -> float:
+    return float(f"{value:.5g}")
 
 
 def machine() -> dict[str, Any]:

@@ -54,7 +54,8 @@ def test_serving_arguments_guard_what_training_relies_on() -> None:
 
 def test_on_cpu_keeps_seeded_prompts_whole() -> None:
     found = on_cpu(serving_arguments(VllmEngine(), "float32", 512), {})
-    assert found["enable_chunked_prefill"] is False and "gpu_memory_utilization" not in found
+    assert found["enable_chunked_prefill"] is False and found["enforce_eager"] is True
+    assert "gpu_memory_utilization" not in found
     assert found["block_size"] == 32 and found["kv_cache_memory_bytes"] == 268_435_456  # 256 MiB
     with pytest.raises(EngineConfigError, match="seeded request"):
         on_cpu({}, {"enable_chunked_prefill": True})

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
 
-SETTINGS = {"enforce_eager": True, "kv_cache_mib": 64, "max_batch": 16}
+SETTINGS = {"kv_cache_mib": 64, "max_batch": 16}
 Logps = Callable[[Any, Reply], list[float]]
 
 

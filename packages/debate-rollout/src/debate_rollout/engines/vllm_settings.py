@@ -73,6 +73,7 @@ class VllmSettings(BaseModel):
     block_size: int | None = Field(None, ge=1)
     """Tokens of a cache block; None is vLLM's choice, or 32 on a CPU."""
     enforce_eager: bool = False
+    """Run without compiling and CUDA graphs, which start slowly; always so on a CPU."""
     max_lora_rank: int | None = Field(None, ge=1)
     """Set to serve adapters; at least the rank of the adapter that is trained."""
     vllm_args: dict[str, Any] = Field(default_factory=dict)
@@ -147,6 +148,7 @@ def on_cpu(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     chosen.setdefault("kv_cache_memory_bytes", 256 << 20)
     chosen.setdefault("block_size", 32)
     chosen["enable_chunked_prefill"] = False
+    chosen["enforce_eager"] = True  # compiling is switched off there: it needs a C++ compiler
     return chosen
 
 
