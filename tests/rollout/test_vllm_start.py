@@ -99,12 +99,21 @@ def test_open_refuses_a_second_vllm_in_one_process(
     assert not folder.exists()
 
 
-def test_load_reaches_workers_in_other_processes(
-    tiny_model: Callable[..., Any], byte_bpe: Any, hf_logps: Logps
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"vllm_args": {"tensor_parallel_size": 2}},
+        pytest.param(
+            {"vllm_args": {"data_parallel_size": 2}, "process": "own"}, marks=pytest.mark.slow
+        ),
+    ],
+    ids=["tensor-parallel", "data-parallel"],
+)
+def test_load_reaches_parallel_workers(
+    settings: dict[str, Any], tiny_model: Callable[..., Any], byte_bpe: Any, hf_logps: Logps
 ) -> None:
     models = [tiny_model(byte_bpe, seed=seed, window=256) for seed in (0, 1)]
-    arguments = {"distributed_executor_backend": "mp"}  # as tensor parallel engines have it
-    opened = VllmEngine(**SETTINGS, vllm_args=arguments).open(models[0], byte_bpe)
+    opened = VllmEngine(**SETTINGS, **settings).open(models[0], byte_bpe)
     try:
         for version, model in ((1, models[1]), (2, models[0])):
             opened.load(Weights(version, model.state_dict()))

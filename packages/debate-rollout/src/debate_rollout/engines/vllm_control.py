@@ -106,16 +106,20 @@ class ServerControl:
         path = await asyncio.to_thread(write_weights, folder, version, tensors)
         try:
             await self._call("POST", "/start_weight_update")
+            await self._update(str(path), str(version))
+        finally:
+            path.unlink(missing_ok=True)
+
+    async def _update(self, path: str, label: str) -> None:
+        try:
             for only_check in (True, False):
-                update = {"path": str(path), "only_check": only_check}
+                update = {"path": path, "only_check": only_check}
                 await self._call("POST", "/update_weights", {"update_info": update})
-            await self._call("POST", "/finish_weight_update", {"weight_version": str(version)})
+            await self._call("POST", "/finish_weight_update", {"weight_version": label})
         except EndpointError as error:
             with suppress(EndpointError):
                 await self._call("POST", "/finish_weight_update", {})
             raise refresh_error(error, only_check) from error
-        finally:
-            path.unlink(missing_ok=True)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Serve an adapter under a name that was not used before.
