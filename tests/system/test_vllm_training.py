@@ -34,7 +34,7 @@ tracking: {{wandb: false}}
 
 
 @pytest.mark.parametrize(
-    "engine", ["type: vllm", "type: vllm_server"], ids=["in-process", "server"]
+    "engine", ["type: vllm", pytest.param("type: vllm_server", marks=pytest.mark.slow)]
 )
 def test_debate_train_takes_two_steps_with_vllm(engine: str, tmp_path: Path) -> None:
     recipe, output = tmp_path / "vllm.yaml", tmp_path / "run"
