@@ -139,6 +139,9 @@ def streaming(engine: Engine) -> StreamingEngine | None:
 def generate_by_streaming(engine: StreamingEngine, requests: Sequence[Request]) -> list[Reply]:
     """Answer a batch by `submit` and `collect`: `generate` of a streaming engine.
 
+    Outcomes of requests that were open before are taken and lost: a driver either submits or calls
+    this, not both at once.
+
     Raises:
         Exception: The first that a request ended with; the others are cancelled then.
     """
@@ -149,11 +152,12 @@ def generate_by_streaming(engine: StreamingEngine, requests: Sequence[Request]) 
             places[engine.submit(request)] = place
         while places:
             for done in engine.collect(60.0):
-                place = places.pop(done.ticket, -1)
+                if done.ticket not in places:
+                    continue
+                place = places.pop(done.ticket)
                 if isinstance(done.outcome, Exception):
                     raise done.outcome
-                if place >= 0:
-                    replies[place] = done.outcome
+                replies[place] = done.outcome
     finally:
         for ticket in places:
             engine.cancel(ticket)

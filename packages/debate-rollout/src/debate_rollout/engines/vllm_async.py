@@ -10,8 +10,6 @@ from debate_protocol.types import Reply
 from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming
 from debate_rollout.engines.background import Background
 from debate_rollout.engines.vllm_hand_over import (
-    BACKEND,
-    EXTENSION,
     OLD_WEIGHTS_SERVE,
     refresh_error,
     write_weights,
@@ -53,16 +51,12 @@ class VllmAsync:
         self._adapter: LoRARequest | None = None
         self._adapters_in_use: dict[str, int] = {}
         self._broken: str | None = None
-        ours = serving_arguments(config, self._served.dtype, self.context_window) | {
-            "weight_transfer_config": {"backend": BACKEND},
-            "worker_extension_cls": EXTENSION,
-        }
-        arguments = engine_arguments(ours, config.vllm_args)
-        path = self._served.on_disk(model)
+        ours = serving_arguments(config, self._served.dtype, self.context_window)
         self._background = Background("vllm")
 
         async def start() -> Any:
-            return start_beside(path, arguments)
+            arguments = engine_arguments(ours, config.vllm_args)
+            return start_beside(self._served.on_disk(model), arguments)
 
         try:
             self._engine = self._background.run(start(), START_S, "starting vLLM")

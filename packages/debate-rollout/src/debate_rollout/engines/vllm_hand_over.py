@@ -9,10 +9,6 @@ from safetensors.torch import save_file
 
 from debate_rollout.errors import RolloutError, WeightsError
 
-BACKEND = "debate_file"
-"""Name of our weight-transfer backend inside vLLM."""
-EXTENSION = "debate_rollout.engines.vllm_worker.WorkerExtension"
-"""What vLLM's `worker_extension_cls` must be for its workers to know the backend."""
 OLD_WEIGHTS_SERVE = "the old weights go on serving"
 """How an error of a worker says that it changed nothing."""
 

@@ -12,8 +12,6 @@ import torch
 from debate_protocol.types import Reply
 from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming
 from debate_rollout.engines.vllm_hand_over import (
-    BACKEND,
-    EXTENSION,
     OLD_WEIGHTS_SERVE,
     refresh_error,
     write_weights,
@@ -62,10 +60,7 @@ class VllmSampler:
         self._ended: deque[Finished] = deque()
         self._adapter: LoRARequest | None = None
         self._broken: str | None = None
-        ours = serving_arguments(config, self._served.dtype, self.context_window) | {
-            "weight_transfer_config": {"backend": BACKEND},
-            "worker_extension_cls": EXTENSION,
-        }
+        ours = serving_arguments(config, self._served.dtype, self.context_window)
         try:
             arguments = engine_arguments(ours, config.vllm_args)
             self._llm = start_here(self._served.on_disk(model), arguments)

@@ -14,10 +14,9 @@ from debate_protocol.types import Reply
 from debate_rollout.engine import Capability, Finished, Request, Weights, generate_by_streaming
 from debate_rollout.engines.background import Background
 from debate_rollout.engines.vllm_control import ServerControl
-from debate_rollout.engines.vllm_hand_over import BACKEND, EXTENSION
 from debate_rollout.engines.vllm_model import ServedModel, finish_of
 from debate_rollout.engines.vllm_process import ServerProcess, free_port, server_command
-from debate_rollout.engines.vllm_settings import serving_arguments
+from debate_rollout.engines.vllm_settings import BACKEND, serving_arguments
 from debate_rollout.engines.vllm_wire import PATHS, Answer, Wire, are_raw, body, read
 from debate_rollout.errors import EndpointError, EngineConfigError, missing_extra
 
@@ -110,10 +109,8 @@ class VllmServer:
         except ImportError as error:
             raise missing_extra("starting a vLLM server", "vllm", error) from error
         config, key = self._config, secrets.token_hex(16)
-        ours = serving_arguments(config, self._served.dtype, self._served.window) | {
-            "weight_transfer_config": {"backend": BACKEND if config.transfer == "file" else "nccl"},
-            "worker_extension_cls": EXTENSION,
-        }
+        transfer = BACKEND if config.transfer == "file" else "nccl"
+        ours = serving_arguments(config, self._served.dtype, self._served.window, transfer)
         arguments = engine_arguments(ours, config.vllm_args)
         environment = {
             "VLLM_SERVER_DEV_MODE": "1",

@@ -9,6 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from debate_rollout.engine import Capability
 from debate_rollout.errors import EngineConfigError
 
+BACKEND = "debate_file"
+"""Name of our weight-transfer backend inside vLLM."""
+EXTENSION = "debate_rollout.engines.vllm_worker.WorkerExtension"
+"""What vLLM's `worker_extension_cls` must be for its workers to know the backend."""
 OWN_SETTINGS: Mapping[str, str] = {
     "model": "the model of the recipe",
     "tokenizer": "the model of the recipe",
@@ -107,8 +111,13 @@ class VllmSettings(BaseModel):
         return found
 
 
-def serving_arguments(settings: VllmSettings, dtype: str, window: int | None) -> dict[str, Any]:
-    """Return the arguments that this package sets, by the names of vLLM's `EngineArgs`."""
+def serving_arguments(
+    settings: VllmSettings, dtype: str, window: int | None, transfer: str = BACKEND
+) -> dict[str, Any]:
+    """Return the arguments that this package sets, by the names of vLLM's `EngineArgs`.
+
+    `transfer` names the backend through which new weights arrive.
+    """
     cache = settings.kv_cache_mib
     chosen: dict[str, Any] = {
         "dtype": dtype,
@@ -122,6 +131,8 @@ def serving_arguments(settings: VllmSettings, dtype: str, window: int | None) ->
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
         "seed": 0,
+        "weight_transfer_config": {"backend": transfer},
+        "worker_extension_cls": EXTENSION,
     }
     if settings.max_lora_rank is not None:
         chosen |= {"enable_lora": True, "max_lora_rank": settings.max_lora_rank, "max_loras": 2}

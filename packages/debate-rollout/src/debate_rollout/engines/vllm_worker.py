@@ -26,7 +26,8 @@ from vllm.model_executor.model_loader.reload import (
 
 from debate_rollout.engine import Weights
 from debate_rollout.engines.hf_weights import check_complete, check_fits, with_tied
-from debate_rollout.engines.vllm_hand_over import BACKEND, OLD_WEIGHTS_SERVE
+from debate_rollout.engines.vllm_hand_over import OLD_WEIGHTS_SERVE
+from debate_rollout.engines.vllm_settings import BACKEND
 from debate_rollout.errors import WeightsError
 
 
