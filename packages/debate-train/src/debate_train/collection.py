@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import yaml
@@ -64,12 +63,7 @@ class Collection:
     def __enter__(self) -> "Collection":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._file.close()
 
     def _begin(self, path: Path, resolved_yaml: str) -> None:

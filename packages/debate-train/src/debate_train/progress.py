@@ -4,7 +4,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -93,12 +92,7 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     def _end_phase(self) -> None:
