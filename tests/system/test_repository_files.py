@@ -15,7 +15,8 @@ PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml")
 
 # Brackets and backslashes keep these patterns from finding themselves.
 MACHINE_TIES = {
-    r"pypi\.org|pythonhosted\.org|npmjs\.(org|com)|deb\.debian\.org": "a package registry's host",
+    r"pyp[i]\.org|pythonhoste[d]\.org|npmj[s]\.(org|com)": "a package registry's host",
+    r"de[b]\.debian\.org": "a package registry's host",
     r"/(wor[k]|opt/(wheels|pypi[a-z-]*)|roo[t])/": "a path of one machine",
     r"/(hom[e]|User[s])/[A-Za-z]\w*/": "a path of one person's machine",
     r"\.\./share[d]\b": "a path outside the repository",
