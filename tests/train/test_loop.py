@@ -11,7 +11,7 @@ from debate_rollout.engine import Weights
 from debate_rollout.engines import ScriptedEngine
 from debate_train.check_warnings import warnings_of
 from debate_train.data import SignsPuzzle
-from debate_train.loop import Step, Work, start_debates, train
+from debate_train.loop import Step, Work, rollouts_of, start_debates, train
 from debate_train.recipe import Recipe
 from debate_train.rows import Batch
 from debate_train.word_tokenizer import word_tokenizer
@@ -83,10 +83,12 @@ def work(form: Recipe, trainer: Any) -> Work:
 
 def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights() -> None:
     form, trainer, kept = recipe(advantage={"center": "none"}), Trainer(), list[Step]()
-    train(work(form, trainer), range(4, 6), kept.append)
+    both = work(form, trainer)
+    train(both, rollouts_of(both), range(4, 6), kept.append)
     assert [step.number for step in kept] == [4, 5]
     assert trainer.versions == [5, 6]
-    assert [step.metrics for step in kept] == [{"loss": 1.0}, {"loss": 2.0}]
+    assert [step.metrics["loss"] for step in kept] == [1.0, 2.0]
+    assert all(step.metrics["time/rollout_s"] == step.metrics["time/wait_s"] for step in kept)
     for step, batch in zip(kept, trainer.batches, strict=True):
         assert [t.question for t in step.transcripts] == SOURCE.batch(step.number)
         assert batch is step.batch
@@ -101,7 +103,8 @@ def test_no_weights_are_served_while_replies_are_demonstrated() -> None:
     trainer, kept = Trainer(), list[Step]()
     form = recipe()
     shown = work(form, trainer)
-    train(replace(shown, engine=ScriptedEngine(replies=("no",)).open()), range(2), kept.append)
+    both = replace(shown, engine=ScriptedEngine(replies=("no",)).open())
+    train(both, rollouts_of(both), range(2), kept.append)
     assert trainer.versions == []
     assert len(trainer.batches) == 2
 

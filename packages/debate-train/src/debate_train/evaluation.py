@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from debate_protocol.forms import Direct
 from debate_protocol.forms.settings import SpeakingSettings
-from debate_protocol.types import DebateRun, Question, Transcript
+from debate_protocol.types import Question, Transcript
 
 if TYPE_CHECKING:
     from debate_rollout.engine import Engine
@@ -78,36 +78,27 @@ def evaluate(
     from debate_rewards.answers import same_answer
     from debate_rewards.intervals import bootstrap_interval
     from debate_rewards.metrics import question_values
-    from debate_rollout.drivers import play
-
-    def played(runs: Sequence[DebateRun]) -> list[Transcript]:
-        rollout = recipe.rollout
-        return play(
-            runs,
-            engine,
-            max_tokens=rollout.max_tokens,
-            sampling=rollout.sampling,
-            driver=rollout.driver,
-        )
 
     form, samples = recipe.debate, recipe.evaluation.direct_samples
-    alone = played(
+    alone = recipe.rollout.play(
         [
             direct_form(form).start(
                 q, seed=_seed(recipe, name, q, copy), debate_id=f"{q.id}/{copy}"
             )
             for q in questions
             for copy in range(samples)
-        ]
+        ],
+        engine,
     )
     values = {DIRECT[k]: v for k, v in question_values(alone).items() if k in DIRECT}
     debates: list[Transcript] = []
     if not isinstance(form, Direct):
-        debates = played(
+        debates = recipe.rollout.play(
             [
                 form.start(q, seed=_seed(recipe, name, q, -1), same_answer=partial(same_answer, q))
                 for q in questions
-            ]
+            ],
+            engine,
         )
         found = question_values(debates)
         values |= {DEBATE[k]: found[k] for k in DEBATE if k in found}

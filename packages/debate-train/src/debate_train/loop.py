@@ -10,11 +10,11 @@ from transformers import PreTrainedTokenizerFast
 from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rewards.answers import same_answer
 from debate_rewards.credits import Score
-from debate_rollout.drivers import play
 from debate_rollout.engine import Engine
 from debate_train.data import DataSource
 from debate_train.evaluation import direct_form
 from debate_train.recipe import Recipe
+from debate_train.rollouts import Rollouts, Source
 from debate_train.rows import Batch, build_batch
 from debate_train.trainers import Trainer
 
@@ -42,31 +42,35 @@ class Work:
     tokenizer: PreTrainedTokenizerFast
 
 
-def train(work: Work, steps: range, keep: Callable[[Step], None]) -> None:
+def train(work: Work, rollouts: Rollouts, steps: range, keep: Callable[[Step], None]) -> None:
     """Play, score and learn for these steps; `keep` is called after each."""
+    recipe, advantage = work.recipe, work.recipe.advantage
+    with rollouts.over(steps):
+        for step in steps:
+            transcripts = rollouts.take(step)
+            scores = recipe.reward(transcripts)
+            batch = build_batch(
+                transcripts,
+                advantage(transcripts, scores),
+                advantage.streams,
+                work.tokenizer,
+                normalise=recipe.loss.normalise,
+            )
+            metrics = work.trainer.step(batch)
+            rollouts.refresh(version=step + 1)
+            keep(Step(step, transcripts, scores, batch, metrics | rollouts.times))
+
+
+def rollouts_of(work: Work) -> Rollouts:
+    """Return where the debates of steps come from: played when wanted, or ahead of training."""
     recipe = work.recipe
-    rollout, advantage = recipe.rollout, recipe.advantage
-    for step in steps:
+
+    def play_step(step: int, engine: Engine) -> Sequence[Transcript]:
         questions = work.source.batch(step)
-        transcripts = play(
-            start_debates(recipe, questions, f"train/{step}"),
-            work.sampler,
-            max_tokens=rollout.max_tokens,
-            sampling=rollout.sampling,
-            driver=rollout.driver,
-        )
-        scores = recipe.reward(transcripts)
-        batch = build_batch(
-            transcripts,
-            advantage(transcripts, scores),
-            advantage.streams,
-            work.tokenizer,
-            normalise=recipe.loss.normalise,
-        )
-        metrics = work.trainer.step(batch)
-        if work.sampler is work.engine:
-            work.engine.load(work.trainer.weights(version=step + 1))
-        keep(Step(step, transcripts, scores, batch, metrics))
+        return recipe.rollout.play(start_debates(recipe, questions, f"train/{step}"), engine)
+
+    source = Source(play_step, work.sampler, work.engine, work.trainer.weights)
+    return Rollouts(source, recipe.pipeline.depth)
 
 
 def start_debates(recipe: Recipe, questions: Sequence[Question], name: str) -> list[DebateRun]:

@@ -13,13 +13,14 @@ from debate_train.data import DataSource
 from debate_train.errors import RecipeError, UsageError
 from debate_train.evaluation import evaluate
 from debate_train.interrupts import Interrupts
-from debate_train.loop import Step, Work, train
+from debate_train.loop import Step, Work, rollouts_of, train
 from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
 from debate_train.progress import Progress
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.records import keep_sample, step_metrics
 from debate_train.results import measures_json, print_results, write_results
+from debate_train.rollouts import Rollouts
 from debate_train.run_directory import RunDirectory
 from debate_train.tracking import Tracker
 from debate_train.trainers import Trainer
@@ -129,15 +130,18 @@ class Phases:
             state.before = self._measure()
         trainer = recipe.trainer.open(desk.loaded, recipe.loss, recipe.steps)
         try:
+            work = self._work(recipe, trainer)
+            rollouts = rollouts_of(work)
             if checkpoint is not None and state.step > state.phase_start:
                 trainer.load(checkpoint)
+                rollouts.load(checkpoint)
             desk.engine.load(trainer.weights(version=state.step))
             desk.progress.start(name, recipe.steps)
             self._counted = time.perf_counter()
-            self._steps(name, recipe, self._work(recipe, trainer))
+            self._steps(name, recipe, work, rollouts)
             desk.engine.load(trainer.weights(version=state.step))
             state.phase, state.phase_start = state.phase + 1, state.step
-            self.checkpoint(name, trainer)
+            self.checkpoint(name, trainer, rollouts)
         finally:
             trainer.close()
 
@@ -160,17 +164,17 @@ class Phases:
             )
         return Work(recipe, source, sampler, desk.engine, trainer, desk.loaded.tokenizer)
 
-    def _steps(self, name: str, recipe: Recipe, work: Work) -> None:
+    def _steps(self, name: str, recipe: Recipe, work: Work, rollouts: Rollouts) -> None:
         """Train until the phase's steps are done and its gate, if any, has opened."""
         state, gate = self._state, recipe.gate
-        keeper = _Keeper(self, name, recipe, work)
+        keeper = _Keeper(self, name, recipe, work, rollouts)
         stop = _stop(recipe, state.step - state.phase_start)
         while True:
-            train(work, range(state.step, state.phase_start + stop), keeper.keep)
+            train(work, rollouts, range(state.step, state.phase_start + stop), keeper.keep)
             if gate is None:
                 return
             # A measure without a single case yet (no comparison made) has not been reached.
-            found = self.look(name, recipe, work).get(gate.metric, 0.0)
+            found = self.look(name, recipe, work, rollouts).get(gate.metric, 0.0)
             done = state.step - state.phase_start
             if found >= gate.at_least or done >= gate.max_steps:
                 state.gates[name] = found >= gate.at_least
@@ -181,14 +185,13 @@ class Phases:
                 return
             stop = _stop(recipe, done + 1)
 
-    def look(self, name: str, recipe: Recipe, work: Work) -> dict[str, float]:
+    def look(self, name: str, recipe: Recipe, work: Work, rollouts: Rollouts) -> dict[str, float]:
         """Evaluate on the dev split, log it, and return the means by name; once a step."""
         if self._looked is not None and self._looked[:2] == (name, self._state.step):
             return self._looked[2]
-        if work.sampler is not work.engine:
-            work.engine.load(work.trainer.weights(version=self._state.step))
-        questions = work.source.split("dev", recipe.evaluation.questions)
-        found = evaluate(recipe, work.engine, questions, "dev").means()
+        with rollouts.serving(version=self._state.step) as engine:
+            questions = work.source.split("dev", recipe.evaluation.questions)
+            found = evaluate(recipe, engine, questions, "dev").means()
         self._desk.directory.log(name, self._state.step, found)
         self._desk.tracker.log(name, self._state.step, found)
         shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
@@ -209,19 +212,27 @@ class Phases:
         self._state.seconds["evaluation"] = taken
         return measures_json(found)
 
-    def checkpoint(self, name: str, trainer: Trainer) -> None:
+    def checkpoint(self, name: str, trainer: Trainer, rollouts: Rollouts) -> None:
         """Write a checkpoint, the phase's wall time so far included."""
         now = time.perf_counter()
         self._state.seconds[name] = self._state.seconds.get(name, 0.0) + now - self._counted
         self._counted = now
-        self._checkpoints.write(self._state.step, asdict(self._state), trainer.save)
+
+        def save(directory: Path) -> None:
+            rollouts.save(directory)
+            trainer.save(directory)
+
+        self._checkpoints.write(self._state.step, asdict(self._state), save)
 
 
 class _Keeper:
     """Records the steps of a phase, and looks, saves or stops where it is time to."""
 
-    def __init__(self, phases: Phases, name: str, recipe: Recipe, work: Work) -> None:
+    def __init__(
+        self, phases: Phases, name: str, recipe: Recipe, work: Work, rollouts: Rollouts
+    ) -> None:
         self._phases, self._name, self._recipe, self._work = phases, name, recipe, work
+        self._rollouts = rollouts
         self._ended = time.perf_counter()
 
     def keep(self, step: Step) -> None:
@@ -238,13 +249,13 @@ class _Keeper:
         if self._due(self._recipe.recording.every, done) or done == 1:
             keep_sample(desk.directory, self._name, step, self._recipe.recording.debates)
         if self._due(self._recipe.evaluation.every, done):
-            phases.look(self._name, self._recipe, self._work)
+            phases.look(self._name, self._recipe, self._work, self._rollouts)
         self._ended = time.perf_counter()
         if desk.interrupts.asked:
-            phases.checkpoint(self._name, self._work.trainer)
+            phases.checkpoint(self._name, self._work.trainer, self._rollouts)
             raise Interrupted
         if self._due(self._recipe.checkpoint.every, done):
-            phases.checkpoint(self._name, self._work.trainer)
+            phases.checkpoint(self._name, self._work.trainer, self._rollouts)
 
     @staticmethod
     def _due(every: int, done: int) -> bool:

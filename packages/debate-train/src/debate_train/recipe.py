@@ -1,19 +1,22 @@
 """The recipe: everything that one run is made of."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from debate_protocol.forms import DebateForm
+from debate_protocol.types import DebateRun, Transcript
 from debate_rewards.rewards import RewardConfig
-from debate_rollout.drivers import AUTO, DriverConfig
+from debate_rollout.drivers import AUTO, DriverConfig, play
+from debate_rollout.engine import Engine as OpenEngine
 from debate_rollout.engines import EngineConfig, TransformersEngine
 from debate_train.advantages import Advantages
 from debate_train.data import DataConfig
 from debate_train.evaluation import DEBATE, DIRECT, Evaluation
 from debate_train.losses import Loss
 from debate_train.models import ModelConfig
+from debate_train.pipeline import Pipeline
 from debate_train.recipe_merge import merge
 from debate_train.recipe_schema import Schema
 from debate_train.tracking import Tracking
@@ -55,6 +58,16 @@ class Rollout(BaseModel):
     def sampling(self) -> dict[str, float | int]:
         """Sampling settings that cut the distribution; neutral in RL."""
         return {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
+
+    def play(self, runs: Sequence[DebateRun], engine: OpenEngine) -> list[Transcript]:
+        """Run debates to their ends as these settings say."""
+        return play(
+            runs,
+            engine,
+            max_tokens=self.max_tokens,
+            sampling=self.sampling,
+            driver=self.driver,
+        )
 
 
 class Gate(BaseModel):
@@ -129,6 +142,7 @@ class Recipe(BaseModel):
     data: DataConfig
     debate: DebateForm
     rollout: Rollout = Rollout()
+    pipeline: Pipeline = Pipeline()
     reward: RewardConfig
     advantage: Advantages = Advantages()
     loss: Loss

@@ -1,0 +1,133 @@
+"""Debates that were played ahead, beside a checkpoint: JSON lines and safetensors, no pickle.
+
+`lookahead.jsonl` has a line for each step and then one for each of its debates: the transcript and
+what is not a number of each reply. Token ids and log-probabilities of all replies stand one after
+another in `lookahead.safetensors`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from debate_protocol.fields import TranscriptError
+from debate_protocol.transcripts import from_json, json_line, to_json
+from debate_protocol.types import Branch, Reply, Transcript, Turn
+from debate_train.errors import UsageError
+
+_LINES, _TENSORS = "lookahead.jsonl", "lookahead.safetensors"
+_NUMBERS = {"prompt_ids": np.int32, "token_ids": np.int32, "logps": np.float64}
+
+
+def write_lookahead(directory: Path, played: Mapping[int, Sequence[Transcript]]) -> None:
+    """Write the debates of these steps."""
+    numbers: dict[str, list[float]] = {name: [] for name in _NUMBERS}
+    with (directory / _LINES).open("wb") as file:
+        for step in sorted(played):
+            file.write(json_line({"step": step, "debates": len(played[step])}))
+            for transcript in played[step]:
+                replies = [turn.reply for turn in _all_turns(transcript)]
+                for reply in replies:
+                    if reply is not None:
+                        for name, found in numbers.items():
+                            found += getattr(reply, name)
+                told = [None if reply is None else _told(reply) for reply in replies]
+                file.write(json_line({"transcript": to_json(transcript), "replies": told}))
+    arrays = {name: np.array(found, _NUMBERS[name]) for name, found in numbers.items()}
+    save_file(arrays, directory / _TENSORS)
+
+
+def read_lookahead(directory: Path) -> dict[int, Sequence[Transcript]]:
+    """Return the debates by step; none where nothing was written.
+
+    Raises:
+        UsageError: A file is missing, or is not what was written.
+    """
+    path = directory / _LINES
+    if not path.exists():
+        return {}
+    try:
+        numbers = _Numbers(load_file(directory / _TENSORS))
+        with path.open("rb") as file:
+            lines = [json.loads(line) for line in file]
+        played: dict[int, Sequence[Transcript]] = {}
+        while lines:
+            head = lines.pop(0)
+            own, lines = lines[: head["debates"]], lines[head["debates"] :]
+            if len(own) < head["debates"]:
+                raise ValueError(f"step {head['step']} has {len(own)} debates")
+            played[head["step"]] = [_transcript(line, numbers) for line in own]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, TranscriptError) as error:
+        raise UsageError(
+            f"checkpoint {directory}: {_LINES} cannot be read ({error}); expected what a run with "
+            "pipeline.depth above 0 wrote; remove this checkpoint to go on from the one before"
+        ) from error
+    return played
+
+
+def _told(reply: Reply) -> dict[str, Any]:
+    """Return all of a reply but its numbers, and how many of those it has."""
+    return {
+        "text": reply.text,
+        "finish": reply.finish,
+        "temperature": reply.temperature,
+        "weight_version": reply.weight_version,
+        "version_spans": reply.version_spans,
+        "counts": [len(getattr(reply, name)) for name in _NUMBERS],
+    }
+
+
+class _Numbers:
+    """Arrays that are read from the front."""
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self._arrays = {name: arrays[name] for name in _NUMBERS}
+        self._at = dict.fromkeys(_NUMBERS, 0)
+
+    def reply(self, told: Mapping[str, Any]) -> Reply:
+        """Return the next reply."""
+        found: dict[str, tuple[Any, ...]] = {}
+        for name, count in zip(_NUMBERS, told["counts"], strict=True):
+            at = self._at[name]
+            found[name] = tuple(self._arrays[name][at : at + count].tolist())
+            if len(found[name]) < count:
+                raise ValueError(f"{_TENSORS} has too few {name}")
+            self._at[name] = at + count
+        return Reply(
+            text=told["text"],
+            finish=told["finish"],
+            temperature=told["temperature"],
+            weight_version=told["weight_version"],
+            version_spans=tuple((v, start, end) for v, start, end in told["version_spans"]),
+            **found,
+        )
+
+
+def _transcript(line: Mapping[str, Any], numbers: _Numbers) -> Transcript:
+    replies = iter(line["replies"])
+
+    def with_reply(turn: Turn) -> Turn:
+        told = next(replies)
+        return replace(
+            turn,
+            reply=None if told is None else numbers.reply(told),
+            branches=tuple(Branch(one.guide, with_reply(one.turn)) for one in turn.branches),
+            continuations=tuple(with_reply(one) for one in turn.continuations),
+        )
+
+    transcript = from_json(line["transcript"])
+    return replace(transcript, turns=tuple(with_reply(turn) for turn in transcript.turns))
+
+
+def _all_turns(transcript: Transcript) -> Iterator[Turn]:
+    """Yield every turn, those beside the debate included, in the order of `with_reply`."""
+    waiting = list(reversed(transcript.turns))
+    while waiting:
+        turn = waiting.pop()
+        yield turn
+        beside = [branch.turn for branch in turn.branches] + list(turn.continuations)
+        waiting += reversed(beside)

@@ -1,0 +1,253 @@
+"""A thread that plays later steps while training goes on."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from debate_protocol.types import Reply, Transcript
+from debate_rollout.engine import Capability, Engine, Finished, Request, StreamingEngine, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SLICE_S = 0.2
+"""Longest wait for a reply before a look at whether it is still wanted."""
+_PATIENCE_S = 60.0
+"""How long a call of a batch engine may take to end when nobody wants its replies any more."""
+
+
+class _GivenUp(BaseException):
+    """Nobody wants what is played any more; no `Exception`, as those are tried again."""
+
+
+class PlayerAhead:
+    """Plays steps in order, each with exactly the weights of version max(first, step - depth).
+
+    The engine belongs to the thread, weights included, but for `paused`.
+
+    Args:
+        play: Plays the debates of a step with an engine.
+        engine: Samples.
+        steps: To be played; the first is that of `first`.
+        depth: Most steps between the weights and the step that is played with them.
+    """
+
+    def __init__(
+        self,
+        play: Callable[[int, Engine], Sequence[Transcript]],
+        engine: Engine,
+        steps: range,
+        depth: int,
+    ) -> None:
+        self._play, self._steps, self._depth = play, steps, depth
+        self._stop = threading.Event()
+        self._engine = StoppableEngine(engine, self._stop)
+        self._thread = threading.Thread(target=self._run, name="debate-train-rollouts", daemon=True)
+        # All below is guarded by this condition, which is notified of every change.
+        self._changed = threading.Condition()
+        self._played: dict[int, tuple[Sequence[Transcript], float]] = {}
+        self._failure: tuple[int, BaseException] | None = None
+        self._weights: dict[int, Weights] = {}
+        self._newest = steps.start
+        self._is_paused = self._is_playing = False
+        self._served: int | None = None
+
+    def known(self, played: Mapping[int, Sequence[Transcript]]) -> None:
+        """Take steps that were played before a checkpoint; before `start` only."""
+        self._played |= {step: (transcripts, 0.0) for step, transcripts in played.items()}
+
+    def start(self) -> None:
+        """Begin to play."""
+        self._thread.start()
+
+    def offer(self, version: int, weights: Callable[[int], Weights]) -> None:
+        """Copy these weights if a step is still to be played with them."""
+        is_first, is_needed = version == self._steps.start, version + self._depth < self._steps.stop
+        copy = copied(weights(version)) if is_first or is_needed else None
+        with self._changed:
+            self._newest = version
+            if copy is not None:
+                self._weights[version] = copy
+            self._changed.notify_all()
+
+    def take(self, step: int) -> tuple[Sequence[Transcript], float]:
+        """Wait for a step; return its debates and the seconds that playing them took.
+
+        Raises:
+            BaseException: What playing it ended with.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: step in self._played or self._failed_at(step))
+            if step not in self._played:
+                assert self._failure is not None
+                raise self._failure[1]
+            return self._played.pop(step)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Wait for the end of the step that is played; no other begins while this is open."""
+        with self._changed:
+            self._is_paused = True
+            self._changed.wait_for(lambda: not self._is_playing)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_paused, self._served = False, None
+                self._changed.notify_all()
+
+    def with_old_weights(self) -> dict[int, Sequence[Transcript]]:
+        """Wait for all steps whose weights are older than the newest; return what is not taken.
+
+        Steps that failed, and those after them, are left out.
+        """
+        last = min(self._newest - 1 + self._depth, self._steps[-1])
+        due = range(self._newest, last + 1) if self._newest > self._steps.start else range(0)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._failure is not None or all(step in self._played for step in due)
+            )
+            return {step: transcripts for step, (transcripts, _) in self._played.items()}
+
+    def close(self) -> None:
+        """Give up what is under way and end the thread.
+
+        A call of a batch engine is waited for, but not for ever.
+        """
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join(_PATIENCE_S)
+
+    def _failed_at(self, step: int) -> bool:
+        return self._failure is not None and self._failure[0] <= step
+
+    def _run(self) -> None:
+        left = [step for step in self._steps if step not in self._played]
+        for place, step in enumerate(left):
+            try:
+                weights = self._begin(step, left[place + 1 :])
+                if weights is not None:
+                    self._engine.load(weights)
+                del weights
+                began = time.perf_counter()
+                transcripts = self._play(step, self._engine)
+                seconds = time.perf_counter() - began
+            except BaseException as error:
+                self._end(failure=(step, error))
+                return
+            self._end(played=(step, (transcripts, seconds)))
+
+    def _begin(self, step: int, later: Sequence[int]) -> Weights | None:
+        """Wait for a step's turn; return the weights to load, None where they serve already."""
+        version = self._version(step)
+        keep_from = self._version(later[0]) if later else version + 1
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._stop.is_set() or (version in self._weights and not self._is_paused)
+            )
+            if self._stop.is_set():
+                raise _GivenUp
+            self._is_playing = True
+            found = None if self._served == version else self._weights[version]
+            self._served = version
+            for old in [one for one in self._weights if one < keep_from]:
+                del self._weights[old]
+            return found
+
+    def _version(self, step: int) -> int:
+        return max(self._steps.start, step - self._depth)
+
+    def _end(
+        self,
+        played: tuple[int, tuple[Sequence[Transcript], float]] | None = None,
+        failure: tuple[int, BaseException] | None = None,
+    ) -> None:
+        with self._changed:
+            if played is not None:
+                self._played[played[0]] = played[1]
+            self._failure = failure
+            self._is_playing = False
+            self._changed.notify_all()
+
+
+class StoppableEngine:
+    """An engine whose calls end soon after `stop` is set, by an exception that nothing catches."""
+
+    def __init__(self, engine: Engine, stop: threading.Event) -> None:
+        self._engine: Any = engine
+        self._stop = stop
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Those of the engine."""
+        found: frozenset[Capability] = self._engine.capabilities
+        return found
+
+    @property
+    def renderer(self) -> Any:
+        """That of the engine."""
+        return self._engine.renderer
+
+    @property
+    def context_window(self) -> int | None:
+        """That of the engine."""
+        window: int | None = self._engine.context_window
+        return window
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answer a batch; one that is under way is not cut short."""
+        self._check()
+        replies: list[Reply] = self._engine.generate(requests)
+        self._check()
+        return replies
+
+    def load(self, weights: Weights) -> None:
+        """Serve other weights."""
+        self._check()
+        self._engine.load(weights)
+
+    def close(self) -> None:
+        """Do nothing: the engine is only lent."""
+
+    def submit(self, request: Request) -> int:
+        """Take a request."""
+        self._check()
+        ticket: int = self._engine.submit(request)
+        return ticket
+
+    def collect(self, timeout_s: float) -> list[Finished]:
+        """Return what has ended, in waits that are short."""
+        engine: StreamingEngine = self._engine
+        until = time.monotonic() + timeout_s
+        while True:
+            self._check()
+            began = time.monotonic()
+            wait_s = max(0.0, min(_SLICE_S, until - began))
+            found = engine.collect(wait_s)
+            now = time.monotonic()
+            # An engine that did not wait has nothing to wait for.
+            if found or now >= until or now - began < wait_s / 2:
+                return found
+
+    def cancel(self, ticket: int) -> None:
+        """Give a request up."""
+        self._engine.cancel(ticket)
+
+    def _check(self) -> None:
+        if self._stop.is_set():
+            raise _GivenUp
+
+
+def copied(weights: Weights) -> Weights:
+    """Return copies in CPU memory; tensors under two names are copied once."""
+    copies: dict[tuple[object, ...], Tensor] = {}
+    tensors = {}
+    for name, tensor in weights.tensors.items():
+        identity = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if identity not in copies:
+            copies[identity] = tensor.detach().to("cpu", copy=True)
+        tensors[name] = copies[identity]
+    return Weights(weights.version, tensors, weights.kind, weights.adapter)
