@@ -2,16 +2,19 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from debate_train.models import LoadedModel, Lora, ScratchModel
+from debate_train.packs import Pack, make_pack
 from debate_train.policy import with_adapter
 from debate_train.rows import Batch, Row
 
 MakeModel = Callable[..., LoadedModel]
 MakeBatch = Callable[..., Batch]
+PackOf = Callable[..., Pack]
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +47,33 @@ def random_batch() -> MakeBatch:
         rng = np.random.default_rng(seed)
         rows = tuple(_row(rng, length, debate) for debate, length in enumerate(lengths))
         return Batch(rows, ("generator",), sum(lengths) - 3 * len(lengths), len(lengths))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def pack_of() -> PackOf:
+    """Make one pack of rows of tokens; `sampled` marks the actions, in the order of rows."""
+
+    def make(tokens: Any, sampled: Any, temperatures: Any = None, share: Any = "none") -> Pack:
+        mask = np.asarray(sampled, np.float32)
+        warmth = np.ones_like(mask) if temperatures is None else np.asarray(temperatures)
+        rows = tuple(
+            Row(
+                tokens=np.asarray(row, np.int64),
+                mask=mask[b],
+                advantages=mask[b],
+                sampler_logps=np.zeros_like(mask[b]),
+                temperatures=warmth[b],
+                streams=mask[b].astype(np.int64),
+                versions=np.zeros(len(row), np.int64),
+                segments=mask[b].astype(np.int64),
+                agent=0,
+                debate=b,
+            )
+            for b, row in enumerate(tokens)
+        )
+        return make_pack(Batch(rows, ("generator",), 1, 1), mask, range(len(rows)), share)
 
     return make
 

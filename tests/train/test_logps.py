@@ -13,10 +13,13 @@ from debate_train import logps
 from debate_train.logps import token_logps
 from debate_train.losses import ImportanceSampling, Loss, PpoClip
 from debate_train.models import LoadedModel
+from debate_train.packs import Pack
 from debate_train.rows import Batch, Row
-from debate_train.trainers.objective import accumulate, collate, trainable
+from debate_train.trainers import TorchTrainer
+from debate_train.trainers.objective import accumulate, trainable
 
 MakeModel = Callable[..., LoadedModel]
+PackOf = Callable[..., Pack]
 
 
 def untied(make: MakeModel, lora_rank: int = 0) -> LoadedModel:
@@ -56,7 +59,7 @@ def full_softmax(model: Any, tokens: Tensor, wanted: Tensor, temperatures: Tenso
 @pytest.mark.parametrize("kind", ["tied", "untied", "tied lora", "untied lora"])
 @pytest.mark.parametrize("chunk", [1 << 22, 400])
 def test_token_logps_are_those_of_the_full_softmax(
-    tiny: MakeModel, kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+    tiny: MakeModel, pack_of: PackOf, kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logps, "CHUNK_LOGITS", chunk)  # 400 over 124 words: 3 tokens a chunk
     loaded = with_weights(tiny, kind)
@@ -67,15 +70,19 @@ def test_token_logps_are_those_of_the_full_softmax(
     temperatures = 0.5 + torch.rand(3, 12, generator=generator)
     slopes = torch.randn(int(wanted.sum()), generator=generator)
 
-    def gradients(find: Callable[..., Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    pack = pack_of(tokens, wanted, temperatures)
+
+    def gradients(find: Callable[..., Any], *of: Any) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         loaded.model.zero_grad()
-        found, entropies = find(loaded.model, tokens, wanted, temperatures)
+        found, entropies = find(loaded.model, *of)
         (found * slopes).sum().backward()
         own = trainable(loaded.model)
         return found, entropies, {n: p.grad.clone() for n, p in own.items() if p.grad is not None}
 
-    found, entropies, gradient = gradients(token_logps)
-    expected, expected_entropies, expected_gradient = gradients(full_softmax)
+    found, entropies, gradient = gradients(token_logps, pack)
+    expected, expected_entropies, expected_gradient = gradients(
+        full_softmax, tokens, wanted, temperatures
+    )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(entropies, expected_entropies, rtol=0, atol=1e-5)
     assert set(gradient) == set(expected_gradient) == set(trainable(loaded.model))
@@ -86,16 +93,14 @@ def test_token_logps_are_those_of_the_full_softmax(
         torch.testing.assert_close(gradient[name], slope, rtol=0, atol=1e-6 * max(1.0, largest))
 
 
-def test_token_logps_do_not_see_the_padding(tiny: MakeModel) -> None:
+def test_token_logps_do_not_see_the_padding(tiny: MakeModel, pack_of: PackOf) -> None:
     loaded = tiny()
-    tokens = torch.randint(6, 120, (1, 8), generator=torch.Generator().manual_seed(1))
-    padded = torch.cat((tokens, torch.zeros(1, 5, dtype=torch.long)), dim=1)
-    wanted = torch.zeros(1, 13, dtype=torch.bool)
-    wanted[0, 3:8] = True
-    ones = torch.ones(1, 13)
-    alone, _ = token_logps(loaded.model, tokens, wanted[:, :8], ones[:, :8])
-    beside, _ = token_logps(loaded.model, padded, wanted, ones)
-    torch.testing.assert_close(beside, alone, rtol=0, atol=1e-6)
+    tokens = torch.randint(6, 120, (2, 8), generator=torch.Generator().manual_seed(1)).tolist()
+    wanted = [[False] * 3 + [True] * 5] * 2
+    alone, _ = token_logps(loaded.model, pack_of(tokens[:1], wanted[:1]))
+    longer = [tokens[0], tokens[1] * 2], [wanted[0] + [False] * 8, wanted[1] * 2]
+    beside, _ = token_logps(loaded.model, pack_of(*longer))
+    torch.testing.assert_close(beside[:5], alone, rtol=0, atol=1e-6)
 
 
 PROMPT = (9, 40, 77)
@@ -134,7 +139,9 @@ def enumerated(loaded: LoadedModel, trained_at: float) -> Batch:
 
 def gradient_norm(loaded: LoadedModel, batch: Batch, loss: Loss) -> tuple[float, dict[str, float]]:
     loaded.model.zero_grad()
-    metrics = accumulate(loaded.model, batch, loss, {}, 10**6, lambda share: share.backward())
+    packs = TorchTrainer().packs(batch, loss)[0]
+    stats = accumulate(loaded.model, packs, loss, None, lambda share: share.backward())
+    metrics = stats.metrics(batch.sampled_tokens)
     squares = [float((p.grad**2).sum()) for p in loaded.model.parameters() if p.grad is not None]
     return sum(squares) ** 0.5, metrics
 
@@ -156,14 +163,3 @@ def test_constant_advantage_moves_nothing_when_ratio_has_the_samplers_temperatur
     assert metrics["loss"] == pytest.approx(-1.0, abs=1e-5)
     assert metrics["optim/ratio_min"] == pytest.approx(1.0, abs=1e-4)
     assert metrics["optim/ratio_max"] == pytest.approx(1.0, abs=1e-4)
-
-
-def test_collate_pads_on_the_right_with_what_does_nothing(
-    random_batch: Callable[..., Batch],
-) -> None:
-    rows = random_batch(lengths=(5, 8)).rows
-    found = collate(rows, torch.device("cpu"))
-    assert found.tokens_BT.shape == (2, 8)
-    assert found.tokens_BT[0, :5].tolist() == rows[0].tokens.tolist()
-    for name, fill in (("mask", 0), ("advantages", 0), ("temperatures", 1), ("segments", 0)):
-        assert getattr(found, f"{name}_BT")[0, 5:].tolist() == [fill] * 3

@@ -12,7 +12,6 @@ from debate_train.losses import (
     LossInputs,
     PpoClip,
     Sft,
-    token_weights,
 )
 
 LN2 = math.log(2.0)
@@ -75,14 +74,14 @@ def test_gradient_is_the_finite_difference(loss: Loss) -> None:
     ratios = [0.5, 0.5, 0.9, 1.2, 1.2, 1.6, 1.6]
     advantages = [1.0, -1.0, 2.0, -0.5, 0.7, 1.3, -1.3]
     x = inputs(ratios, advantages)
-    logps = x.logps_BT.clone().requires_grad_()
-    loss(LossInputs(logps, x.old_logps_BT, x.advantages_BT)).sum().backward()
+    logps = x.logps_A.clone().requires_grad_()
+    loss(LossInputs(logps, x.old_logps_A, x.advantages_A)).sum().backward()
     step = 1e-6
     for k in range(len(ratios)):
-        moved = torch.zeros_like(x.logps_BT)
+        moved = torch.zeros_like(x.logps_A)
         moved[k] = step
-        up = loss(LossInputs(x.logps_BT + moved, x.old_logps_BT, x.advantages_BT)).sum()
-        down = loss(LossInputs(x.logps_BT - moved, x.old_logps_BT, x.advantages_BT)).sum()
+        up = loss(LossInputs(x.logps_A + moved, x.old_logps_A, x.advantages_A)).sum()
+        down = loss(LossInputs(x.logps_A - moved, x.old_logps_A, x.advantages_A)).sum()
         assert logps.grad is not None
         assert logps.grad[k].item() == pytest.approx((up - down).item() / (2 * step), abs=1e-8)
 
@@ -94,32 +93,3 @@ def test_kl_gradient_is_the_finite_difference() -> None:
     # d/dp (exp(ref-p) - (ref-p) - 1) = 1 - exp(ref - p)
     assert logps.grad is not None
     assert logps.grad.tolist() == pytest.approx([1 - math.exp(0.5), 1 - math.exp(-0.8)])
-
-
-MASK = torch.tensor([[0.0, 1, 1, 0, 1], [0, 1, 1, 1, 0]])
-SEGMENTS = torch.tensor([[0, 1, 1, 0, 2], [0, 1, 1, 1, 0]])
-
-
-def test_token_sum_weighs_every_sampled_token_1() -> None:
-    assert torch.equal(token_weights(MASK, SEGMENTS, "token_sum", 10, 4), MASK)
-
-
-def test_token_mean_divides_by_the_sampled_tokens_of_the_whole_step() -> None:
-    # This micro-batch holds 6 sampled tokens, the step 10.
-    found = token_weights(MASK, SEGMENTS, "token_mean_batch", 10, 4)
-    assert torch.equal(found, MASK / 10)
-
-
-def test_sequence_mean_divides_by_each_turns_tokens_and_all_turns_of_the_step() -> None:
-    # Turns of 2, 1 and 3 tokens here, 4 turns in the step: 1/8, 1/4, 1/12.
-    found = token_weights(MASK, SEGMENTS, "sequence_mean", 10, 4)
-    expected = [[0, 1 / 8, 1 / 8, 0, 1 / 4], [0, 1 / 12, 1 / 12, 1 / 12, 0]]
-    torch.testing.assert_close(found, torch.tensor(expected))
-    assert found.sum().item() == pytest.approx(3 / 4)
-
-
-def test_weights_of_nothing_are_0() -> None:
-    empty = torch.zeros(1, 3)
-    none = torch.zeros(1, 3, dtype=torch.long)
-    for normalise in ("token_sum", "token_mean_batch", "sequence_mean"):
-        assert not token_weights(empty, none, normalise, 0, 0).any()

@@ -1,5 +1,6 @@
 """Models from a directory or from scratch, and those that training would compute wrongly."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from transformers import (
 from debate_train.errors import ModelError
 from debate_train.logps import token_logps
 from debate_train.models import LoadedModel, PretrainedModel, ScratchModel
+from debate_train.packs import Pack
 from debate_train.policy import with_adapter
 from debate_train.word_tokenizer import word_tokenizer
 
+PackOf = Callable[..., Pack]
 SHAPE: dict[str, Any] = {
     "vocab_size": 124,
     "hidden_size": 16,
@@ -44,13 +47,13 @@ def saved(folder: Path, model: Any) -> PretrainedModel:
     return PretrainedModel(name=str(folder), dtype="float32")
 
 
-def scored(loaded: LoadedModel) -> tuple[torch.Tensor, torch.Tensor]:
+def scored(loaded: LoadedModel, pack_of: PackOf) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities as training takes them, and from the model's own logits."""
     tokens = torch.tensor([[5, 9, 13, 40, 7]])
-    wanted = torch.tensor([[False, True, True, True, True]])
+    pack = pack_of(tokens, [[False, True, True, True, True]])
     loaded.model.eval()
     with torch.no_grad():
-        found, _ = token_logps(loaded.model, tokens, wanted, torch.ones(1, 5))
+        found, _ = token_logps(loaded.model, pack)
         own = loaded.model(input_ids=tokens).logits[0, :-1].float().log_softmax(-1)
     return found, own.gather(1, tokens[0, 1:, None])[:, 0]
 
@@ -67,8 +70,10 @@ def scored(loaded: LoadedModel) -> tuple[torch.Tensor, torch.Tensor]:
     ],
     ids=["llama", "gpt2"],
 )
-def test_model_of_a_directory_is_scored_as_its_own_logits_say(tmp_path: Path, model: Any) -> None:
-    found, expected = scored(saved(tmp_path, model).load(0))
+def test_model_of_a_directory_is_scored_as_its_own_logits_say(
+    tmp_path: Path, model: Any, pack_of: PackOf
+) -> None:
+    found, expected = scored(saved(tmp_path, model).load(0), pack_of)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 

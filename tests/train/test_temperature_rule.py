@@ -1,6 +1,7 @@
 """The temperature of each turn, from persona and sampler through rows to the trained policy."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +17,16 @@ from debate_train.advantages import Stream
 from debate_train.cli import main
 from debate_train.logps import token_logps
 from debate_train.models import LoadedModel
-from debate_train.rows import Row, build_batch
+from debate_train.packs import make_pack
+from debate_train.rows import Batch, Row, build_batch
 
 TEMPERATURES = (0.5, 1.0, 1.75)
 
 
 def tempered_logps(loaded: LoadedModel, row: Row, temperatures: np.ndarray) -> np.ndarray:
+    batch = Batch((replace(row, temperatures=temperatures),), ("generator",), 1, 1)
     with torch.no_grad():
-        found, _ = token_logps(
-            loaded.model,
-            torch.from_numpy(row.tokens)[None],
-            torch.from_numpy(row.mask)[None] > 0,
-            torch.from_numpy(temperatures)[None],
-        )
+        found, _ = token_logps(loaded.model, make_pack(batch, [row.mask], [0], "none"))
     return found.numpy()
 
 

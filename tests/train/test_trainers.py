@@ -53,7 +53,8 @@ def test_first_step_moves_each_parameter_by_the_warmed_up_rate(
     loaded = tiny()
     before = snapshot(loaded.model)
     batch = random_batch()
-    accumulate(loaded.model, batch, PpoClip(), {}, 10**6, lambda share: share.backward())
+    packs = TorchTrainer().packs(batch, PpoClip())[0]
+    accumulate(loaded.model, packs, PpoClip(), None, lambda share: share.backward())
     gradient = {n: p.grad.clone() for n, p in trainable(loaded.model).items() if p.grad is not None}
     norm = math.sqrt(sum(float((g**2).sum()) for g in gradient.values()))
     loaded.model.zero_grad()

@@ -1,9 +1,14 @@
 """Log-probabilities of given tokens without keeping the logits of a whole batch."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from debate_train.packed_attention import forward_inputs
+from debate_train.packs import Pack
 
 CHUNK_LOGITS = 1 << 22
 """Logits held at once; a chunk of tokens is this over the vocabulary's size."""
@@ -55,30 +60,45 @@ def _log_softmax(hidden: Tensor, weight: Tensor, temperatures: Tensor) -> Tensor
     return torch.log_softmax((hidden @ weight.T).float() / temperatures[:, None], dim=-1)
 
 
-def token_logps(
-    model: nn.Module, tokens_BT: Tensor, targets_BT: Tensor, temperatures_BT: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the log-probability of each wanted token and the entropy there.
+def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
+    """Return the log-probability of each action and the entropy where it was drawn.
 
     Args:
-        model: a causal language model of transformers, or peft around one.
-        tokens_BT: right-padded ids; causal attention never looks at the padding.
-        targets_BT: which positions to score, as a boolean mask; never the first of a row.
-        temperatures_BT: that the logits are divided by, aligned with the target token.
+        model: a causal language model of transformers, or peft around one; a flat pack needs
+            `attending_packs` around this call and its backward pass.
+        pack: on the model's device.
 
     Returns:
-        logps and entropies in nats, shape (number of targets,), in row order; the entropy
-        carries no gradient.
+        logps and entropies in nats at each action's temperature, shape (A,); the entropy carries
+        no gradient.
     """
     base: Any = model
     if hasattr(model, "get_base_model"):  # peft's wrapper; the adapters stay in the layers.
         base = base.get_base_model()
-    hidden_BTD = base.base_model(input_ids=tokens_BT, use_cache=False).last_hidden_state
-    wanted = targets_BT[:, 1:]
-    hidden = hidden_BTD[:, :-1][wanted]
-    weight = base.get_output_embeddings().weight
-    targets, temperatures = tokens_BT[:, 1:][wanted], temperatures_BT[:, 1:][wanted]
-    logps, entropies = _TokenLogps.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, targets, temperatures
-    )
-    return logps, entropies
+    hidden_BTD = base.base_model(**forward_inputs(pack)).last_hidden_state
+    hidden_AD = hidden_BTD.flatten(0, 1)[pack.sources_A]
+    head = base.get_output_embeddings()
+    with _scoring(head):
+        logps_A, entropies_A = head(hidden_AD, pack.targets_A, pack.temperatures_A)
+    return logps_A, entropies_A
+
+
+@contextmanager
+def _scoring(head: nn.Module) -> Iterator[None]:
+    """Let the output head return log-probabilities in place of logits.
+
+    It is called as a module because ZeRO-3 makes its weight whole only for that, and again for
+    the backward pass.
+    """
+
+    def score(hidden: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = _TokenLogps.apply(  # type: ignore[no-untyped-call]
+            hidden, head.weight, targets, temperatures
+        )
+        return found
+
+    head.forward = score
+    try:
+        yield
+    finally:
+        del head.forward

@@ -1,6 +1,6 @@
-"""Per-token losses over packed rows, as pure tensor functions.
+"""Per-token losses over the actions of a pack, as pure tensor functions.
 
-Shapes: B rows, T tokens. `logps_BT` are those of the trained policy at each token's temperature.
+Shape: A actions (sampled tokens). `logps_A` are the trained policy's at each token's temperature.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ Reference = Literal["phase_start"]
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """What a loss reads, all of shape (B, T); `advantages_BT` is 0 where there is no credit."""
+    """What a loss reads, all of shape (A,); `advantages_A` is 0 where there is no credit."""
 
-    logps_BT: "Tensor"
-    old_logps_BT: "Tensor"
-    advantages_BT: "Tensor"
+    logps_A: "Tensor"
+    old_logps_A: "Tensor"
+    advantages_A: "Tensor"
 
 
 class Kl(BaseModel):
@@ -36,9 +36,9 @@ class Kl(BaseModel):
     reference: Reference = "phase_start"
     """The policy as it was when the phase began."""
 
-    def __call__(self, logps_BT: "Tensor", reference_logps_BT: "Tensor") -> "Tensor":
-        """Return k3 of each token, shape (B, T), without the weight."""
-        difference = reference_logps_BT - logps_BT
+    def __call__(self, logps_A: "Tensor", reference_logps_A: "Tensor") -> "Tensor":
+        """Return k3 of each token, shape (A,), without the weight."""
+        difference = reference_logps_A - logps_A
         return difference.exp() - difference - 1
 
 
@@ -58,8 +58,8 @@ class ImportanceSampling(_Loss):
     normalise: Normalise = "token_sum"
 
     def __call__(self, x: LossInputs) -> "Tensor":
-        """Return the loss of each token, shape (B, T)."""
-        return -(x.logps_BT - x.old_logps_BT).exp() * x.advantages_BT
+        """Return the loss of each token, shape (A,)."""
+        return -(x.logps_A - x.old_logps_A).exp() * x.advantages_A
 
 
 class PpoClip(_Loss):
@@ -74,10 +74,10 @@ class PpoClip(_Loss):
     clip_high: float = Field(0.28, gt=0)
 
     def __call__(self, x: LossInputs) -> "Tensor":
-        """Return the loss of each token, shape (B, T)."""
-        ratio_BT = (x.logps_BT - x.old_logps_BT).exp()
-        clipped_BT = ratio_BT.clamp(1 - self.clip_low, 1 + self.clip_high)
-        return -(ratio_BT * x.advantages_BT).minimum(clipped_BT * x.advantages_BT)
+        """Return the loss of each token, shape (A,)."""
+        ratio_A = (x.logps_A - x.old_logps_A).exp()
+        clipped_A = ratio_A.clamp(1 - self.clip_low, 1 + self.clip_high)
+        return -(ratio_A * x.advantages_A).minimum(clipped_A * x.advantages_A)
 
 
 class Sft(_Loss):
@@ -87,26 +87,8 @@ class Sft(_Loss):
     normalise: Normalise = "token_mean_batch"
 
     def __call__(self, x: LossInputs) -> "Tensor":
-        """Return the loss of each token, shape (B, T)."""
-        return -x.logps_BT * x.advantages_BT
+        """Return the loss of each token, shape (A,)."""
+        return -x.logps_A * x.advantages_A
 
 
 Loss = Annotated[ImportanceSampling | PpoClip | Sft, Field(discriminator="type")]
-
-
-def token_weights(
-    mask_BT: "Tensor", segments_BT: "Tensor", normalise: Normalise, sampled_tokens: int, turns: int
-) -> "Tensor":
-    """Return what each token's loss is multiplied by before summing, shape (B, T).
-
-    `sampled_tokens` and `turns` count the whole optimizer step, over all ranks and micro-batches,
-    zero advantages included: the sum over micro-batches is then the step's loss.
-    """
-    if normalise == "token_sum":
-        return mask_BT
-    if normalise == "token_mean_batch":
-        return mask_BT / max(sampled_tokens, 1)
-    most = int(segments_BT.max()) if segments_BT.numel() else 0
-    counts = mask_BT.new_zeros(len(segments_BT), most + 1)
-    counts.scatter_add_(1, segments_BT, mask_BT)
-    return mask_BT / (counts.gather(1, segments_BT).clamp(min=1) * max(turns, 1))

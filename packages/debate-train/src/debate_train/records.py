@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from debate_rewards.metrics import debate_metrics
 from debate_train.loop import Step
 from debate_train.recipe import Demonstrations, Recipe
+from debate_train.rows import PER_TOKEN, Row
 from debate_train.run_directory import RunDirectory
-from debate_train.trainers.objective import collate
 
 
 def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
@@ -42,9 +44,23 @@ def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]
     }
     if step.batch.turns:  # Turns without tokens, such as those that found no room, have no rows.
         metrics["rollout/merged_turn_fraction"] = 1 - len(step.batch.rows) / step.batch.turns
+    if not demonstrated:
+        metrics |= staleness(step)
     if returns:
         metrics["reward/total"] = fmean(returns)
     return metrics | step.metrics
+
+
+def staleness(step: Step) -> dict[str, float]:
+    """Return how many updates older than the policy the weights were that sampled its tokens."""
+    ages = [step.number - row.versions[row.mask > 0] for row in step.batch.rows]
+    found = np.concatenate([np.zeros(0), *ages])
+    if not len(found):
+        return {}
+    return {
+        "rollout/staleness_mean": float(found.mean()),
+        "rollout/staleness_max": float(found.max()),
+    }
 
 
 def mean_metrics(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -62,8 +78,19 @@ def keep_sample(directory: RunDirectory, phase: str, step: Step, debates: int) -
     rows = [row for row in step.batch.rows if row.debate < debates]
     if not rows:
         return
-    tensors = collate(rows, torch.device("cpu"))
-    kept = {name: getattr(tensors, name) for name in tensors.__slots__}
+    kept = padded_rows(rows)
     kept["debate_B"] = torch.tensor([row.debate for row in rows])
     kept["agent_B"] = torch.tensor([row.agent for row in rows])
     directory.write_tokens(number, kept)
+
+
+def padded_rows(rows: Sequence[Row]) -> dict[str, Tensor]:
+    """Return rows of unequal length as right-padded tensors (B, T); padding has mask 0."""
+    longest = max(len(row) for row in rows)
+    kept = {}
+    for name, (fill, dtype) in PER_TOKEN.items():
+        padded = np.full((len(rows), longest), fill, dtype)
+        for b, row in enumerate(rows):
+            padded[b, : len(row)] = getattr(row, name)
+        kept[f"{name}_BT"] = torch.from_numpy(padded)
+    return kept

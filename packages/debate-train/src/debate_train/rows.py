@@ -4,7 +4,7 @@ Turns of one agent whose prompts extend each other share one row: what the agent
 between is there with mask 0. A turn whose prompt does not extend the last one starts a new row.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,10 @@ class Row:
     segments: Ints
     agent: int
     debate: int
+    group: int = 0
+    """Number of the row's question within the step."""
+    pair: int = -1
+    """Rows with the same number, which land in one pack; -1 stands alone."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -57,17 +61,6 @@ class Batch:
     streams: tuple[str, ...]
     sampled_tokens: int
     turns: int
-
-    def micro_batches(self, token_budget: int) -> Iterator[list[Row]]:
-        """Yield rows of similar length, such that their padded tokens fit the budget."""
-        chunk: list[Row] = []
-        for row in sorted(self.rows, key=lambda row: -len(row)):
-            if chunk and (len(chunk) + 1) * len(chunk[0]) > token_budget:
-                yield chunk
-                chunk = []
-            chunk.append(row)
-        if chunk:
-            yield chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +95,7 @@ def build_batch(
     """
     used = {name: stream for name, stream in streams.items() if stream.weight != 0}
     chains: list[tuple[int, list[_Piece]]] = []
+    groups = _groups(transcripts)
     for debate, (transcript, found) in enumerate(zip(transcripts, advantages, strict=True)):
         for turns in _turns_by_agent(transcript):
             pieces: list[_Piece] = []
@@ -113,7 +107,14 @@ def build_batch(
                 own = found.get(turn.key, [])
                 pieces.append(_piece(transcript, turn, told, own, used, tokenizer))
             chains.append((debate, pieces))
-    return _assemble(chains, used, normalise)
+    return _assemble(chains, groups, used, normalise)
+
+
+def _groups(transcripts: Sequence[Transcript]) -> list[int]:
+    """Return for each transcript the number of its question, in order of appearance."""
+    numbers: dict[tuple[str, str], int] = {}
+    questions = [(x.question.id, x.question.text) for x in transcripts]
+    return [numbers.setdefault(question, len(numbers)) for question in questions]
 
 
 def _turns_by_agent(transcript: Transcript) -> list[list[Turn]]:
@@ -148,7 +149,10 @@ def _piece(
 
 
 def _assemble(
-    chains: Sequence[tuple[int, list[_Piece]]], streams: Mapping[str, Stream], normalise: Normalise
+    chains: Sequence[tuple[int, list[_Piece]]],
+    groups: Sequence[int],
+    streams: Mapping[str, Stream],
+    normalise: Normalise,
 ) -> Batch:
     pieces = [piece for _, chain in chains for piece in chain]
     if not pieces:
@@ -157,7 +161,7 @@ def _assemble(
     scales = (weights * _stream_scales(pieces, normalise)).astype(np.float32)
     rows, at = [], 0
     for debate, chain in chains:
-        rows.append(_row(chain, debate, scales[at : at + len(chain)]))
+        rows.append(_row(chain, debate, groups[debate], scales[at : at + len(chain)]))
         at += len(chain)
     sampled = sum(piece.covers.shape[1] for piece in pieces)
     return Batch(tuple(rows), tuple(streams), sampled, len(pieces))
@@ -176,8 +180,8 @@ def _stream_scales(pieces: Sequence[_Piece], normalise: Normalise) -> NDArray[np
     return scales
 
 
-def _row(chain: Sequence[_Piece], debate: int, scales: Floats) -> Row:
-    parts: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _FILLS}
+def _row(chain: Sequence[_Piece], debate: int, group: int, scales: Floats) -> Row:
+    parts: dict[str, list[NDArray[np.generic]]] = {name: [] for name in PER_TOKEN}
     for number, (piece, scale) in enumerate(zip(chain, scales, strict=True), start=1):
         reply = piece.turn.reply
         assert reply is not None
@@ -192,11 +196,11 @@ def _row(chain: Sequence[_Piece], debate: int, scales: Floats) -> Row:
             "versions": _versions(reply),
             "segments": np.full(length, number),
         }
-        for name, (fill, dtype) in _FILLS.items():
+        for name, (fill, dtype) in PER_TOKEN.items():
             before = piece.told if name == "tokens" else np.full(told, fill)
             parts[name] += [np.asarray(before, dtype), np.asarray(fields[name], dtype)]
     arrays = {name: np.concatenate(found) for name, found in parts.items()}
-    return Row(**arrays, agent=chain[0].turn.agent, debate=debate)
+    return Row(**arrays, agent=chain[0].turn.agent, debate=debate, group=group)
 
 
 def _versions(reply: Reply) -> NDArray[np.int64]:
@@ -207,7 +211,7 @@ def _versions(reply: Reply) -> NDArray[np.int64]:
     return versions
 
 
-_FILLS: Mapping[str, tuple[float, type[np.generic]]] = {
+PER_TOKEN: Mapping[str, tuple[float, type[np.generic]]] = {
     "tokens": (0, np.int64),
     "mask": (0.0, np.float32),
     "advantages": (0.0, np.float32),
@@ -217,4 +221,4 @@ _FILLS: Mapping[str, tuple[float, type[np.generic]]] = {
     "versions": (-1, np.int64),
     "segments": (0, np.int64),
 }
-"""Of each field: the value on tokens that nobody sampled, and the type."""
+"""Of each array of a row: the value on tokens that nobody sampled, and the type."""

@@ -17,6 +17,7 @@ from debate_train.errors import RecipeError
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
+from debate_train.references import KeptReference
 from debate_train.rows import Batch
 from debate_train.trainers.objective import accumulate, snapshot, trainable
 
@@ -82,18 +83,17 @@ class DeepSpeedSession:
         started = time.perf_counter()
         self._engine.train()
         rate = float(self._optimizer.param_groups[0]["lr"])
-        metrics = accumulate(
+        stats = accumulate(
             self._engine.module,
-            batch,
+            self._config.packs(batch, self._loss)[0],
             self._loss,
-            self._reference,
-            self._config.tokens_per_micro_batch,
+            KeptReference(self._reference) if self._reference else None,
             lambda loss: self._engine.backward(loss, scale_wrt_gas=False),
         )
         self._engine.step()
         self._schedule.step()
         norm = self._engine.get_global_grad_norm()
-        return metrics | {
+        return stats.metrics(batch.sampled_tokens) | {
             "optim/grad_norm": float("nan") if norm is None else float(norm),
             "optim/learning_rate": rate,
             "time/train_s": time.perf_counter() - started,

@@ -1,169 +1,104 @@
-"""The training objective of a micro-batch, shared by all trainers."""
+"""The training objective of a pack, shared by all trainers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from debate_train.logps import token_logps
-from debate_train.losses import Loss, LossInputs, Sft, token_weights
-from debate_train.rows import Batch, Row
-
-
-@dataclass(frozen=True, slots=True)
-class RowTensors:
-    """Right-padded rows, every tensor of shape (B, T); padding has mask 0."""
-
-    tokens_BT: Tensor
-    mask_BT: Tensor
-    advantages_BT: Tensor
-    sampler_logps_BT: Tensor
-    temperatures_BT: Tensor
-    streams_BT: Tensor
-    versions_BT: Tensor
-    segments_BT: Tensor
-
-
-def collate(rows: Sequence[Row], device: torch.device) -> RowTensors:
-    """Return rows of unequal length as padded tensors."""
-    longest = max(len(row) for row in rows)
-
-    def padded(name: str, fill: float) -> Tensor:
-        first = getattr(rows[0], name)
-        out = np.full((len(rows), longest), fill, first.dtype)
-        for b, row in enumerate(rows):
-            out[b, : len(row)] = getattr(row, name)
-        return torch.from_numpy(out).to(device)
-
-    return RowTensors(
-        padded("tokens", 0),
-        padded("mask", 0),
-        padded("advantages", 0),
-        padded("sampler_logps", 0),
-        padded("temperatures", 1),
-        padded("streams", 0),
-        padded("versions", -1),
-        padded("segments", 0),
-    )
+from debate_train.losses import Loss, LossInputs, Sft
+from debate_train.packed_attention import attending_packs
+from debate_train.packs import Pack
+from debate_train.references import Reference
 
 
 @dataclass(slots=True)
 class StepStats:
-    """Sums over the sampled tokens of a step, measured before the update."""
+    """Sums and extremes over the sampled tokens of a step, measured before the update.
 
-    sums: dict[str, float] = field(default_factory=dict)
-    ratio_min: float = float("inf")
-    ratio_max: float = float("-inf")
+    Every pack, an empty one too, leaves the same names: ranks can reduce them by name.
+    """
 
-    def add(self, name: str, value: Tensor) -> None:
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    lows: dict[str, Tensor] = field(default_factory=dict)
+    highs: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, name: str, values: Tensor) -> None:
         """Add the sum of a tensor."""
-        self.sums[name] = self.sums.get(name, 0.0) + float(value.detach().double().sum())
+        found = values.detach().double().sum()
+        self.sums[name] = self.sums[name] + found if name in self.sums else found
+
+    def watch(self, low: str, high: str, values: Tensor) -> None:
+        """Widen the range between these names to a tensor's."""
+        found = values.detach().double()
+        end = found.new_full((1,), float("inf"))
+        least, most = torch.cat((found, end)).min(), torch.cat((found, -end)).max()
+        self.lows[low] = torch.minimum(self.lows.get(low, least), least)
+        self.highs[high] = torch.maximum(self.highs.get(high, most), most)
 
     def metrics(self, sampled_tokens: int) -> dict[str, float]:
         """Return the sums as means over sampled tokens; the loss stays a sum."""
         tokens = max(sampled_tokens, 1)
-        found = {n: v if n == "loss" else v / tokens for n, v in self.sums.items()}
-        if self.ratio_max > 0:
-            found |= {"optim/ratio_min": self.ratio_min, "optim/ratio_max": self.ratio_max}
-        return found
+        found = {n: float(v) / (1 if n == "loss" else tokens) for n, v in self.sums.items()}
+        extremes = {n: float(v) for n, v in (self.lows | self.highs).items()}
+        return found | {n: v for n, v in extremes.items() if abs(v) != float("inf")}
 
 
-def micro_batch_loss(
-    model: nn.Module,
-    rows: RowTensors,
-    batch: Batch,
-    loss: Loss,
-    reference_logps: Tensor | None,
-    stats: StepStats,
+def pack_loss(
+    model: nn.Module, pack: Pack, loss: Loss, reference: Reference | None, stats: StepStats
 ) -> Tensor:
-    """Return this micro-batch's share of the step's loss, a scalar with a gradient.
+    """Return this pack's share of the step's loss, a scalar with a gradient.
 
-    The shares of all micro-batches (and ranks) add up to the step's loss: every denominator
-    counts the whole step.
+    The shares of all packs (and ranks) add up to the step's loss: the denominators in
+    `weights_A` count the whole step.
     """
     supervised = isinstance(loss, Sft)
-    wanted_BT = rows.mask_BT > 0
-    temperatures_BT = torch.ones_like(rows.temperatures_BT) if supervised else rows.temperatures_BT
-    logps, entropies = token_logps(model, rows.tokens_BT, wanted_BT, temperatures_BT)
-    old_logps = logps.detach() if supervised else rows.sampler_logps_BT[wanted_BT]
-    losses = loss(LossInputs(logps, old_logps, rows.advantages_BT[wanted_BT]))
-    if reference_logps is not None:
-        kl = loss.kl(logps, reference_logps)
-        losses = losses + loss.kl.weight * kl
-        stats.add("optim/kl_reference", kl)
-    weights_BT = token_weights(
-        rows.mask_BT, rows.segments_BT, loss.normalise, batch.sampled_tokens, batch.turns
-    )
-    total = (losses * weights_BT[wanted_BT]).sum()
+    if supervised:
+        pack = replace(pack, temperatures_A=torch.ones_like(pack.temperatures_A))
+    reference_logps_A = None if reference is None else reference.logps(model, pack)
+    logps_A, entropies_A = token_logps(model, pack)
+    old_logps_A = logps_A.detach() if supervised else pack.sampler_logps_A
+    losses_A = loss(LossInputs(logps_A, old_logps_A, pack.advantages_A))
+    if reference_logps_A is not None:
+        kl_A = loss.kl(logps_A, reference_logps_A)
+        losses_A = losses_A + loss.kl.weight * kl_A
+        stats.add("optim/kl_reference", kl_A)
+    total = (losses_A * pack.weights_A).sum()
     stats.add("loss", total)
-    stats.add("optim/entropy", entropies)
+    stats.add("optim/entropy", entropies_A)
     if not supervised:
-        _add_ratio_stats(stats, loss, logps.detach(), old_logps)
+        _add_ratio_stats(stats, loss, logps_A.detach(), old_logps_A)
     return total
 
 
 def accumulate(
     model: nn.Module,
-    batch: Batch,
+    packs: Sequence[Pack],
     loss: Loss,
-    reference: Mapping[str, Tensor],
-    tokens_per_micro_batch: int,
+    reference: Reference | None,
     backward: Callable[[Tensor], object],
-) -> dict[str, float]:
-    """Run forward and backward over all micro-batches of a step; return its metrics.
-
-    `reference` holds the reference policy's trained parameters; empty without KL.
-    """
+) -> StepStats:
+    """Run forward and backward over one rank's packs of a step; return what was measured."""
     device = next(model.parameters()).device
     stats = StepStats()
-    for chunk in batch.micro_batches(tokens_per_micro_batch):
-        rows = collate(chunk, device)
-        ref_logps = reference_logps(model, rows, reference, loss)
-        backward(micro_batch_loss(model, rows, batch, loss, ref_logps, stats))
-    return stats.metrics(batch.sampled_tokens)
+    for pack in packs:
+        # Held until the backward pass is done, which may compute layers again.
+        with nullcontext() if pack.layout is None else attending_packs(model):
+            backward(pack_loss(model, pack.to(device), loss, reference, stats))
+    return stats
 
 
-def _add_ratio_stats(stats: StepStats, loss: Loss, logps: Tensor, old_logps: Tensor) -> None:
-    difference = old_logps - logps
-    stats.add("optim/kl_sample_train_v1", difference)
-    stats.add("optim/kl_sample_train_v2", 0.5 * difference**2)
-    ratio = torch.exp(-difference)
-    if ratio.numel():
-        stats.ratio_min = min(stats.ratio_min, float(ratio.min()))
-        stats.ratio_max = max(stats.ratio_max, float(ratio.max()))
+def _add_ratio_stats(stats: StepStats, loss: Loss, logps_A: Tensor, old_logps_A: Tensor) -> None:
+    difference_A = old_logps_A - logps_A
+    stats.add("optim/kl_sample_train_v1", difference_A)
+    stats.add("optim/kl_sample_train_v2", 0.5 * difference_A**2)
+    ratio_A = torch.exp(-difference_A)
+    stats.watch("optim/ratio_min", "optim/ratio_max", ratio_A)
     if loss.type == "ppo_clip":
-        outside = (ratio < 1 - loss.clip_low) | (ratio > 1 + loss.clip_high)
-        stats.add("optim/clip_fraction", outside)
-
-
-@torch.no_grad()
-def reference_logps(
-    model: nn.Module, rows: RowTensors, reference: Mapping[str, Tensor], loss: Loss
-) -> Tensor | None:
-    """Return the reference policy's log-probabilities of the sampled tokens, None without KL."""
-    if loss.kl.weight == 0:
-        return None
-    tempered = not isinstance(loss, Sft)
-    temperatures_BT = rows.temperatures_BT if tempered else torch.ones_like(rows.temperatures_BT)
-    with swapped(model, reference):
-        return token_logps(model, rows.tokens_BT, rows.mask_BT > 0, temperatures_BT)[0]
-
-
-@contextmanager
-def swapped(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Let the model hold these parameter values for a while."""
-    parameters = {n: p for n, p in model.named_parameters() if n in tensors}
-    own = {name: parameter.data for name, parameter in parameters.items()}
-    try:
-        for name, parameter in parameters.items():
-            parameter.data = tensors[name]
-        yield
-    finally:
-        for name, parameter in parameters.items():
-            parameter.data = own[name]
+        outside_A = (ratio_A < 1 - loss.clip_low) | (ratio_A > 1 + loss.clip_high)
+        stats.add("optim/clip_fraction", outside_A)
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -12,6 +12,7 @@ from debate_train.checkpoints import TrainerState, load_trainer_state, save_trai
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
+from debate_train.references import KeptReference
 from debate_train.rows import Batch
 from debate_train.trainers.objective import accumulate, snapshot, trainable
 
@@ -38,12 +39,11 @@ class TorchTrainerSession:
         """Make one optimizer step; a step with a non-finite gradient is skipped and counted."""
         started = time.perf_counter()
         self._model.train()
-        metrics = accumulate(
+        stats = accumulate(
             self._model,
-            batch,
+            self._config.packs(batch, self._loss)[0],
             self._loss,
-            self._reference,
-            self._config.tokens_per_micro_batch,
+            KeptReference(self._reference) if self._reference else None,
             lambda loss: loss.backward(),  # type: ignore[no-untyped-call]
         )
         parameters = list(trainable(self._model).values())
@@ -54,7 +54,7 @@ class TorchTrainerSession:
             self._optimizer.step()
         self._schedule.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return metrics | {
+        return stats.metrics(batch.sampled_tokens) | {
             "optim/grad_norm": norm,
             "optim/learning_rate": float(rate),
             "optim/skipped": float(not finite),

@@ -10,9 +10,12 @@ from debate_rollout.engine import Weights
 if TYPE_CHECKING:
     from torch.optim import AdamW
 
+    from debate_train.losses import Loss
+    from debate_train.packs import Pack
     from debate_train.rows import Batch
 
 Schedule = Literal["constant", "linear", "cosine"]
+Share = Literal["prefix", "rows", "none"]
 
 
 class Trainer(Protocol):
@@ -44,7 +47,7 @@ class OptimizerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    learning_rate: float = Field(1e-5, gt=0)
+    learning_rate: float = Field(1e-5, ge=0)
     warmup_steps: int = Field(0, ge=0)
     schedule: Schedule = "constant"
     """After the warm-up: stay, or fall along a line or a cosine over the phase's `steps`."""
@@ -55,7 +58,19 @@ class OptimizerSettings(BaseModel):
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
     tokens_per_micro_batch: int = Field(8192, ge=1)
-    """Padded tokens in one forward and backward pass; changes speed and memory, not results."""
+    """Most tokens in one forward and backward pass; changes speed and memory, not results."""
+    packing: Share = "prefix"
+    """`prefix`: rows one after the other, what they begin with in common computed once; `rows`:
+    nothing shared; `none`: rows padded, for models that attend in their own way. Equal results."""
+
+    def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Pack]]":
+        """Return the packs of a step for every rank."""
+        from debate_train.normalisation import token_weights
+        from debate_train.packing import pack
+
+        weights = token_weights(batch, loss.normalise)
+        budget = self.tokens_per_micro_batch
+        return pack(batch, weights, budget, ranks=ranks, share=self.packing)
 
     def rate_factor(self, step: int, total_steps: int) -> float:
         """Return what the learning rate is multiplied by at a step (from 0)."""

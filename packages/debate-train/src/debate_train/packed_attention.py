@@ -1,0 +1,114 @@
+"""Attention over packs: each run of tokens sees its ancestors and, causally, itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from debate_train.packs import Layout, Pack
+
+NAME = "debate_packed"
+"""The name under which transformers finds `packed_attention`."""
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **settings: Any,
+) -> tuple[Tensor, None]:
+    """Return the attention output of a pack, shape (1, T, heads, features of a head).
+
+    Called by transformers in every attention layer; `settings` holds the pack's layout, which the
+    trainer gave to the model's forward.
+    """
+    layout: Layout = settings["pack_layout"]
+    scale, window = settings.get("scaling"), settings.get("sliding_window")
+    if key.device.type == "cuda" and key.dtype in (torch.bfloat16, torch.float16):
+        return _varlen(query, key, value, layout, scale, window), None
+    shared = query.shape[1] != key.shape[1]
+    outputs = []
+    for node in range(len(layout.parents)):
+        path = layout.path(node)
+        own = path[-1]
+        keys = torch.cat([key[:, :, run] for run in path], 2)
+        values = torch.cat([value[:, :, run] for run in path], 2)
+        outputs.append(
+            functional.scaled_dot_product_attention(
+                query[:, :, own],
+                keys,
+                values,
+                attn_mask=_mask(own.stop - own.start, keys, window),
+                is_causal=len(path) == 1 and not _slides(keys, window),
+                scale=scale,
+                enable_gqa=shared,
+            )
+        )
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
+
+
+def _slides(keys: Tensor, window: int | None) -> bool:
+    return window is not None and keys.shape[2] > window
+
+
+def _mask(queries: int, keys: Tensor, window: int | None) -> Tensor | None:
+    """Return which keys each query sees, aligned at the last key; None where is_causal does."""
+    size = keys.shape[2]
+    if queries == size and not _slides(keys, window):
+        return None
+    sees = torch.ones(queries, size, dtype=torch.bool, device=keys.device)
+    sees = sees.tril(size - queries)
+    return sees if window is None else sees.triu(size - queries - window + 1)
+
+
+def _varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    scale: float | None,
+    window: int | None,
+) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    output: Tensor = varlen_attn(
+        query[0].transpose(0, 1).contiguous(),
+        key[0].transpose(0, 1)[layout.keys_K],
+        value[0].transpose(0, 1)[layout.keys_K],
+        layout.query_starts_N,
+        layout.key_starts_N,
+        layout.longest_run,
+        layout.longest_path,
+        scale=scale,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return output[None]
+
+
+def forward_inputs(pack: Pack) -> dict[str, Any]:
+    """Return what the model's forward is called with."""
+    inputs: dict[str, Any] = {"input_ids": pack.tokens_BT, "use_cache": False}
+    if pack.layout is None:
+        return inputs
+    return inputs | {"position_ids": pack.positions_BT, "pack_layout": pack.layout}
+
+
+@contextmanager
+def attending_packs(model: nn.Module) -> Iterator[None]:
+    """Let the model attend as packs say, backward passes that recompute layers included."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, packed_attention)
+    config: Any = model.config
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
