@@ -95,7 +95,7 @@ class Rollouts:
         """Lend the engine with the policy's present weights; nothing is played meanwhile."""
         source = self._source
         with nullcontext() if self._ahead is None else self._ahead.paused():
-            if self._ahead is not None or source.sampler is not source.engine:
+            if self._depth > 0 or source.sampler is not source.engine:
                 source.engine.load(source.weights(version))
             yield source.engine
 
