@@ -1,96 +1,133 @@
-"""Checkpoints: whole or not there, the last few kept, and nothing in them runs."""
+"""Checkpoints: whole or not there, the last ones and the best kept, and nothing in them runs."""
 
 import json
 import os
 import pickle
+import random
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from debate_train.checkpoints import Checkpoints, load_policy, save_policy
-from debate_train.errors import ModelError
+from debate_train.checkpoint_manifest import MANIFEST, Origin, seal
+from debate_train.checkpoints import Best, Checkpoints, RunState
+from debate_train.errors import ModelError, RunFailure, UsageError
 from debate_train.losses import PpoClip
-from debate_train.models import LoadedModel, ScratchModel
+from debate_train.models import LoadedModel
+from debate_train.random_states import load_random_states, save_random_states, seed_all
 from debate_train.trainers import TorchTrainer
 
 MakeModel = Callable[..., LoadedModel]
+RECIPE = "name: a\nmodel: {layers: 2}\nphases: {warm: {}, play: {}}\n"
+ORIGIN = Origin.of(RECIPE)
 
 
 def saver(text: str) -> Callable[[Path], None]:
     return lambda directory: (directory / "weights").write_text(text) and None
 
 
+def written(root: Path, *steps: int, keep_last: int = 9) -> Checkpoints:
+    checkpoints = Checkpoints(root, ORIGIN, keep_last)
+    for step in steps:
+        checkpoints.write(RunState(step=step), saver(f"weights of {step}"))
+    return checkpoints
+
+
+def names(root: Path) -> set[str]:
+    return {path.name for path in root.iterdir()}
+
+
 def test_last_checkpoints_are_kept(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "c", keep=2)
-    assert checkpoints.latest() is None
-    for step in (5, 10, 120, 1000):
-        checkpoints.write(step, {"step": step}, saver(str(step)))
-    assert [p.name for p in checkpoints.complete()] == ["step-000120", "step-001000"]
-    found = checkpoints.latest()
-    assert found is not None
-    assert (found[0].name, found[1]) == ("step-001000", {"step": 1000})
-    assert {p.name for p in (tmp_path / "c").iterdir()} == {"step-000120", "step-001000"}
+    root = tmp_path / "c"
+    # By number: as text, step-1000000 would come before step-999999.
+    checkpoints = written(root, 5, 10, 999_999, 1_000_000, keep_last=2)
+    assert [p.name for p in checkpoints.complete()] == ["step-999999", "step-1000000"]
+    assert names(root) == {"step-999999", "step-1000000"}
+    found = checkpoints.newest()
+    assert (found.path.name, found.state.step, found.notes) == ("step-1000000", 1_000_000, ())
+
+
+def test_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    state = RunState(
+        phase=1,
+        phase_start=2,
+        step=7,
+        rows=9,
+        gates={"warm": True},
+        before={"eval/format": {"mean": 0.1 + 0.2, "questions": 3}},
+        looked=("warm", 2, {"eval/format": 1 / 3}),
+        best=Best(7, "eval/format", 1 / 3),
+        seconds={"warm": 1.5},
+    )
+    checkpoints = Checkpoints(tmp_path, ORIGIN, 1)
+    checkpoints.write(state, saver(""))
+    assert checkpoints.newest().state == state
 
 
 def test_checkpoint_of_the_same_step_replaces_the_first(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    checkpoints.write(3, {"phase": 0}, saver("old"))
-    path = checkpoints.write(3, {"phase": 1}, saver("new"))
+    checkpoints = written(tmp_path, 3)
+    path = checkpoints.write(RunState(step=3, phase=1), saver("new"))
     assert (path / "weights").read_text() == "new"
-    assert json.loads((path / "state.json").read_text()) == {"phase": 1}
-    assert [p.name for p in tmp_path.iterdir()] == ["step-000003"]
+    assert checkpoints.newest().state.phase == 1
+    assert names(tmp_path) == {"step-000003"}
 
 
-def test_checkpoint_that_fails_half_way_is_never_seen(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    checkpoints.write(3, {"step": 3}, saver("whole"))
+def test_replacement_that_was_stopped_between_its_renames_is_undone(tmp_path: Path) -> None:
+    written(tmp_path, 3)
+    os.replace(tmp_path / "step-000003", tmp_path / ".replaced-000003")
+    (tmp_path / ".writing-000003").mkdir()
+    found = Checkpoints(tmp_path, ORIGIN, 1).newest()
+    assert (found.path / "weights").read_text() == "weights of 3"
+    assert names(tmp_path) == {"step-000003"}
+
+
+def test_checkpoint_that_fails_half_way_leaves_those_before_it(tmp_path: Path) -> None:
+    checkpoints = written(tmp_path, 3)
 
     def fails(directory: Path) -> None:
         (directory / "weights").write_text("half")
-        raise OSError("no space left on device")
+        raise OSError(28, "No space left on device")
 
     for step in (3, 4):
-        with pytest.raises(OSError, match="no space"):
-            checkpoints.write(step, {"step": step}, fails)
-    found = Checkpoints(tmp_path, keep=1).latest()
-    assert found is not None
-    assert (found[0] / "weights").read_text() == "whole"
-    # What was left aside goes with the next one that is written.
-    checkpoints.write(5, {"step": 5}, saver("next"))
-    assert [p.name for p in tmp_path.iterdir()] == ["step-000005"]
+        with pytest.raises(RunFailure, match=f"cannot write .*step-00000{step}: No space left"):
+            checkpoints.write(RunState(step=step), fails)
+        assert (checkpoints.newest().path / "weights").read_text() == "weights of 3"
+        assert names(tmp_path) == {"step-000003"}
 
 
-def test_policy_comes_back_as_it_was(tiny: MakeModel, tmp_path: Path) -> None:
-    loaded, other = tiny(), tiny(seed=1)
-    save_policy(tmp_path, loaded)
-    load_policy(tmp_path, other)
-    own = other.model.state_dict()
-    assert all(torch.equal(tensor, own[n]) for n, tensor in loaded.model.state_dict().items())
-    files = {p.name for p in tmp_path.iterdir()}
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
-    assert not any(p.suffix in (".bin", ".pt", ".pkl") for p in tmp_path.iterdir())
+def test_best_checkpoint_is_marked_and_outlives_the_last_ones(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, ORIGIN, 1)
+    best = Best(2, "eval/format", 0.75)
+    for step in (1, 2, 3, 4):
+        checkpoints.write(RunState(step=step, best=best if step >= 2 else None), saver(""))
+    assert names(tmp_path) == {"step-000002", "step-000004", "best.json"}
+    mark = {"checkpoint": "step-000002", "step": 2, "metric": "eval/format", "value": 0.75}
+    assert json.loads((tmp_path / "best.json").read_text()) == mark
+    checkpoints.write(RunState(step=5, best=Best(5, "eval/format", 0.8)), saver(""))
+    assert names(tmp_path) == {"step-000005", "best.json"}
 
 
-def test_weights_of_another_model_end_in_one_message(tiny: MakeModel, tmp_path: Path) -> None:
-    save_policy(tmp_path, tiny())
-    for other in (
-        ScratchModel(hidden_size=8, layers=1, heads=1, kv_heads=1, head_dim=8).load(0),
-        ScratchModel(hidden_size=16, layers=2, heads=2, kv_heads=1, head_dim=8, ffn_size=16).load(
-            0
-        ),
-        tiny(lora_rank=2),
-    ):
-        with pytest.raises(ModelError, match="weights of another model"):
-            load_policy(tmp_path, other)
-
-
-def test_adapter_of_another_rank_ends_in_one_message(tiny: MakeModel, tmp_path: Path) -> None:
-    save_policy(tmp_path, tiny(lora_rank=2))
-    for other in (tiny(lora_rank=3), tiny()):
-        with pytest.raises(ModelError, match="weights of another model"):
-            load_policy(tmp_path, other)
+def test_mark_follows_the_checkpoint_that_is_gone_on_from(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, ORIGIN, 2)
+    for step in (1, 2, 3):
+        best = Best(2 if step == 3 else step, "eval/format", float(step))
+        checkpoints.write(RunState(step=step, best=best), saver(""))
+    (tmp_path / "best.json").unlink()  # as if killed before it was written
+    assert checkpoints.newest().state.best == Best(2, "eval/format", 3.0)
+    assert json.loads((tmp_path / "best.json").read_text())["step"] == 2
+    # The best of the older one is itself; it is there, so the mark names it.
+    (tmp_path / "step-000003" / "weights").write_text("altered")
+    assert checkpoints.newest().state.best == Best(2, "eval/format", 2.0)
+    # A best that is gone is forgotten.
+    shutil.rmtree(tmp_path / "step-000002")
+    checkpoints.write(RunState(step=4, best=Best(2, "eval/format", 2.0)), saver(""))
+    assert checkpoints.newest().state.best is None
+    assert not (tmp_path / "best.json").exists()
 
 
 class Attack:
@@ -98,13 +135,147 @@ class Attack:
         return (os.system, ("touch attacked",))
 
 
-def test_nothing_in_a_checkpoint_runs(
-    tiny: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def resealed(path: Path, **changes: Any) -> None:
+    """What a stranger can do who knows the format."""
+    (path / MANIFEST).unlink()
+    seal(path, changes.get("step", 5), changes.get("origin", ORIGIN))
+
+
+def renamed_format(path: Path) -> None:
+    manifest = json.loads((path / MANIFEST).read_text()) | {"format": "debate-checkpoint/9"}
+    (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+def altered_state(path: Path, state: str) -> None:
+    (path / "state.json").write_text(state)
+    resealed(path)
+
+
+def pickled(path: Path, name: str) -> None:
+    torch.save({"state": Attack()}, path / name)
+    resealed(path)
+
+
+def linked(path: Path) -> None:
+    shutil.move(path / "weights", path.parent / "weights")
+    (path / "weights").symlink_to(path.parent / "weights")
+
+
+def linked_whole(path: Path) -> None:
+    shutil.move(path, path.parent / "elsewhere")
+    path.symlink_to(path.parent / "elsewhere")
+
+
+def outside(path: Path) -> None:
+    manifest = json.loads((path / MANIFEST).read_text())
+    manifest["files"]["../../weights"] = manifest["files"].pop("weights")
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    shutil.move(path / "weights", path.parent.parent / "weights")
+
+
+def old_format(path: Path) -> None:
+    (path / MANIFEST).unlink()
+    (path / "trainer.pt").write_bytes(pickle.dumps(Attack()))
+
+
+OTHER_MODEL = Origin.of(RECIPE.replace("layers: 2", "layers: 3"))
+OTHER_PHASES = Origin.of(RECIPE.replace("warm: {}, ", ""))
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "torn": (lambda p: (p / "weights").write_text("weights"), "weights has 7 bytes instead of 12"),
+    "altered": (lambda p: (p / "weights").write_text("weights of 6"), r"SHA-256 differs"),
+    "missing": (lambda p: (p / "weights").unlink(), "weights is missing"),
+    "more": (lambda p: (p / "model.bin").touch(), "model.bin is not named in its manifest.json"),
+    "no manifest": (old_format, "it holds no manifest.json: .* another version wrote it"),
+    "torn manifest": (lambda p: os.truncate(p / MANIFEST, 99), "its manifest.json cannot be read"),
+    "deep manifest": (lambda p: (p / MANIFEST).write_text("[" * 9999), "cannot be read"),
+    "version": (renamed_format, "its format is 'debate-checkpoint/9'; this version reads"),
+    "model": (lambda p: resealed(p, origin=OTHER_MODEL), "belongs to a run with another model"),
+    "phases": (lambda p: resealed(p, origin=OTHER_PHASES), "run with another phases"),
+    "recipe": (lambda p: resealed(p, origin=Origin.of(RECIPE + "#")), "another recipe"),
+    "step": (lambda p: resealed(p, step=4), "written after 4 steps, not 5"),
+    "state": (lambda p: altered_state(p, '{"step": "x"}'), "its state.json cannot be read"),
+    "other state": (lambda p: altered_state(p, '{"step": 6}'), "its state.json is of step 6"),
+    "pickle": (lambda p: pickled(p, "optimizer.pt"), "optimizer.pt could run code"),
+    "weights as pickle": (lambda p: pickled(p, "pytorch_model.bin"), "could run code"),
+    "disguised": (lambda p: pickled(p, "model.safetensors"), "is no safetensors file"),
+    "linked": (linked, "weights is a link or a device"),
+    "linked whole": (linked_whole, "it is a link"),
+    "outside": (outside, "weights is missing"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_checkpoint_is_refused_and_the_one_before_is_used(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "checkpoints"
+    checkpoints = written(root, 4, 5)
+    spoil, reason = DAMAGE[damage]
+    spoil(root / "step-000005")
+    found = checkpoints.newest()
+    assert found.path.name == "step-000004"
+    (note,) = found.notes
+    assert note.startswith("step-000005 is not used: ")
+    assert re.search(reason, note)
+    assert note.endswith("it is now called refused-000005")
+    assert not (tmp_path / "attacked").exists()
+    # It neither counts as one of the last, nor comes back.
+    checkpoints = Checkpoints(root, ORIGIN, 1)
+    checkpoints.write(RunState(step=5), saver("new"))
+    assert [p.name for p in checkpoints.complete()] == ["step-000005"]
+    assert checkpoints.newest().notes == ()
+
+
+def test_all_reasons_are_told_when_none_is_left(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    checkpoints = written(root, 4, 5)
+    (root / "step-000004" / "weights").unlink()
+    os.truncate(root / "step-000005" / "weights", 3)
+    with pytest.raises(UsageError) as caught:
+        checkpoints.newest()
+    message = str(caught.value)
+    assert f"cannot resume {tmp_path}: found no checkpoint to go on from" in message
+    assert "step-000005: weights has 3 bytes instead of 12" in message
+    assert "step-000004: weights is missing" in message
+    assert names(root) == {"step-000004", "step-000005"}  # nothing was changed
+
+
+FILES = ("model.safetensors", "optimizer-00000.safetensors", "trainer.json", "random.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_trainer_runs_nothing_that_a_stranger_put_into_a_checkpoint(
+    tiny: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     trainer = TorchTrainer().open(tiny(), PpoClip(), 5)
     trainer.save(tmp_path)
-    torch.save({"optimizer": Attack()}, tmp_path / "trainer.pt")
-    with pytest.raises(pickle.UnpicklingError):
+    save_random_states(tmp_path)
+    torch.save({"optimizer": Attack()}, tmp_path / name)
+    for other in ("trainer.pt", "optimizer.bin", "pytorch_model.bin", "reference.pt"):
+        torch.save(Attack(), tmp_path / other)
+    with pytest.raises(ModelError):
         trainer.load(tmp_path)
+        load_random_states(tmp_path)
     assert not (tmp_path / "attacked").exists()
+    # The attack works where files are unpickled.
+    torch.load(tmp_path / "trainer.pt", weights_only=False)
+    assert (tmp_path / "attacked").exists()
+
+
+def test_random_states_go_on_where_they_were(tmp_path: Path) -> None:
+    def draws() -> list[float]:
+        return [random.gauss(0, 1), random.random(), np.random.normal(), float(torch.rand(()))]
+
+    seed_all(3)
+    draws()  # leaves a second normal of Python and numpy in store
+    save_random_states(tmp_path)
+    expected = draws()
+    assert draws() != expected
+    load_random_states(tmp_path)
+    assert draws() == expected
+    seed_all(3)
+    first = draws()
+    seed_all(3)
+    assert draws() == first

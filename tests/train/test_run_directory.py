@@ -122,26 +122,27 @@ def test_log_appends_rows_that_every_json_reader_takes(tmp_path):
     ]
 
 
-def test_truncate_after_drops_what_follows_a_checkpoint(tmp_path):
+def test_go_back_drops_what_was_written_after_a_checkpoint(tmp_path):
     run = with_checkpoint(tmp_path / "run")
-    written = [
-        ("before", 0),  # not a phase of the recipe: goes with the row before, here the start
-        ("warm_start", 1),
-        ("warm_start", 2),
-        ("gate", 2),
-        ("self_play", 1),
-        ("self_play", 2),
-        ("evaluation", 2),
-        ("self_play", 3),
-        ("evaluation", 3),
-    ]
-    for phase, step in written:
-        run.log(phase, step, {"loss": 1.0})
+    for step in (1, 2):
+        run.log("warm_start", step, {"loss": 1.0})
+    run.log("warm_start", 2, {"eval/format": 1.0})
+    rows = run.rows_on_disk()
+    before = run.metrics()
+    # A second look after the same step was logged, too, when the run was stopped.
+    run.log("warm_start", 2, {"eval/format": 0.5})
+    run.log("self_play", 3, {"loss": 1.0})
+    for step in (2, 3, 10):
+        (run.transcripts_path / f"self_play-{step:06d}.jsonl").touch()
+        (run.tokens_path / f"step-{step}.safetensors").touch()
     run = RunDirectory.open(run.path)
-    assert run.truncate_after("self_play", 2, ["warm_start", "self_play"]) == 2
-    assert [(row["phase"], row["step"]) for row in run.metrics()] == written[:7]
-    assert run.truncate_after("warm_start", 1, ["warm_start", "self_play"]) == 5
-    assert [(row["phase"], row["step"]) for row in run.metrics()] == written[:2]
+    assert run.go_back(rows, 2) == 2
+    assert run.metrics() == before
+    assert [path.name for path in run.transcripts_path.iterdir()] == ["self_play-000002.jsonl"]
+    assert [path.name for path in run.tokens_path.iterdir()] == ["step-2.safetensors"]
+    assert run.go_back(rows, 2) == 0
+    assert run.go_back(0, 0) == 3
+    assert run.metrics() == []
 
 
 def test_open_drops_a_torn_line_and_time_goes_on(tmp_path):

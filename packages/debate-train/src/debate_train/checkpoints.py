@@ -2,145 +2,193 @@
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
 
-from debate_train.errors import ModelError
-from debate_train.models import LoadedModel
+from debate_train.checkpoint_manifest import Origin, RefusedCheckpoint, seal, verify
+from debate_train.errors import RunFailure, UsageError
+from debate_train.whole_files import sync_directory, write_aside
 
-_STATE = "state.json"
+_STATE, _BEST = "state.json", "best.json"
+_NAME = re.compile(r"step-(\d{6,})")
+_ASIDE, _REPLACED, _REFUSED = ".writing-", ".replaced-", "refused-"
 
 
 @dataclass(frozen=True, slots=True)
-class TrainerState:
-    """What a trainer holds beside the model."""
+class Best:
+    """The checkpoint that did best on the dev split."""
 
-    optimizer: Optimizer
-    schedule: LRScheduler
-    reference: dict[str, Tensor]
-
-
-def save_trainer_state(directory: Path, loaded: LoadedModel, state: TrainerState) -> None:
-    """Write the policy, and the trainer's state beside it."""
-    save_policy(directory, loaded)
-    kept = {"optimizer": state.optimizer.state_dict(), "schedule": state.schedule.state_dict()}
-    torch.save(kept, directory / "trainer.pt")
-    if state.reference:
-        save_file(
-            {n: t.contiguous() for n, t in state.reference.items()},
-            directory / "reference.safetensors",
-        )
+    step: int
+    metric: str
+    value: float
 
 
-def save_policy(directory: Path, loaded: LoadedModel) -> None:
-    """Write model and tokenizer as transformers (or peft) reads them."""
-    from transformers.utils import logging
+@dataclass(slots=True)
+class RunState:
+    """Where a run is; all that a checkpoint needs beside the trainer's own files."""
 
-    logging.disable_progress_bar()
-    loaded.model.save_pretrained(directory)
-    loaded.tokenizer.save_pretrained(directory)
-
-
-def load_trainer_state(directory: Path, loaded: LoadedModel, state: TrainerState) -> None:
-    """Read into the same model and trainer what `save_trainer_state` wrote."""
-    load_policy(directory, loaded)
-    kept = torch.load(directory / "trainer.pt", weights_only=True)
-    state.optimizer.load_state_dict(kept["optimizer"])
-    state.schedule.load_state_dict(kept["schedule"])
-    if state.reference:
-        reference = load_file(directory / "reference.safetensors")
-        for name, tensor in state.reference.items():
-            tensor.copy_(reference[name])
-
-
-def load_policy(directory: Path, loaded: LoadedModel) -> None:
-    """Read the trained weights of a checkpoint into a model of the same shape.
-
-    Raises:
-        ModelError: The checkpoint holds the weights of another model.
-    """
-    try:
-        if loaded.lora is not None:
-            _load_adapter(directory, loaded)
-        else:
-            _load_full(directory, loaded)
-    except (RuntimeError, FileNotFoundError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(
-            f"checkpoint {directory}: found weights of another model ({reason}); expected those of "
-            "model in the recipe that the run was started with"
-        ) from error
+    phase: int = 0
+    """Number of the phase, from 0."""
+    phase_start: int = 0
+    """Steps done in the whole run when the phase began."""
+    step: int = 0
+    """Steps done in the whole run; also the weight version that engines serve."""
+    rows: int = 0
+    """Rows of metrics so far."""
+    gates: dict[str, bool] = field(default_factory=dict)
+    """For each phase with a gate: whether it opened."""
+    before: dict[str, Any] | None = None
+    """Measures on the test split when the last phase began."""
+    looked: tuple[str, int, dict[str, float]] | None = None
+    """The last look at the dev split: phase, step, means by name."""
+    best: Best | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time of each part so far."""
 
 
-def _load_adapter(directory: Path, loaded: LoadedModel) -> None:
-    from peft import set_peft_model_state_dict
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that may be gone on from."""
 
-    adapter = load_file(directory / "adapter_model.safetensors")
-    unexpected = set_peft_model_state_dict(loaded.model, adapter).unexpected_keys
-    if unexpected:
-        raise ValueError(f"unexpected {', '.join(unexpected[:3])}")
-
-
-def _load_full(directory: Path, loaded: LoadedModel) -> None:
-    tensors: dict[str, Tensor] = {}
-    for file in sorted(directory.glob("model*.safetensors")):
-        tensors |= load_file(file)
-    missing, unexpected = loaded.model.load_state_dict(tensors, strict=False)
-    tied = set(getattr(loaded.model, "_tied_weights_keys", None) or ())
-    if unexpected or set(missing) - tied:
-        raise ValueError(f"missing or unexpected {', '.join([*missing, *unexpected][:3])}")
+    path: Path
+    state: RunState
+    notes: tuple[str, ...]
+    """Why newer ones are not used."""
 
 
 class Checkpoints:
-    """The numbered checkpoints of a run, `step-NNNNNN`, the last `keep` of them kept."""
+    """The numbered checkpoints of a run, `step-NNNNNN`: the last ones, and the best.
 
-    def __init__(self, root: Path, keep: int) -> None:
-        self._root, self._keep = root, keep
+    Args:
+        root: their folder.
+        origin: the run they belong to.
+        keep_last: how many are kept besides the best.
+    """
+
+    def __init__(self, root: Path, origin: Origin, keep_last: int) -> None:
+        self._root, self._origin, self._keep_last = root, origin, keep_last
         root.mkdir(parents=True, exist_ok=True)
+        finish_replacing(root)
 
-    def write(self, step: int, state: Mapping[str, Any], save: Any) -> Path:
-        """Write a checkpoint; `save(directory)` puts the trainer's files there.
+    def write(self, state: RunState, save: Callable[[Path], None]) -> Path:
+        """Write a checkpoint; `save(directory)` puts everything but the state there.
 
-        The directory gets its name only when everything is in it.
+        The directory gets its name only when everything is in it and on the disk.
+
+        Raises:
+            RunFailure: It could not be written; those before it are as they were.
         """
-        final = self._root / f"step-{step:06d}"
-        aside = self._root / f".writing-{step:06d}"
-        for left in self._root.glob(".*-*"):
-            shutil.rmtree(left)
-        aside.mkdir()
-        save(aside)
-        (aside / _STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
-        _sync(aside)
-        if final.exists():
-            os.replace(final, self._root / f".replaced-{step:06d}")
-        os.replace(aside, final)
-        for old in (*self.complete()[: -self._keep], *self._root.glob(".replaced-*")):
-            shutil.rmtree(old)
+        number = f"{state.step:06d}"
+        final, aside = self._root / f"step-{number}", self._root / f"{_ASIDE}{number}"
+        _remove(self._root, _ASIDE)
+        try:
+            aside.mkdir()
+            save(aside)
+            (aside / _STATE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+            seal(aside, state.step, self._origin)
+            if final.exists():
+                os.replace(final, self._root / f"{_REPLACED}{number}")
+            os.replace(aside, final)
+            sync_directory(self._root)
+            self._mark_best(state.best)
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or error
+            finish_replacing(self._root)
+            raise RunFailure(
+                f"cannot write {final}: {reason}; the checkpoints before it are whole: make room "
+                "or repair the disk, then go on with --resume"
+            ) from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        self._rotate(state.best)
         return final
 
     def complete(self) -> list[Path]:
-        """Return the complete checkpoints, oldest first."""
-        return sorted(p for p in self._root.glob("step-*") if (p / _STATE).is_file())
+        """Return the checkpoints that got their name, oldest first."""
+        found = {int(m[1]): p for p in self._root.iterdir() if (m := _NAME.fullmatch(p.name))}
+        return [found[step] for step in sorted(found)]
 
-    def latest(self) -> tuple[Path, dict[str, Any]] | None:
-        """Return the newest checkpoint and its state, None when there is none."""
-        found = self.complete()
-        if not found:
-            return None
-        state: dict[str, Any] = json.loads((found[-1] / _STATE).read_text(encoding="utf-8"))
-        return found[-1], state
+    def newest(self) -> Checkpoint:
+        """Return the newest checkpoint that is whole and belongs to this run.
+
+        Newer ones are renamed to `refused-NNNNNN`, so that they are not taken again.
+
+        Raises:
+            UsageError: There is none; the message says what is wrong with each.
+        """
+        refused: list[tuple[Path, str]] = []
+        for path in reversed(self.complete()):
+            try:
+                state = self._read(path)
+            except RefusedCheckpoint as error:
+                refused.append((path, str(error)))
+                continue
+            notes = [self._set_aside(other, reason) for other, reason in refused]
+            if state.best is not None and not self._path(state.best.step).is_dir():
+                state.best = None
+            self._mark_best(state.best)
+            return Checkpoint(path, state, tuple(notes))
+        reasons = "".join(f"\n  {path.name}: {reason}" for path, reason in refused)
+        raise UsageError(
+            f"cannot resume {self._root.parent}: found no checkpoint to go on from{reasons}\n"
+            "expected one that this run wrote; start afresh without --resume in another folder"
+        )
+
+    def _read(self, path: Path) -> RunState:
+        step = int(path.name.removeprefix("step-"))
+        verify(path, step, self._origin)
+        try:
+            state = TypeAdapter(RunState).validate_json((path / _STATE).read_bytes())
+        except (OSError, ValidationError) as error:
+            raise RefusedCheckpoint(f"its {_STATE} cannot be read") from error
+        if state.step != step:
+            raise RefusedCheckpoint(f"its {_STATE} is of step {state.step}")
+        return state
+
+    def _set_aside(self, path: Path, reason: str) -> str:
+        number = path.name.removeprefix("step-")
+        other = self._root / f"{_REFUSED}{number}"
+        if other.is_dir() and not other.is_symlink():
+            shutil.rmtree(other)
+        os.replace(path, other)
+        return f"{path.name} is not used: {reason}; it is now called {other.name}"
+
+    def _mark_best(self, best: Best | None) -> None:
+        mark = self._root / _BEST
+        if best is None:
+            mark.unlink(missing_ok=True)
+            return
+        named = {"checkpoint": self._path(best.step).name} | asdict(best)
+        write_aside(mark, (json.dumps(named, indent=1) + "\n").encode())
+
+    def _rotate(self, best: Best | None) -> None:
+        kept = None if best is None else self._path(best.step)
+        for old in self.complete()[: -self._keep_last]:
+            if old != kept:
+                shutil.rmtree(old, ignore_errors=True)
+        _remove(self._root, _REPLACED)
+
+    def _path(self, step: int) -> Path:
+        return self._root / f"step-{step:06d}"
 
 
-def _sync(directory: Path) -> None:
-    for path in directory.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+def finish_replacing(root: Path) -> None:
+    """Undo a replacement that was stopped between its two renames; remove what is left over."""
+    for old in root.glob(f"{_REPLACED}*"):
+        final = root / f"step-{old.name.removeprefix(_REPLACED)}"
+        if not final.exists():
+            os.replace(old, final)
+    _remove(root, _REPLACED)
+    _remove(root, _ASIDE)
+
+
+def _remove(root: Path, prefix: str) -> None:
+    for left in root.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)

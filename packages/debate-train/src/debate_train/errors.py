@@ -1,8 +1,12 @@
-"""Errors that are the user's to mend: one clear message, exit code 2, no traceback."""
+"""Errors that end a command with one clear message and no traceback."""
 
 
 class UsageError(ValueError):
-    """Where, what was found, what was expected, and what to do."""
+    """Where, what was found, what was expected, and what to do: exit code 2."""
+
+
+class RunFailure(RuntimeError):
+    """A run that cannot go on through no fault of its recipe: one clear message, exit code 1."""
 
 
 class RecipeError(UsageError):

@@ -1,22 +1,24 @@
 """The phases of a run: gates, evaluations, checkpoints, and what is kept of each step."""
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
-from debate_train.checkpoints import Checkpoints, load_policy
+from debate_train.checkpoints import Best, Checkpoints, RunState
 from debate_train.data import DataSource
-from debate_train.errors import RecipeError, UsageError
+from debate_train.errors import RecipeError
 from debate_train.evaluation import evaluate
 from debate_train.interrupts import Interrupts
 from debate_train.loop import Step, Work, rollouts_of, train
 from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
+from debate_train.policy_files import load_policy
 from debate_train.progress import Progress
+from debate_train.random_states import load_random_states, save_random_states
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.records import keep_sample, step_metrics
 from debate_train.results import measures_json, print_results, write_results
@@ -39,24 +41,11 @@ class Desk:
     source: DataSource
     engine: Engine
     loaded: LoadedModel
-
-
-@dataclass(slots=True)
-class State:
-    """Where a run is; all that a checkpoint needs beside the trainer's own files."""
-
-    phase: int = 0
-    """Number of the phase, from 0."""
-    phase_start: int = 0
-    """Steps done in the whole run when the phase began."""
-    step: int = 0
-    """Steps done in the whole run."""
-    gates: dict[str, bool] = field(default_factory=dict)
-    """For each phase with a gate: whether it opened."""
-    before: dict[str, Any] | None = None
-    """Measures on the test split when the last phase began."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of each part so far."""
+    checkpoints: Checkpoints
+    state: RunState
+    """Where the run is."""
+    start: Path | None = None
+    """The checkpoint to go on from."""
 
 
 class Interrupted(Exception):
@@ -69,35 +58,24 @@ class Phases:
     def __init__(self, recipe: Recipe, desk: Desk) -> None:
         self._recipe, self._desk = recipe, desk
         self._phases = list(recipe.phase_recipes().items())
-        self._state = State()
-        self._looked: tuple[str, int, dict[str, float]] | None = None
+        self._state = desk.state
         self._counted = time.perf_counter()
-        self._checkpoints = Checkpoints(
-            desk.directory.checkpoints_path, recipe.checkpoint.keep_last
-        )
+        self._saved = desk.state.step
 
-    def run(self, resume: bool) -> int:
+    def run(self) -> int:
         """Run what is left to run; return the exit code."""
-        latest = self._checkpoints.latest() if resume else None
-        if resume and latest is None:
-            raise UsageError(
-                f"cannot resume {self._desk.directory.path}: found no complete checkpoint; start "
-                "afresh without --resume in another folder"
-            )
-        if latest is not None:
-            self._state = State(**latest[1])
-            load_policy(latest[0], self._desk.loaded)
+        start = self._desk.start
+        if start is not None:
+            load_policy(start, self._desk.loaded)
             self._desk.engine.load(export_weights(self._desk.loaded, self._state.step))
-            names = [name for name, _ in self._phases]
-            name = names[min(self._state.phase, len(names) - 1)]
-            self._desk.directory.truncate_after(name, self._state.step, names)
+            load_random_states(start)
         try:
             for name, recipe in self._phases[self._state.phase :]:
                 if self._rest_is_skipped():
                     self._desk.progress.note(f"{name}: skipped, as a gate before it stayed shut")
                     continue
-                self._phase(name, recipe, None if latest is None else latest[0])
-                latest = None
+                self._phase(name, recipe, start)
+                start = None
         except Interrupted:
             self._desk.progress.note("interrupted; go on with --resume")
             return INTERRUPTED
@@ -135,6 +113,7 @@ class Phases:
             if checkpoint is not None and state.step > state.phase_start:
                 trainer.load(checkpoint)
                 rollouts.load(checkpoint)
+                load_random_states(checkpoint)
             desk.engine.load(trainer.weights(version=state.step))
             desk.progress.start(name, recipe.steps)
             self._counted = time.perf_counter()
@@ -183,12 +162,15 @@ class Phases:
                     f"{gate.metric} {found:.3f}, wanted at least {gate.at_least}"
                 )
                 return
+            if self.is_best_unsaved:
+                self.checkpoint(name, work.trainer, rollouts)
             stop = _stop(recipe, done + 1)
 
     def look(self, name: str, recipe: Recipe, work: Work, rollouts: Rollouts) -> dict[str, float]:
         """Evaluate on the dev split, log it, and return the means by name; once a step."""
-        if self._looked is not None and self._looked[:2] == (name, self._state.step):
-            return self._looked[2]
+        looked = self._state.looked
+        if looked is not None and looked[:2] == (name, self._state.step):
+            return looked[2]
         with rollouts.serving(version=self._state.step) as engine:
             questions = work.source.split("dev", recipe.evaluation.questions)
             found = evaluate(recipe, engine, questions, "dev").means()
@@ -196,8 +178,18 @@ class Phases:
         self._desk.tracker.log(name, self._state.step, found)
         shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
         self._desk.progress.note(f"{name} {self._state.step}: dev split: {shown}")
-        self._looked = (name, self._state.step, found)
+        self._state.looked = (name, self._state.step, found)
+        wanted = self._recipe.checkpoint.keep_best
+        value = None if wanted is None else found.get(wanted.metric)
+        if wanted is not None and value is not None and wanted.is_better(value, self._state.best):
+            self._state.best = Best(self._state.step, wanted.metric, value)
         return found
+
+    @property
+    def is_best_unsaved(self) -> bool:
+        """Whether the policy is the best so far and no checkpoint holds it."""
+        best, step = self._state.best, self._state.step
+        return best is not None and best.step == step != self._saved
 
     def _measure(self) -> dict[str, Any] | None:
         """Return the measures on the test split, None where the recipe asks for no questions."""
@@ -221,8 +213,11 @@ class Phases:
         def save(directory: Path) -> None:
             rollouts.save(directory)
             trainer.save(directory)
+            save_random_states(directory)
 
-        self._checkpoints.write(self._state.step, asdict(self._state), save)
+        self._state.rows = self._desk.directory.rows_on_disk()
+        self._desk.checkpoints.write(self._state, save)
+        self._saved = self._state.step
 
 
 class _Keeper:
@@ -254,7 +249,9 @@ class _Keeper:
         if desk.interrupts.asked:
             phases.checkpoint(self._name, self._work.trainer, self._rollouts)
             raise Interrupted
-        if self._due(self._recipe.checkpoint.every, done):
+        # The end of a phase writes one of its own.
+        ends = self._recipe.gate is None and done == self._recipe.steps
+        if (self._due(self._recipe.checkpoint.every, done) or phases.is_best_unsaved) and not ends:
             phases.checkpoint(self._name, self._work.trainer, self._rollouts)
 
     @staticmethod

@@ -1,9 +1,9 @@
 """The recipe: everything that one run is made of."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import DebateRun, Transcript
@@ -21,6 +21,9 @@ from debate_train.recipe_merge import merge
 from debate_train.recipe_schema import Schema
 from debate_train.tracking import Tracking
 from debate_train.trainers import TrainerConfig
+
+if TYPE_CHECKING:
+    from debate_train.checkpoints import Best
 
 
 class Demonstrations(BaseModel):
@@ -70,12 +73,19 @@ class Rollout(BaseModel):
         )
 
 
+def _measured(name: str) -> str:
+    names = [*DIRECT.values(), *DEBATE.values()]
+    if name not in names:
+        raise ValueError(f"{name!r} is not measured; expected one of {', '.join(names)}")
+    return name
+
+
 class Gate(BaseModel):
     """What a phase must reach, on the dev split, before it may end."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    metric: str
+    metric: Annotated[str, AfterValidator(_measured)]
     """Name as in the evaluation, such as eval/judge/accuracy."""
     at_least: float
     every: int = Field(50, ge=1)
@@ -85,13 +95,21 @@ class Gate(BaseModel):
     when_shut: Literal["skip_rest", "go_on"] = "skip_rest"
     """What happens to the phases after a gate that stayed shut."""
 
-    @field_validator("metric")
-    @classmethod
-    def _metric_is_measured(cls, name: str) -> str:
-        names = [*DIRECT.values(), *DEBATE.values()]
-        if name not in names:
-            raise ValueError(f"{name!r} is not measured; expected one of {', '.join(names)}")
-        return name
+
+class KeepBest(BaseModel):
+    """Which checkpoint is kept besides the last ones."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    metric: Annotated[str, AfterValidator(_measured)]
+    """Name as in the evaluation on the dev split, such as eval/majority/accuracy."""
+    mode: Literal["max", "min"] = "max"
+
+    def is_better(self, value: float, best: "Best | None") -> bool:
+        """Return whether a value is better than the best so far; equal ones are not."""
+        if best is None or best.metric != self.metric:
+            return True
+        return value > best.value if self.mode == "max" else value < best.value
 
 
 class Checkpointing(BaseModel):
@@ -102,6 +120,8 @@ class Checkpointing(BaseModel):
     every: int = Field(0, ge=0)
     """Steps between checkpoints; 0 writes them only at the end of phases and on interrupt."""
     keep_last: int = Field(2, ge=1)
+    keep_best: KeepBest | None = None
+    """Whenever a look at the dev split is the best so far, a checkpoint is written and kept."""
 
 
 class Recording(BaseModel):

@@ -13,7 +13,7 @@ from debate_rollout.errors import (
     MissingExtraError,
     RolloutError,
 )
-from debate_train.errors import UsageError
+from debate_train.errors import RunFailure, UsageError
 
 if TYPE_CHECKING:
     from debate_train.check import CheckReport
@@ -111,7 +111,7 @@ def exit_code(program: str, act: Callable[[], int]) -> int:
             traceback.print_exception(error.__cause__)
         print(f"{program}: {error}", file=sys.stderr)
         return FAILED
-    except RolloutError as error:  # an engine that did not start, or took no weights
+    except (RunFailure, RolloutError) as error:  # also an engine that took no weights
         print(f"{program}: {error}", file=sys.stderr)
         return FAILED
     except Exception:

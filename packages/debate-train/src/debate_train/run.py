@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -11,12 +12,15 @@ import yaml
 
 from debate_rollout.engine import Engine
 from debate_train.check_engines import engine_errors
+from debate_train.checkpoint_manifest import Origin
+from debate_train.checkpoints import Checkpoint, Checkpoints, RunState
 from debate_train.errors import RecipeError
 from debate_train.interrupts import Interrupts
 from debate_train.models import LoadedModel
 from debate_train.phases import Desk, Phases
 from debate_train.policy import with_adapter
 from debate_train.progress import Progress
+from debate_train.random_states import seed_all
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.report import write_report
 from debate_train.run_directory import RunDirectory
@@ -43,8 +47,9 @@ def run(
     loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
-    if resume:
-        _compare_with(directory, resolved_yaml)
+    checkpoints = _checkpoints(recipe, directory)
+    start = _go_back(directory, checkpoints, resolved_yaml) if resume else None
+    seed_all(recipe.seed)
     try:
         engine = _open_engine(recipe, loaded)
     except BaseException:
@@ -55,15 +60,52 @@ def run(
     finished = False
     try:
         with Progress() as progress, Interrupts() as interrupts:
-            desk = Desk(directory, tracker, progress, interrupts, source, engine, loaded)
-            code = Phases(recipe, desk).run(resume)
+            desk = Desk(
+                directory=directory,
+                tracker=tracker,
+                progress=progress,
+                interrupts=interrupts,
+                source=source,
+                engine=engine,
+                loaded=loaded,
+                checkpoints=checkpoints,
+                state=RunState() if start is None else start.state,
+                start=None if start is None else start.path,
+            )
+            code = Phases(recipe, desk).run()
             finished = True
     finally:
         tracker.close(failed=not finished)
         engine.close()
-        report = write_report(directory.path)
+        report = _write_report(directory)
     print(f"report: {report}")
+    if written := checkpoints.complete():
+        print(f"weights: {written[-1]}")
     return code
+
+
+def _checkpoints(recipe: Recipe, directory: RunDirectory) -> Checkpoints:
+    origin = Origin.of(directory.recipe)
+    return Checkpoints(directory.checkpoints_path, origin, recipe.checkpoint.keep_last)
+
+
+def _go_back(directory: RunDirectory, checkpoints: Checkpoints, resolved_yaml: str) -> Checkpoint:
+    """Return the checkpoint to go on from; what was written after it goes."""
+    _compare_with(directory, resolved_yaml)
+    start = checkpoints.newest()
+    for note in start.notes:
+        print(f"warning: {note}", file=sys.stderr)
+    directory.go_back(start.state.rows, start.state.step)
+    return start
+
+
+def _write_report(directory: RunDirectory) -> Path | None:
+    """Write the report; a full disk does not hide what the run itself ended with."""
+    try:
+        return write_report(directory.path)
+    except OSError as error:
+        print(f"warning: no report: {error}", file=sys.stderr)
+        return None
 
 
 def _compare_with(directory: RunDirectory, resolved_yaml: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from debate_protocol.transcripts import write_transcripts
 from debate_protocol.types import Transcript
+from debate_train.checkpoints import finish_replacing
 from debate_train.environment import describe_environment
 from debate_train.errors import UsageError
 from debate_train.whole_files import aside, cut_torn_line, write_aside
@@ -23,6 +25,7 @@ METRICS = "metrics.jsonl"
 RESULTS = "results.json"
 ENVIRONMENT = "environment.json"
 _CHECKPOINT = re.compile(r"step-(\d+)")
+_OF_STEP = re.compile(r"-(\d+)\.(?:jsonl|safetensors)$")
 
 
 class RunDirectoryError(UsageError):
@@ -80,6 +83,8 @@ class RunDirectory:
                 "run; check the path, or start afresh without --resume"
             )
         run = cls(path)
+        if run.checkpoints_path.is_dir():
+            finish_replacing(run.checkpoints_path)
         for found, expected in (
             ((path / RECIPE).is_file(), f"a {RECIPE}"),
             (run.latest_checkpoint() is not None, "a checkpoint in checkpoints/step-NNNNNN/"),
@@ -152,28 +157,32 @@ class RunDirectory:
         with self.metrics_path.open(encoding="utf-8") as file:
             return [json.loads(line) for line in file]
 
-    def truncate_after(self, phase: str, step: int, phase_order: Sequence[str]) -> int:
-        """Drop the rows that were written after a checkpoint, so that none comes twice.
+    def rows_on_disk(self) -> int:
+        """Bring the rows so far to the disk; return how many there are."""
+        with self.metrics_path.open("rb") as file:
+            os.fsync(file.fileno())
+            return sum(1 for _ in file)
 
-        Kept are rows of phases before `phase` in `phase_order` and rows of `phase` up to and
-        including `step`. A row of a phase that is not in `phase_order` goes with the row before.
+    def go_back(self, rows: int, step: int) -> int:
+        """Drop what was written after a checkpoint, so that none of it comes twice.
+
+        Args:
+            rows: how many rows of metrics there were.
+            step: after how many steps; transcripts and tokens of later ones go.
 
         Returns:
             How many rows were dropped.
         """
-        rank = {name: place for place, name in enumerate(phase_order)}
-        rows = self.metrics()
-        kept, keep = [], True
-        for row in rows:
-            if row["phase"] in rank:
-                keep = (rank[row["phase"]], row["step"]) <= (rank[phase], step)
-            if keep:
-                kept.append(row)
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
-        write_aside(self.metrics_path, text.encode())
-        self._seconds_before = _last_time(kept)
+        with self.metrics_path.open("rb") as file:
+            lines = file.readlines()
+        write_aside(self.metrics_path, b"".join(lines[:rows]))
+        for folder in (self.transcripts_path, self.tokens_path):
+            for path in folder.iterdir():
+                if (match := _OF_STEP.search(path.name)) and int(match[1]) > step:
+                    path.unlink()
+        self._seconds_before = _last_time(self.metrics())
         self._opened_at = time.monotonic()
-        return len(rows) - len(kept)
+        return max(0, len(lines) - rows)
 
     def write_transcripts(self, phase: str, step: int, transcripts: Sequence[Transcript]) -> Path:
         """Write debates to `transcripts/<phase>-<step>.jsonl`, in place of an earlier file."""

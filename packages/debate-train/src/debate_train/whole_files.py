@@ -46,3 +46,12 @@ def cut_torn_line(path: Path) -> bool:
             end = start
         file.truncate(end)
     return end < size
+
+
+def sync_directory(path: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

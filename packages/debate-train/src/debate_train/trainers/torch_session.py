@@ -8,12 +8,20 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from debate_rollout.engine import Weights
-from debate_train.checkpoints import TrainerState, load_trainer_state, save_trainer_state
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
+from debate_train.policy_files import load_policy, save_policy
 from debate_train.references import KeptReference
 from debate_train.rows import Batch
+from debate_train.tensor_files import StoredTensors, write_tensors
+from debate_train.trainer_state import (
+    Counts,
+    StoredTrainerState,
+    load_torch_optimizer,
+    save_torch_optimizer,
+    set_schedule,
+)
 from debate_train.trainers.objective import accumulate, snapshot, trainable
 
 if TYPE_CHECKING:
@@ -29,7 +37,7 @@ class TorchTrainerSession:
         self._config, self._loaded, self._loss = config, loaded, loss
         self._model = loaded.model
         self._model.to(_device(config.device))
-        self._reference = snapshot(self._model) if loss.kl.weight > 0 else {}
+        self._reference = snapshot(self._model) if loss.reference_policy is not None else {}
         self._optimizer = config.adamw(list(trainable(self._model).values()))
         self._schedule = LambdaLR(
             self._optimizer, lambda step: config.rate_factor(step, total_steps)
@@ -66,14 +74,27 @@ class TorchTrainerSession:
         return export_weights(self._loaded, version)
 
     def save(self, directory: Path) -> None:
-        """Write model, optimizer, schedule and reference."""
-        state = TrainerState(self._optimizer, self._schedule, self._reference)
-        save_trainer_state(directory, self._loaded, state)
+        """Write policy, optimizer, schedule and reference."""
+        save_policy(directory, self._loaded)
+        steps = self._schedule.last_epoch
+        save_torch_optimizer(
+            directory,
+            self._optimizer,
+            trainable(self._model),
+            lambda updates: Counts(schedule_steps=steps, optimizer_steps=updates),
+        )
+        write_tensors(directory, "reference", self._reference.items())
 
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote."""
-        state = TrainerState(self._optimizer, self._schedule, self._reference)
-        load_trainer_state(directory, self._loaded, state)
+        """Read what any trainer saved."""
+        load_policy(directory, self._loaded)
+        parameters = trainable(self._model)
+        stored = StoredTrainerState(directory, {n: tuple(p.shape) for n, p in parameters.items()})
+        load_torch_optimizer(stored, self._optimizer, parameters)
+        set_schedule(self._schedule, stored.counts.schedule_steps)
+        reference = StoredTensors.of(directory, "reference")
+        for name, tensor in self._reference.items():
+            tensor.copy_(reference.read(name))
 
     def close(self) -> None:
         """Free optimizer state and reference."""

@@ -1,0 +1,164 @@
+"""The manifest of a checkpoint: which run wrote it, and every file with its size and hash."""
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from debate_train.whole_files import sync_directory
+
+MANIFEST = "manifest.json"
+FORMAT = "debate-checkpoint/1"
+_CODE = {".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".py", ".so"}
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class RefusedCheckpoint(Exception):
+    """Why a checkpoint is not used."""
+
+
+class Origin(BaseModel):
+    """The run that a checkpoint belongs to, told by the recipe that it was started with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: Sha256
+    model: Sha256
+    phases: tuple[str, ...]
+
+    @classmethod
+    def of(cls, recipe_yaml: str) -> "Origin":
+        """Return the origin of checkpoints of a run with this resolved recipe."""
+        recipe: Mapping[str, Any] = yaml.safe_load(recipe_yaml)
+        model = json.dumps(recipe.get("model"), sort_keys=True)
+        return cls(
+            recipe=hashlib.sha256(recipe_yaml.encode()).hexdigest(),
+            model=hashlib.sha256(model.encode()).hexdigest(),
+            phases=tuple(recipe.get("phases") or ("train",)),
+        )
+
+
+class FileRecord(BaseModel):
+    """A file as it was written."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bytes: int = Field(ge=0)
+    sha256: Sha256
+
+
+class Manifest(BaseModel):
+    """All that is in a checkpoint."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: str
+    step: int = Field(ge=0)
+    origin: Origin
+    files: dict[str, FileRecord]
+
+
+def seal(directory: Path, step: int, origin: Origin) -> None:
+    """Bring every file to the disk and write the manifest, the last file of a checkpoint."""
+    files = {}
+    for name, path in _files(directory):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        files[name] = _record(path)
+    manifest = Manifest(format=FORMAT, step=step, origin=origin, files=files)
+    with (directory / MANIFEST).open("w", encoding="utf-8") as file:
+        file.write(manifest.model_dump_json(indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+    for folder in {path.parent for _, path in _files(directory)}:
+        sync_directory(folder)
+
+
+def verify(directory: Path, step: int, origin: Origin) -> None:
+    """Read every byte of a checkpoint, and none of it as code.
+
+    Raises:
+        RefusedCheckpoint: It is torn, altered or of another run; the message says how.
+    """
+    if directory.is_symlink():
+        raise RefusedCheckpoint("it is a link; expected a folder of this run")
+    found = dict(_files(directory))
+    if MANIFEST not in found:
+        raise RefusedCheckpoint(
+            f"it holds no {MANIFEST}: it is not complete, or another version wrote it"
+        )
+    try:
+        content = json.loads(found.pop(MANIFEST).read_bytes())
+        if isinstance(content, dict) and content.get("format") != FORMAT:
+            raise RefusedCheckpoint(
+                f"its format is {content.get('format')!r}; this version reads {FORMAT!r}"
+            )
+        manifest = Manifest.model_validate(content)
+    except (OSError, ValueError, RecursionError, ValidationError) as error:
+        raise RefusedCheckpoint(f"its {MANIFEST} cannot be read") from error
+    _check_origin(manifest.origin, origin)
+    if manifest.step != step:
+        raise RefusedCheckpoint(f"it was written after {manifest.step} steps, not {step}")
+    _check_files(found, manifest.files)
+
+
+def _check_origin(found: Origin, expected: Origin) -> None:
+    for what in ("model", "phases", "recipe"):
+        if getattr(found, what) != getattr(expected, what):
+            raise RefusedCheckpoint(f"it belongs to a run with another {what}")
+
+
+def _check_files(found: Mapping[str, Path], expected: Mapping[str, FileRecord]) -> None:
+    for name in sorted(set(found) ^ set(expected)):
+        which = "is missing" if name in expected else f"is not named in its {MANIFEST}"
+        raise RefusedCheckpoint(f"{name} {which}")
+    for name, path in found.items():
+        if path.suffix in _CODE:
+            raise RefusedCheckpoint(f"{name} could run code; expected safetensors and text")
+        size = path.stat().st_size
+        if size != expected[name].bytes:
+            raise RefusedCheckpoint(f"{name} has {size} bytes instead of {expected[name].bytes}")
+        if path.suffix == ".safetensors":
+            _check_tensors(name, path)
+    for name, path in found.items():
+        if _record(path) != expected[name]:
+            raise RefusedCheckpoint(f"{name} is not as it was written (SHA-256 differs)")
+
+
+def _check_tensors(name: str, path: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np"):
+            return
+    except (SafetensorError, OSError) as error:
+        raise RefusedCheckpoint(f"{name} is no safetensors file") from error
+
+
+def _record(path: Path) -> FileRecord:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return FileRecord(bytes=path.stat().st_size, sha256=digest)
+
+
+def _files(directory: Path, below: str = "") -> Iterator[tuple[str, Path]]:
+    """Name all files of a folder and its folders.
+
+    Raises:
+        RefusedCheckpoint: Something is neither a file nor a folder: links lead elsewhere.
+    """
+    for path in sorted(directory.iterdir()):
+        mode = path.lstat().st_mode
+        name = f"{below}{path.name}"
+        if stat.S_ISDIR(mode):
+            yield from _files(path, f"{name}/")
+        elif stat.S_ISREG(mode):
+            yield name, path
+        else:
+            raise RefusedCheckpoint(f"{name} is a link or a device; expected plain files")

@@ -1,0 +1,113 @@
+"""The policy in a checkpoint: files that transformers or peft load directly."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from debate_train.errors import ModelError
+from debate_train.models import LoadedModel
+from debate_train.tensor_files import StoredTensors
+
+FILE_SIZE = "5GB"
+"""Larger models are split over several files, as on a hub."""
+
+
+def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE) -> None:
+    """Write model and tokenizer as transformers (or peft) reads them."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    loaded.model.save_pretrained(directory, max_shard_size=file_size)
+    loaded.tokenizer.save_pretrained(directory)
+
+
+def load_policy(directory: Path, loaded: LoadedModel) -> None:
+    """Read the trained weights of a checkpoint into a model of the same shape.
+
+    Only safetensors are read, one tensor at a time.
+
+    Raises:
+        ModelError: The checkpoint holds the weights of another model.
+    """
+    targets = _targets(loaded)
+    try:
+        source = _source(directory, loaded, targets)
+        for names, target in _distinct(targets):
+            name = next(name for name in names if name in source)
+            _copy(source.read(name), target, name)
+    except ModelError:
+        raise
+    except (RuntimeError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"checkpoint {directory}: found weights of another model ({reason}); expected those of "
+            "model in the recipe that the run was started with"
+        ) from error
+
+
+def _targets(loaded: LoadedModel) -> dict[str, Tensor]:
+    """Return the model's own tensors under the names that they have in files."""
+    own = dict(loaded.model.state_dict(keep_vars=True))
+    if loaded.lora is None:
+        return own
+    from peft import get_peft_model_state_dict
+
+    return dict(get_peft_model_state_dict(loaded.model, state_dict=own))
+
+
+def _distinct(targets: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor]]:
+    """Return each tensor once, with all its names: tied ones are in files under one of them."""
+    found: dict[int, tuple[list[str], Tensor]] = {}
+    for name, target in targets.items():
+        found.setdefault(id(target), ([], target))[0].append(name)
+    return list(found.values())
+
+
+def _source(directory: Path, loaded: LoadedModel, targets: Mapping[str, Tensor]) -> "_Source":
+    stem = "model" if loaded.lora is None else "adapter_model"
+    source: _Source = StoredTensors(sorted(directory.glob(f"{stem}*.safetensors")))
+    if loaded.lora is None and not set(source.names()) <= set(targets) and source.names():
+        source = _Converted(directory, loaded)
+    unknown = sorted(set(source.names()) - set(targets))
+    missing = [names[0] for names, _ in _distinct(targets) if not any(n in source for n in names)]
+    if unknown or missing:
+        raise ValueError(f"missing or unexpected {', '.join([*unknown, *missing][:3])}")
+    return source
+
+
+@torch.no_grad()
+def _copy(tensor: Tensor, target: Tensor, name: str) -> None:
+    if target.shape != tensor.shape:
+        found, expected = tuple(tensor.shape), tuple(target.shape)
+        raise ValueError(f"{name} of shape {found} instead of {expected}")
+    target.copy_(tensor)
+
+
+class _Source(Protocol):
+    def __contains__(self, name: str) -> bool: ...
+
+    def names(self) -> list[str]: ...
+
+    def read(self, name: str) -> Tensor: ...
+
+
+class _Converted:
+    """Weights whose names in files are not the model's own, such as those of single experts."""
+
+    def __init__(self, directory: Path, loaded: LoadedModel) -> None:
+        model = type(loaded.model).from_pretrained(
+            directory, use_safetensors=True, local_files_only=True, dtype=loaded.model.dtype
+        )
+        self._tensors = model.state_dict()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def names(self) -> list[str]:
+        return list(self._tensors)
+
+    def read(self, name: str) -> Tensor:
+        return self._tensors[name]

@@ -1,0 +1,81 @@
+"""Global random states, kept as JSON.
+
+The project draws from generators named after what they are for, which need no keeping. What a
+library draws besides, such as dropout of a model that has it, comes from the global ones.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from debate_train.errors import ModelError
+
+_FILE = "random.json"
+
+
+class _States(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    python: tuple[int, list[int], float | None]
+    numpy: tuple[str, list[int], int, int, float]
+    torch: str
+    cuda: list[str]
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of Python, numpy and torch."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def save_random_states(directory: Path) -> None:
+    """Write the global random states of this process."""
+    version, words, gauss = random.getstate()
+    name, keys, place, has_gauss, cached = np.random.get_state(legacy=True)[:5]
+    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    states = {
+        "python": [version, list(words), gauss],
+        "numpy": [name, np.asarray(keys).tolist(), place, has_gauss, cached],
+        "torch": _hex(torch.get_rng_state()),
+        "cuda": [_hex(state) for state in on_devices],
+    }
+    (directory / _FILE).write_text(json.dumps(states), encoding="utf-8")
+
+
+def load_random_states(directory: Path) -> None:
+    """Go on with the random states of a checkpoint.
+
+    Devices beyond those of the checkpoint keep their state.
+
+    Raises:
+        ModelError: There are none, or they are not random states.
+    """
+    try:
+        found = _States.model_validate_json((directory / _FILE).read_bytes())
+        version, words, gauss = found.python
+        random.setstate((version, tuple(words), gauss))
+        name, keys, *rest = found.numpy
+        np.random.set_state((name, np.array(keys, np.uint32), *rest))
+        torch.set_rng_state(_tensor(found.torch))
+        for device, state in enumerate(found.cuda[: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(_tensor(state), device)
+    except (OSError, ValidationError, ValueError, TypeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(
+            f"{directory / _FILE}: found no random states ({reason}); expected them as written"
+        ) from error
+
+
+def _hex(state: torch.Tensor) -> str:
+    return bytes(state.tolist()).hex()
+
+
+def _tensor(state: str) -> torch.Tensor:
+    found: Any = list(bytes.fromhex(state))
+    return torch.tensor(found, dtype=torch.uint8)
