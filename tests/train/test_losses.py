@@ -1,34 +1,82 @@
 """Losses against numbers worked by hand and against finite differences."""
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
 
 from debate_train.losses import (
+    Dapo,
+    Dpo,
+    Grpo,
     ImportanceSampling,
     Kl,
     Loss,
     LossInputs,
     PpoClip,
+    Reinforce,
     Sft,
 )
 
 LN2 = math.log(2.0)
 
 
-def inputs(ratios: list[float], advantages: list[float], old: float = -1.0) -> LossInputs:
-    logps = torch.tensor(ratios, dtype=torch.float64).log() + old
+def vector(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def inputs(
+    ratios: Sequence[float],
+    advantages: Sequence[float],
+    *,
+    old: float = -1.0,
+    sampler: Sequence[float] | None = None,
+    reference: Sequence[float] | None = None,
+) -> LossInputs:
+    """Actions of weight 1 whose log-probability is `old` plus the logarithm of their ratio."""
+    old_logps = torch.full((len(ratios),), old, dtype=torch.float64)
+    numbers = torch.arange(len(ratios))
     return LossInputs(
-        logps, torch.full_like(logps, old), torch.tensor(advantages, dtype=torch.float64)
+        logps_A=vector(ratios).log() + old,
+        old_logps_A=old_logps,
+        sampler_logps_A=old_logps if sampler is None else vector(sampler),
+        advantages_A=vector(advantages),
+        weights_A=torch.ones_like(old_logps),
+        rows_A=numbers,
+        pairs_A=torch.full_like(numbers, -1),
+        reference_logps_A=None if reference is None else vector(reference),
     )
 
 
+def each(loss: Callable[[LossInputs], Tensor], x: LossInputs) -> list[float]:
+    """The loss of each action: the share when it alone has a weight."""
+    alone = torch.eye(len(x.logps_A), dtype=torch.float64)
+    return [loss(replace(x, weights_A=weights)).item() for weights in alone]
+
+
 def test_importance_sampling_weighs_by_the_ratio() -> None:
-    found = ImportanceSampling()(inputs([1.0, 2.0, 0.25, 3.0], [1.5, -1.0, 2.0, 0.0]))
-    assert found.tolist() == pytest.approx([-1.5, 2.0, -0.5, 0.0])
+    x = inputs([1.0, 2.0, 0.25, 3.0], [1.5, -1.0, 2.0, 0.0])
+    assert each(ImportanceSampling(), x) == pytest.approx([-1.5, 2.0, -0.5, 0.0])
 
 
+def test_share_is_the_weighted_sum_over_actions() -> None:
+    x = replace(inputs([1.0, 2.0], [3.0, 5.0]), weights_A=vector([0.5, 0.25]))
+    # 0.5·(-3) + 0.25·(-10)
+    assert ImportanceSampling()(x).item() == pytest.approx(-4.0)
+
+
+def test_reinforce_weighs_the_log_probability_and_no_ratio() -> None:
+    x = inputs([math.e, 1.0], [2.0, -3.0], old=-4.0)
+    # log p = -3 and -4
+    assert each(Reinforce(), x) == pytest.approx([6.0, -12.0])
+
+
+@pytest.mark.parametrize("kind", [PpoClip, Dapo])
 @pytest.mark.parametrize(
     ("ratio", "advantage", "expected"),
     [
@@ -43,53 +91,158 @@ def test_importance_sampling_weighs_by_the_ratio() -> None:
         (0.5, 2.0, -1.0),
     ],
 )
-def test_ppo_clip_is_pessimistic_on_both_sides(
-    ratio: float, advantage: float, expected: float
+def test_clip_is_pessimistic_on_both_sides(
+    kind: type[PpoClip] | type[Dapo], ratio: float, advantage: float, expected: float
 ) -> None:
-    assert PpoClip()(inputs([ratio], [advantage])).item() == pytest.approx(expected)
+    assert each(kind(), inputs([ratio], [advantage])) == pytest.approx([expected])
 
 
-def test_ppo_clip_bounds_are_settings() -> None:
+def test_clip_bounds_are_settings() -> None:
     loss = PpoClip(clip_low=0.1, clip_high=0.5)
-    assert loss(inputs([3.0, 0.2], [1.0, -1.0])).tolist() == pytest.approx([-1.5, 0.9])
+    assert each(loss, inputs([3.0, 0.2], [1.0, -1.0])) == pytest.approx([-1.5, 0.9])
+
+
+def test_grpo_clips_alike_on_both_sides_and_adds_the_penalty() -> None:
+    # Ratio 3 at advantage 2: capped at 1.2, -2.4. r = ref - p = ln 2: k3 = 2 - ln 2 - 1.
+    p = math.log(3.0) - 1.0
+    x = inputs([3.0], [2.0], reference=[p + LN2])
+    assert each(Grpo(), x) == pytest.approx([-2.4 + 0.04 * (1 - LN2)])
+    assert each(Grpo(), inputs([0.5], [-2.0], reference=[LN2 * -1 - 1])) == pytest.approx([1.6])
 
 
 def test_sft_weighs_the_log_probability_by_the_advantage() -> None:
-    x = LossInputs(torch.tensor([-2.0, -3.0]), torch.tensor([5.0, 5.0]), torch.tensor([1.0, 0.0]))
-    assert Sft()(x).tolist() == [2.0, 0.0]
+    x = inputs([1.0, 1.0], [1.0, 0.0], old=-2.0)
+    assert each(Sft(), x) == [2.0, 0.0]
+
+
+def test_mismatch_corrects_for_the_sampler_up_to_its_cap() -> None:
+    # old - q = ln 1.5, ln 3, ln 0.5, 0: corrections 1.5, 2 (cap), 0.5, 1; the ratio p/old is 1.1.
+    gaps = [math.log(1.5), math.log(3.0), math.log(0.5), 0.0]
+    x = inputs([1.1] * 4, [1.0] * 4, sampler=[-1.0 - gap for gap in gaps])
+    assert each(PpoClip(), x) == pytest.approx([-1.65, -2.2, -0.55, -1.1])
+    assert each(PpoClip(mismatch_cap=1.2), x) == pytest.approx([-1.32, -1.32, -0.55, -1.1])
+    assert each(PpoClip(mismatch_cap=None), x) == pytest.approx([-1.1] * 4)
+    # exp(p - old)·exp(old - q) is exp(p - q) below the cap.
+    assert each(ImportanceSampling(mismatch_cap=9.0), x) == pytest.approx(
+        [-1.65, -3.3, -0.55, -1.1]
+    )
 
 
 def test_kl_is_k3() -> None:
     # r = ref - p = ln 2: 2 - ln 2 - 1; r = -ln 2: 1/2 + ln 2 - 1; r = 0: 0
-    logps = torch.tensor([-1.0, -1.0, -1.0], dtype=torch.float64)
-    reference = logps + torch.tensor([LN2, -LN2, 0.0], dtype=torch.float64)
+    logps = vector([-1.0, -1.0, -1.0])
+    reference = logps + vector([LN2, -LN2, 0.0])
     assert Kl(weight=9.0)(logps, reference).tolist() == pytest.approx([1 - LN2, LN2 - 0.5, 0.0])
 
 
-@pytest.mark.parametrize(
-    "loss", [ImportanceSampling(), PpoClip(), Sft()], ids=lambda loss: str(loss.type)
-)
-def test_gradient_is_the_finite_difference(loss: Loss) -> None:
-    # Ratios on both sides of both bounds, none at a corner, and a gain and a loss at each.
-    ratios = [0.5, 0.5, 0.9, 1.2, 1.2, 1.6, 1.6]
-    advantages = [1.0, -1.0, 2.0, -0.5, 0.7, 1.3, -1.3]
-    x = inputs(ratios, advantages)
+def pairs() -> LossInputs:
+    """Two pairs: rows 0 (chosen, 2 actions) and 1; rows 3 and 2 (chosen, 1 action). Row 4 has none.
+
+    Gains p - ref: row 0: .4 + .6 = 1; row 1: -.5; row 2: -1; row 3: .5 + .5 = 1.
+    """
+    logps = vector([-1.0, -2.0, -3.0, -4.0, -1.5, -2.5, -9.0])
+    gains = vector([0.4, 0.6, -0.5, -1.0, 0.5, 0.5, 7.0])
+    return LossInputs(
+        logps_A=logps,
+        old_logps_A=logps,
+        sampler_logps_A=logps,
+        # One action of row 0 has no credit of its own; it is chosen with its row.
+        advantages_A=vector([3.0, 0.0, -0.1, 1.0, -1.0, -1.0, 5.0]),
+        weights_A=vector([0.25] * 6 + [0.0]),  # Four pairs in the step, two of them here.
+        rows_A=torch.tensor([0, 0, 1, 2, 3, 3, 4]),
+        pairs_A=torch.tensor([8, 8, 8, 2, 2, 2, -1]),
+        reference_logps_A=logps - gains,
+    )
+
+
+def test_dpo_is_the_standard_loss_of_each_pair() -> None:
+    # Pair 8: β·(1 + .5) = .15; pair 2: β·(-1 - 1) = -.2. log(1 + e^-m), a quarter of each.
+    expected = (math.log1p(math.exp(-0.15)) + math.log1p(math.exp(0.2))) / 4
+    assert Dpo()(pairs()).item() == pytest.approx(expected)
+    sharper = (math.log1p(math.exp(-1.5)) + math.log1p(math.exp(2.0))) / 4
+    assert Dpo(beta=1.0)(pairs()).item() == pytest.approx(sharper)
+
+
+def test_dpo_adds_the_mean_log_likelihood_of_the_chosen() -> None:
+    # Chosen rows: (-1 - 2)/2 = -1.5 and -4; a quarter of each, at weight 2.
+    added = Dpo(nll_weight=2.0)(pairs()).item() - Dpo()(pairs()).item()
+    assert added == pytest.approx(2.0 * (1.5 + 4.0) / 4)
+
+
+def test_dpo_is_watched_by_margins_and_by_how_many_are_positive() -> None:
+    # Margins .15 and -.2, a quarter each; one of the two is positive.
+    found = {name: values.sum().item() for name, values in Dpo().diagnostics(pairs()).items()}
+    expected = {"optim/preference_margin": -0.0125, "optim/preference_accuracy": 0.25}
+    assert found == pytest.approx(expected)
+
+
+def test_dpo_of_a_pack_without_pairs_is_0_with_a_gradient_of_0() -> None:
+    x = replace(pairs(), pairs_A=torch.full((7,), -1))
     logps = x.logps_A.clone().requires_grad_()
-    loss(LossInputs(logps, x.old_logps_A, x.advantages_A)).sum().backward()
+    Dpo(nll_weight=1.0)(replace(x, logps_A=logps)).backward()
+    assert logps.grad is not None
+    assert not logps.grad.any()
+
+
+LOSSES: Sequence[Loss] = [
+    ImportanceSampling(),
+    ImportanceSampling(mismatch_cap=1.1, kl=Kl(weight=0.3)),
+    Reinforce(kl=Kl(weight=0.3)),
+    PpoClip(),
+    Dapo(mismatch_cap=0.9),
+    Grpo(),
+    Sft(),
+    Dpo(nll_weight=0.5),
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: str(loss.type))
+def test_gradient_is_the_finite_difference(loss: Loss) -> None:
+    # Ratios on both sides of all bounds, none at a corner, and a gain and a loss at each.
+    ratios = [0.5, 0.5, 0.9, 1.15, 1.15, 1.6, 1.6]
+    x = inputs(
+        ratios,
+        [1.0, -1.0, 2.0, -0.5, 0.7, 1.3, -1.3],
+        sampler=[-1.0, -1.3, -0.9, -1.1, -1.0, -1.2, -0.7],
+        reference=[-1.2, -2.0, -0.3, -1.0, -0.7, -0.9, -1.4],
+    )
+    x = replace(x, weights_A=vector([0.3, 1.0, 0.2, 0.7, 0.4, 0.6, 0.9]))
+    if loss.type == "dpo":
+        x = replace(pairs(), weights_A=vector([0.5] * 6 + [0.0]))
+    elif loss.reference_policy is None:
+        x = replace(x, reference_logps_A=None)
+    logps = x.logps_A.clone().requires_grad_()
+    loss(replace(x, logps_A=logps)).backward()
     step = 1e-6
-    for k in range(len(ratios)):
+    for k in range(len(logps)):
         moved = torch.zeros_like(x.logps_A)
         moved[k] = step
-        up = loss(LossInputs(x.logps_A + moved, x.old_logps_A, x.advantages_A)).sum()
-        down = loss(LossInputs(x.logps_A - moved, x.old_logps_A, x.advantages_A)).sum()
+        up = loss(replace(x, logps_A=x.logps_A + moved))
+        down = loss(replace(x, logps_A=x.logps_A - moved))
         assert logps.grad is not None
         assert logps.grad[k].item() == pytest.approx((up - down).item() / (2 * step), abs=1e-8)
 
 
-def test_kl_gradient_is_the_finite_difference() -> None:
-    reference = torch.tensor([-1.0, -2.0], dtype=torch.float64)
-    logps = torch.tensor([-1.5, -1.2], dtype=torch.float64, requires_grad=True)
-    Kl()(logps, reference).sum().backward()
-    # d/dp (exp(ref-p) - (ref-p) - 1) = 1 - exp(ref - p)
-    assert logps.grad is not None
-    assert logps.grad.tolist() == pytest.approx([1 - math.exp(0.5), 1 - math.exp(-0.8)])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: str(loss.type))
+def test_loss_names_its_reference_only_where_it_reads_one(loss: Loss) -> None:
+    reads = loss.type in ("dpo", "grpo") or loss.kl.weight > 0
+    assert (loss.reference_policy is not None) == reads
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [("phase_start", "phase_start"), ("base", "base"), ("runs/a", Path("runs/a"))],
+)
+def test_reference_is_a_name_or_a_directory(written: str, expected: object) -> None:
+    loss = TypeAdapter(Loss).validate_python(
+        {"type": "ppo_clip", "kl": {"weight": 0.1, "reference": written}}
+    )
+    assert loss.reference_policy == expected
+    assert Dpo.model_validate({"reference": written}).reference_policy == expected
+
+
+def test_dpo_takes_no_kl_and_no_other_mean() -> None:
+    with pytest.raises(ValidationError, match="kl"):
+        Dpo.model_validate({"kl": {"weight": 1.0}})
+    with pytest.raises(ValidationError, match="pair_mean"):
+        Dpo.model_validate({"normalise": "token_sum"})

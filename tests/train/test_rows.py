@@ -8,8 +8,19 @@ import torch
 
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
-from debate_train.losses import ImportanceSampling, Kl, Loss, Normalise, PpoClip, Sft
+from debate_train.losses import (
+    Dapo,
+    Grpo,
+    ImportanceSampling,
+    Kl,
+    Loss,
+    Normalise,
+    PpoClip,
+    Reinforce,
+    Sft,
+)
 from debate_train.models import LoadedModel
+from debate_train.normalisation import weigh
 from debate_train.references import KeptReference
 from debate_train.rows import Batch, build_batch
 from debate_train.trainers import TorchTrainer
@@ -127,15 +138,8 @@ def test_overlapping_maps_add_on_a_token() -> None:
 
 def weighted_sum(batch: Batch, normalise: Normalise) -> float:
     """Σ of advantages as a loss with these denominators weighs them."""
-    total = 0.0
-    for row in batch.rows:
-        for number in set(row.segments) - {0}:
-            own = row.advantages[row.segments == number]
-            if normalise == "token_mean_batch":
-                total += own.sum() / batch.sampled_tokens
-            else:
-                total += own.mean() / batch.turns
-    return total
+    ready, weights = weigh(batch, normalise)
+    return sum(float(w @ row.advantages) for w, row in zip(weights, ready.rows, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +157,7 @@ def test_streams_are_means_over_the_tokens_they_cover(
 ) -> None:
     streams = {"generator": Stream(), "judge": Stream(weight=2.0)}
     for transcripts, given in (([MERGED], [GIVEN]), split(MERGED)):
-        batch = build_batch(transcripts, given, streams, TOKENIZER, normalise=normalise)
+        batch = build_batch(transcripts, given, streams, TOKENIZER)
         assert weighted_sum(batch, normalise) == pytest.approx(expected, rel=1e-5)
 
 
@@ -165,7 +169,7 @@ def test_sequence_mean_counts_only_turns_that_a_stream_covers() -> None:
         TurnKey(0, 0): [Advantage("judge", 3.0)], TurnKey(1, 0): [Advantage("judge", 5.0)],
     }  # fmt: skip
     streams = {"judge": Stream()}
-    batch = build_batch([mute], [given], streams, TOKENIZER, normalise="sequence_mean")
+    batch = build_batch([mute], [given], streams, TOKENIZER)
     # The second turn has no comparison: one turn speaks, its mean is 3.
     assert weighted_sum(batch, "sequence_mean") == pytest.approx(3.0)
 
@@ -188,6 +192,9 @@ LOSSES: Sequence[Loss] = [
     ImportanceSampling(normalise="token_sum"),
     ImportanceSampling(normalise="sequence_mean", kl=Kl(weight=0.5)),
     PpoClip(kl=Kl(weight=0.1)),
+    Dapo(normalise="token_mean_group"),
+    Grpo(),
+    Reinforce(),
     Sft(),
 ]
 
@@ -201,7 +208,7 @@ def test_loss_and_gradient_are_equal_merged_or_split_in_any_micro_batches(
     streams = {"generator": Stream(), "judge": Stream(weight=0.5)}
 
     def built(transcripts: list[Transcript], given: list[TurnAdvantages]) -> Batch:
-        return build_batch(transcripts, given, streams, TOKENIZER, normalise=loss.normalise)
+        return build_batch(transcripts, given, streams, TOKENIZER)
 
     whole = built([MERGED], [GIVEN])
     apart = built(*split(MERGED))

@@ -54,7 +54,7 @@ def train(work: Work, rollouts: Rollouts, steps: range, keep: Callable[[Step], N
                 advantage(transcripts, scores),
                 advantage.streams,
                 work.tokenizer,
-                normalise=recipe.loss.normalise,
+                seed=zlib.crc32(f"{recipe.seed}/minibatches/{step}".encode()),
             )
             metrics = work.trainer.step(batch)
             rollouts.refresh(version=step + 1)

@@ -1,94 +1,304 @@
-"""Per-token losses over the actions of a pack, as pure tensor functions.
+"""Losses over the sampled tokens of a pack, as pure tensor functions.
 
-Shape: A actions (sampled tokens). `logps_A` are the trained policy's at each token's temperature.
+Shapes: A actions, the sampled tokens of one pack. A loss returns its pack's share of the step's
+loss: the weights hold denominators over the whole optimizer step, so the shares of all
+micro-batches and ranks add up to it.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Normalise = Literal["token_sum", "token_mean_batch", "sequence_mean"]
-Reference = Literal["phase_start"]
+Normalise = Literal["token_sum", "token_mean_batch", "token_mean_group", "sequence_mean"]
+ReferencePolicy = Literal["phase_start", "base"] | Path
+"""The policy at the phase's start, the model as the recipe names it, or one in a directory."""
+OldPolicy = Literal["auto", "sampler", "trainer"]
+"""`auto` is the sampler, and the trainer at batch start where a batch makes several updates."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """What a loss reads, all of shape (A,); `advantages_A` is 0 where there is no credit."""
+    """What a loss reads, all of shape (A,); `advantages_A` is 0 where there is no credit.
+
+    `old_logps_A` is what ratios are against, `sampler_logps_A` what the engine sampled with.
+    `rows_A` numbers the row that an action stands in, `pairs_A` its preference pair (-1: none).
+    """
 
     logps_A: "Tensor"
     old_logps_A: "Tensor"
+    sampler_logps_A: "Tensor"
     advantages_A: "Tensor"
+    weights_A: "Tensor"
+    rows_A: "Tensor"
+    pairs_A: "Tensor"
+    reference_logps_A: "Tensor | None" = None
 
 
-class Kl(BaseModel):
+class _Config(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Kl(_Config):
     """Penalty for leaving a reference policy, estimated by k3 = exp(r) - r - 1, r = ref - p.
 
     Source: Schulman, "Approximating KL divergence" (2020); over every sampled token.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     weight: float = Field(0.0, ge=0)
-    reference: Reference = "phase_start"
-    """The policy as it was when the phase began."""
+    reference: ReferencePolicy = "phase_start"
 
     def __call__(self, logps_A: "Tensor", reference_logps_A: "Tensor") -> "Tensor":
-        """Return k3 of each token, shape (A,), without the weight."""
+        """Return k3 of each action, shape (A,), without the weight."""
         difference = reference_logps_A - logps_A
         return difference.exp() - difference - 1
 
 
-class _Loss(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _TokenLoss(_Config):
+    """A loss that is a weighted sum over actions, with a KL penalty on each."""
+
+    supervised: ClassVar[bool] = False
+    """Learns from given text: log-probabilities at temperature 1 instead of the sampled one."""
+    bears_stale_samples: ClassVar[bool] = True
+    """Whether samples of older weights may be used: false for losses without any bound."""
 
     kl: Kl = Kl()
 
+    @property
+    def reference_policy(self) -> ReferencePolicy | None:
+        """The policy whose log-probabilities the loss reads, None for none."""
+        return self.kl.reference if self.kl.weight > 0 else None
 
-class ImportanceSampling(_Loss):
+    def __call__(self, x: LossInputs) -> "Tensor":
+        """Return this pack's share of the step's loss, a scalar."""
+        losses_A = self.per_action(x)
+        if x.reference_logps_A is not None:
+            losses_A = losses_A + self.kl.weight * self.kl(x.logps_A, x.reference_logps_A)
+        return (losses_A * x.weights_A).sum()
+
+    def per_action(self, x: LossInputs) -> "Tensor":
+        """Return the loss of each action, shape (A,), before weights and penalty."""
+        raise NotImplementedError
+
+    def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
+        """Return what this loss is watched by, of each action and by name."""
+        if x.reference_logps_A is None:
+            return {}
+        return {"optim/kl_reference": self.kl(x.logps_A, x.reference_logps_A)}
+
+
+class _RatioLoss(_TokenLoss):
+    """A loss of the ratio exp(p - old) to the old policy.
+
+    Where old is the trainer's own policy and not the sampler q, min(exp(old - q), cap) corrects
+    for what the two computed differently, and for staleness.
+
+    Source: Yao et al., "Your efficient RL framework secretly brings you off-policy RL training"
+    (2025), truncated importance sampling; the ratio of its eq. for PPO is kept apart, as here.
+    """
+
+    old_policy: OldPolicy = "auto"
+    mismatch_cap: float | None = Field(2.0, gt=0)
+    """Largest correction for sampler against trainer; null makes none."""
+
+    def per_action(self, x: LossInputs) -> "Tensor":
+        """Return the loss of each action, shape (A,), before weights and penalty."""
+        losses_A = self.per_ratio((x.logps_A - x.old_logps_A).exp(), x.advantages_A)
+        if self.mismatch_cap is None:
+            return losses_A
+        return losses_A * _mismatch(x).clamp(max=self.mismatch_cap)
+
+    def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
+        """Return what this loss is watched by, of each action and by name."""
+        found = super().diagnostics(x)
+        if self.mismatch_cap is not None:
+            found["optim/mismatch_capped_fraction"] = _mismatch(x) > self.mismatch_cap
+        return found
+
+    def per_ratio(self, ratio_A: "Tensor", advantages_A: "Tensor") -> "Tensor":
+        """Return the loss of each action, shape (A,), from ratios and advantages."""
+        raise NotImplementedError
+
+
+def _mismatch(x: LossInputs) -> "Tensor":
+    """Return old over sampler of each action, shape (A,): 1 where they are the same."""
+    return (x.old_logps_A - x.sampler_logps_A).exp()
+
+
+class ImportanceSampling(_RatioLoss):
     """Policy gradient by the unclipped ratio to the sampler: -exp(p - q)·A.
 
     Source: the implementation note of the Tinker debate recipe, "RL objective used".
     """
 
+    bears_stale_samples: ClassVar[bool] = False
+
     type: Literal["importance_sampling"] = "importance_sampling"
     normalise: Normalise = "token_sum"
+    allow_stale: bool = False
+    """Take samples of older weights, too, whose ratios nothing bounds."""
 
-    def __call__(self, x: LossInputs) -> "Tensor":
-        """Return the loss of each token, shape (A,)."""
-        return -(x.logps_A - x.old_logps_A).exp() * x.advantages_A
+    def per_ratio(self, ratio_A: "Tensor", advantages_A: "Tensor") -> "Tensor":
+        """Return the loss of each action, shape (A,)."""
+        return -ratio_A * advantages_A
 
 
-class PpoClip(_Loss):
-    """Clipped ratio: -min(ρ·A, clip(ρ, 1-ε, 1+ε_high)·A).
+class Reinforce(_TokenLoss):
+    """Policy gradient without ratios: -A·log p.
 
-    Source: Schulman et al. 2017, eq. 7; the higher upper bound is DAPO's (Yu et al. 2025, eq. 8).
+    Source: Williams 1992; right only where the samples are the policy's own.
+    """
+
+    bears_stale_samples: ClassVar[bool] = False
+
+    type: Literal["reinforce"] = "reinforce"
+    normalise: Normalise = "token_mean_batch"
+    allow_stale: bool = False
+    """Take samples of older weights, too, though the gradient is then another's."""
+
+    def per_action(self, x: LossInputs) -> "Tensor":
+        """Return the loss of each action, shape (A,)."""
+        return -x.logps_A * x.advantages_A
+
+
+class _Clipped(_RatioLoss):
+    """Clipped ratio: -min(ρ·A, clip(ρ, 1-low, 1+high)·A)."""
+
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.28, gt=0)
+
+    def per_ratio(self, ratio_A: "Tensor", advantages_A: "Tensor") -> "Tensor":
+        """Return the loss of each action, shape (A,)."""
+        clipped_A = ratio_A.clamp(1 - self.clip_low, 1 + self.clip_high)
+        return -(ratio_A * advantages_A).minimum(clipped_A * advantages_A)
+
+    def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
+        """Return what this loss is watched by, of each action and by name."""
+        ratio_A = (x.logps_A - x.old_logps_A).exp()
+        outside_A = (ratio_A < 1 - self.clip_low) | (ratio_A > 1 + self.clip_high)
+        return super().diagnostics(x) | {"optim/clip_fraction": outside_A}
+
+
+class PpoClip(_Clipped):
+    """The clipped ratio of PPO.
+
+    Source: Schulman et al. 2017, eq. 7; the higher upper bound is DAPO's.
     """
 
     type: Literal["ppo_clip"] = "ppo_clip"
     normalise: Normalise = "token_mean_batch"
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    clip_high: float = Field(0.28, gt=0)
-
-    def __call__(self, x: LossInputs) -> "Tensor":
-        """Return the loss of each token, shape (A,)."""
-        ratio_A = (x.logps_A - x.old_logps_A).exp()
-        clipped_A = ratio_A.clamp(1 - self.clip_low, 1 + self.clip_high)
-        return -(ratio_A * x.advantages_A).minimum(clipped_A * x.advantages_A)
 
 
-class Sft(_Loss):
+class Dapo(_Clipped):
+    """The clipped ratio with a higher upper bound and a mean over tokens.
+
+    Source: Yu et al. 2025, eq. 8. Its mean is over the tokens of a question's group
+    (`token_mean_group`); the default is that of its published code, over the whole batch. Dynamic
+    sampling and overlong punishment are no part of the loss.
+    """
+
+    type: Literal["dapo"] = "dapo"
+    normalise: Normalise = "token_mean_batch"
+
+
+class Grpo(_Clipped):
+    """The clipped ratio with a KL penalty, a mean over each reply and then over replies.
+
+    Source: Shao et al. 2024, eq. 3 and 4; the group's advantage is `advantage.scale: std`.
+    """
+
+    type: Literal["grpo"] = "grpo"
+    normalise: Normalise = "sequence_mean"
+    clip_high: float = Field(0.2, gt=0)
+    kl: Kl = Kl(weight=0.04)
+
+
+class Sft(_TokenLoss):
     """Supervised: -A·log p, at temperature 1; A is the weight of the turn, 0 leaves it out."""
+
+    supervised: ClassVar[bool] = True
 
     type: Literal["sft"] = "sft"
     normalise: Normalise = "token_mean_batch"
 
-    def __call__(self, x: LossInputs) -> "Tensor":
-        """Return the loss of each token, shape (A,)."""
+    def per_action(self, x: LossInputs) -> "Tensor":
+        """Return the loss of each action, shape (A,)."""
         return -x.logps_A * x.advantages_A
 
 
-Loss = Annotated[ImportanceSampling | PpoClip | Sft, Field(discriminator="type")]
+class Dpo(_Config):
+    """Preference of one row over another: -log σ(β·(Δ chosen - Δ rejected)), Δ = Σ (p - ref).
+
+    A pair is the rows of equal `pair`; positive advantages mark the chosen one, negative the
+    rejected one, and their size does not matter. Log-probabilities are taken at temperature 1.
+
+    Source: Rafailov et al. 2023, eq. 7; `nll_weight` adds the mean -log p of the chosen tokens,
+    Pang et al. 2024, eq. 1 and 2. ACC-Debate prints the ratio of probabilities without log and β;
+    this is the standard loss that it cites.
+    """
+
+    supervised: ClassVar[bool] = True
+    bears_stale_samples: ClassVar[bool] = True
+
+    type: Literal["dpo"] = "dpo"
+    normalise: Literal["pair_mean"] = "pair_mean"
+    beta: float = Field(0.1, gt=0)
+    nll_weight: float = Field(0.0, ge=0)
+    reference: ReferencePolicy = "phase_start"
+
+    @property
+    def reference_policy(self) -> ReferencePolicy:
+        """The policy whose log-probabilities the loss reads."""
+        return self.reference
+
+    def __call__(self, x: LossInputs) -> "Tensor":
+        """Return this pack's share of the step's loss, a scalar: the mean over all its pairs."""
+        from torch.nn.functional import logsigmoid
+
+        margins_P, chosen_logps_P, weights_P = self.pairs(x)
+        losses_P = -logsigmoid(margins_P) - self.nll_weight * chosen_logps_P
+        return (losses_P * weights_P).sum()
+
+    def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
+        """Return this pack's share of the mean margin and of how many pairs have a positive one."""
+        margins_P, _, weights_P = self.pairs(x)
+        return {
+            "optim/preference_margin": margins_P * weights_P,
+            "optim/preference_accuracy": (margins_P > 0) * weights_P,
+        }
+
+    def pairs(self, x: LossInputs) -> "tuple[Tensor, Tensor, Tensor]":
+        """Return margins β·(Δ chosen - Δ rejected), mean log p of the chosen, and pair weights.
+
+        All of shape (P,), P pairs in this pack. Every action of a pair has the pair's weight.
+        """
+        import torch
+
+        assert x.reference_logps_A is not None
+        paired_A = x.pairs_A >= 0
+        found, pair_A = torch.unique(x.pairs_A[paired_A], return_inverse=True)
+        rows, row_A = torch.unique(x.rows_A[paired_A], return_inverse=True)
+        credit_R = x.logps_A.new_zeros(len(rows)).index_add(0, row_A, x.advantages_A[paired_A])
+        chosen_A = credit_R[row_A] > 0
+
+        def summed(values_A: "Tensor") -> "Tensor":
+            return x.logps_A.new_zeros(len(found)).index_add(0, pair_A, values_A)
+
+        logps_A, chosen = x.logps_A[paired_A], chosen_A.to(x.logps_A.dtype)
+        gains_A = logps_A - x.reference_logps_A[paired_A]
+        margins_P = self.beta * summed(gains_A * (2 * chosen - 1))
+        lengths_P = summed(chosen).clamp(min=1)
+        weights_P = summed(x.weights_A[paired_A]) / summed(chosen.new_ones(len(chosen))).clamp(
+            min=1
+        )
+        return margins_P, summed(logps_A * chosen) / lengths_P, weights_P
+
+
+Loss = Annotated[
+    ImportanceSampling | Reinforce | PpoClip | Dapo | Grpo | Dpo | Sft,
+    Field(discriminator="type"),
+]

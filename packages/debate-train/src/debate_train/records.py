@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from debate_rewards.metrics import debate_metrics
+from debate_train.diagnostics import gradient_shares
 from debate_train.loop import Step
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.rows import PER_TOKEN, Row
@@ -48,7 +49,7 @@ def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]
         metrics |= staleness(step)
     if returns:
         metrics["reward/total"] = fmean(returns)
-    return metrics | step.metrics
+    return metrics | gradient_shares(step.batch, recipe.loss) | step.metrics
 
 
 def staleness(step: Step) -> dict[str, float]:

@@ -15,7 +15,6 @@ from debate_protocol.parsing import parse_turn
 from debate_protocol.types import Reply, Transcript, Turn
 from debate_rollout.token_text import token_text
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
-from debate_train.losses import Normalise
 from debate_train.token_credit import stream_credit, token_sections
 
 Floats = NDArray[np.float32]
@@ -45,6 +44,8 @@ class Row:
     """Number of the row's question within the step."""
     pair: int = -1
     """Rows with the same number, which land in one pack; -1 stands alone."""
+    credits: Floats | None = None
+    """What each stream adds to `advantages`, shape (S, T); None where nothing keeps them apart."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -61,6 +62,8 @@ class Batch:
     streams: tuple[str, ...]
     sampled_tokens: int
     turns: int
+    seed: int = 0
+    """Draws which rows each update takes, where a batch makes several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,7 @@ def build_batch(
     advantages: Sequence[TurnAdvantages],
     streams: Mapping[str, Stream],
     tokenizer: PreTrainedTokenizerFast,
-    *,
-    normalise: Normalise = "token_sum",
+    seed: int = 0,
 ) -> Batch:
     """Return the rows of these debates.
 
@@ -89,9 +91,7 @@ def build_batch(
         advantages: of each transcript's turns.
         streams: the recipe's; those of weight 0 are left out.
         tokenizer: the one that the replies were sampled with.
-        normalise: the loss's. A loss that takes a mean divides by what was sampled; each stream is
-            scaled here so that the sum over streams is that of their own means, over the tokens
-            (and turns) that a stream covers, zero advantages included.
+        seed: of the batch.
     """
     used = {name: stream for name, stream in streams.items() if stream.weight != 0}
     chains: list[tuple[int, list[_Piece]]] = []
@@ -107,7 +107,7 @@ def build_batch(
                 own = found.get(turn.key, [])
                 pieces.append(_piece(transcript, turn, told, own, used, tokenizer))
             chains.append((debate, pieces))
-    return _assemble(chains, groups, used, normalise)
+    return _assemble(chains, groups, used, seed)
 
 
 def _groups(transcripts: Sequence[Transcript]) -> list[int]:
@@ -152,47 +152,31 @@ def _assemble(
     chains: Sequence[tuple[int, list[_Piece]]],
     groups: Sequence[int],
     streams: Mapping[str, Stream],
-    normalise: Normalise,
+    seed: int,
 ) -> Batch:
+    weights = np.array([stream.weight for stream in streams.values()], np.float32)
+    rows = tuple(_row(chain, debate, groups[debate], weights) for debate, chain in chains)
     pieces = [piece for _, chain in chains for piece in chain]
-    if not pieces:
-        return Batch((), tuple(streams), 0, 0)
-    weights = np.array([stream.weight for stream in streams.values()])
-    scales = (weights * _stream_scales(pieces, normalise)).astype(np.float32)
-    rows, at = [], 0
-    for debate, chain in chains:
-        rows.append(_row(chain, debate, groups[debate], scales[at : at + len(chain)]))
-        at += len(chain)
     sampled = sum(piece.covers.shape[1] for piece in pieces)
-    return Batch(tuple(rows), tuple(streams), sampled, len(pieces))
+    return Batch(rows, tuple(streams), sampled, len(pieces), seed)
 
 
-def _stream_scales(pieces: Sequence[_Piece], normalise: Normalise) -> NDArray[np.float64]:
-    """Return what each turn's streams are multiplied by, shape (turns, S)."""
-    covered = np.array([piece.covers.sum(axis=1) for piece in pieces], np.float64)
-    lengths = np.array([piece.covers.shape[1] for piece in pieces], np.float64)
-    scales = np.ones_like(covered)
-    if normalise == "token_mean_batch":  # D/D_s: the loss divides by D, all sampled tokens.
-        scales *= lengths.sum() / np.maximum(covered.sum(axis=0), 1)
-    elif normalise == "sequence_mean":  # The loss divides by the turn's length and all turns.
-        speaking = np.maximum((covered > 0).sum(axis=0), 1)
-        scales *= lengths[:, None] / np.maximum(covered, 1) * len(pieces) / speaking
-    return scales
-
-
-def _row(chain: Sequence[_Piece], debate: int, group: int, scales: Floats) -> Row:
+def _row(chain: Sequence[_Piece], debate: int, group: int, stream_weights: Floats) -> Row:
     parts: dict[str, list[NDArray[np.generic]]] = {name: [] for name in PER_TOKEN}
-    for number, (piece, scale) in enumerate(zip(chain, scales, strict=True), start=1):
+    credits: list[Floats] = []
+    for number, piece in enumerate(chain, start=1):
         reply = piece.turn.reply
         assert reply is not None
         length, told = len(reply.token_ids), len(piece.told)
+        own = stream_weights[:, None] * piece.values
+        credits += [np.zeros((len(own), told), np.float32), own]
         fields: dict[str, object] = {
             "tokens": reply.token_ids,
             "mask": np.ones(length),
-            "advantages": scale @ piece.values,
+            "advantages": own.sum(axis=0),
             "sampler_logps": reply.logps or np.zeros(length),
             "temperatures": np.full(length, reply.temperature),
-            "streams": (1 << np.arange(len(scale))) @ piece.covers,
+            "streams": (1 << np.arange(len(own))) @ piece.covers,
             "versions": _versions(reply),
             "segments": np.full(length, number),
         }
@@ -200,7 +184,13 @@ def _row(chain: Sequence[_Piece], debate: int, group: int, scales: Floats) -> Ro
             before = piece.told if name == "tokens" else np.full(told, fill)
             parts[name] += [np.asarray(before, dtype), np.asarray(fields[name], dtype)]
     arrays = {name: np.concatenate(found) for name, found in parts.items()}
-    return Row(**arrays, agent=chain[0].turn.agent, debate=debate, group=group)
+    return Row(
+        **arrays,
+        agent=chain[0].turn.agent,
+        debate=debate,
+        group=group,
+        credits=np.concatenate(credits, axis=1),
+    )
 
 
 def _versions(reply: Reply) -> NDArray[np.int64]:

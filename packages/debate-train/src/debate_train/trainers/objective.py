@@ -8,10 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from debate_train.logps import token_logps
-from debate_train.losses import Loss, LossInputs, Sft
+from debate_train.losses import Loss, LossInputs
 from debate_train.packed_attention import attending_packs
 from debate_train.packs import Pack
 from debate_train.references import Reference
+
+SHARES = frozenset({"loss", "optim/preference_margin", "optim/preference_accuracy"})
+"""Sums whose terms hold the step's denominators already."""
 
 
 @dataclass(slots=True)
@@ -39,9 +42,9 @@ class StepStats:
         self.highs[high] = torch.maximum(self.highs.get(high, most), most)
 
     def metrics(self, sampled_tokens: int) -> dict[str, float]:
-        """Return the sums as means over sampled tokens; the loss stays a sum."""
+        """Return the sums as means over sampled tokens; shares of the step stay sums."""
         tokens = max(sampled_tokens, 1)
-        found = {n: float(v) / (1 if n == "loss" else tokens) for n, v in self.sums.items()}
+        found = {n: float(v) / (1 if n in SHARES else tokens) for n, v in self.sums.items()}
         extremes = {n: float(v) for n, v in (self.lows | self.highs).items()}
         return found | {n: v for n, v in extremes.items() if abs(v) != float("inf")}
 
@@ -54,22 +57,24 @@ def pack_loss(
     The shares of all packs (and ranks) add up to the step's loss: the denominators in
     `weights_A` count the whole step.
     """
-    supervised = isinstance(loss, Sft)
-    if supervised:
+    if loss.supervised:
         pack = replace(pack, temperatures_A=torch.ones_like(pack.temperatures_A))
     reference_logps_A = None if reference is None else reference.logps(model, pack)
     logps_A, entropies_A = token_logps(model, pack)
-    old_logps_A = logps_A.detach() if supervised else pack.sampler_logps_A
-    losses_A = loss(LossInputs(logps_A, old_logps_A, pack.advantages_A))
-    if reference_logps_A is not None:
-        kl_A = loss.kl(logps_A, reference_logps_A)
-        losses_A = losses_A + loss.kl.weight * kl_A
-        stats.add("optim/kl_reference", kl_A)
-    total = (losses_A * pack.weights_A).sum()
+    x = LossInputs(
+        logps_A=logps_A,
+        old_logps_A=pack.sampler_logps_A,
+        sampler_logps_A=pack.sampler_logps_A,
+        advantages_A=pack.advantages_A,
+        weights_A=pack.weights_A,
+        rows_A=pack.rows_A,
+        pairs_A=pack.pairs_A,
+        reference_logps_A=reference_logps_A,
+    )
+    total = loss(x)
     stats.add("loss", total)
     stats.add("optim/entropy", entropies_A)
-    if not supervised:
-        _add_ratio_stats(stats, loss, logps_A.detach(), old_logps_A)
+    _measure(stats, loss, replace(x, logps_A=logps_A.detach()))
     return total
 
 
@@ -90,15 +95,15 @@ def accumulate(
     return stats
 
 
-def _add_ratio_stats(stats: StepStats, loss: Loss, logps_A: Tensor, old_logps_A: Tensor) -> None:
-    difference_A = old_logps_A - logps_A
-    stats.add("optim/kl_sample_train_v1", difference_A)
-    stats.add("optim/kl_sample_train_v2", 0.5 * difference_A**2)
-    ratio_A = torch.exp(-difference_A)
-    stats.watch("optim/ratio_min", "optim/ratio_max", ratio_A)
-    if loss.type == "ppo_clip":
-        outside_A = (ratio_A < 1 - loss.clip_low) | (ratio_A > 1 + loss.clip_high)
-        stats.add("optim/clip_fraction", outside_A)
+def _measure(stats: StepStats, loss: Loss, x: LossInputs) -> None:
+    """Add what every loss is watched by, and what this one names itself."""
+    if not loss.supervised:
+        gap_A = x.sampler_logps_A - x.logps_A
+        stats.add("optim/kl_sample_train_v1", gap_A)
+        stats.add("optim/kl_sample_train_v2", 0.5 * gap_A**2)
+        stats.watch("optim/ratio_min", "optim/ratio_max", (x.logps_A - x.old_logps_A).exp())
+    for name, values in loss.diagnostics(x).items():
+        stats.add(name, values)
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

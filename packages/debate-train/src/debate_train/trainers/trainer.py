@@ -65,10 +65,10 @@ class OptimizerSettings(BaseModel):
 
     def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Pack]]":
         """Return the packs of a step for every rank."""
-        from debate_train.normalisation import token_weights
+        from debate_train.normalisation import weigh
         from debate_train.packing import pack
 
-        weights = token_weights(batch, loss.normalise)
+        batch, weights = weigh(batch, loss.normalise)
         budget = self.tokens_per_micro_batch
         return pack(batch, weights, budget, ranks=ranks, share=self.packing)
 

@@ -1,0 +1,55 @@
+"""Shares of the gradient, worked by hand."""
+
+import numpy as np
+import pytest
+
+from debate_train.diagnostics import gradient_shares
+from debate_train.losses import Dapo
+from debate_train.rows import Batch, Row
+
+
+def row(agent: int, credits: list[list[float]], streams: list[int]) -> Row:
+    size = len(streams)
+    parts = np.array(credits, np.float32)
+    sampled = np.arange(size) > 0
+    return Row(
+        tokens=np.arange(size),
+        mask=sampled.astype(np.float32),
+        advantages=parts.sum(0),
+        sampler_logps=np.zeros(size, np.float32),
+        temperatures=np.ones(size, np.float32),
+        streams=np.array(streams),
+        versions=np.zeros(size, np.int64),
+        segments=sampled.astype(np.int64),
+        agent=agent,
+        debate=0,
+        credits=parts,
+    )
+
+
+BATCH = Batch(
+    (
+        row(1, [[0, 3, -1], [0, 0, 2]], [0, 1, 3]),
+        row(0, [[0, 0], [0, -2]], [0, 2]),
+    ),
+    ("generator", "judge"),
+    3,
+    2,
+)
+
+
+def test_shares_are_of_weighted_sizes() -> None:
+    # Token means: the generator covers two tokens, the judge two: every credit counts a half.
+    # Agent 1: |3|/2 + |-1 + 2|/2 = 2, agent 0: 2/2 = 1. Streams: 3/2 + 1/2 = 2 and 2/2 + 2/2 = 2.
+    assert gradient_shares(BATCH, Dapo()) == pytest.approx(
+        {
+            "optim/gradient_share/agent_0": 1 / 3,
+            "optim/gradient_share/agent_1": 2 / 3,
+            "optim/gradient_share/generator": 0.5,
+            "optim/gradient_share/judge": 0.5,
+        }
+    )
+
+
+def test_nothing_has_no_share() -> None:
+    assert gradient_shares(Batch((), ("generator",), 0, 0), Dapo()) == {}
