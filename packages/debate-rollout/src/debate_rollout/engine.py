@@ -65,7 +65,7 @@ class Weights:
 class Engine(Protocol):
     """Samples replies. An engine that takes messages has `renderer` None.
 
-    All methods are called from one thread.
+    Methods are called one at a time, though not always from the same thread.
     """
 
     @property
