@@ -1,4 +1,4 @@
-"""DeepSpeed in one process trains as the torch trainer does, and compiles nothing."""
+"""DeepSpeed in two processes trains as the torch trainer does in one, and compiles nothing."""
 
 import json
 import os
@@ -8,38 +8,111 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from debate_rollout.engines.vllm_process import free_port
 from debate_train.errors import RecipeError
+from debate_train.losses import PpoClip
+from debate_train.models import ScratchModel
+from debate_train.policy_files import save_policy
 from debate_train.trainers import DeepSpeedTrainer
 
-SCRIPT = Path(__file__).with_name("deepspeed_one_process.py")
+SCRIPT = Path(__file__).with_name("deepspeed_processes.py")
 
 
-def test_deepspeed_matches_torch_at_every_stage_and_when_resumed(tmp_path: Path) -> None:
-    extensions = tmp_path / "extensions"
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    environment |= {
-        "TORCH_EXTENSIONS_DIR": str(extensions),
+def processes(size: int, environment: dict[str, str], *arguments: str) -> list[str]:
+    """Run the script in so many processes; return what each printed last, by rank."""
+    shared = {
+        **os.environ,
+        **environment,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(
-        [sys.executable, SCRIPT], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    cases: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    kinds = {(case["lora"], case["stage"], case["resumed"]) for case in cases}
-    assert len(kinds) == len(cases) == 2 * 3 * 2
+    running = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), *arguments],
+            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    printed = []
+    try:
+        for process in running:
+            out, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors[-3000:]
+            printed.append(out)
+    finally:
+        for process in running:
+            process.kill()
+    return printed
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    small = ScratchModel(hidden_size=16, layers=2, heads=2, kv_heads=1, head_dim=8, ffn_size=16)
+    save_policy(folder, small.load(0))
+    return folder
+
+
+def test_deepspeed_matches_one_torch_process_when_in_two(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    extensions = tmp_path / "extensions"
+    leader, follower = processes(2, {"TORCH_EXTENSIONS_DIR": str(extensions)}, str(model_folder))
+    assert follower == ""
+    cases: list[dict[str, Any]] = json.loads(leader.splitlines()[-1])
+    assert len({(case["case"], case["lora"]) for case in cases}) == len(cases) > 20
     for case in cases:
-        assert case["loss_gap"] < 1e-5, case
-        assert case["weight_gap"] < 1e-5, case
+        assert case["metrics"] == [], case
+        assert case["loss"] < 1e-5, case
+        assert case["norm"] < 5e-5, case
+        assert case["kl"] < 1e-6, case
+        assert case["weights"] < 5e-5, case
         assert case["moved"] > 1e-3, case
+        poisoned = "poisoned" in case["case"]
+        assert case["skipped"] == [0.0, 0.0, 0.0, float(poisoned), 0.0], case
     assert not extensions.exists() or not any(extensions.iterdir())
 
 
-def test_deepspeed_refuses_several_processes(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    from debate_train.losses import PpoClip
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"zero_stage": 0, "bf16": True}, "bf16: found true with zero_stage 0"),
+        ({"zero_stage": 0, "offload_optimizer": True}, "expected zero_stage 1 or above"),
+        ({"zero_stage": 2, "offload_params": True}, "expected zero_stage 3 or above"),
+        ({"deepspeed": {"zero_optimization": {"stage": 1}}}, "found zero_optimization.stage"),
+        ({"deepspeed": {"optimizer": {}}}, "found optimizer, which follow"),
+    ],
+)
+def test_deepspeed_trainer_refuses_settings_when_they_contradict(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        DeepSpeedTrainer.model_validate(settings)
 
-    with pytest.raises(RecipeError, match="expected one process"):
-        DeepSpeedTrainer().open(tiny(), PpoClip(), 1)
+
+def test_deepspeed_config_keeps_further_settings_when_given() -> None:
+    bucket = {"zero_optimization": {"reduce_bucket_size": 1000}, "wall_clock_breakdown": True}
+    config = DeepSpeedTrainer(zero_stage=3, offload_params=True, deepspeed=bucket)
+    found = config.deepspeed_config()
+    assert found["wall_clock_breakdown"] is True
+    assert found["zero_optimization"] == {
+        "stage": 3,
+        "offload_param": {"device": "cpu"},
+        "reduce_bucket_size": 1000,
+    }
+
+
+def test_deepspeed_refuses_a_rounded_model_when_bf16_is_not_set(tiny: Any) -> None:
+    loaded = tiny()
+    loaded.model.bfloat16()
+    with pytest.raises(RecipeError, match=r"trainer\.bf16: found false with a model in bfloat16"):
+        DeepSpeedTrainer().open(loaded, PpoClip(), 1)

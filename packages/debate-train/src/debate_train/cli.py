@@ -5,6 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from debate_train.followers import dismiss, follow
+from debate_train.launching import Launch, heed_interrupts, launch
+from debate_train.processes import Place, own_place
 from debate_train.recipe_command import CheckedRecipe, exit_code, recipe_parser, run_recipe
 
 _DESCRIPTION = """\
@@ -20,9 +23,13 @@ examples:
   debate-train quickstart --check
   debate-train recipes/selfplay_v2.yaml model.name=./my-model trainer.type=torch steps=10
   debate-train recipes/quickstart.yaml --output runs/first --resume
+  debate-train recipes/selfplay_v2.yaml --nproc 8
 
 exit codes:
   0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, after a checkpoint"""
+
+
+_ECHO_S = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,14 +39,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
+    if (arguments.nproc or arguments.hostfile) and not arguments.check:
+        return launch(
+            Launch(arguments.nproc, arguments.hostfile, arguments.nodes), _again(arguments)
+        )
+    place = own_place()
+    if place.rank > 0:
+        return follow()
+    try:
+        return _lead(arguments, place)
+    finally:
+        dismiss()
+
+
+def _lead(arguments: argparse.Namespace, place: Place) -> int:
     from debate_train.check import check
+
+    is_told = arguments.interrupts is not None and heed_interrupts(arguments.interrupts)
+    # Other launchers repeat to each process what the terminal has sent to all of them.
+    echo_s = 0.0 if is_told or place.size == 1 else _ECHO_S
 
     def act(checked: CheckedRecipe) -> int:
         from debate_train.run import run
 
-        return run(checked.recipe, checked.text, arguments.output, arguments.resume)
+        return run(checked.recipe, checked.text, arguments.output, arguments.resume, echo_s)
 
     return run_recipe(arguments, check, act)
+
+
+def _again(arguments: argparse.Namespace) -> list[str]:
+    """Return the arguments for each of several processes."""
+    found = [arguments.recipe, *arguments.overrides]
+    found += ["--resume"] if arguments.resume else []
+    found += ["--allow-code"] if arguments.allow_code else []
+    return found if arguments.output is None else [*found, f"--output={arguments.output}"]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,7 +85,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)"
     )
+    several = parser.add_argument_group("several processes (trainer.type: deepspeed)")
+    several.add_argument(
+        "--nproc", type=int, metavar="N", help="processes on this machine, one for each GPU"
+    )
+    several.add_argument(
+        "--hostfile", type=Path, metavar="FILE", help="machines, as lines such as `node1 slots=8`"
+    )
+    several.add_argument(
+        "--nodes", type=int, metavar="N", help="take the hostfile's first N machines"
+    )
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)
     return parser
 
 

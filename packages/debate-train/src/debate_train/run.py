@@ -15,10 +15,12 @@ from debate_train.check_engines import engine_errors
 from debate_train.checkpoint_manifest import Origin
 from debate_train.checkpoints import Checkpoint, Checkpoints, RunState
 from debate_train.errors import RecipeError
+from debate_train.followers import Begin, lead
 from debate_train.interrupts import Interrupts
 from debate_train.models import LoadedModel
 from debate_train.phases import Desk, Phases
 from debate_train.policy import with_adapter
+from debate_train.processes import own_place
 from debate_train.progress import Progress
 from debate_train.random_states import seed_all
 from debate_train.recipe import Demonstrations, Recipe
@@ -29,7 +31,11 @@ _log = logging.getLogger(__name__)
 
 
 def run(
-    recipe: Recipe, resolved_yaml: str, output: Path | None = None, resume: bool = False
+    recipe: Recipe,
+    resolved_yaml: str,
+    output: Path | None = None,
+    resume: bool = False,
+    echo_s: float = 0.0,
 ) -> int:
     """Train as the recipe says; return the exit code.
 
@@ -38,13 +44,19 @@ def run(
         resolved_yaml: the recipe as it is kept in the run directory.
         output: the run directory; None makes `runs/<name>-<time>`.
         resume: go on from the directory's last complete checkpoint.
+        echo_s: seconds after an interrupt in which another is taken for the same.
     """
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
     if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    place = own_place()
+    if place.size > 1:
+        _check_trainers(recipe, place.size)
     source = recipe.data.open()
     loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
+    if place.size > 1:
+        lead(Begin(recipe.model, recipe.seed))
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
     checkpoints = _checkpoints(recipe, directory)
@@ -59,7 +71,7 @@ def run(
     tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
     finished = False
     try:
-        with Progress() as progress, Interrupts() as interrupts:
+        with Progress() as progress, Interrupts(echo_s) as interrupts:
             desk = Desk(
                 directory=directory,
                 tracker=tracker,
@@ -82,6 +94,17 @@ def run(
     if written := checkpoints.complete():
         print(f"weights: {written[-1]}")
     return code
+
+
+def _check_trainers(recipe: Recipe, processes: int) -> None:
+    """Refuse trainers that know of one process only."""
+    for name, phase in recipe.phase_recipes().items():
+        if phase.trainer.type != "deepspeed":
+            where = f"phases.{name}.trainer.type" if recipe.phases else "trainer.type"
+            raise RecipeError(
+                f"{where}: found {phase.trainer.type} in {processes} processes; expected deepspeed "
+                "(trainer.type=deepspeed), or one process"
+            )
 
 
 def _checkpoints(recipe: Recipe, directory: RunDirectory) -> Checkpoints:

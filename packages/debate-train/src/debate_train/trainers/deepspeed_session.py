@@ -1,170 +1,109 @@
-"""The session of the `deepspeed` trainer."""
+"""Rank 0's side of the `deepspeed` trainer: it packs, leads the other ranks, reads and writes."""
 
-import os
-import socket
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
-from safetensors.torch import load_file, save_file
-from torch.optim.lr_scheduler import LambdaLR
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from debate_rollout.engine import Weights
-from debate_train.checkpoints import load_policy, save_policy
-from debate_train.errors import RecipeError
+from debate_train.followers import Call, Open, lead
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
-from debate_train.references import KeptReference
+from debate_train.policy_files import load_policy, save_policy
+from debate_train.processes import join, lost
 from debate_train.rows import Batch
-from debate_train.trainers.objective import accumulate, snapshot, trainable
+from debate_train.tensor_files import StoredTensors, write_tensors
+from debate_train.trainer_state import StoredTrainerState, write_trainer_state
+from debate_train.trainers.deepspeed_worker import DeepSpeedWorker, Stored, check_types
+from debate_train.trainers.objective import trainable
 
 if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-_STATE = "zero.safetensors"
-
-
-def _join_process_group() -> None:
-    """Start a process group of this one process, without compiling anything on a CPU."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise RecipeError(
-            "trainer.type: deepspeed was started in several processes; expected one process"
-        )
-    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    for name, value in (alone | address).items():
-        os.environ.setdefault(name, value)
-
-    import deepspeed
-    import deepspeed.comm.torch
-
-    if torch.cuda.is_available():
-        deepspeed.init_distributed(dist_backend="nccl")
-        return
-    # On a CPU, init_distributed would compile a C++ op of minutes that one process never uses.
-    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
-    deepspeed.init_distributed(dist_backend="gloo")
+T = TypeVar("T")
+_REFERENCE = "reference"
 
 
 class DeepSpeedSession:
-    """An open `DeepSpeedTrainer`."""
+    """An open `DeepSpeedTrainer`; every call is made by all ranks together."""
 
     def __init__(
         self, config: "DeepSpeedTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
-        _join_process_group()
-        import deepspeed
-
+        check_types(config, loaded)
         self._config, self._loaded, self._loss = config, loaded, loss
-        self._reference = snapshot(loaded.model) if loss.kl.weight > 0 else {}
-        parameters: list[Any] = list(trainable(loaded.model).values())
-        self._optimizer = config.adamw(parameters)
-        self._engine: Any
-        self._engine, _, _, _ = deepspeed.initialize(
-            model=loaded.model,
-            model_parameters=parameters,
-            optimizer=self._optimizer,
-            config=config.deepspeed_config(),
-        )
-        self._schedule = LambdaLR(
-            self._optimizer, lambda step: config.rate_factor(step, total_steps)
-        )
+        self._processes = join()
+        lead(Open(config, loss, total_steps))
+        self._worker = self._made(lambda: DeepSpeedWorker(config, loaded, loss, total_steps))
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Make one optimizer step."""
+        """Make one optimizer step; a step with a non-finite gradient is skipped and counted."""
         started = time.perf_counter()
-        self._engine.train()
-        rate = float(self._optimizer.param_groups[0]["lr"])
-        stats = accumulate(
-            self._engine.module,
-            self._config.packs(batch, self._loss)[0],
-            self._loss,
-            KeptReference(self._reference) if self._reference else None,
-            lambda loss: self._engine.backward(loss, scale_wrt_gas=False),
-        )
-        self._engine.step()
-        self._schedule.step()
-        norm = self._engine.get_global_grad_norm()
-        return stats.metrics(batch.sampled_tokens) | {
-            "optim/grad_norm": float("nan") if norm is None else float(norm),
-            "optim/learning_rate": rate,
+        packs = self._config.packs(batch, self._loss, self._processes.place.size)
+        stats, outcome = self._call("step", packs)
+        return {
+            **stats.metrics(batch.sampled_tokens),
+            **outcome,
             "time/train_s": time.perf_counter() - started,
         }
 
     def weights(self, version: int) -> Weights:
-        """Return the policy's weights; they share memory with the model."""
+        """Return the policy's weights; they share memory with rank 0's model."""
+        self._call("gather")
         return export_weights(self._loaded, version)
 
     def save(self, directory: Path) -> None:
-        """Write the policy, and parameters and moments gathered from all shards as safetensors.
-
-        DeepSpeed's own checkpoints are pickles; these hold nothing that could run.
-        """
-        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
-
+        """Write the policy, and masters and moments gathered from all shards by name."""
+        self._call("gather")
         save_policy(directory, self._loaded)
-        kept: dict[str, torch.Tensor] = {}
-        for name, parameter in trainable(self._engine.module).items():
-            if self._config.zero_stage == 0:
-                found = self._optimizer.state[parameter]
-                parts = {"value": parameter.detach()} | {m: found[m] for m in _MOMENTS}
-            else:
-                parts = {"value": safe_get_full_fp32_param(parameter)}
-                parts |= {m: safe_get_full_optimizer_state(parameter, m) for m in _MOMENTS}
-            kept |= {f"{part}/{name}": tensor.contiguous() for part, tensor in parts.items()}
-        kept["steps"] = torch.tensor(self._schedule.last_epoch)
-        save_file(kept, directory / _STATE)
-        if self._reference:
-            save_file(self._reference, directory / "reference.safetensors")
+        counts = self._worker.counts()
+        lead(Call("states"))
+        self._made(lambda: write_trainer_state(directory, self._worker.states(), counts))
+        lead(Call("reference_tensors"))
+        tensors = self._worker.reference_tensors
+        self._made(lambda: write_tensors(directory, _REFERENCE, tensors()))
 
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote."""
-        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+        """Go on where `save` was called, whatever trainer, stage and number of processes it had.
 
-        kept = load_file(directory / _STATE)
-        self._make_moments()
+        Only rank 0 reads the checkpoint.
+        """
+        own = trainable(self._loaded.model)
+        stored = StoredTrainerState(directory, {n: tuple(p.shape) for n, p in own.items()})
+        self._call("prepare_load", stored.counts)
         load_policy(directory, self._loaded)
-        steps = int(kept["steps"])
-        for name, parameter in trainable(self._engine.module).items():
-            parts = {part: kept[f"{part}/{name}"] for part in ("value", *_MOMENTS)}
-            if self._config.zero_stage == 0:
-                parameter.data.copy_(parts["value"])
-                own = {m: parts[m].to(parameter) for m in _MOMENTS}
-                self._optimizer.state[parameter] = own | {"step": torch.tensor(float(steps))}
-                continue
-            safe_set_full_fp32_param(parameter, parts["value"])
-            for moment in _MOMENTS:
-                safe_set_full_optimizer_state(parameter, parts[moment], moment)
-        self._set_steps(steps)
-        if self._reference:
-            for name, tensor in load_file(directory / "reference.safetensors").items():
-                self._reference[name].copy_(tensor)
+
+        def read(name: str) -> Stored:
+            state = stored.of(name)
+            value = own[name].detach()
+            if state is None:
+                return value, None
+            return (value if state.master is None else state.master), dict(state.moments)
+
+        self._call("load", read)
+        if self._loss.reference_policy is not None:
+            self._call("load_reference", StoredTensors.of(directory, _REFERENCE).read)
 
     def close(self) -> None:
-        """Free what DeepSpeed holds."""
-        self._engine.destroy()
-        self._reference.clear()
+        """Free what DeepSpeed holds; the model keeps its weights."""
+        if self._processes.broken:
+            return
+        self._call("gather")
+        self._call("close")
 
-    def _make_moments(self) -> None:
-        """Make optimizer state exist by an empty step, so that it can be overwritten."""
-        tokens = torch.zeros(1, 1, dtype=torch.long, device=self._engine.device)
-        nothing = self._engine.module(input_ids=tokens).logits.sum() * 0
-        self._engine.backward(nothing, scale_wrt_gas=False)
-        self._engine.step()
+    def _call(self, method: str, *own: Any) -> Any:
+        """Call a method of the worker on every rank; what is `own` is only rank 0's."""
+        lead(Call(method))
+        return self._made(lambda: getattr(self._worker, method)(*own))
 
-    def _set_steps(self, steps: int) -> None:
-        for state in self._optimizer.state.values():
-            state["step"] = torch.tensor(float(steps))
-        self._schedule.last_epoch = steps
-        factors = [scale(steps) for scale in self._schedule.lr_lambdas]
-        rates = zip(self._optimizer.param_groups, self._schedule.base_lrs, factors, strict=True)
-        for group, base, factor in rates:
-            group["lr"] = base * factor
+    def _made(self, call: Callable[[], T]) -> T:
+        """Make rank 0's part of a call; after a failure nothing more can be made together."""
+        try:
+            return call()
+        except BaseException as error:
+            alone = self._processes.place.size == 1
+            self._processes.broken = not alone
+            if not alone and isinstance(error, RuntimeError) and "onnection" in str(error):
+                raise lost(self._processes.place, error) from error
+            raise

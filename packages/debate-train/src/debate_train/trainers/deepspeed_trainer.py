@@ -1,6 +1,9 @@
 """DeepSpeed ZeRO (Rajbhandari et al. 2020): sharded optimizer state, gradients, parameters."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
 
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
@@ -9,17 +12,39 @@ from debate_train.trainers.trainer import OptimizerSettings
 if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_session import DeepSpeedSession
 
+_OWN = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "managed_gradient_accumulation",
+    "optimizer",
+    "scheduler",
+    "fp16",
+    "bf16.enabled",
+    "zero_optimization.stage",
+    "zero_optimization.offload_optimizer.device",
+    "zero_optimization.offload_param.device",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+)
+"""Settings of DeepSpeed that follow from the recipe's other keys or that results depend on."""
+
 
 class DeepSpeedTrainer(OptimizerSettings):
-    """DeepSpeed in this process."""
+    """DeepSpeed in one or several processes."""
 
     type: Literal["deepspeed"] = "deepspeed"
-    zero_stage: Literal[0, 1, 2] = 2
-    """What is sharded: nothing (0), optimizer state (1), gradients too (2)."""
+    zero_stage: Literal[0, 1, 2, 3] = 2
+    """What is sharded: nothing (0), optimizer state (1), gradients too (2), parameters too (3)."""
     offload_optimizer: bool = False
-    """Keep optimizer state in CPU memory."""
+    """Keep optimizer state in CPU memory, from stage 1 on."""
+    offload_params: bool = False
+    """Keep parameters in CPU memory, at stage 3."""
     bf16: bool = False
-    """Train in bfloat16 with float32 master weights; set it where the model's dtype is bfloat16."""
+    """Train in bfloat16 with float32 master weights, as a model in bfloat16 needs; from stage 1."""
+    deepspeed: dict[str, Any] = Field(default_factory=dict)
+    """Further settings of DeepSpeed's configuration, such as `zero_optimization`'s buckets."""
 
     def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "DeepSpeedSession":
         """Return a trainer of this model; the reference policy is the model as it is now."""
@@ -27,15 +52,44 @@ class DeepSpeedTrainer(OptimizerSettings):
 
         return DeepSpeedSession(self, loaded, loss, total_steps)
 
+    @field_validator("deepspeed")
+    @classmethod
+    def _settings_are_free(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        found = [name for name in _OWN if _holds(settings, name)]
+        if found:
+            raise ValueError(
+                f"found {', '.join(found)}, which follow from other keys of the recipe; expected "
+                "settings that change speed and memory only"
+            )
+        return settings
+
+    @model_validator(mode="after")
+    def _stage_can(self) -> "DeepSpeedTrainer":
+        wanted = {
+            "bf16": (self.bf16, 1),
+            "offload_optimizer": (self.offload_optimizer, 1),
+            "offload_params": (self.offload_params, 3),
+        }
+        for key, (is_set, stage) in wanted.items():
+            if is_set and self.zero_stage < stage:
+                raise ValueError(
+                    f"{key}: found true with zero_stage {self.zero_stage}; expected zero_stage "
+                    f"{stage} or above"
+                )
+        return self
+
     def deepspeed_config(self) -> dict[str, Any]:
         """Return the configuration as DeepSpeed reads it."""
         zero: dict[str, Any] = {"stage": self.zero_stage}
         if self.offload_optimizer:
             zero["offload_optimizer"] = {"device": "cpu"}
-        return {
+        if self.offload_params:
+            zero["offload_param"] = {"device": "cpu"}
+        own = {
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
-            "gradient_clipping": self.max_grad_norm,
+            # At stage 0 DeepSpeed clips without telling the norm; the worker does both.
+            "gradient_clipping": self.max_grad_norm if self.zero_stage else 0.0,
             # Micro-batches vary in number: backward is called for each, step once.
             "managed_gradient_accumulation": False,
             "zero_optimization": zero,
@@ -44,3 +98,22 @@ class DeepSpeedTrainer(OptimizerSettings):
             "bf16": {"enabled": self.bf16},
             "steps_per_print": 10**9,
         }
+        return _merged(self.deepspeed, own)
+
+
+def _holds(settings: Mapping[str, Any], name: str) -> bool:
+    first, _, rest = name.partition(".")
+    if first not in settings:
+        return False
+    below = settings[first]
+    return not rest or (isinstance(below, Mapping) and _holds(below, rest))
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both, `over` where they meet."""
+    found = dict(under)
+    for key, value in over.items():
+        below = found.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        found[key] = _merged(below, value) if both else value  # type: ignore[arg-type]
+    return found

@@ -1,0 +1,7 @@
+"""`python -m debate_train` is `debate-train`."""
+
+import sys
+
+from debate_train.cli import main
+
+sys.exit(main())

@@ -1,0 +1,143 @@
+"""What ranks other than 0 do: hold their share of the trainer and serve rank 0's calls.
+
+Rank 0 reads data, plays, scores, packs and writes; it knows its trainer only as a `Trainer`. The
+trainer's session shares each call with the followers, and all ranks make it together.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from debate_train.processes import LostProcessError, Processes, join, own_place
+
+if TYPE_CHECKING:
+    from debate_train.losses import Loss
+    from debate_train.models import LoadedModel, ModelConfig
+    from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Load this model; its trained values come from rank 0."""
+
+    model: "ModelConfig"
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open a phase's trainer."""
+
+    config: "DeepSpeedTrainer"
+    loss: "Loss"
+    total_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a method of the open trainer's `DeepSpeedWorker`."""
+
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The run is over."""
+
+
+def lead(command: Begin | Open | Call) -> None:
+    """On rank 0: have the followers do this, too."""
+    processes = join()
+    if processes.place.size > 1:
+        processes.share(command)
+
+
+def dismiss() -> None:
+    """On rank 0: end the followers; does nothing when they cannot be reached any more."""
+    if own_place().size == 1:
+        return
+    try:
+        processes = join()
+        if not processes.broken:
+            processes.share(Stop())
+    except (LostProcessError, KeyboardInterrupt):
+        pass
+
+
+def follow() -> int:
+    """On other ranks: serve until rank 0 ends the run; return the exit code.
+
+    Interrupts are rank 0's affair: it ends the run after a checkpoint. The exit code is 0 however
+    the run ended, unless this process failed: launchers end all others at the first failure, and
+    rank 0 may still be writing.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    place = own_place()
+    try:
+        processes = join()
+        _be_quiet()
+        _Follower(processes).serve()
+    except LostProcessError as error:
+        print(f"debate-train: {error}", file=sys.stderr)
+    except Exception as error:
+        traceback.print_exc()
+        print(f"debate-train: rank {place.rank} of {place.size} failed: {error}", file=sys.stderr)
+    else:
+        return 0
+    sys.stderr.flush()
+    # The group's other members may hang in a call; leaving in an orderly way would wait for them.
+    os._exit(1)
+
+
+class _Follower:
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._begin: Begin | None = None
+        self._loaded: LoadedModel | None = None
+        self._worker: Any = None
+
+    def serve(self) -> None:
+        while True:
+            command: Begin | Open | Call | Stop = self._processes.share()
+            if isinstance(command, Stop):
+                return
+            self._do(command)
+
+    def _do(self, command: Begin | Open | Call) -> None:
+        from debate_train.trainers.deepspeed_worker import DeepSpeedWorker
+
+        if isinstance(command, Begin):
+            self._begin, self._loaded = command, _load(command)
+        elif isinstance(command, Open):
+            assert self._begin is not None
+            # What a trainer leaves of the model may be shards; rank 0 hands out values anyway.
+            loaded = self._loaded or _load(self._begin)
+            self._loaded = None
+            self._worker = DeepSpeedWorker(
+                command.config, loaded, command.loss, command.total_steps
+            )
+        else:
+            result = getattr(self._worker, command.method)()
+            if isinstance(result, Iterator):
+                deque(result, maxlen=0)
+            if command.method == "close":
+                self._worker = None
+
+
+def _load(begin: Begin) -> "LoadedModel":
+    from debate_train.policy import with_adapter
+
+    return with_adapter(begin.model.load(begin.seed), begin.seed)
+
+
+def _be_quiet() -> None:
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

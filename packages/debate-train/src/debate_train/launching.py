@@ -1,0 +1,121 @@
+"""Starting a run's processes with DeepSpeed's launcher, and ending them in good order.
+
+DeepSpeed's launcher answers an interrupt by ending its children. So this process keeps interrupts
+to itself, and passes each on to rank 0 through a named pipe; rank 0 writes its checkpoint, and the
+launcher sees processes that end by themselves. When this process is killed, rank 0 finds the pipe
+closed and does the same.
+"""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from debate_rollout.engines.vllm_process import free_port
+from debate_train.errors import UsageError
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How many processes, and where."""
+
+    processes: int | None
+    """On each machine; None takes the hostfile's slots."""
+    hostfile: Path | None = None
+    nodes: int | None = None
+    """The first so many machines of the hostfile; None takes all."""
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """Return DeepSpeed's command line for `debate-train` with these arguments."""
+        program = ["--module", "--no_local_rank", "--log_level=critical", "debate_train.cli"]
+        if self.hostfile is None:
+            slots = {"localhost": list(range(self.processes or 1))}
+            world = base64.urlsafe_b64encode(json.dumps(slots).encode()).decode()
+            address = ["--master_addr=127.0.0.1", f"--master_port={free_port()}"]
+            start = ["deepspeed.launcher.launch", f"--world_info={world}", *address]
+        else:
+            start = ["deepspeed.launcher.runner", f"--hostfile={self.hostfile.resolve()}"]
+            start += [] if self.nodes is None else [f"--num_nodes={self.nodes}"]
+            start += [] if self.processes is None else [f"--num_gpus={self.processes}"]
+        return [sys.executable, "-m", *start, *program, *arguments]
+
+
+def launch(plan: Launch, arguments: Sequence[str]) -> int:
+    """Run `debate-train` in several processes; return rank 0's exit code.
+
+    Raises:
+        UsageError: There is no such hostfile, or this already is one of several processes.
+    """
+    if plan.hostfile is not None and not plan.hostfile.is_file():
+        raise UsageError(
+            f"--hostfile: found no file {plan.hostfile}; expected lines such as `node1 slots=8`"
+        )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError(
+            "--nproc: found a launcher's WORLD_SIZE already; expected either that launcher or "
+            "--nproc, not both"
+        )
+    with tempfile.TemporaryDirectory(prefix="debate-train-") as folder:
+        pipe = Path(folder) / "interrupts"
+        os.mkfifo(pipe)
+        # Read and write, so that neither end ever waits for the other to open it.
+        handle = os.open(pipe, os.O_RDWR)
+        try:
+            return _run(plan.command([*arguments, f"--interrupts={pipe}"]), handle)
+        finally:
+            os.close(handle)
+
+
+def _run(command: Sequence[str], pipe: int) -> int:
+    count = 0
+
+    def pass_on(*_: object) -> None:
+        nonlocal count
+        count += 1
+        os.write(pipe, b"i")
+        if count > 2:
+            with suppress(ProcessLookupError):
+                os.killpg(launcher.pid, signal.SIGTERM)
+
+    # A session of its own: the terminal's interrupt must not reach the launcher.
+    with subprocess.Popen(command, start_new_session=True) as launcher:
+        old = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            code = launcher.wait()
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+    if count > 1:
+        return INTERRUPTED
+    if code < 0:
+        print(f"debate-train: the launcher was ended by signal {-code}", file=sys.stderr)
+    return code if code >= 0 else 128 - code
+
+
+def heed_interrupts(pipe: Path) -> bool:
+    """On rank 0: turn what comes through the launching process's pipe into interrupts.
+
+    Returns:
+        False when the launching process is on another machine, which has no such pipe here.
+    """
+    if not pipe.exists():
+        return False
+
+    def listen() -> None:
+        with pipe.open("rb", buffering=0) as end:
+            while end.read(1):
+                os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)  # Nobody is left to write: the starter was killed.
+
+    threading.Thread(target=listen, daemon=True, name="interrupts").start()
+    return True

@@ -1,0 +1,166 @@
+"""The processes of one run: which of them this is, and what they tell each other.
+
+Rank 0 decides and the others follow. Messages are pickles between processes of one run, over a
+gloo group of its own that may wait for days: the others wait while rank 0 plays debates.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any, TypeVar
+
+from debate_train.errors import RecipeError, RunFailure
+
+T = TypeVar("T")
+
+_WAIT = timedelta(days=30)
+
+
+class LostProcessError(RunFailure):
+    """Another process of the run has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process stands among those of the run, as its launcher says."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Rank among the processes of this machine."""
+    local_size: int = 1
+
+
+def own_place() -> Place:
+    """Return this process's place; without a launcher it is alone.
+
+    Raises:
+        RecipeError: The environment is only half set.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return Place()
+    needed = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in needed if name not in os.environ]
+    if missing:
+        raise RecipeError(
+            f"environment: found WORLD_SIZE={size} without {', '.join(missing)}; expected a "
+            "launcher that sets them: debate-train --nproc, torchrun or deepspeed"
+        )
+    local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
+    return Place(int(os.environ["RANK"]), size, int(os.environ["LOCAL_RANK"]), int(local))
+
+
+class Processes:
+    """The process group, joined. With one process every message stays where it is."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.broken = False
+        """Whether a collective call has failed, after which no other can be made."""
+        self._control: Any = None
+        _init_distributed(place)
+        if place.size > 1:
+            import torch.distributed
+
+            self._control = torch.distributed.new_group(backend="gloo", timeout=_WAIT)
+
+    def share(self, value: T | None = None) -> T:
+        """Return rank 0's value on every rank."""
+        if self.place.size == 1:
+            assert value is not None
+            return value
+        import torch.distributed
+
+        box = [value]
+        self._call(torch.distributed.broadcast_object_list, box)
+        assert box[0] is not None
+        return box[0]
+
+    def deal(self, values: Sequence[T] | None = None) -> T:
+        """Return to each rank its own of rank 0's values."""
+        if self.place.size == 1:
+            assert values is not None
+            return values[0]
+        import torch.distributed
+
+        box: list[Any] = [None]
+        given = None if values is None else list(values)
+        self._call(torch.distributed.scatter_object_list, box, given)
+        own: T = box[0]
+        return own
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, by rank."""
+        if self.place.size == 1:
+            return [value]
+        import torch.distributed
+
+        box: list[Any] = [None] * self.place.size
+        self._call(torch.distributed.all_gather_object, box, value)
+        return box
+
+    def _call(self, collective: Any, *arguments: Any) -> None:
+        try:
+            collective(*arguments, group=self._control)
+        except RuntimeError as error:
+            self.broken = True
+            raise lost(self.place, error) from error
+
+
+def lost(place: Place, error: BaseException) -> LostProcessError:
+    """Return what to say when a collective call fails because a peer is gone."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return LostProcessError(
+        f"rank {place.rank} of {place.size}: found another process of the run gone ({reason}); "
+        "expected all of them until the end; its own message says why it ended"
+    )
+
+
+@cache
+def join() -> Processes:
+    """Join this run's process group, once; all ranks must."""
+    return Processes(own_place())
+
+
+def _init_distributed(place: Place) -> None:
+    """Start the default group without compiling anything on a CPU."""
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    if has_gpu and place.local_size > torch.cuda.device_count():
+        raise RecipeError(
+            f"processes: found {place.local_size} on a machine with {torch.cuda.device_count()} "
+            "GPUs; expected at most one for each GPU"
+        )
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if has_gpu else "cpu")
+    if place.size == 1:
+        _be_alone()
+
+    import deepspeed
+    import deepspeed.comm.torch
+
+    if has_gpu:
+        torch.cuda.set_device(place.local_rank)
+    else:
+        # init_distributed would compile a C++ op for minutes, to share memory within a machine.
+        module: Any = sys.modules["deepspeed.comm.torch"]
+        module.build_shm_op = lambda: None
+    # DeepSpeed calls collectives by names that torch is about to drop, several times a step.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    deepspeed.init_distributed(
+        dist_backend="nccl" if has_gpu else "gloo", auto_mpi_discovery=False, verbose=False
+    )
+
+
+def _be_alone() -> None:
+    from debate_rollout.engines.vllm_process import free_port
+
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in (alone | address).items():
+        os.environ.setdefault(name, value)

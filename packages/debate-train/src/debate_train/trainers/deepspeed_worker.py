@@ -1,0 +1,277 @@
+"""What every rank holds of the `deepspeed` trainer: its shards, and the calls made together."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from debate_train.errors import RecipeError
+from debate_train.losses import Loss
+from debate_train.models import LoadedModel
+from debate_train.packs import Pack
+from debate_train.processes import join
+from debate_train.references import KeptReference, Reference
+from debate_train.trainer_state import MOMENTS, Counts, ParameterState, set_schedule
+from debate_train.trainers.objective import StepStats, accumulate, snapshot, trainable
+from debate_train.trainers.zero3 import ShardedReference, prepare_for_packs
+
+if TYPE_CHECKING:
+    from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
+
+Stored = tuple[Tensor, dict[str, Tensor] | None]
+"""A parameter's value, and its moments where it has any."""
+
+
+def check_types(config: "DeepSpeedTrainer", loaded: LoadedModel) -> None:
+    """Refuse weights that would be trained without float32 masters.
+
+    Raises:
+        RecipeError: They are not float32 and `bf16` is not set.
+    """
+    rounded = {p.dtype for p in loaded.model.parameters()} - {torch.float32}
+    if torch.float16 in rounded or (rounded and not config.bf16):
+        found = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in rounded))
+        raise RecipeError(
+            f"trainer.bf16: found {str(config.bf16).lower()} with a model in {found}; expected "
+            "bf16: true with model.dtype: bfloat16, or model.dtype: float32"
+        )
+
+
+class DeepSpeedWorker:
+    """One rank's engine. Every method is called by all ranks, in the same order.
+
+    At stage 3 rank 0 trains a copy, and `loaded` stays whole: `gather` brings it up to date.
+    """
+
+    def __init__(
+        self, config: "DeepSpeedTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
+    ) -> None:
+        self._processes = join()
+        import deepspeed
+
+        self._config, self._loaded, self._loss = config, loaded, loss
+        self._is_sharded = config.zero_stage == 3
+        leads = self._processes.place.rank == 0
+        self._model: Any = loaded.model
+        if self._is_sharded and leads:
+            self._model = copy.deepcopy(loaded.model)
+        parameters: list[Any] = list(trainable(self._model).values())
+        self._optimizer = config.adamw(parameters)
+        if config.zero_stage == 0:
+            self._optimizer.register_step_pre_hook(self._clip)
+        self._engine: Any
+        self._engine, _, _, _ = deepspeed.initialize(
+            model=self._model,
+            model_parameters=parameters,
+            optimizer=self._optimizer,
+            config=config.deepspeed_config(),
+        )
+        if self._is_sharded:
+            prepare_for_packs(self._engine)
+        self._norm, self._done = 0.0, 0
+        self._reference = self._open_reference()
+        self._schedule = LambdaLR(
+            self._optimizer, lambda step: config.rate_factor(step, total_steps)
+        )
+
+    def step(
+        self, packs: Sequence[Sequence[Pack]] | None = None
+    ) -> tuple[StepStats, dict[str, float]]:
+        """Make one optimizer step on rank 0's packs, each rank on its own.
+
+        Returns:
+            What was measured, over all ranks, and the outcome of the step.
+        """
+        own = self._processes.deal(packs)
+        size = self._processes.place.size
+        self._engine.train()
+        rate = float(self._optimizer.param_groups[0]["lr"])
+        stats = accumulate(
+            self._model,
+            own,
+            self._loss,
+            self._reference,
+            # DeepSpeed takes the mean over ranks; weights_A already divide by the whole step.
+            lambda loss: self._engine.backward(loss * size, scale_wrt_gas=False),
+        )
+        self._engine.step()
+        self._schedule.step()
+        norm, is_skipped = self._outcome()
+        return _over_ranks(self._processes.gather(stats)), {
+            "optim/grad_norm": norm,
+            "optim/learning_rate": rate,
+            "optim/skipped": float(is_skipped),
+        }
+
+    def _outcome(self) -> tuple[float, bool]:
+        """Return the gradient's norm before clipping, and whether the step was left out."""
+        if self._config.zero_stage == 0:
+            return self._norm, not self._norm < float("inf")
+        is_skipped = bool(self._engine.optimizer.overflow)
+        norm = self._engine.get_global_grad_norm()
+        return (float("inf") if is_skipped or norm is None else float(norm)), is_skipped
+
+    def _clip(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """At stage 0, after the reduction: clip, or leave the step out by taking the gradients."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self._config.max_grad_norm)
+        self._norm = float(norm)
+        if not self._norm < float("inf"):
+            for parameter in parameters:
+                parameter.grad = None
+
+    def gather(self) -> None:
+        """Bring rank 0's whole model up to date."""
+        if not self._is_sharded:
+            return
+        whole = trainable(self._loaded.model) if self._processes.place.rank == 0 else {}
+        for name, parameter in trainable(self._model).items():
+            with torch.no_grad(), self._whole(parameter):
+                if name in whole:
+                    whole[name].copy_(parameter)
+
+    def counts(self) -> Counts:
+        """Return what has been counted so far."""
+        steps = {int(s["step"]) for s in self._optimizer.state.values() if "step" in s}
+        done = max(steps, default=0)
+        names = trainable(self._model) if done else ()
+        return Counts(
+            schedule_steps=self._schedule.last_epoch, optimizer_steps=dict.fromkeys(names, done)
+        )
+
+    def states(self) -> Iterator[tuple[str, ParameterState]]:
+        """Yield whole masters and moments, parameter by parameter."""
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        if not self.counts().optimizer_steps:
+            return
+        for name, parameter in trainable(self._model).items():
+            if self._config.zero_stage == 0:
+                state = self._optimizer.state[parameter]
+                yield name, ParameterState({moment: state[moment] for moment in MOMENTS})
+                continue
+            master = safe_get_full_fp32_param(parameter)
+            moments = {m: safe_get_full_optimizer_state(parameter, m) for m in MOMENTS}
+            yield name, ParameterState(moments, master if self._config.bf16 else None)
+
+    def reference_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what the reference keeps, whole."""
+        if isinstance(self._reference, KeptReference):
+            yield from self._reference.tensors.items()
+        elif isinstance(self._reference, ShardedReference):
+            with self._reference.swapped():
+                for name, parameter in trainable(self._model).items():
+                    with self._whole(parameter):
+                        yield name, parameter.detach().clone()
+
+    def load_reference(self, read: Callable[[str], Tensor] | None = None) -> None:
+        """Take what the reference keeps from rank 0."""
+        if isinstance(self._reference, KeptReference):
+            for name, tensor in self._reference.tensors.items():
+                tensor.copy_(self._from_rank_0(read and read(name), tensor.shape))
+        elif isinstance(self._reference, ShardedReference):
+            with self._reference.swapped():
+                for name, parameter in trainable(self._model).items():
+                    whole = self._from_rank_0(read and read(name), _shape(parameter))
+                    with torch.no_grad(), self._whole(parameter, modifier_rank=0):
+                        parameter.copy_(whole)
+
+    def prepare_load(self, counts: Counts | None = None) -> None:
+        """Take counts from rank 0, and make optimizer state exist so that it can be overwritten."""
+        found = self._processes.share(counts)
+        self._done = max(found.optimizer_steps.values(), default=0)
+        if self._done:
+            self._make_moments()
+        for state in self._optimizer.state.values():
+            state["step"] = torch.tensor(float(self._done))
+        set_schedule(self._schedule, found.schedule_steps)
+
+    def load(self, read: Callable[[str], Stored] | None = None) -> None:
+        """Take values and moments from rank 0, which alone reads them."""
+        for name, parameter in trainable(self._model).items():
+            value, moments = read(name) if read is not None else (None, None)
+            self._put(parameter, value, moments)
+
+    def _put(
+        self, parameter: nn.Parameter, value: Tensor | None, moments: dict[str, Tensor] | None
+    ) -> None:
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+        shape = _shape(parameter)
+        master = self._from_rank_0(value, shape)
+        with torch.no_grad(), self._whole(parameter, modifier_rank=0):
+            parameter.copy_(master)
+        if self._config.zero_stage > 0:
+            safe_set_full_fp32_param(parameter, master)
+        if not self._done:
+            return
+        for moment in MOMENTS:
+            whole = self._from_rank_0(None if moments is None else moments[moment], shape)
+            if self._config.zero_stage > 0:
+                safe_set_full_optimizer_state(parameter, whole, moment)
+            else:
+                self._optimizer.state[parameter][moment] = whole
+
+    def _from_rank_0(self, value: Tensor | None, shape: torch.Size) -> Tensor:
+        device = self._engine.device
+        if value is None:
+            value = torch.zeros(shape)
+        tensor = value.to(device, torch.float32).contiguous()
+        if self._processes.place.size > 1:
+            torch.distributed.broadcast(tensor, 0)
+        return tensor
+
+    def close(self) -> None:
+        """Free what DeepSpeed holds."""
+        self._reference = None
+        self._engine.destroy()
+        self._engine = self._model = None
+
+    def _whole(
+        self, parameter: nn.Parameter, modifier_rank: int | None = None
+    ) -> AbstractContextManager[Any]:
+        """Hold a parameter whole; what this rank then writes to it goes to all."""
+        import deepspeed
+
+        found: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(
+            [parameter], modifier_rank=modifier_rank, enabled=self._is_sharded
+        )
+        return found
+
+    def _open_reference(self) -> Reference | None:
+        if self._loss.reference_policy is None:
+            return None
+        if self._is_sharded:
+            return ShardedReference.of(self._engine)
+        return KeptReference(snapshot(self._model))
+
+    def _make_moments(self) -> None:
+        """Make an empty step; it still decays weights and copies masters to them."""
+        tokens = torch.zeros(1, 1, dtype=torch.long, device=self._engine.device)
+        nothing = self._model(input_ids=tokens, use_cache=False).logits.sum() * 0
+        self._engine.backward(nothing, scale_wrt_gas=False)
+        self._engine.step()
+
+
+def _shape(parameter: nn.Parameter) -> torch.Size:
+    """Return a parameter's shape; one in shards has none of its own."""
+    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
+    return shape
+
+
+def _over_ranks(found: Sequence[StepStats]) -> StepStats:
+    """Return what all ranks measured as one."""
+    total = StepStats()
+    for stats in found:
+        for name, value in stats.sums.items():
+            total.add(name, value.cpu())
+        for name, value in stats.lows.items():
+            total.lows[name] = torch.minimum(total.lows.get(name, value.cpu()), value.cpu())
+        for name, value in stats.highs.items():
+            total.highs[name] = torch.maximum(total.highs.get(name, value.cpu()), value.cpu())
+    return total

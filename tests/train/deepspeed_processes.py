@@ -1,0 +1,189 @@
+"""Train in the processes of a launch, and print how far that is from one torch process, as JSON.
+
+Run by `test_deepspeed.py`, once for many cases: rank 0 trains, the other ranks follow. The
+arguments are a folder with a model and the cases' names.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from debate_rollout.engine import Weights
+from debate_train.followers import Begin, dismiss, follow, lead
+from debate_train.losses import ImportanceSampling, Kl, PpoClip
+from debate_train.models import LoadedModel, Lora, PretrainedModel
+from debate_train.policy import with_adapter
+from debate_train.processes import own_place
+from debate_train.rows import Batch, Row
+from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
+
+STEPS, CUT, SEED = 5, 2, 0
+SETTINGS: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "warmup_steps": 2,
+    "schedule": "linear",
+    "weight_decay": 0.1,
+    "tokens_per_micro_batch": 40,
+}
+LOSSES = {"ppo": PpoClip(kl=Kl(weight=0.1)), "plain": ImportanceSampling()}
+Config = TorchTrainer | DeepSpeedTrainer
+LORA_CASES = [*(f"stage {stage}" for stage in range(4)), "resumed, stage 3", "poisoned, stage 3"]
+
+
+def batch(seed: int) -> Batch:
+    """Rows of very unequal length, some of which begin alike: packs of unequal work."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for debate, length in enumerate((39, 38, 21, 9, 8, 12, 5)[: 7 - seed % 3]):
+        sampled = np.arange(length) >= 3
+        tokens = rng.integers(6, 120, length)
+        tokens[:7] = np.arange(6, 13)[: len(tokens)]
+        rows.append(
+            Row(
+                tokens=tokens,
+                mask=sampled.astype(np.float32),
+                advantages=(rng.normal(size=length) * sampled).astype(np.float32),
+                sampler_logps=np.where(sampled, -4.8, 0.0).astype(np.float32),
+                temperatures=np.ones(length, np.float32),
+                streams=sampled.astype(np.int64),
+                versions=np.zeros(length, np.int64),
+                segments=sampled.astype(np.int64),
+                agent=0,
+                debate=debate,
+            )
+        )
+    return Batch(tuple(rows), ("generator",), int(sum(row.mask.sum() for row in rows)), len(rows))
+
+
+def poisoned(good: Batch) -> Batch:
+    """The same rows, one advantage of which is not a number."""
+    good.rows[0].advantages[5] = np.nan
+    return good
+
+
+def loaded(model: PretrainedModel) -> LoadedModel:
+    return with_adapter(model.load(SEED), SEED)
+
+
+class Run:
+    """Five steps of one trainer; `other` takes over after two, through a checkpoint."""
+
+    def __init__(self, model: PretrainedModel, loss: str) -> None:
+        self._model, self._loss = model, LOSSES[loss]
+
+    def train(
+        self, config: Config, other: Config | None = None, poison: int = -1
+    ) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+        trainer = config.open(loaded(self._model), self._loss, STEPS)
+        found = []
+        for step in range(STEPS):
+            found.append(trainer.step(poisoned(batch(step)) if step == poison else batch(step)))
+            if other is not None and step + 1 == CUT:
+                with tempfile.TemporaryDirectory() as folder:
+                    trainer.save(Path(folder))
+                    trainer.close()
+                    changed = loaded(self._model)
+                    with torch.no_grad():
+                        for parameter in changed.model.parameters():
+                            if parameter.requires_grad:
+                                parameter.add_(0.1)
+                    trainer = other.open(changed, self._loss, STEPS)
+                    trainer.load(Path(folder))
+        weights = _copy(trainer.weights(STEPS))
+        trainer.close()
+        return found, weights
+
+
+def _copy(weights: Weights) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().float().clone() for name, tensor in weights.tensors.items()}
+
+
+def zero(stage: int, **more: Any) -> DeepSpeedTrainer:
+    """Without a threshold, so that tiny parameters are sharded, too."""
+    small = {"zero_optimization": {"stage3_param_persistence_threshold": 0}} if stage == 3 else {}
+    return DeepSpeedTrainer(zero_stage=stage, deepspeed=small, **SETTINGS, **more)  # type: ignore[arg-type]
+
+
+def cases(names: list[str]) -> dict[str, tuple[str, Config, Config | None, int]]:
+    """Name to loss, trainer, who takes over, and the step that is poisoned."""
+    torch_ = TorchTrainer(**SETTINGS)
+    persistent = DeepSpeedTrainer(zero_stage=3, **SETTINGS)
+    found: dict[str, tuple[str, Config, Config | None, int]] = {
+        f"stage {s}": ("ppo", zero(s), None, -1) for s in range(4)
+    }
+    found |= {f"poisoned, stage {s}": ("plain", zero(s), None, 3) for s in range(4)}
+    found |= {f"resumed, stage {s}": ("ppo", zero(s), zero(s), -1) for s in range(4)}
+    found |= {
+        "stage 3, parameters that stay whole": ("ppo", persistent, None, -1),
+        "stage 3, offloaded": (
+            "plain",
+            zero(3, offload_optimizer=True, offload_params=True),
+            None,
+            -1,
+        ),
+        "stage 2, offloaded": ("plain", zero(2, offload_optimizer=True), None, -1),
+        "from stage 3 to torch": ("ppo", zero(3), torch_, -1),
+        "from torch to stage 2": ("ppo", torch_, zero(2), -1),
+        "from stage 1 to stage 3": ("ppo", zero(1), zero(3), -1),
+        "rows": ("plain", zero(3, packing="rows"), None, -1),
+        "padded": ("plain", zero(2, packing="none"), None, -1),
+    }
+    return {n: c for n, c in found.items() if not names or n in names}
+
+
+def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
+    rows = []
+    torch_ = TorchTrainer(**SETTINGS)
+    wanted: dict[tuple[str, int], Any] = {}
+    start = _copy(TorchTrainer(**SETTINGS).open(loaded(model), LOSSES["plain"], 1).weights(0))
+    for name, (loss, config, other, poison) in cases(names).items():
+        run = Run(model, loss)
+        if (loss, poison) not in wanted:
+            wanted[loss, poison] = run.train(torch_, None, poison)
+        steps, weights = wanted[loss, poison]
+        found, own = run.train(config, other, poison)
+        assert set(own) == set(weights), name
+
+        def gap(key: str, steps: Any = steps, found: Any = found, poison: int = poison) -> float:
+            pairs = [p for n, p in enumerate(zip(steps, found, strict=True)) if n != poison]
+            return max(abs(a[key] - b[key]) for a, b in pairs)
+
+        rows.append(
+            {
+                "case": name,
+                "lora": model.lora is not None,
+                "metrics": sorted(set(steps[0]) ^ set(found[0])),
+                "skipped": [s["optim/skipped"] for s in found],
+                "loss": gap("loss"),
+                "norm": gap("optim/grad_norm"),
+                "kl": gap("optim/kl_reference") if loss == "ppo" else 0.0,
+                "weights": max(float((weights[n] - own[n]).abs().max()) for n in weights),
+                "moved": max(float((weights[n] - start[n]).abs().max()) for n in weights),
+            }
+        )
+    return rows
+
+
+def main() -> int:
+    folder, *names = sys.argv[1:]
+    if own_place().rank > 0:
+        return follow()
+    found = []
+    try:
+        for lora in (None, Lora(rank=2, alpha=4)):
+            model = PretrainedModel(name=folder, dtype="float32", lora=lora)
+            lead(Begin(model, SEED))
+            found += compare(model, names or (LORA_CASES if lora else []))
+    finally:
+        dismiss()
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
