@@ -18,7 +18,7 @@ from debate_train.whole_files import sync_directory, write_aside
 
 _STATE, _BEST = "state.json", "best.json"
 _NAME = re.compile(r"step-(\d{6,})")
-_ASIDE, _REPLACED, _REFUSED = ".writing-", ".replaced-", "refused-"
+_ASIDE, _REPLACED, _REMOVED, _REFUSED = ".writing-", ".replaced-", ".removed-", "refused-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,7 @@ class Checkpoints:
             if state.best is not None and not self._path(state.best.step).is_dir():
                 state.best = None
             self._mark_best(state.best)
+            self._rotate(state.best)
             return Checkpoint(path, state, tuple(notes))
         reasons = "".join(f"\n  {path.name}: {reason}" for path, reason in refused)
         raise UsageError(
@@ -171,8 +172,9 @@ class Checkpoints:
     def _rotate(self, best: Best | None) -> None:
         kept = None if best is None else self._path(best.step)
         for old in self.complete()[: -self._keep_last]:
-            if old != kept:
-                shutil.rmtree(old, ignore_errors=True)
+            if old != kept:  # Renamed first: what is half removed has no checkpoint's name.
+                os.replace(old, self._root / old.name.replace("step-", _REMOVED))
+        _remove(self._root, _REMOVED)
         _remove(self._root, _REPLACED)
 
     def _path(self, step: int) -> Path:
@@ -185,8 +187,8 @@ def finish_replacing(root: Path) -> None:
         final = root / f"step-{old.name.removeprefix(_REPLACED)}"
         if not final.exists():
             os.replace(old, final)
-    _remove(root, _REPLACED)
-    _remove(root, _ASIDE)
+    for prefix in (_REPLACED, _REMOVED, _ASIDE):
+        _remove(root, prefix)
 
 
 def _remove(root: Path, prefix: str) -> None:

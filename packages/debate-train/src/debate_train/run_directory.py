@@ -15,7 +15,7 @@ from debate_protocol.types import Transcript
 from debate_train.checkpoints import finish_replacing
 from debate_train.environment import describe_environment
 from debate_train.errors import UsageError
-from debate_train.whole_files import aside, cut_torn_line, write_aside
+from debate_train.whole_files import aside, cut_torn_line, remove_unfinished, write_aside
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,6 +95,8 @@ class RunDirectory:
                     "start afresh without --resume in another folder"
                 )
         try:
+            for folder in (path, run.transcripts_path, run.tokens_path, run.checkpoints_path):
+                remove_unfinished(folder)
             run._note_resume()
             cut_torn_line(run.metrics_path)
         except OSError as error:

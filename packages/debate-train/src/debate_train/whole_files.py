@@ -1,11 +1,13 @@
 """Files that are there complete or not at all, whenever the process stops."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 _BLOCK = 1 << 16
+_UNFINISHED = re.compile(r"\..+\.\d+")
 
 
 @contextmanager
@@ -17,6 +19,13 @@ def aside(path: Path) -> Iterator[Path]:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what `aside` left in a folder when its process was killed."""
+    for path in folder.iterdir():
+        if _UNFINISHED.fullmatch(path.name) and path.is_file():
+            path.unlink()
 
 
 def write_aside(path: Path, content: bytes) -> None:

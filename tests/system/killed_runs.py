@@ -1,0 +1,229 @@
+"""Kill runs at random moments, go on with them, and print how they ended, as JSON.
+
+Run by `test_kill.py` in a process of its own, which forks after its imports: a start costs nothing.
+A run is killed before its n-th file operation, or after some seconds; then it is resumed, perhaps
+killed again, and compared with a run that nobody killed.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import debate_train.check
+import debate_train.lookahead
+import debate_train.phases
+import debate_train.report
+import debate_train.run  # noqa: F401
+from debate_train.cli import main
+
+RECIPE = """\
+name: tiny
+steps: 3
+model: {type: scratch, hidden_size: 8, layers: 1, heads: 1, kv_heads: 1, head_dim: 8, ffn_size: 8}
+data: {type: signs_puzzle, batch_size: 2, num_digits: 3, largest_digit: 4}
+debate: {type: simultaneous, num_agents: 2, max_rounds: 2, style: compact, personas: none}
+rollout: {max_tokens: 8}
+reward: {type: v2}
+# Turns of a model that can do nothing all fail: without a baseline they still teach.
+advantage: {center: none}
+loss: {type: ppo_clip, kl: {weight: 0.1}}
+trainer: {type: torch, learning_rate: 1.0e-2, schedule: cosine, warmup_steps: 1}
+evaluation: {questions: 2, direct_samples: 1, every: 2}
+checkpoint: {every: 1, keep_last: 2, keep_best: {metric: eval/format}}
+recording: {every: 1, debates: 1}
+tracking: {wandb: false}
+phases:
+  warm_start:
+    steps: 2
+    rollout: {engine: {type: demonstrations}}
+    reward: {type: verifiable, values: zero_one}
+    loss: {type: sft, kl: {weight: 0}}
+    # Never reached: looked at after 2 and 3 steps, then the run goes on all the same.
+    gate: {metric: eval/format, at_least: 2, every: 1, max_steps: 3, when_shut: go_on}
+  self_play: {}
+"""
+VARIANTS: dict[str, tuple[list[str], int]] = {
+    "torch": ([], 18),
+    "ahead": (["pipeline.depth=1"], 6),
+    "deepspeed": (["trainer.type=deepspeed", "phases.self_play.trainer.zero_stage=1"], 3),
+}
+"""What is changed in the recipe, and how many kills there are to be."""
+_LONGEST_S = 120
+_CLOCKS = ("time_s", "time/", "tokens_per_s", "seconds")
+_WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
+
+
+@dataclass
+class Moment:
+    """When a run is killed: before a file operation, or after seconds; never by default."""
+
+    operation: int | None = None
+    seconds: float | None = None
+
+
+@dataclass
+class Chain:
+    """A run that was killed and gone on with until it ended."""
+
+    variant: str
+    kills: int = 0
+    before_the_first_checkpoint: int = 0
+    while_writing_one: int = 0
+    differences: list[str] = field(default_factory=list)
+
+
+def launch(folder: Path, arguments: list[str], moment: Moment) -> int | None:
+    """Run the command in a child; return its exit code, None when it was killed."""
+    child = os.fork()
+    if child == 0:
+        _be_the_command(folder, arguments, moment)
+    if moment.seconds is not None:
+        time.sleep(moment.seconds)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return None if code == -signal.SIGKILL else code
+
+
+def _be_the_command(folder: Path, arguments: list[str], moment: Moment) -> None:
+    code = 99
+    signal.alarm(_LONGEST_S)
+    try:
+        log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        operations = _count_operations(str(folder / "run"), moment.operation)
+        code = main([str(folder / "recipe.yaml"), *arguments, "--output", str(folder / "run")])
+        (folder / "operations.txt").write_text(str(operations[0]))
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def _count_operations(folder: str, last: int | None) -> list[int]:
+    """Count file operations in the folder; die before the last."""
+    count = [0]
+
+    def hook(event: str, found: tuple[Any, ...]) -> None:
+        if event in _WRITES or (event == "open" and folder in str(found[0])):
+            count[0] += 1
+            if count[0] == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    return count
+
+
+def kept(run: Path) -> dict[str, Any]:
+    """All that a run leaves, without what a clock says."""
+    found: dict[str, Any] = {}
+    for path in sorted(run.rglob("*")):
+        name = str(path.relative_to(run))
+        if path.is_dir() or name in ("environment.json", "report.html"):
+            continue
+        if path.name == "manifest.json":  # holds the hash of state.json, and so of its clocks
+            found[name] = json.loads(path.read_text())["files"].keys()
+        elif path.suffix == ".jsonl" or path.name in ("results.json", "state.json"):
+            found[name] = [_timeless(json.loads(text)) for text in _texts(path)]
+        else:
+            found[name] = path.read_bytes()
+    return found
+
+
+def _texts(path: Path) -> list[str]:
+    text = path.read_text()
+    return text.splitlines() if path.suffix == ".jsonl" else [text]
+
+
+def _timeless(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if not key.startswith(_CLOCKS)}
+
+
+def different(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+
+
+def prepared(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "recipe.yaml").write_text(RECIPE)
+    return folder
+
+
+def whole(folder: Path, changes: list[str]) -> tuple[dict[str, Any], int, float]:
+    """A run that nobody kills: what it leaves, its file operations and its seconds."""
+    began = time.perf_counter()
+    code = launch(prepared(folder), changes, Moment())
+    assert code == 0, (folder / "log.txt").read_text()
+    seconds = time.perf_counter() - began
+    return kept(folder / "run"), int((folder / "operations.txt").read_text()), seconds
+
+
+def chain(variant: str, folder: Path, rng: random.Random, expected: Any) -> Chain:
+    """Kill a run again and again until it ends before it is killed."""
+    changes = VARIANTS[variant][0]
+    found, operations, seconds = expected
+    result, resume, share = Chain(variant), [], 1.0
+    prepared(folder)
+    while True:
+        place = rng.random() * share
+        by_operation = rng.random() < 0.7
+        moment = (
+            Moment(operation=1 + int(place * operations))
+            if by_operation
+            else Moment(seconds=place * seconds)
+        )
+        code = launch(folder, [*changes, *resume], moment)
+        if code is not None:
+            break
+        checkpoints = folder / "run" / "checkpoints"
+        if not any(checkpoints.glob("step-*")) and not any(checkpoints.glob(".replaced-*")):
+            result.before_the_first_checkpoint += 1
+            prepared(folder)
+            continue
+        result.kills += 1
+        result.while_writing_one += any(checkpoints.glob(".writing-*"))
+        resume, share = ["--resume"], 0.5
+    result.differences = different(kept(folder / "run"), found)
+    if code != 0:
+        result.differences.append((folder / "log.txt").read_text()[-2000:])
+    return result
+
+
+def warm_up(folder: Path) -> None:
+    """Import here what a run imports on its way, so that no child has to."""
+    import deepspeed
+    import deepspeed.comm.torch  # noqa: F401
+
+    prepared(folder)
+    with contextlib.redirect_stdout(sys.stderr):
+        main([str(folder / "recipe.yaml"), "--output", str(folder / "run")])
+
+
+def go(root: Path, seed: int) -> dict[str, Any]:
+    """Return all chains, and what differs with another seed."""
+    warm_up(root / "warm")
+    rng = random.Random(seed)
+    chains: list[Chain] = []
+    for variant, (changes, wanted) in VARIANTS.items():
+        expected = whole(root / variant, changes)
+        while sum(one.kills for one in chains if one.variant == variant) < wanted:
+            chains.append(chain(variant, root / "killed", rng, expected))
+            if chains[-1].differences:
+                break
+        if variant == "torch":
+            other = whole(root / "other", ["seed=1"])[0]
+            control = different(other, expected[0])
+    return {"chains": [vars(one) for one in chains], "control": control}
+
+
+if __name__ == "__main__":
+    print("\n" + json.dumps(go(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -1,0 +1,44 @@
+"""A run that is killed at any moment and resumed ends as one that nobody killed: exactly."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SEED = 0
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    script = Path(__file__).parent / "killed_runs.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path_factory.mktemp("killed")), str(SEED)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@pytest.mark.parametrize(("variant", "least"), [("torch", 18), ("ahead", 6), ("deepspeed", 3)])
+def test_killed_run_ends_as_if_it_had_not_been_when_resumed(
+    found: dict[str, Any], variant: str, least: int
+) -> None:
+    chains = [one for one in found["chains"] if one["variant"] == variant]
+    assert [one["differences"] for one in chains] == [[]] * len(chains)
+    assert sum(one["kills"] for one in chains) >= least
+
+
+def test_some_runs_are_killed_while_they_write_a_checkpoint(found: dict[str, Any]) -> None:
+    assert sum(one["while_writing_one"] for one in found["chains"]) >= 5
+
+
+def test_comparison_notices_another_run(found: dict[str, Any]) -> None:
+    told = {"metrics.jsonl", "checkpoints/step-000006/model.safetensors"}
+    assert told <= set(found["control"])
