@@ -22,32 +22,38 @@ class _TokenLogps(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor
     ) -> tuple[Tensor, Tensor]:
         chunk = max(1, CHUNK_LOGITS // weight.shape[0])
-        logps = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
-        entropies = torch.empty_like(logps)
+        logps = hidden.new_empty(len(targets), dtype=_wide(hidden.dtype))
+        entropies, chances = torch.empty_like(logps), None
         for start in range(0, len(targets), chunk):
             part = slice(start, start + chunk)
-            all_logps = _log_softmax(hidden[part], weight, temperatures[part])
+            all_logps = _logits(hidden[part], weight, temperatures[part]).log_softmax(-1)
+            chances = all_logps.exp()
             logps[part] = all_logps.gather(1, targets[part, None])[:, 0]
-            entropies[part] = -(all_logps.exp() * all_logps).sum(1)
-        ctx.save_for_backward(hidden, weight, targets, temperatures)
+            entropies[part] = torch.linalg.vecdot(chances, all_logps).neg_()
+        # What fits into one chunk is kept: recomputing it would save no memory at the peak.
+        kept = chances if len(targets) <= chunk else None
+        ctx.save_for_backward(hidden, weight, targets, temperatures, kept)
         ctx.chunk = chunk
         ctx.mark_non_differentiable(entropies)
         return logps, entropies
 
     @staticmethod
     def backward(ctx: Any, grad_logps: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets, temperatures = ctx.saved_tensors
+        hidden, weight, targets, temperatures, kept = ctx.saved_tensors
         grad_hidden = torch.zeros_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        grad_weight = torch.zeros_like(weight, dtype=_wide(weight.dtype))
         for start in range(0, len(targets), ctx.chunk):
             part = slice(start, start + ctx.chunk)
+            if kept is None:
+                slope = _logits(hidden[part], weight, temperatures[part]).softmax(-1)
+            else:
+                slope = kept.clone()
             # d logp[x] / d logits = (onehot(x) - softmax) / T
-            slope = _log_softmax(hidden[part], weight, temperatures[part]).exp_().neg_()
-            slope.scatter_add_(1, targets[part, None], torch.ones_like(slope[:, :1]))
-            slope *= (grad_logps[part] / temperatures[part])[:, None]
+            slope.scatter_add_(1, targets[part, None], -torch.ones_like(slope[:, :1]))
+            slope *= (-grad_logps[part] / temperatures[part])[:, None]
             grad_hidden[part] = (slope.to(weight.dtype) @ weight).to(hidden.dtype)
             if ctx.needs_input_grad[1]:
-                grad_weight += slope.T @ hidden[part].float()
+                grad_weight.addmm_(slope.T, hidden[part].to(slope.dtype))
         return (
             grad_hidden,
             grad_weight.to(weight.dtype) if ctx.needs_input_grad[1] else None,
@@ -56,8 +62,13 @@ class _TokenLogps(torch.autograd.Function):
         )
 
 
-def _log_softmax(hidden: Tensor, weight: Tensor, temperatures: Tensor) -> Tensor:
-    return torch.log_softmax((hidden @ weight.T).float() / temperatures[:, None], dim=-1)
+def _logits(hidden: Tensor, weight: Tensor, temperatures: Tensor) -> Tensor:
+    return (hidden @ weight.T).to(_wide(hidden.dtype)) / temperatures[:, None]
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which probabilities are computed: float32 at least."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from debate_train.packs import Layout, Pack
+from debate_train.block_attention import block_attention
+from debate_train.pack_layout import Layout
+from debate_train.packs import Pack
 
 NAME = "debate_packed"
 """The name under which transformers finds `packed_attention`."""
@@ -31,6 +33,9 @@ def packed_attention(
     scale, window = settings.get("scaling"), settings.get("sliding_window")
     if key.device.type == "cuda" and key.dtype in (torch.bfloat16, torch.float16):
         return _varlen(query, key, value, layout, scale, window), None
+    slides = window is not None and layout.longest_path > window
+    if key.device.type == "cpu" and value.shape == key.shape and not slides:
+        return block_attention(query, key, value, layout, scale), None
     shared = query.shape[1] != key.shape[1]
     outputs = []
     for node in range(len(layout.parents)):

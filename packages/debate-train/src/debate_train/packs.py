@@ -1,43 +1,19 @@
 """Packs: the rows of a micro-batch as tensors for one forward and backward pass."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from debate_train.prefix_forest import Node, PrefixForest, shared_length
+from debate_train.pack_layout import Layout, make_layout, tensors_on
+from debate_train.prefix_forest import PrefixForest, shared_length
 
 if TYPE_CHECKING:
     from debate_train.rows import Batch, Floats, Ints, Row
     from debate_train.trainers.trainer import Share
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Which tokens of a flat sequence see which: each node its ancestors and, causally, itself."""
-
-    starts: tuple[int, ...]
-    """Where each node begins; the last entry is the number of tokens."""
-    parents: tuple[int, ...]
-    """Number of the node before it in its path, -1 for a root; parents come first."""
-    keys_K: Tensor
-    """For each node its path's tokens, one node after the other: indices into the pack."""
-    query_starts_N: Tensor
-    key_starts_N: Tensor
-    """Where the queries and keys of each node begin, and the end of the last: int32."""
-    longest_run: int
-    longest_path: int
-
-    def path(self, node: int) -> list[slice]:
-        """Return the runs of tokens from the root to this node."""
-        found: list[slice] = []
-        while node >= 0:
-            found.append(slice(self.starts[node], self.starts[node + 1]))
-            node = self.parents[node]
-        return found[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +43,8 @@ class Pack:
 
     def to(self, device: torch.device) -> "Pack":
         """Return the pack on a device."""
-        layout = None if self.layout is None else replace(self.layout, **_on(self.layout, device))
-        return replace(self, layout=layout, **_on(self, device))
-
-
-def _on(record: Pack | Layout, device: torch.device) -> dict[str, Tensor]:
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
-    return {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        layout = None if self.layout is None else self.layout.to(device)
+        return replace(self, layout=layout, **tensors_on(self, device))
 
 
 def needed_tokens(row: "Row") -> int:
@@ -172,29 +143,4 @@ def _flat(
     for tokens, place in zip(inputs, places, strict=True):
         tokens_1T[0, place] = tokens
         positions_1T[0, place] = np.arange(len(tokens))
-    return torch.from_numpy(tokens_1T), torch.from_numpy(positions_1T), places, _layout(forest)
-
-
-def _layout(forest: PrefixForest) -> Layout:
-    nodes = forest.in_order()
-    number = {id(node): n for n, node in enumerate(nodes)}
-    paths = [_path(node) for node in nodes]
-    keys = [np.arange(part.start, part.start + len(part)) for path in paths for part in path]
-    lengths = [sum(len(part) for part in path) for path in paths]
-    starts = [node.start for node in nodes] + [forest.tokens]
-    return Layout(
-        starts=tuple(starts),
-        parents=tuple(-1 if n.parent is None else number[id(n.parent)] for n in nodes),
-        keys_K=torch.from_numpy(np.concatenate(keys)),
-        query_starts_N=torch.tensor(starts, dtype=torch.int32),
-        key_starts_N=torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32),
-        longest_run=max(len(node) for node in nodes),
-        longest_path=max(lengths),
-    )
-
-
-def _path(node: Node) -> list[Node]:
-    found = [node]
-    while found[-1].parent is not None:
-        found.append(found[-1].parent)
-    return found[::-1]
+    return torch.from_numpy(tokens_1T), torch.from_numpy(positions_1T), places, make_layout(forest)

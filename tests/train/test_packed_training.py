@@ -1,0 +1,273 @@
+"""Loss and gradient are equal however rows are packed, shared, split or spread over ranks."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from debate_train import block_attention, prefix_forest
+from debate_train.losses import Loss, PpoClip
+from debate_train.models import LoadedModel
+from debate_train.normalisation import weigh
+from debate_train.pack_layout import Layout
+from debate_train.packing import pack
+from debate_train.policy import with_adapter
+from debate_train.rows import Batch, Row
+from debate_train.trainers import TorchTrainer
+from debate_train.trainers.objective import accumulate, trainable
+
+Gradient = dict[str, Tensor]
+LOSS = PpoClip(normalise="token_mean_batch")
+SHAPE: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+}
+SLIDING = {"sliding_window": 7}
+MAKERS: dict[str, Callable[[], Any]] = {
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, tie_word_embeddings=True)),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
+    "mistral sliding": lambda: MistralForCausalLM(MistralConfig(**SHAPE, **SLIDING)),
+    "gemma3 sliding": lambda: Gemma3ForCausalLM(
+        Gemma3TextConfig(**SHAPE, **SLIDING, layer_types=["sliding_attention", "full_attention"])
+    ),
+}
+
+
+def model(kind: str = "qwen3") -> Any:
+    torch.manual_seed(0)
+    return MAKERS[kind]()
+
+
+def row(tokens: Sequence[int], sampled: Sequence[bool], debate: int, rng: Any) -> Row:
+    """A row with credit, log-probabilities and temperatures of its own."""
+    mask = np.array(sampled)
+    size = len(mask)
+    return Row(
+        tokens=np.array(tokens, np.int64),
+        mask=mask.astype(np.float32),
+        advantages=(rng.normal(size=size) * mask).astype(np.float32),
+        sampler_logps=(rng.normal(-4.0, 0.1, size) * mask).astype(np.float32),
+        temperatures=np.where(mask, rng.uniform(0.5, 1.5), 1.0).astype(np.float32),
+        streams=mask.astype(np.int64),
+        versions=np.where(mask, 0, -1),
+        segments=mask.astype(np.int64),
+        agent=0,
+        debate=debate,
+    )
+
+
+def batch_of(sequences: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> Batch:
+    rng = np.random.default_rng(0)
+    rows = tuple(row(tokens, sampled, k, rng) for k, (tokens, sampled) in enumerate(sequences))
+    return Batch(rows, ("generator",), sum(int(r.mask.sum()) for r in rows), len(rows))
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> Batch:
+    """Rows that begin as another one does, or do not; copies and mere beginnings among them."""
+    few = st.integers(1, 5)
+    made: list[list[int]] = []
+    for _ in range(draw(st.integers(1, 7))):
+        start: list[int] = []
+        if made and draw(st.booleans()):
+            other = draw(st.sampled_from(made))
+            start = other[: draw(st.integers(0, len(other)))]
+        made.append((start + draw(st.lists(few, max_size=12))) or [draw(few)])
+    sampled = [[draw(st.booleans()) for _ in tokens] for tokens in made]
+    return batch_of(list(zip(made, sampled, strict=True)))
+
+
+def by_rows(network: Any, batch: Batch, loss: Loss) -> tuple[float, Gradient]:
+    """Loss and gradient the plain way: every row alone, its whole logits, summed at the end."""
+    network.zero_grad()
+    total = torch.zeros((), dtype=torch.float64)
+    batch, weights = weigh(batch, loss.normalise)
+    for one, weight in zip(batch.rows, weights, strict=True):
+        tokens = torch.from_numpy(one.tokens)
+        logits = network(input_ids=tokens[None]).logits[0, :-1]
+        heat = torch.from_numpy(one.temperatures)[1:, None]
+        logps = (logits / heat).log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
+        ratio = (logps - torch.from_numpy(one.sampler_logps)[1:]).exp()
+        credit = torch.from_numpy(one.advantages)[1:]
+        worst = torch.minimum(ratio * credit, ratio.clamp(0.8, 1.28) * credit)
+        total = total - (worst * torch.from_numpy(weight)[1:]).sum()
+    if total.requires_grad:
+        total.backward()
+    return float(total.detach()), gradient_of(network)
+
+
+def gradient_of(network: Any) -> Gradient:
+    own = trainable(network)
+    return {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in own.items()}
+
+
+def packed(
+    network: Any, batch: Batch, loss: Loss, budget: int, ranks: int, share: Any
+) -> tuple[float, Gradient]:
+    """Loss and gradient of all ranks' packs, summed."""
+    network.zero_grad()
+    batch, weights = weigh(batch, loss.normalise)
+    total = 0.0
+    for packs in pack(batch, weights, budget, ranks=ranks, share=share):
+        stats = accumulate(network, packs, loss, None, lambda share: share.backward())
+        total += stats.metrics(1).get("loss", 0.0)
+    return total, gradient_of(network)
+
+
+def assert_equal(
+    found: tuple[float, Gradient], expected: tuple[float, Gradient], gap: float = 1e-6
+) -> None:
+    assert found[0] == pytest.approx(expected[0], rel=10 * gap, abs=gap)
+    largest = max(float(g.abs().max()) for g in expected[1].values())
+    for name, slope in expected[1].items():
+        found_gap = float((found[1][name] - slope).abs().max())
+        assert found_gap <= gap * max(largest, 1e-3), (name, found_gap, largest)
+
+
+NETWORK = model().double()  # Exact enough that rounding hides nothing.
+SPLITS = st.tuples(
+    st.sampled_from([1, 9, 10**6]),
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from(["prefix", "rows", "none"]),
+)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(batch=forests(), split=SPLITS, shortest=st.sampled_from([1, 4]))
+def test_loss_and_gradient_are_those_of_rows_alone_when_packed_in_any_way(
+    batch: Batch, split: tuple[int, int, Any], shortest: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefix_forest, "MIN_SHARED", shortest)
+        expected = by_rows(NETWORK, batch, LOSS)
+        assert_equal(packed(NETWORK, batch, LOSS, *split), expected, gap=1e-10)
+
+
+def groups(seed: int = 0) -> Batch:
+    """Two questions of four replies; the second turns of three go on from one first turn."""
+    rng = np.random.default_rng(seed)
+    sequences = []
+    for _ in range(2):
+        prompt = rng.integers(1, 60, 12).tolist()
+        first = rng.integers(1, 60, 10).tolist()
+        for size in (5, 9, 3):
+            told = rng.integers(1, 60, 2).tolist()
+            tokens = prompt + first + told + rng.integers(1, 60, size).tolist()
+            sampled = [False] * 12 + [True] * 10 + [False] * 2 + [True] * size
+            sequences.append((tokens, sampled))
+        tokens = prompt + rng.integers(1, 60, 8).tolist()
+        sequences.append((tokens, [False] * 12 + [True] * 8))
+    return batch_of(sequences)
+
+
+@pytest.mark.parametrize("kind", list(MAKERS))
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
+def test_every_architecture_is_packed_without_a_difference(kind: str, checkpointing: bool) -> None:
+    network, batch = model(kind), groups()
+    network.train()
+    expected = by_rows(network, batch, LOSS)
+    if checkpointing:
+        network.gradient_checkpointing_enable()
+    before = network.config._attn_implementation
+    for budget, ranks, share in ((10**6, 1, "prefix"), (40, 2, "prefix"), (10**6, 1, "rows")):
+        assert_equal(packed(network, batch, LOSS, budget, ranks, share), expected)
+    assert network.config._attn_implementation == before
+
+
+def test_adapter_is_trained_alike_when_packed(tiny: Callable[..., LoadedModel]) -> None:
+    loaded = dataclasses.replace(
+        LoadedModel(model(), tiny().tokenizer), lora=tiny(lora_rank=2).lora
+    )
+    network = with_adapter(loaded, 0).model
+    with torch.no_grad():  # B starts at 0: move it, so that adapters matter.
+        for name, parameter in network.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.3)
+    expected = by_rows(network, groups(), LOSS)
+    assert all("lora_" in name for name in expected[1])
+    for share in ("prefix", "rows", "none"):
+        assert_equal(packed(network, groups(), LOSS, 10**6, 1, share), expected)
+
+
+def test_bfloat16_is_as_near_packed_as_padded() -> None:
+    expected = by_rows(model(), groups(), LOSS)[1]
+
+    def gap(share: str) -> float:
+        found = packed(model().bfloat16(), groups(), LOSS, 10**6, 1, share)[1]
+        squares = [((found[n].float() - g) ** 2).sum() for n, g in expected.items()]
+        return float(sum(squares) / sum((g**2).sum() for g in expected.values())) ** 0.5
+
+    assert 0 < gap("prefix") < max(0.05, 2 * gap("none"))
+
+
+def test_parameters_are_equal_after_a_step_of_any_packing() -> None:
+    batch = groups()
+    slopes = by_rows(model(), batch, LOSS)[1]
+    after = []
+    for share, budget in (("none", 10**6), ("rows", 30), ("prefix", 10**6), ("prefix", 30)):
+        network = model()
+        trainer = TorchTrainer(
+            learning_rate=1e-2, packing=share, tokens_per_micro_batch=budget, max_grad_norm=1e9
+        ).open(LoadedModel(network, None), LOSS, 1)  # type: ignore[arg-type]
+        trainer.step(batch)
+        after.append({n: p.detach().clone() for n, p in trainable(network).items()})
+    largest = max(float(g.abs().max()) for g in slopes.values())
+    for name, first in after[0].items():
+        # AdamW's first step is the sign of the gradient: where that is rounding, so is the step.
+        clear = slopes[name].abs() > 1e-5 * largest
+        assert clear.any()
+        for other in after[1:]:
+            torch.testing.assert_close(other[name][clear], first[clear], rtol=0, atol=1e-5)
+
+
+def sibling_seen(layout: Layout) -> Layout:
+    """The layout with one rectangle that lets a child see its sibling."""
+    start, end, until = layout.rectangles[0]
+    return dataclasses.replace(layout, rectangles=((start, end + 3, until), *layout.rectangles[1:]))
+
+
+def square_shifted(layout: Layout) -> Layout:
+    """The layout with the second place of a square twice."""
+    first = layout.squares[0]
+    places = first.places_NL.clone()
+    places[0, 2] = places[0, 1]
+    broken = dataclasses.replace(first, places_NL=places)
+    return dataclasses.replace(layout, squares=(broken, *layout.squares[1:]))
+
+
+@pytest.mark.parametrize("broken", [sibling_seen, square_shifted])
+def test_equality_notices_a_wrong_layout(
+    broken: Callable[[Layout], Layout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = block_attention.block_attention
+    expected = by_rows(NETWORK, groups(), LOSS)
+    assert_equal(packed(NETWORK, groups(), LOSS, 10**6, 1, "prefix"), expected)
+    monkeypatch.setattr(
+        "debate_train.packed_attention.block_attention",
+        lambda q, k, v, layout, scale: right(q, k, v, broken(layout), scale),
+    )
+    with pytest.raises(AssertionError):
+        assert_equal(packed(NETWORK, groups(), LOSS, 10**6, 1, "prefix"), expected)
