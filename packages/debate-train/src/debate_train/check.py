@@ -13,7 +13,7 @@ from debate_train.check_context import (
 )
 from debate_train.check_data import DataView, look_at_data
 from debate_train.check_engines import engine_errors, phase_errors
-from debate_train.check_warnings import warnings_of
+from debate_train.check_warnings import run_warnings, warnings_of
 from debate_train.data import DataConfig
 from debate_train.errors import UsageError
 from debate_train.models import PretrainedModel
@@ -71,6 +71,7 @@ def check(recipe: Recipe) -> CheckReport:
             for key in SHARED_BY_PHASES
             if getattr(phase, key) != getattr(recipe, key)
         ]
+    found.warnings += run_warnings(recipe)
     unique = dict.fromkeys
     return CheckReport(
         tuple(found.lines), tuple(unique(found.warnings)), tuple(unique(found.errors))

@@ -42,6 +42,19 @@ def warnings_of(phase: Recipe) -> Iterator[str]:
         )
 
 
+def run_warnings(recipe: Recipe) -> Iterator[str]:
+    """Yield one sentence for each such setting of the run as a whole."""
+    best = recipe.checkpoint.keep_best
+    looks = any(
+        p.gate is not None or p.evaluation.every > 0 for p in recipe.phase_recipes().values()
+    )
+    if best is not None and not looks:
+        yield (
+            f"checkpoint.keep_best: {best.metric} is never measured while the run trains, so no "
+            "checkpoint is the best; expected evaluation.every above 0, or a gate"
+        )
+
+
 def _precision_warnings(phase: Recipe) -> Iterator[str]:
     has_masters = phase.model.lora is not None or getattr(phase.trainer, "bf16", False)
     if phase.model.dtype != "float32" and not has_masters:

@@ -1,6 +1,7 @@
 """What every command that takes a recipe shares: arguments, reading, checking, exit codes."""
 
 import argparse
+import errno
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from debate_train.recipe import Recipe
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,9 @@ def exit_code(program: str, act: Callable[[], int]) -> int:
     except (RunFailure, RolloutError) as error:  # also an engine that took no weights
         print(f"{program}: {error}", file=sys.stderr)
         return FAILED
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            print(f"{program}: {error}; make room on the disk", file=sys.stderr)
+        else:
+            traceback.print_exc()
         return FAILED
