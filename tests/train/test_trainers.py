@@ -235,4 +235,4 @@ def test_resumed_trainer_goes_on_exactly(
         assert torch.equal(parameter, trainable(other.model)[name])
     files = {path.name for path in tmp_path.iterdir()}
     assert ("adapter_model.safetensors" if lora_rank else "model.safetensors") in files
-    assert ("reference.safetensors" in files) == (loss.kl.weight > 0)
+    assert any(name.startswith("reference-") for name in files) == (loss.kl.weight > 0)

@@ -1,7 +1,7 @@
 """Attention over packs: each run of tokens sees its ancestors and, causally, itself."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,12 @@ from debate_train.packs import Pack
 
 NAME = "debate_packed"
 """The name under which transformers finds `packed_attention`."""
+
+_NOT_COMPUTED = ("softcap", "s_aux", "position_bias", "dropout")
+
+
+class PackedAttentionError(Exception):
+    """The model's attention is not what packs compute."""
 
 
 def packed_attention(
@@ -30,6 +36,10 @@ def packed_attention(
     trainer gave to the model's forward.
     """
     layout: Layout = settings["pack_layout"]
+    for name in _NOT_COMPUTED:
+        found = settings.get(name)
+        if isinstance(found, Tensor) or found:
+            raise PackedAttentionError(f"attends with {name}, which packs do not compute")
     scale, window = settings.get("scaling"), settings.get("sliding_window")
     if key.device.type == "cuda" and key.dtype in (torch.bfloat16, torch.float16):
         return _varlen(query, key, value, layout, scale, window), None
@@ -102,6 +112,11 @@ def forward_inputs(pack: Pack) -> dict[str, Any]:
     if pack.layout is None:
         return inputs
     return inputs | {"position_ids": pack.positions_BT, "pack_layout": pack.layout}
+
+
+def attention_of(model: nn.Module, pack: Pack) -> AbstractContextManager[None]:
+    """Return the context in which a pack's forward and backward passes run."""
+    return nullcontext() if pack.layout is None else attending_packs(model)
 
 
 @contextmanager

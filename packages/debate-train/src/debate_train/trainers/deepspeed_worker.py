@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from debate_train.errors import RecipeError
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
+from debate_train.packing_check import check_packing
 from debate_train.packs import Pack
 from debate_train.processes import join
 from debate_train.references import KeptReference, Reference
@@ -73,6 +74,7 @@ class DeepSpeedWorker:
         )
         if self._is_sharded:
             prepare_for_packs(self._engine)
+        check_packing(self._model, config.packing)
         self._norm, self._done = 0.0, 0
         self._reference = self._open_reference()
         self._schedule = LambdaLR(

@@ -1,7 +1,6 @@
 """The training objective of a pack, shared by all trainers."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 
 from debate_train.logps import token_logps
 from debate_train.losses import Loss, LossInputs
-from debate_train.packed_attention import attending_packs
+from debate_train.packed_attention import attention_of
 from debate_train.packs import Pack
 from debate_train.references import Reference
 
@@ -90,7 +89,7 @@ def accumulate(
     stats = StepStats()
     for pack in packs:
         # Held until the backward pass is done, which may compute layers again.
-        with nullcontext() if pack.layout is None else attending_packs(model):
+        with attention_of(model, pack):
             backward(pack_loss(model, pack.to(device), loss, reference, stats))
     return stats
 

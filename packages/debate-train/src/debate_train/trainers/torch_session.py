@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from debate_rollout.engine import Weights
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
+from debate_train.packing_check import check_packing
 from debate_train.policy import export_weights
 from debate_train.policy_files import load_policy, save_policy
 from debate_train.references import KeptReference
@@ -37,6 +38,7 @@ class TorchTrainerSession:
         self._config, self._loaded, self._loss = config, loaded, loss
         self._model = loaded.model
         self._model.to(_device(config.device))
+        check_packing(self._model, config.packing)
         self._reference = snapshot(self._model) if loss.reference_policy is not None else {}
         self._optimizer = config.adamw(list(trainable(self._model).values()))
         self._schedule = LambdaLR(

@@ -1,0 +1,86 @@
+"""A model for which packed rows are not what rows alone are is refused when a trainer opens."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+)
+
+from debate_train.errors import RecipeError
+from debate_train.losses import PpoClip
+from debate_train.models import LoadedModel
+from debate_train.trainers import TorchTrainer
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "initializer_range": 0.3,
+}
+
+
+def opened(model: Any, packing: Any) -> None:
+    TorchTrainer(packing=packing).open(LoadedModel(model, None), PpoClip(), 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        LlamaForCausalLM(LlamaConfig(**SHAPE)),
+        GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2, attn_pdrop=0.0)),
+    ],
+    ids=["llama", "gpt2"],
+)
+@pytest.mark.parametrize("packing", ["prefix", "rows", "none"])
+def test_model_that_attends_as_packs_say_is_taken(model: Any, packing: str) -> None:
+    model.eval()
+    opened(model, packing)
+    assert not model.training
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (MambaForCausalLM(MambaConfig(**SHAPE, state_size=4)), "mamba"),
+        (
+            GptOssForCausalLM(
+                GptOssConfig(**SHAPE, num_local_experts=4, num_key_value_heads=1, head_dim=8)
+            ),
+            "s_aux",
+        ),
+        (LlamaForCausalLM(LlamaConfig(**SHAPE, attention_dropout=0.5)), "dropout"),
+    ],
+    ids=["mamba", "sinks", "dropout"],
+)
+@pytest.mark.parametrize("packing", ["prefix", "rows"])
+def test_model_that_does_not_is_refused_with_a_way_out(
+    model: Any, found: str, packing: str
+) -> None:
+    with pytest.raises(RecipeError, match=rf"trainer.packing: found .*{found}.*packing=none"):
+        opened(model, packing)
+
+
+class Blind(LlamaForCausalLM):
+    """A model that reads positions of its own making, whatever it is given."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        inner = self.model.forward
+        self.model.forward = lambda *args, position_ids=None, **settings: inner(*args, **settings)
+
+
+def test_model_that_scores_packed_rows_otherwise_is_refused() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(RecipeError, match=r"off by .* nats; expected packed rows"):
+        opened(Blind(LlamaConfig(**SHAPE)), "prefix")
