@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from debate_train.losses import Loss
 from debate_train.models import LoadedModel, Lora, ScratchModel
 from debate_train.packs import Pack, make_pack
 from debate_train.policy import with_adapter
@@ -15,6 +16,7 @@ from debate_train.rows import Batch, Row
 MakeModel = Callable[..., LoadedModel]
 MakeBatch = Callable[..., Batch]
 PackOf = Callable[..., Pack]
+GradientOf = Callable[..., tuple[dict[str, float], dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +78,45 @@ def pack_of() -> PackOf:
         return make_pack(Batch(rows, ("generator",), 1, 1), mask, range(len(rows)), share)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def gradient_of() -> GradientOf:
+    """Make the forward and backward passes of one update; return metrics and gradients by name.
+
+    `reference` is the model whose parameters the reference policy has.
+    """
+    from debate_train.references import KeptReference
+    from debate_train.trainers import TorchTrainer
+    from debate_train.trainers.objective import trainable
+    from debate_train.trainers.updates import Learning, Update
+
+    def find(
+        loaded: LoadedModel,
+        batch: Batch,
+        loss: Loss,
+        reference: LoadedModel | None = None,
+        **settings: Any,
+    ) -> tuple[dict[str, float], dict[str, Any]]:
+        kept = None
+        if reference is not None:
+            kept = KeptReference(trainable(reference.model))
+            kept.parameters = trainable(loaded.model)
+        loaded.model.zero_grad()
+        learning = Learning(
+            loaded.model,
+            loss,
+            kept,
+            1,
+            backward=lambda share: share.backward(),  # type: ignore[no-untyped-call]
+            update=lambda: Update(0.0, False),
+        )
+        stats, _ = learning.learn(TorchTrainer(**settings).plan(batch, loss)[0])
+        own = trainable(loaded.model)
+        gradient = {name: p.grad.clone() for name, p in own.items() if p.grad is not None}
+        return stats.metrics(batch.sampled_tokens), gradient
+
+    return find
 
 
 def _row(rng: np.random.Generator, length: int, debate: int) -> Row:

@@ -15,7 +15,7 @@ import torch
 
 from debate_rollout.engine import Weights
 from debate_train.followers import Begin, dismiss, follow, lead
-from debate_train.losses import ImportanceSampling, Kl, PpoClip
+from debate_train.losses import Grpo, ImportanceSampling, Kl, Loss, PpoClip
 from debate_train.models import LoadedModel, Lora, PretrainedModel
 from debate_train.policy import with_adapter
 from debate_train.processes import own_place
@@ -30,7 +30,12 @@ SETTINGS: dict[str, Any] = {
     "weight_decay": 0.1,
     "tokens_per_micro_batch": 40,
 }
-LOSSES = {"ppo": PpoClip(kl=Kl(weight=0.1)), "plain": ImportanceSampling()}
+SEVERAL: dict[str, Any] = {"epochs": 2, "minibatches": 2}
+LOSSES: dict[str, Loss] = {
+    "ppo": PpoClip(kl=Kl(weight=0.1)),
+    "plain": ImportanceSampling(),
+    "grpo": Grpo(kl=Kl(weight=0.1, reference="base")),
+}
 Config = TorchTrainer | DeepSpeedTrainer
 LORA_CASES = [*(f"stage {stage}" for stage in range(4)), "resumed, stage 3", "poisoned, stage 3"]
 
@@ -132,20 +137,29 @@ def cases(names: list[str]) -> dict[str, tuple[str, Config, Config | None, int]]
         "from stage 1 to stage 3": ("ppo", zero(1), zero(3), -1),
         "rows": ("plain", zero(3, packing="rows"), None, -1),
         "padded": ("plain", zero(2, packing="none"), None, -1),
+        "several updates, stage 1": ("ppo", zero(1, **SEVERAL), None, -1),
+        "several updates, one poisoned, stage 2": ("grpo", zero(2, **SEVERAL), None, 3),
+        "several updates, resumed, stage 3": (
+            "grpo",
+            zero(3, **SEVERAL),
+            zero(3, **SEVERAL),
+            -1,
+        ),
     }
     return {n: c for n, c in found.items() if not names or n in names}
 
 
 def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
     rows = []
-    torch_ = TorchTrainer(**SETTINGS)
-    wanted: dict[tuple[str, int], Any] = {}
+    wanted: dict[tuple[str, int, int], Any] = {}
     start = _copy(TorchTrainer(**SETTINGS).open(loaded(model), LOSSES["plain"], 1).weights(0))
     for name, (loss, config, other, poison) in cases(names).items():
         run = Run(model, loss)
-        if (loss, poison) not in wanted:
-            wanted[loss, poison] = run.train(torch_, None, poison)
-        steps, weights = wanted[loss, poison]
+        key = (loss, poison, config.epochs)
+        if key not in wanted:
+            parts = {"epochs": config.epochs, "minibatches": config.minibatches}
+            wanted[key] = run.train(TorchTrainer(**SETTINGS | parts), None, poison)
+        steps, weights = wanted[key]
         found, own = run.train(config, other, poison)
         assert set(own) == set(weights), name
 
@@ -161,7 +175,7 @@ def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
                 "skipped": [s["optim/skipped"] for s in found],
                 "loss": gap("loss"),
                 "norm": gap("optim/grad_norm"),
-                "kl": gap("optim/kl_reference") if loss == "ppo" else 0.0,
+                "kl": gap("optim/kl_reference") if LOSSES[loss].reference_policy else 0.0,
                 "weights": max(float((weights[n] - own[n]).abs().max()) for n in weights),
                 "moved": max(float((weights[n] - start[n]).abs().max()) for n in weights),
             }

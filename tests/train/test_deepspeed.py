@@ -77,8 +77,9 @@ def test_deepspeed_matches_one_torch_process_when_in_two(
         assert case["kl"] < 1e-6, case
         assert case["weights"] < 5e-5, case
         assert case["moved"] > 1e-3, case
-        poisoned = "poisoned" in case["case"]
-        assert case["skipped"] == [0.0, 0.0, 0.0, float(poisoned), 0.0], case
+        # Of several updates the poisoned row is in one minibatch of each of two passes.
+        poisoned = ("poisoned" in case["case"]) * (2.0 if "several" in case["case"] else 1.0)
+        assert case["skipped"] == [0.0, 0.0, 0.0, poisoned, 0.0], case
     assert not extensions.exists() or not any(extensions.iterdir())
 
 

@@ -30,7 +30,7 @@ from debate_train.packing import pack
 from debate_train.policy import with_adapter
 from debate_train.rows import Batch, Row
 from debate_train.trainers import TorchTrainer
-from debate_train.trainers.objective import accumulate, trainable
+from debate_train.trainers.objective import KnownLogps, StepStats, accumulate, trainable
 
 Gradient = dict[str, Tensor]
 LOSS = PpoClip(normalise="token_mean_batch")
@@ -132,7 +132,8 @@ def packed(
     batch, weights = weigh(batch, loss.normalise)
     total = 0.0
     for packs in pack(batch, weights, budget, ranks=ranks, share=share):
-        stats = accumulate(network, packs, loss, None, lambda share: share.backward())
+        stats, known = StepStats(), [KnownLogps()] * len(packs)
+        accumulate(network, packs, loss, known, lambda share: share.backward(), stats)
         total += stats.metrics(1).get("loss", 0.0)
     return total, gradient_of(network)
 

@@ -21,10 +21,7 @@ from debate_train.losses import (
 )
 from debate_train.models import LoadedModel
 from debate_train.normalisation import weigh
-from debate_train.references import KeptReference
 from debate_train.rows import Batch, build_batch
-from debate_train.trainers import TorchTrainer
-from debate_train.trainers.objective import accumulate, snapshot, trainable
 from debate_train.word_tokenizer import word_tokenizer
 
 TOKENIZER = word_tokenizer()
@@ -174,18 +171,7 @@ def test_sequence_mean_counts_only_turns_that_a_stream_covers() -> None:
     assert weighted_sum(batch, "sequence_mean") == pytest.approx(3.0)
 
 
-Gradients = Mapping[str, torch.Tensor]
-
-
-def loss_and_gradient(
-    loaded: LoadedModel, batch: Batch, loss: Loss, reference: Gradients, budget: int
-) -> tuple[dict[str, float], Gradients]:
-    loaded.model.zero_grad()
-    packs = TorchTrainer(tokens_per_micro_batch=budget).packs(batch, loss)[0]
-    kept = KeptReference(reference) if reference else None
-    stats = accumulate(loaded.model, packs, loss, kept, lambda share: share.backward())
-    found = {n: p.grad.clone() for n, p in trainable(loaded.model).items() if p.grad is not None}
-    return stats.metrics(batch.sampled_tokens), found
+GradientOf = Callable[..., tuple[dict[str, float], Mapping[str, torch.Tensor]]]
 
 
 LOSSES: Sequence[Loss] = [
@@ -201,10 +187,9 @@ LOSSES: Sequence[Loss] = [
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.type}-{loss.normalise}")
 def test_loss_and_gradient_are_equal_merged_or_split_in_any_micro_batches(
-    tiny: Callable[..., LoadedModel], loss: Loss
+    tiny: Callable[..., LoadedModel], gradient_of: GradientOf, loss: Loss
 ) -> None:
-    loaded, other = tiny(), tiny(seed=1)
-    reference = snapshot(other.model) if loss.kl.weight else {}
+    loaded, reference = tiny(), tiny(seed=1) if loss.reference_policy else None
     streams = {"generator": Stream(), "judge": Stream(weight=0.5)}
 
     def built(transcripts: list[Transcript], given: list[TurnAdvantages]) -> Batch:
@@ -213,11 +198,11 @@ def test_loss_and_gradient_are_equal_merged_or_split_in_any_micro_batches(
     whole = built([MERGED], [GIVEN])
     apart = built(*split(MERGED))
     assert (len(whole.rows), len(apart.rows)) == (2, 3)
-    metrics, gradient = loss_and_gradient(loaded, whole, loss, reference, 10**6)
+    metrics, gradient = gradient_of(loaded, whole, loss, reference)
     largest = max(float(g.abs().max()) for g in gradient.values())
     assert largest > 1e-3
     for batch, budget in ((whole, 1), (apart, 10**6), (apart, 60), (apart, 1)):
-        again, found = loss_and_gradient(loaded, batch, loss, reference, budget)
+        again, found = gradient_of(loaded, batch, loss, reference, tokens_per_micro_batch=budget)
         assert again == pytest.approx(metrics, abs=1e-6, rel=1e-6)
         scale = max(1.0, largest)
         for name, expected in gradient.items():

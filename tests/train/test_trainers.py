@@ -13,10 +13,11 @@ from debate_train.losses import ImportanceSampling, Kl, Loss, PpoClip, Sft
 from debate_train.models import LoadedModel
 from debate_train.rows import Batch, Row
 from debate_train.trainers import TorchTrainer
-from debate_train.trainers.objective import accumulate, snapshot, trainable
+from debate_train.trainers.objective import snapshot, trainable
 
 MakeModel = Callable[..., LoadedModel]
 MakeBatch = Callable[..., Batch]
+GradientOf = Callable[..., tuple[dict[str, float], dict[str, torch.Tensor]]]
 PPO_KL = PpoClip(kl=Kl(weight=0.1))
 
 
@@ -47,15 +48,13 @@ def test_rate_stays_at_its_end_after_the_phases_steps() -> None:
 
 
 def test_first_step_moves_each_parameter_by_the_warmed_up_rate(
-    tiny: MakeModel, random_batch: MakeBatch
+    tiny: MakeModel, random_batch: MakeBatch, gradient_of: GradientOf
 ) -> None:
     # AdamW's first step is lr·g/(|g| + 1e-8): the rate, against the sign of the gradient.
     loaded = tiny()
     before = snapshot(loaded.model)
     batch = random_batch()
-    packs = TorchTrainer().packs(batch, PpoClip())[0]
-    accumulate(loaded.model, packs, PpoClip(), None, lambda share: share.backward())
-    gradient = {n: p.grad.clone() for n, p in trainable(loaded.model).items() if p.grad is not None}
+    _, gradient = gradient_of(loaded, batch, PpoClip())
     norm = math.sqrt(sum(float((g**2).sum()) for g in gradient.values()))
     loaded.model.zero_grad()
     trainer = TorchTrainer(learning_rate=1e-3, warmup_steps=4, max_grad_norm=100.0).open(

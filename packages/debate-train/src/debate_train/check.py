@@ -145,20 +145,21 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
     shape = f"{_many(agents, 'agent')} x {_many(rounds, 'round')}"
     if not everyone_speaks:
         shape = _many(each, "turn")
-    steps = phase.steps
+    steps, updates = phase.steps, phase.trainer.epochs * phase.trainer.minibatches
     gated = f" to {phase.gate.max_steps:,} (gate)" if phase.gate else ""
     found.lines += [
-        f"phase {name}: {steps:,}{gated} steps of one optimizer update each",
+        f"phase {name}: {steps:,}{gated} steps of "
+        f"{'one optimizer update' if updates == 1 else f'{updates} optimizer updates'} each",
         f"  a step: {_many(questions, 'question')} x {_many(copies, 'debate')} = "
         f"{_many(debates, 'debate')}; x {shape}{beside} = "
         f"{_many(turns, 'turn')}; {_many(samples, 'sample')} "
         f"({'one for each agent and debate' if grows else 'one for each turn'})",
         f"  in all: {_many(questions * steps, 'question')}, {_many(debates * steps, 'debate')}, "
         f"{_many(turns * steps, 'turn')}, {_many(samples * steps, 'sample')}, "
-        f"{_many(steps, 'update')}, at most {turns * steps * phase.rollout.max_tokens:,} tokens "
-        "in replies",
+        f"{_many(steps * updates, 'update')}, "
+        f"at most {turns * steps * phase.rollout.max_tokens:,} tokens in replies",
     ]
-    if phase.loss.type == "sft":
+    if phase.loss.supervised:
         found.lines.append("  supervised: log-probabilities are taken at temperature 1")
     else:
         found.lines.append(

@@ -14,7 +14,12 @@ from debate_train.recipe import Recipe
 def warnings_of(phase: Recipe) -> Iterator[str]:
     """Yield one sentence for each setting of a phase that is legal but should be looked at."""
     yield from _precision_warnings(phase)
-    if phase.loss.type == "sft":
+    if phase.loss.type == "dpo":
+        yield (
+            "loss.type: dpo learns from preference pairs, which debates do not make, so nothing "
+            "is learned; expected another loss"
+        )
+    if phase.loss.supervised:
         return
     streams, debate = phase.advantage.streams, phase.debate
     for reward in _parts(phase.reward):

@@ -5,38 +5,30 @@ loss: the weights hold denominators over the whole optimizer step, so the shares
 micro-batches and ranks add up to it.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from debate_train.loss_inputs import LossInputs, Normalise, OldPolicy, ReferencePolicy
+from debate_train.preferences import Dpo
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-Normalise = Literal["token_sum", "token_mean_batch", "token_mean_group", "sequence_mean"]
-ReferencePolicy = Literal["phase_start", "base"] | Path
-"""The policy at the phase's start, the model as the recipe names it, or one in a directory."""
-OldPolicy = Literal["auto", "sampler", "trainer"]
-"""`auto` is the sampler, and the trainer at batch start where a batch makes several updates."""
-
-
-@dataclass(frozen=True, slots=True)
-class LossInputs:
-    """What a loss reads, all of shape (A,); `advantages_A` is 0 where there is no credit.
-
-    `old_logps_A` is what ratios are against, `sampler_logps_A` what the engine sampled with.
-    `rows_A` numbers the row that an action stands in, `pairs_A` its preference pair (-1: none).
-    """
-
-    logps_A: "Tensor"
-    old_logps_A: "Tensor"
-    sampler_logps_A: "Tensor"
-    advantages_A: "Tensor"
-    weights_A: "Tensor"
-    rows_A: "Tensor"
-    pairs_A: "Tensor"
-    reference_logps_A: "Tensor | None" = None
+__all__ = [
+    "Dapo",
+    "Dpo",
+    "Grpo",
+    "ImportanceSampling",
+    "Kl",
+    "Loss",
+    "LossInputs",
+    "Normalise",
+    "PpoClip",
+    "Reinforce",
+    "Sft",
+]
 
 
 class _Config(BaseModel):
@@ -69,6 +61,11 @@ class _TokenLoss(_Config):
     kl: Kl = Kl()
 
     @property
+    def ratio_against(self) -> OldPolicy:
+        """Whose log-probabilities the old ones are."""
+        return "sampler"
+
+    @property
     def reference_policy(self) -> ReferencePolicy | None:
         """The policy whose log-probabilities the loss reads, None for none."""
         return self.kl.reference if self.kl.weight > 0 else None
@@ -80,9 +77,9 @@ class _TokenLoss(_Config):
             losses_A = losses_A + self.kl.weight * self.kl(x.logps_A, x.reference_logps_A)
         return (losses_A * x.weights_A).sum()
 
+    @abstractmethod
     def per_action(self, x: LossInputs) -> "Tensor":
         """Return the loss of each action, shape (A,), before weights and penalty."""
-        raise NotImplementedError
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
         """Return what this loss is watched by, of each action and by name."""
@@ -105,6 +102,11 @@ class _RatioLoss(_TokenLoss):
     mismatch_cap: float | None = Field(2.0, gt=0)
     """Largest correction for sampler against trainer; null makes none."""
 
+    @property
+    def ratio_against(self) -> OldPolicy:
+        """Whose log-probabilities the old ones are."""
+        return self.old_policy
+
     def per_action(self, x: LossInputs) -> "Tensor":
         """Return the loss of each action, shape (A,), before weights and penalty."""
         losses_A = self.per_ratio((x.logps_A - x.old_logps_A).exp(), x.advantages_A)
@@ -119,9 +121,9 @@ class _RatioLoss(_TokenLoss):
             found["optim/mismatch_capped_fraction"] = _mismatch(x) > self.mismatch_cap
         return found
 
+    @abstractmethod
     def per_ratio(self, ratio_A: "Tensor", advantages_A: "Tensor") -> "Tensor":
         """Return the loss of each action, shape (A,), from ratios and advantages."""
-        raise NotImplementedError
 
 
 def _mismatch(x: LossInputs) -> "Tensor":
@@ -228,74 +230,6 @@ class Sft(_TokenLoss):
     def per_action(self, x: LossInputs) -> "Tensor":
         """Return the loss of each action, shape (A,)."""
         return -x.logps_A * x.advantages_A
-
-
-class Dpo(_Config):
-    """Preference of one row over another: -log σ(β·(Δ chosen - Δ rejected)), Δ = Σ (p - ref).
-
-    A pair is the rows of equal `pair`; positive advantages mark the chosen one, negative the
-    rejected one, and their size does not matter. Log-probabilities are taken at temperature 1.
-
-    Source: Rafailov et al. 2023, eq. 7; `nll_weight` adds the mean -log p of the chosen tokens,
-    Pang et al. 2024, eq. 1 and 2. ACC-Debate prints the ratio of probabilities without log and β;
-    this is the standard loss that it cites.
-    """
-
-    supervised: ClassVar[bool] = True
-    bears_stale_samples: ClassVar[bool] = True
-
-    type: Literal["dpo"] = "dpo"
-    normalise: Literal["pair_mean"] = "pair_mean"
-    beta: float = Field(0.1, gt=0)
-    nll_weight: float = Field(0.0, ge=0)
-    reference: ReferencePolicy = "phase_start"
-
-    @property
-    def reference_policy(self) -> ReferencePolicy:
-        """The policy whose log-probabilities the loss reads."""
-        return self.reference
-
-    def __call__(self, x: LossInputs) -> "Tensor":
-        """Return this pack's share of the step's loss, a scalar: the mean over all its pairs."""
-        from torch.nn.functional import logsigmoid
-
-        margins_P, chosen_logps_P, weights_P = self.pairs(x)
-        losses_P = -logsigmoid(margins_P) - self.nll_weight * chosen_logps_P
-        return (losses_P * weights_P).sum()
-
-    def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return this pack's share of the mean margin and of how many pairs have a positive one."""
-        margins_P, _, weights_P = self.pairs(x)
-        return {
-            "optim/preference_margin": margins_P * weights_P,
-            "optim/preference_accuracy": (margins_P > 0) * weights_P,
-        }
-
-    def pairs(self, x: LossInputs) -> "tuple[Tensor, Tensor, Tensor]":
-        """Return margins β·(Δ chosen - Δ rejected), mean log p of the chosen, and pair weights.
-
-        All of shape (P,), P pairs in this pack. Every action of a pair has the pair's weight.
-        """
-        import torch
-
-        assert x.reference_logps_A is not None
-        paired_A = x.pairs_A >= 0
-        found, pair_A = torch.unique(x.pairs_A[paired_A], return_inverse=True)
-        rows, row_A = torch.unique(x.rows_A[paired_A], return_inverse=True)
-        credit_R = x.logps_A.new_zeros(len(rows)).index_add(0, row_A, x.advantages_A[paired_A])
-        chosen_A = credit_R[row_A] > 0
-
-        def summed(values_A: "Tensor") -> "Tensor":
-            return x.logps_A.new_zeros(len(found)).index_add(0, pair_A, values_A)
-
-        logps_A, chosen = x.logps_A[paired_A], chosen_A.to(x.logps_A.dtype)
-        gains_A = logps_A - x.reference_logps_A[paired_A]
-        margins_P = self.beta * summed(gains_A * (2 * chosen - 1))
-        lengths_P = summed(chosen).clamp(min=1)
-        weights_P = summed(x.weights_A[paired_A]) / summed(chosen.new_ones(len(chosen))).clamp(
-            min=1
-        )
-        return margins_P, summed(logps_A * chosen) / lengths_P, weights_P
 
 
 Loss = Annotated[

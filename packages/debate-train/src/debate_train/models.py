@@ -1,6 +1,6 @@
 """Models and tokenizers: loaded by name, or made from scratch for a first run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -35,6 +35,8 @@ class LoadedModel:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     path: str | None = None
     lora: Lora | None = None
+    again: "Callable[[], PreTrainedModel] | None" = None
+    """Loads the model once more, as it was before any training."""
 
 
 class PretrainedModel(BaseModel):
@@ -59,18 +61,24 @@ class PretrainedModel(BaseModel):
 
     def load(self, seed: int) -> LoadedModel:
         """Load model and tokenizer; `seed` draws what a LoRA adapter starts from."""
+        tokenizer = self.load_tokenizer()
+        model = self._load_model()
+        _refuse_other_heads(self.name, model)
+        return LoadedModel(
+            model, tokenizer, self.template_kwargs, self.name, self.lora, self._load_model
+        )
+
+    def _load_model(self) -> "PreTrainedModel":
         import torch
         from transformers import AutoModelForCausalLM
 
-        tokenizer = self.load_tokenizer()
         try:
-            model = AutoModelForCausalLM.from_pretrained(
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
                 self.name, revision=self.revision, dtype=getattr(torch, self.dtype)
             )
         except (OSError, ValueError) as error:
             raise ModelError(_unreadable("model.name", self.name, "model", error)) from error
-        _refuse_other_heads(self.name, model)
-        return LoadedModel(model, tokenizer, self.template_kwargs, path=self.name, lora=self.lora)
+        return model
 
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
         """Load the tokenizer alone."""
@@ -147,7 +155,6 @@ class ScratchModel(BaseModel):
 
     def load(self, seed: int) -> LoadedModel:
         """Build the model; equal seeds give equal weights."""
-        import torch
         from transformers import Qwen3Config, Qwen3ForCausalLM
 
         tokenizer = self.load_tokenizer()
@@ -166,10 +173,15 @@ class ScratchModel(BaseModel):
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = Qwen3ForCausalLM(config)
-        return LoadedModel(model, tokenizer)
+
+        def made() -> Qwen3ForCausalLM:
+            import torch
+
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                return Qwen3ForCausalLM(config)
+
+        return LoadedModel(made(), tokenizer, again=made)
 
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
         """Build the word-level tokenizer."""

@@ -10,7 +10,7 @@ from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
 from debate_train.checkpoints import Best, Checkpoints, RunState
 from debate_train.data import DataSource
-from debate_train.errors import RecipeError
+from debate_train.errors import RecipeError, RunFailure
 from debate_train.evaluation import evaluate
 from debate_train.interrupts import Interrupts
 from debate_train.loop import Step, Work, rollouts_of, train
@@ -231,7 +231,12 @@ class _Keeper:
         self._ended = time.perf_counter()
 
     def keep(self, step: Step) -> None:
-        """Record one step; raises `Interrupted` after a checkpoint when asked to stop."""
+        """Record one step; when it is time to stop, raise after a checkpoint.
+
+        Raises:
+            Interrupted: A signal asked for it.
+            RunFailure: Too many updates in a row were skipped.
+        """
         phases, desk, state = self._phases, self._phases._desk, self._phases._state
         now = time.perf_counter()
         metrics = step_metrics(step, self._recipe, seconds=now - self._ended)
@@ -249,6 +254,15 @@ class _Keeper:
         if desk.interrupts.asked:
             phases.checkpoint(self._name, self._work.trainer, self._rollouts)
             raise Interrupted
+        skipped = int(metrics.get("optim/skipped_in_a_row", 0))
+        if skipped >= self._recipe.trainer.max_skipped:
+            phases.checkpoint(self._name, self._work.trainer, self._rollouts)
+            raise RunFailure(
+                f"{self._name} {state.step}: found {skipped} updates in a row whose gradient was "
+                "not finite; they were skipped and a checkpoint is written; expected finite "
+                "losses: look at optim/ratio_max and the advantages in tokens/, lower "
+                "trainer.learning_rate, then go on with --resume"
+            )
         # The end of a phase writes one of its own.
         ends = self._recipe.gate is None and done == self._recipe.steps
         if (self._due(self._recipe.checkpoint.every, done) or phases.is_best_unsaved) and not ends:

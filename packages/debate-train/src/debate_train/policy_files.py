@@ -1,6 +1,6 @@
 """The policy in a checkpoint: files that transformers or peft load directly."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -46,6 +46,26 @@ def load_policy(directory: Path, loaded: LoadedModel) -> None:
             f"checkpoint {directory}: found weights of another model ({reason}); expected those of "
             "model in the recipe that the run was started with"
         ) from error
+
+
+def stored_policy(directory: Path, loaded: LoadedModel) -> Callable[[str], Tensor]:
+    """Return what reads a policy's value of one of the model's parameters, by its name.
+
+    Raises:
+        ValueError: The directory holds the weights of another model.
+    """
+    targets = _targets(loaded)
+    source = _source(directory, loaded, targets)
+    stored = {id(t): [n for n in names if n in source] for names, t in _distinct(targets)}
+    own = dict(loaded.model.named_parameters())
+
+    def read(name: str) -> Tensor:
+        tensor = source.read(stored[id(own[name])][0])
+        if tensor.shape != own[name].shape:
+            raise ValueError(f"{name} of shape {tuple(tensor.shape)}")
+        return tensor
+
+    return read
 
 
 def _targets(loaded: LoadedModel) -> dict[str, Tensor]:

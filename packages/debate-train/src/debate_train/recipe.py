@@ -226,7 +226,7 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _on_policy_sampling(self) -> "Recipe":
         """Refuse samplers whose log-probabilities are not those of the policy trained."""
-        if self.loss.type == "sft":
+        if self.loss.supervised:
             return self
         greedy = [i for i in range(self.debate.num_agents) if self.debate.temperature_of(i) == 0]
         if greedy:
@@ -238,5 +238,25 @@ class Recipe(BaseModel):
             raise ValueError(
                 "rollout: top_p < 1, top_k and min_p cut the distribution, so ratios to it are "
                 "biased; expected neutral values in reinforcement learning (legal in evaluation)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stale_samples_are_bounded(self) -> "Recipe":
+        """Refuse losses without any bound where samples are of older weights than the update's."""
+        loss, trainer = self.loss, self.trainer
+        if loss.bears_stale_samples or getattr(loss, "allow_stale", False):
+            return self
+        several = trainer.epochs * trainer.minibatches > 1
+        if several or self.pipeline.depth > 0:
+            found = (
+                f"trainer.epochs {trainer.epochs} and trainer.minibatches {trainer.minibatches}"
+                if several
+                else f"pipeline.depth {self.pipeline.depth}"
+            )
+            raise ValueError(
+                f"loss.type: found {loss.type} with {found}, so samples are of older weights and "
+                "nothing bounds what they do; expected ppo_clip, dapo or grpo, or "
+                "loss.allow_stale: true"
             )
         return self

@@ -1,52 +1,156 @@
-"""Reference policies: what the KL penalty keeps the trained policy near."""
+"""Reference policies: what a KL penalty or a preference loss compares the trained policy with.
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+A reference lets the model itself be the other policy for a while, so that one forward pass serves
+both and sharded models work alike: only what differs from the trained policy is kept, in CPU
+memory, each process keeping what it holds of a parameter.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from debate_train.logps import token_logps
-from debate_train.packs import Pack
+from debate_train.errors import ModelError
+
+if TYPE_CHECKING:
+    from debate_train.loss_inputs import ReferencePolicy
+    from debate_train.models import LoadedModel
+
+Read = Callable[[str], Tensor]
+"""Returns the whole value of a parameter by name."""
 
 
 class Reference(Protocol):
     """A policy that is not trained."""
 
-    def logps(self, model: nn.Module, pack: Pack) -> Tensor:
-        """Return its log-probabilities of the pack's actions, shape (A,).
-
-        Args:
-            model: the trained one, as the trainer calls it; left as it was.
-            pack: on the model's device.
-        """
+    def acting(self) -> AbstractContextManager[None]:
+        """Let the model be this policy for a while; all processes of the model do it together."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class KeptReference:
-    """The trained parameters as they once were, held beside the model."""
+class AdapterOff:
+    """The model without its adapter."""
 
-    tensors: Mapping[str, Tensor]
+    def __init__(self, model: nn.Module) -> None:
+        self._model: Any = model
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Let the model be this policy for a while."""
+        with self._model.disable_adapter():
+            yield
+
+
+def _nothing() -> None:
+    """Settle a model whose parameters are whole."""
+
+
+class KeptReference:
+    """Parameters as they were when this was made; what is written to them while acting is kept.
+
+    Args:
+        parameters: those that differ from the trained policy, by name.
+        settle: drops what a sharded model has gathered; called before values change.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], settle: Callable[[], None] = _nothing
+    ) -> None:
+        self.parameters, self._settle = parameters, settle
+        self._kept = {
+            name: _held(p).detach().to("cpu", copy=True) for name, p in parameters.items()
+        }
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Let the model hold the kept values for a while."""
+        changed: list[str] = []
+        self._settle()
+        try:
+            for name in self.parameters:
+                self._exchange(name)
+                changed.append(name)
+            yield
+        finally:
+            self._settle()
+            for name in changed:
+                self._exchange(name)
 
     @torch.no_grad()
-    def logps(self, model: nn.Module, pack: Pack) -> Tensor:
-        """Return the kept policy's log-probabilities of the pack's actions, shape (A,)."""
-        with swapped(model, self.tensors):
-            return token_logps(model, pack)[0]
+    def _exchange(self, name: str) -> None:
+        held, kept = _held(self.parameters[name]), self._kept[name]
+        if held.device == kept.device:
+            held.data, self._kept[name] = kept, held.data
+            return
+        # In place: a second copy of the model on its device could be too much.
+        self._kept[name] = held.detach().to("cpu", copy=True)
+        held.copy_(kept)
 
 
-@contextmanager
-def swapped(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Let the model hold these parameter values for a while."""
-    parameters = {n: p for n, p in model.named_parameters() if n in tensors}
-    own = {name: parameter.data for name, parameter in parameters.items()}
+def _held(parameter: nn.Parameter) -> Tensor:
+    """Return what this process holds of a parameter: its shard where DeepSpeed split it."""
+    held: Tensor = getattr(parameter, "ds_tensor", parameter)
+    return held
+
+
+def open_reference(
+    policy: "ReferencePolicy",
+    model: nn.Module,
+    settle: Callable[[], None] = _nothing,
+) -> AdapterOff | KeptReference:
+    """Return the reference as far as the model alone tells it.
+
+    Where `values_of` returns something, those values must be written while it acts.
+    """
+    if policy == "base" and hasattr(model, "disable_adapter"):
+        return AdapterOff(model)
+    return KeptReference({n: p for n, p in model.named_parameters() if p.requires_grad}, settle)
+
+
+def in_checkpoints(
+    policy: "ReferencePolicy | None", reference: Reference | None
+) -> KeptReference | None:
+    """Return the reference where only a checkpoint can bring it back, else None."""
+    if policy == "phase_start" and isinstance(reference, KeptReference):
+        return reference
+    return None
+
+
+def values_of(policy: "ReferencePolicy | None", loaded: "LoadedModel") -> Read | None:
+    """Return the parameters of a policy that is not the model's own, None for one that is.
+
+    Raises:
+        ModelError: The directory holds no such policy.
+    """
+    if policy is None or policy == "phase_start" or (policy == "base" and loaded.lora is not None):
+        return None
+    if policy == "base":
+        assert loaded.again is not None
+        tensors = dict(loaded.again().named_parameters())
+        return lambda name: tensors[name].detach()
+    return _directory(policy, loaded)
+
+
+def _directory(path: Path, loaded: "LoadedModel") -> Read:
+    from debate_train.policy_files import stored_policy
+
+    wanted = "an adapter as peft writes it" if loaded.lora else "a model of the same shape"
+    if not path.is_dir():
+        raise ModelError(
+            f"loss: found the reference {str(path)!r}, which is no directory; expected "
+            f"phase_start, base, or a directory that holds {wanted}, such as a checkpoint"
+        )
     try:
-        for name, parameter in parameters.items():
-            parameter.data = tensors[name]
-        yield
-    finally:
-        for name, parameter in parameters.items():
-            parameter.data = own[name]
+        read = stored_policy(path, loaded)
+        for name, parameter in loaded.model.named_parameters():
+            if parameter.requires_grad:
+                read(name)
+    except ValueError as error:
+        raise ModelError(
+            f"loss: found the reference {str(path)!r} with another policy ({error}); expected a "
+            f"directory that holds {wanted}"
+        ) from error
+    return read

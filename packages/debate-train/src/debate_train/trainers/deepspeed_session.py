@@ -12,6 +12,7 @@ from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
 from debate_train.policy_files import load_policy, save_policy
 from debate_train.processes import join, lost
+from debate_train.references import values_of
 from debate_train.rows import Batch
 from debate_train.tensor_files import StoredTensors, write_tensors
 from debate_train.trainer_state import StoredTrainerState, write_trainer_state
@@ -34,14 +35,17 @@ class DeepSpeedSession:
         check_types(config, loaded)
         self._config, self._loaded, self._loss = config, loaded, loss
         self._processes = join()
+        values = values_of(loss.reference_policy, loaded)
         lead(Open(config, loss, total_steps))
         self._worker = self._made(lambda: DeepSpeedWorker(config, loaded, loss, total_steps))
+        if values is not None:
+            self._call("load_reference", values)
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Make one optimizer step; a step with a non-finite gradient is skipped and counted."""
+        """Make the updates of a batch; one with a non-finite gradient is skipped and counted."""
         started = time.perf_counter()
-        packs = self._config.packs(batch, self._loss, self._processes.place.size)
-        stats, outcome = self._call("step", packs)
+        plan = self._config.plan(batch, self._loss, self._processes.place.size)
+        stats, outcome = self._call("step", plan)
         return {
             **stats.metrics(batch.sampled_tokens),
             **outcome,
@@ -82,7 +86,7 @@ class DeepSpeedSession:
             return (value if state.master is None else state.master), dict(state.moments)
 
         self._call("load", read)
-        if self._loss.reference_policy is not None:
+        if self._loss.reference_policy == "phase_start":
             self._call("load_reference", StoredTensors.of(directory, _REFERENCE).read)
 
     def close(self) -> None:

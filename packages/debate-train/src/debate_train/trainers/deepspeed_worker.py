@@ -16,10 +16,17 @@ from debate_train.models import LoadedModel
 from debate_train.packing_check import check_packing
 from debate_train.packs import Pack
 from debate_train.processes import join
-from debate_train.references import KeptReference, Reference
+from debate_train.references import (
+    KeptReference,
+    Read,
+    Reference,
+    in_checkpoints,
+    open_reference,
+)
 from debate_train.trainer_state import MOMENTS, Counts, ParameterState, set_schedule
-from debate_train.trainers.objective import StepStats, accumulate, snapshot, trainable
-from debate_train.trainers.zero3 import ShardedReference, prepare_for_packs
+from debate_train.trainers.objective import StepStats, trainable
+from debate_train.trainers.updates import Learning, Skips, Update
+from debate_train.trainers.zero3 import prepare_for_packs
 
 if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
@@ -76,47 +83,47 @@ class DeepSpeedWorker:
             prepare_for_packs(self._engine)
         check_packing(self._model, config.packing)
         self._norm, self._done = 0.0, 0
+        self._skips = Skips()
         self._reference = self._open_reference()
         self._schedule = LambdaLR(
             self._optimizer, lambda step: config.rate_factor(step, total_steps)
         )
 
     def step(
-        self, packs: Sequence[Sequence[Pack]] | None = None
+        self, plan: Sequence[Sequence[Sequence[Pack]]] | None = None
     ) -> tuple[StepStats, dict[str, float]]:
-        """Make one optimizer step on rank 0's packs, each rank on its own.
+        """Make the updates of a batch on rank 0's packs, each rank on its own.
 
         Returns:
-            What was measured, over all ranks, and the outcome of the step.
+            What was measured, over all ranks, and the outcome of the updates.
         """
-        own = self._processes.deal(packs)
+        own = self._processes.deal(plan)
         size = self._processes.place.size
         self._engine.train()
         rate = float(self._optimizer.param_groups[0]["lr"])
-        stats = accumulate(
+        learning = Learning(
             self._model,
-            own,
             self._loss,
             self._reference,
-            # DeepSpeed takes the mean over ranks; weights_A already divide by the whole step.
-            lambda loss: self._engine.backward(loss * size, scale_wrt_gas=False),
+            self._config.epochs,
+            # DeepSpeed takes the mean over ranks; weights_A already divide by the whole update.
+            backward=lambda share: self._engine.backward(share * size, scale_wrt_gas=False),
+            update=self._update,
         )
-        self._engine.step()
-        self._schedule.step()
-        norm, is_skipped = self._outcome()
-        return _over_ranks(self._processes.gather(stats)), {
-            "optim/grad_norm": norm,
+        stats, made = learning.learn(own)
+        set_schedule(self._schedule, self._schedule.last_epoch + 1)
+        return StepStats.of_all(self._processes.gather(stats)), {
+            **self._skips.metrics(made),
             "optim/learning_rate": rate,
-            "optim/skipped": float(is_skipped),
         }
 
-    def _outcome(self) -> tuple[float, bool]:
-        """Return the gradient's norm before clipping, and whether the step was left out."""
+    def _update(self) -> Update:
+        self._engine.step()
         if self._config.zero_stage == 0:
-            return self._norm, not self._norm < float("inf")
+            return Update(self._norm, not self._norm < float("inf"))
         is_skipped = bool(self._engine.optimizer.overflow)
         norm = self._engine.get_global_grad_norm()
-        return (float("inf") if is_skipped or norm is None else float(norm)), is_skipped
+        return Update(float("inf") if is_skipped or norm is None else float(norm), is_skipped)
 
     def _clip(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """At stage 0, after the reduction: clip, or leave the step out by taking the gradients."""
@@ -143,7 +150,9 @@ class DeepSpeedWorker:
         done = max(steps, default=0)
         names = trainable(self._model) if done else ()
         return Counts(
-            schedule_steps=self._schedule.last_epoch, optimizer_steps=dict.fromkeys(names, done)
+            schedule_steps=self._schedule.last_epoch,
+            optimizer_steps=dict.fromkeys(names, done),
+            skipped_in_a_row=self._skips.in_a_row,
         )
 
     def states(self) -> Iterator[tuple[str, ParameterState]]:
@@ -162,26 +171,24 @@ class DeepSpeedWorker:
             yield name, ParameterState(moments, master if self._config.bf16 else None)
 
     def reference_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield what the reference keeps, whole."""
-        if isinstance(self._reference, KeptReference):
-            yield from self._reference.tensors.items()
-        elif isinstance(self._reference, ShardedReference):
-            with self._reference.swapped():
-                for name, parameter in trainable(self._model).items():
-                    with self._whole(parameter):
-                        yield name, parameter.detach().clone()
+        """Yield what of the reference only a checkpoint can bring back, whole."""
+        kept = in_checkpoints(self._loss.reference_policy, self._reference)
+        if kept is None:
+            return
+        with kept.acting():
+            for name, parameter in kept.parameters.items():
+                with self._whole(parameter):
+                    yield name, parameter.detach().clone()
 
-    def load_reference(self, read: Callable[[str], Tensor] | None = None) -> None:
-        """Take what the reference keeps from rank 0."""
-        if isinstance(self._reference, KeptReference):
-            for name, tensor in self._reference.tensors.items():
-                tensor.copy_(self._from_rank_0(read and read(name), tensor.shape))
-        elif isinstance(self._reference, ShardedReference):
-            with self._reference.swapped():
-                for name, parameter in trainable(self._model).items():
-                    whole = self._from_rank_0(read and read(name), _shape(parameter))
-                    with torch.no_grad(), self._whole(parameter, modifier_rank=0):
-                        parameter.copy_(whole)
+    def load_reference(self, read: Read | None = None) -> None:
+        """Let a kept reference hold rank 0's values."""
+        if not isinstance(self._reference, KeptReference):
+            return
+        with self._reference.acting():
+            for name, parameter in self._reference.parameters.items():
+                whole = self._from_rank_0(read and read(name), _shape(parameter))
+                with torch.no_grad(), self._whole(parameter, modifier_rank=0):
+                    parameter.copy_(whole)
 
     def prepare_load(self, counts: Counts | None = None) -> None:
         """Take counts from rank 0, and make optimizer state exist so that it can be overwritten."""
@@ -192,6 +199,7 @@ class DeepSpeedWorker:
         for state in self._optimizer.state.values():
             state["step"] = torch.tensor(float(self._done))
         set_schedule(self._schedule, found.schedule_steps)
+        self._skips.in_a_row = found.skipped_in_a_row
 
     def load(self, read: Callable[[str], Stored] | None = None) -> None:
         """Take values and moments from rank 0, which alone reads them."""
@@ -249,8 +257,9 @@ class DeepSpeedWorker:
         if self._loss.reference_policy is None:
             return None
         if self._is_sharded:
-            return ShardedReference.of(self._engine)
-        return KeptReference(snapshot(self._model))
+            settle = self._engine.empty_partition_cache
+            return open_reference(self._loss.reference_policy, self._model, settle)
+        return open_reference(self._loss.reference_policy, self._model)
 
     def _make_moments(self) -> None:
         """Make an empty step; it still decays weights and copies masters to them."""
@@ -264,16 +273,3 @@ def _shape(parameter: nn.Parameter) -> torch.Size:
     """Return a parameter's shape; one in shards has none of its own."""
     shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
     return shape
-
-
-def _over_ranks(found: Sequence[StepStats]) -> StepStats:
-    """Return what all ranks measured as one."""
-    total = StepStats()
-    for stats in found:
-        for name, value in stats.sums.items():
-            total.add(name, value.cpu())
-        for name, value in stats.lows.items():
-            total.lows[name] = torch.minimum(total.lows.get(name, value.cpu()), value.cpu())
-        for name, value in stats.highs.items():
-            total.highs[name] = torch.maximum(total.highs.get(name, value.cpu()), value.cpu())
-    return total

@@ -7,18 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from debate_train.logps import token_logps
-from debate_train.losses import Loss, LossInputs
+from debate_train.loss_inputs import LossInputs
+from debate_train.losses import Loss
 from debate_train.packed_attention import attention_of
 from debate_train.packs import Pack
-from debate_train.references import Reference
 
 SHARES = frozenset({"loss", "optim/preference_margin", "optim/preference_accuracy"})
-"""Sums whose terms hold the step's denominators already."""
+"""Sums whose terms hold the update's denominators already."""
 
 
 @dataclass(slots=True)
 class StepStats:
-    """Sums and extremes over the sampled tokens of a step, measured before the update.
+    """Sums and extremes over the sampled tokens of a batch, each measured before its update.
 
     Every pack, an empty one too, leaves the same names: ranks can reduce them by name.
     """
@@ -26,6 +26,9 @@ class StepStats:
     sums: dict[str, Tensor] = field(default_factory=dict)
     lows: dict[str, Tensor] = field(default_factory=dict)
     highs: dict[str, Tensor] = field(default_factory=dict)
+    epochs: int = 1
+    """How often each token was measured."""
+    updates: int = 1
 
     def add(self, name: str, values: Tensor) -> None:
         """Add the sum of a tensor."""
@@ -40,64 +43,106 @@ class StepStats:
         self.lows[low] = torch.minimum(self.lows.get(low, least), least)
         self.highs[high] = torch.maximum(self.highs.get(high, most), most)
 
+    @classmethod
+    def of_all(cls, found: "Sequence[StepStats]") -> "StepStats":
+        """Return what all ranks measured as one."""
+        total = cls(epochs=found[0].epochs, updates=found[0].updates)
+        for stats in found:
+            for name, value in stats.sums.items():
+                total.add(name, value.cpu())
+            for name, value in stats.lows.items():
+                total.lows[name] = torch.minimum(total.lows.get(name, value.cpu()), value.cpu())
+            for name, value in stats.highs.items():
+                total.highs[name] = torch.maximum(total.highs.get(name, value.cpu()), value.cpu())
+        return total
+
     def metrics(self, sampled_tokens: int) -> dict[str, float]:
-        """Return the sums as means over sampled tokens; shares of the step stay sums."""
-        tokens = max(sampled_tokens, 1)
-        found = {n: float(v) / (1 if n in SHARES else tokens) for n, v in self.sums.items()}
+        """Return means over the batch's sampled tokens, and of shares their sums; of all updates.
+
+        With one update this is what the policy was before it.
+        """
+        tokens, updates = max(sampled_tokens * self.epochs, 1), max(self.updates, 1)
+        found = {n: float(v) / (updates if n in SHARES else tokens) for n, v in self.sums.items()}
         extremes = {n: float(v) for n, v in (self.lows | self.highs).items()}
         return found | {n: v for n, v in extremes.items() if abs(v) != float("inf")}
 
 
-def pack_loss(
-    model: nn.Module, pack: Pack, loss: Loss, reference: Reference | None, stats: StepStats
-) -> Tensor:
-    """Return this pack's share of the step's loss, a scalar with a gradient.
+@dataclass(frozen=True, slots=True)
+class KnownLogps:
+    """Log-probabilities of a pack's actions that were found before the batch's first update."""
 
-    The shares of all packs (and ranks) add up to the step's loss: the denominators in
-    `weights_A` count the whole step.
+    old_A: Tensor | None = None
+    """Of the trainer's own policy; None where no update lies in between."""
+    reference_A: Tensor | None = None
+
+
+def score(model: nn.Module, pack: Pack, loss: Loss) -> Tensor:
+    """Return the log-probabilities of a pack's actions as this loss takes them, shape (A,)."""
+    with attention_of(model, pack):
+        pack = _at_temperature(pack.to(next(model.parameters()).device), loss)
+        return token_logps(model, pack)[0].detach()
+
+
+def _at_temperature(pack: Pack, loss: Loss) -> Pack:
+    if not loss.supervised:
+        return pack
+    return replace(pack, temperatures_A=torch.ones_like(pack.temperatures_A))
+
+
+def pack_loss(
+    model: nn.Module, pack: Pack, loss: Loss, known: KnownLogps, stats: StepStats
+) -> Tensor:
+    """Return this pack's share of the update's loss, a scalar with a gradient.
+
+    The shares of all packs (and ranks) add up to the loss: the denominators in `weights_A` count
+    the whole update. A share that is not finite makes all of the gradient so, wherever it came
+    from: every rank then skips the update.
     """
-    if loss.supervised:
-        pack = replace(pack, temperatures_A=torch.ones_like(pack.temperatures_A))
-    reference_logps_A = None if reference is None else reference.logps(model, pack)
+    pack = _at_temperature(pack, loss)
     logps_A, entropies_A = token_logps(model, pack)
+    old_logps_A = pack.sampler_logps_A
+    if known.old_A is not None:
+        old_logps_A = known.old_A
+    elif loss.ratio_against == "trainer":
+        old_logps_A = logps_A.detach()
     x = LossInputs(
         logps_A=logps_A,
-        old_logps_A=pack.sampler_logps_A,
+        old_logps_A=old_logps_A,
         sampler_logps_A=pack.sampler_logps_A,
         advantages_A=pack.advantages_A,
         weights_A=pack.weights_A,
         rows_A=pack.rows_A,
         pairs_A=pack.pairs_A,
-        reference_logps_A=reference_logps_A,
+        reference_logps_A=known.reference_A,
     )
     total = loss(x)
     stats.add("loss", total)
     stats.add("optim/entropy", entropies_A)
-    _measure(stats, loss, replace(x, logps_A=logps_A.detach()))
-    return total
+    _measure(stats, loss, replace(x, logps_A=logps_A.detach()), known)
+    return total * torch.where(total.detach().isfinite(), 1.0, float("nan"))
 
 
 def accumulate(
     model: nn.Module,
     packs: Sequence[Pack],
     loss: Loss,
-    reference: Reference | None,
+    known: Sequence[KnownLogps],
     backward: Callable[[Tensor], object],
-) -> StepStats:
-    """Run forward and backward over one rank's packs of a step; return what was measured."""
+    stats: StepStats,
+) -> None:
+    """Run forward and backward over one process's packs of an update."""
     device = next(model.parameters()).device
-    stats = StepStats()
-    for pack in packs:
+    for pack, logps in zip(packs, known, strict=True):
         # Held until the backward pass is done, which may compute layers again.
         with attention_of(model, pack):
-            backward(pack_loss(model, pack.to(device), loss, reference, stats))
-    return stats
+            backward(pack_loss(model, pack.to(device), loss, logps, stats))
 
 
-def _measure(stats: StepStats, loss: Loss, x: LossInputs) -> None:
+def _measure(stats: StepStats, loss: Loss, x: LossInputs, known: KnownLogps) -> None:
     """Add what every loss is watched by, and what this one names itself."""
     if not loss.supervised:
-        gap_A = x.sampler_logps_A - x.logps_A
+        # Of the batch's first update where several move the policy away from the sampler.
+        gap_A = x.sampler_logps_A - (x.logps_A if known.old_A is None else known.old_A)
         stats.add("optim/kl_sample_train_v1", gap_A)
         stats.add("optim/kl_sample_train_v2", 0.5 * gap_A**2)
         stats.watch("optim/ratio_min", "optim/ratio_max", (x.logps_A - x.old_logps_A).exp())

@@ -13,7 +13,14 @@ from debate_train.models import LoadedModel
 from debate_train.packing_check import check_packing
 from debate_train.policy import export_weights
 from debate_train.policy_files import load_policy, save_policy
-from debate_train.references import KeptReference
+from debate_train.references import (
+    KeptReference,
+    Read,
+    Reference,
+    in_checkpoints,
+    open_reference,
+    values_of,
+)
 from debate_train.rows import Batch
 from debate_train.tensor_files import StoredTensors, write_tensors
 from debate_train.trainer_state import (
@@ -23,7 +30,8 @@ from debate_train.trainer_state import (
     save_torch_optimizer,
     set_schedule,
 )
-from debate_train.trainers.objective import accumulate, snapshot, trainable
+from debate_train.trainers.objective import trainable
+from debate_train.trainers.updates import Learning, Skips, Update
 
 if TYPE_CHECKING:
     from debate_train.trainers.torch_trainer import TorchTrainer
@@ -39,37 +47,46 @@ class TorchTrainerSession:
         self._model = loaded.model
         self._model.to(_device(config.device))
         check_packing(self._model, config.packing)
-        self._reference = snapshot(self._model) if loss.reference_policy is not None else {}
+        self._skips = Skips()
+        self._reference: Reference | None = None
+        if loss.reference_policy is not None:
+            self._reference = open_reference(loss.reference_policy, self._model)
+        self._write_reference(values_of(loss.reference_policy, loaded))
         self._optimizer = config.adamw(list(trainable(self._model).values()))
         self._schedule = LambdaLR(
             self._optimizer, lambda step: config.rate_factor(step, total_steps)
         )
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Make one optimizer step; a step with a non-finite gradient is skipped and counted."""
+        """Make the updates of a batch; one with a non-finite gradient is skipped and counted."""
         started = time.perf_counter()
         self._model.train()
-        stats = accumulate(
+        rate = float(self._optimizer.param_groups[0]["lr"])
+        learning = Learning(
             self._model,
-            self._config.packs(batch, self._loss)[0],
             self._loss,
-            KeptReference(self._reference) if self._reference else None,
-            lambda loss: loss.backward(),  # type: ignore[no-untyped-call]
+            self._reference,
+            self._config.epochs,
+            backward=lambda share: share.backward(),  # type: ignore[no-untyped-call]
+            update=self._update,
         )
-        parameters = list(trainable(self._model).values())
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._config.max_grad_norm))
-        rate = self._optimizer.param_groups[0]["lr"]
-        finite = norm < float("inf")
-        if finite:
-            self._optimizer.step()
-        self._schedule.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        return stats.metrics(batch.sampled_tokens) | {
-            "optim/grad_norm": norm,
-            "optim/learning_rate": float(rate),
-            "optim/skipped": float(not finite),
+        stats, made = learning.learn(self._config.plan(batch, self._loss)[0])
+        set_schedule(self._schedule, self._schedule.last_epoch + 1)
+        return {
+            **stats.metrics(batch.sampled_tokens),
+            **self._skips.metrics(made),
+            "optim/learning_rate": rate,
             "time/train_s": time.perf_counter() - started,
         }
+
+    def _update(self) -> Update:
+        parameters = list(trainable(self._model).values())
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._config.max_grad_norm))
+        is_finite = norm < float("inf")
+        if is_finite:
+            self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return Update(norm, not is_finite)
 
     def weights(self, version: int) -> Weights:
         """Return the policy's weights; they share memory with the model."""
@@ -78,14 +95,19 @@ class TorchTrainerSession:
     def save(self, directory: Path) -> None:
         """Write policy, optimizer, schedule and reference."""
         save_policy(directory, self._loaded)
-        steps = self._schedule.last_epoch
+        steps, skipped = self._schedule.last_epoch, self._skips.in_a_row
         save_torch_optimizer(
             directory,
             self._optimizer,
             trainable(self._model),
-            lambda updates: Counts(schedule_steps=steps, optimizer_steps=updates),
+            lambda updates: Counts(
+                schedule_steps=steps, optimizer_steps=updates, skipped_in_a_row=skipped
+            ),
         )
-        write_tensors(directory, "reference", self._reference.items())
+        kept = in_checkpoints(self._loss.reference_policy, self._reference)
+        if kept is not None:
+            with kept.acting():
+                write_tensors(directory, "reference", kept.parameters.items())
 
     def load(self, directory: Path) -> None:
         """Read what any trainer saved."""
@@ -94,15 +116,24 @@ class TorchTrainerSession:
         stored = StoredTrainerState(directory, {n: tuple(p.shape) for n, p in parameters.items()})
         load_torch_optimizer(stored, self._optimizer, parameters)
         set_schedule(self._schedule, stored.counts.schedule_steps)
-        reference = StoredTensors.of(directory, "reference")
-        for name, tensor in self._reference.items():
-            tensor.copy_(reference.read(name))
+        self._skips.in_a_row = stored.counts.skipped_in_a_row
+        if in_checkpoints(self._loss.reference_policy, self._reference) is not None:
+            self._write_reference(StoredTensors.of(directory, "reference").read)
+
+    @torch.no_grad()
+    def _write_reference(self, read: Read | None) -> None:
+        """Let a kept reference hold these values."""
+        if read is None or not isinstance(self._reference, KeptReference):
+            return
+        with self._reference.acting():
+            for name, parameter in self._reference.parameters.items():
+                parameter.copy_(read(name))
 
     def close(self) -> None:
         """Free optimizer state and reference."""
         self._optimizer.zero_grad(set_to_none=True)
         self._optimizer.state.clear()
-        self._reference.clear()
+        self._reference = None
 
 
 def _device(name: str) -> torch.device:

@@ -57,14 +57,27 @@ class OptimizerSettings(BaseModel):
     beta2: float = Field(0.95, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
+    epochs: int = Field(1, ge=1)
+    """Passes over each batch; an update for each minibatch of each pass."""
+    minibatches: int = Field(1, ge=1)
+    """Parts of equal rows that a batch is split into; each is an update of its own."""
+    max_skipped: int = Field(5, ge=1)
+    """Updates skipped in a row, as their gradient was not finite, at which the run stops."""
     tokens_per_micro_batch: int = Field(8192, ge=1)
     """Most tokens in one forward and backward pass; changes speed and memory, not results."""
     packing: Share = "prefix"
     """`prefix`: rows one after the other, what they begin with in common computed once; `rows`:
     nothing shared; `none`: rows padded, for models that attend in their own way. Equal results."""
 
+    def plan(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[list[Pack]]]":
+        """Return for every rank its packs of each minibatch."""
+        from debate_train.minibatches import minibatches
+
+        parts = [self.packs(part, loss, ranks) for part in minibatches(batch, self.minibatches)]
+        return [list(own) for own in zip(*parts, strict=True)]
+
     def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Pack]]":
-        """Return the packs of a step for every rank."""
+        """Return the packs of an update for every rank."""
         from debate_train.normalisation import weigh
         from debate_train.packing import pack
 

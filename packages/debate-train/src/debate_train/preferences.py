@@ -1,0 +1,85 @@
+"""The preference loss: one row of a pair over the other."""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from debate_train.loss_inputs import LossInputs, OldPolicy, ReferencePolicy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Dpo(BaseModel):
+    """Preference of one row over another: -log σ(β·(Δ chosen - Δ rejected)), Δ = Σ (p - ref).
+
+    A pair is the rows of equal `pair`; positive advantages mark the chosen one, negative the
+    rejected one, and their size does not matter. Log-probabilities are taken at temperature 1.
+
+    Source: Rafailov et al. 2023, eq. 7; `nll_weight` adds the mean -log p of the chosen tokens,
+    Pang et al. 2024, eq. 1 and 2. ACC-Debate prints the ratio of probabilities without log and β;
+    this is the standard loss that it cites.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    supervised: ClassVar[bool] = True
+    bears_stale_samples: ClassVar[bool] = True
+
+    type: Literal["dpo"] = "dpo"
+    normalise: Literal["pair_mean"] = "pair_mean"
+    beta: float = Field(0.1, gt=0)
+    nll_weight: float = Field(0.0, ge=0)
+    reference: ReferencePolicy = "phase_start"
+
+    @property
+    def ratio_against(self) -> OldPolicy:
+        """Whose log-probabilities the old ones are; the loss reads none."""
+        return "sampler"
+
+    @property
+    def reference_policy(self) -> ReferencePolicy:
+        """The policy whose log-probabilities the loss reads."""
+        return self.reference
+
+    def __call__(self, x: LossInputs) -> "Tensor":
+        """Return this pack's share of the step's loss, a scalar: the mean over all its pairs."""
+        from torch.nn.functional import logsigmoid
+
+        margins_P, chosen_logps_P, weights_P = self.pairs(x)
+        losses_P = -logsigmoid(margins_P) - self.nll_weight * chosen_logps_P
+        return (losses_P * weights_P).sum()
+
+    def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
+        """Return this pack's share of the mean margin and of how many pairs have a positive one."""
+        margins_P, _, weights_P = self.pairs(x)
+        return {
+            "optim/preference_margin": margins_P * weights_P,
+            "optim/preference_accuracy": (margins_P > 0) * weights_P,
+        }
+
+    def pairs(self, x: LossInputs) -> "tuple[Tensor, Tensor, Tensor]":
+        """Return margins β·(Δ chosen - Δ rejected), mean log p of the chosen, and pair weights.
+
+        All of shape (P,), P pairs in this pack. Every action of a pair has the pair's weight.
+        """
+        import torch
+
+        assert x.reference_logps_A is not None
+        paired_A = x.pairs_A >= 0
+        found, pair_A = torch.unique(x.pairs_A[paired_A], return_inverse=True)
+        rows, row_A = torch.unique(x.rows_A[paired_A], return_inverse=True)
+        credit_R = x.logps_A.new_zeros(len(rows)).index_add(0, row_A, x.advantages_A[paired_A])
+        chosen_A = credit_R[row_A] > 0
+
+        def summed(values_A: "Tensor") -> "Tensor":
+            return x.logps_A.new_zeros(len(found)).index_add(0, pair_A, values_A)
+
+        logps_A, chosen = x.logps_A[paired_A], chosen_A.to(x.logps_A.dtype)
+        gains_A = logps_A - x.reference_logps_A[paired_A]
+        margins_P = self.beta * summed(gains_A * (2 * chosen - 1))
+        lengths_P = summed(chosen).clamp(min=1)
+        weights_P = summed(x.weights_A[paired_A]) / summed(chosen.new_ones(len(chosen))).clamp(
+            min=1
+        )
+        return margins_P, summed(logps_A * chosen) / lengths_P, weights_P
