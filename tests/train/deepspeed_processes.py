@@ -21,6 +21,7 @@ from debate_train.policy import with_adapter
 from debate_train.processes import own_place
 from debate_train.rows import Batch, Row
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
+from debate_train.trainers.deepspeed_session import DeepSpeedSession
 
 STEPS, CUT, SEED = 5, 2, 0
 SETTINGS: dict[str, Any] = {
@@ -81,6 +82,24 @@ class Run:
     def __init__(self, model: PretrainedModel, loss: str) -> None:
         self._model, self._loss = model, LOSSES[loss]
 
+    def bytes_of(self, trainer: Any) -> dict[str, int]:
+        """What rank 0 holds of weights, and of masters and moments."""
+        if not isinstance(trainer, DeepSpeedSession):
+            return {}
+        worker = trainer._worker
+        stage = worker._config.zero_stage
+        parameters = list(worker._model.parameters())
+        weights = [p.ds_tensor for p in parameters] if stage == 3 else parameters
+        states = worker._optimizer.state.values()
+        kept = [t for state in states for t in state.values() if t.numel() > 1]
+        names = {1: "single_partition_of_fp32_groups", 3: "fp32_partitioned_groups_flat"}
+        names[2] = names[1]
+        kept += getattr(worker._engine.optimizer, names[stage]) if stage else []
+        return {
+            "weights": sum(t.numel() * t.element_size() for t in weights),
+            "optimizer": sum(t.numel() * t.element_size() for t in kept),
+        }
+
     def train(
         self, config: Config, other: Config | None = None, poison: int = -1
     ) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
@@ -100,6 +119,7 @@ class Run:
                     trainer = other.open(changed, self._loss, STEPS)
                     trainer.load(Path(folder))
         weights = _copy(trainer.weights(STEPS))
+        self.bytes = self.bytes_of(trainer)
         trainer.close()
         return found, weights
 
@@ -111,7 +131,7 @@ def _copy(weights: Weights) -> dict[str, torch.Tensor]:
 def zero(stage: int, **more: Any) -> DeepSpeedTrainer:
     """Without a threshold, so that tiny parameters are sharded, too."""
     small = {"zero_optimization": {"stage3_param_persistence_threshold": 0}} if stage == 3 else {}
-    return DeepSpeedTrainer(zero_stage=stage, deepspeed=small, **SETTINGS, **more)  # type: ignore[arg-type]
+    return DeepSpeedTrainer(zero_stage=stage, deepspeed_args=small, **SETTINGS, **more)  # type: ignore[arg-type]
 
 
 def cases(names: list[str]) -> dict[str, tuple[str, Config, Config | None, int]]:
@@ -177,6 +197,7 @@ def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
                 "norm": gap("optim/grad_norm"),
                 "kl": gap("optim/kl_reference") if LOSSES[loss].reference_policy else 0.0,
                 "weights": max(float((weights[n] - own[n]).abs().max()) for n in weights),
+                "bytes": run.bytes,
                 "moved": max(float((weights[n] - start[n]).abs().max()) for n in weights),
             }
         )

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from debate_rollout.engines.vllm_process import free_port
 from debate_train.errors import RecipeError
 from debate_train.losses import PpoClip
-from debate_train.models import ScratchModel
+from debate_train.models import PretrainedModel, ScratchModel
+from debate_train.plan import memory, shape_of
 from debate_train.policy_files import save_policy
 from debate_train.trainers import DeepSpeedTrainer
 
@@ -82,6 +83,14 @@ def test_deepspeed_matches_one_torch_process_when_in_two(
         assert case["skipped"] == [0.0, 0.0, 0.0, poisoned, 0.0], case
     assert not extensions.exists() or not any(extensions.iterdir())
 
+    # What --plan says of each rank; shards are padded, so a little more is held.
+    shape = shape_of(PretrainedModel(name=str(model_folder), dtype="float32"))
+    for stage in range(4):
+        (held,) = [c["bytes"] for c in cases if c["case"] == f"stage {stage}" and not c["lora"]]
+        planned = memory(shape, stage, 2, 0, reference=True)
+        assert planned.weights <= held["weights"] <= 1.01 * planned.weights
+        assert planned.optimizer <= held["optimizer"] <= 1.01 * planned.optimizer
+
 
 @pytest.mark.parametrize(
     ("settings", "message"),
@@ -89,8 +98,8 @@ def test_deepspeed_matches_one_torch_process_when_in_two(
         ({"zero_stage": 0, "bf16": True}, "bf16: found true with zero_stage 0"),
         ({"zero_stage": 0, "offload_optimizer": True}, "expected zero_stage 1 or above"),
         ({"zero_stage": 2, "offload_params": True}, "expected zero_stage 3 or above"),
-        ({"deepspeed": {"zero_optimization": {"stage": 1}}}, "found zero_optimization.stage"),
-        ({"deepspeed": {"optimizer": {}}}, "found optimizer, which follow"),
+        ({"deepspeed_args": {"zero_optimization": {"stage": 1}}}, "found zero_optimization.stage"),
+        ({"deepspeed_args": {"optimizer": {}}}, "found optimizer, which follow"),
     ],
 )
 def test_deepspeed_trainer_refuses_settings_when_they_contradict(
@@ -102,7 +111,7 @@ def test_deepspeed_trainer_refuses_settings_when_they_contradict(
 
 def test_deepspeed_config_keeps_further_settings_when_given() -> None:
     bucket = {"zero_optimization": {"reduce_bucket_size": 1000}, "wall_clock_breakdown": True}
-    config = DeepSpeedTrainer(zero_stage=3, offload_params=True, deepspeed=bucket)
+    config = DeepSpeedTrainer(zero_stage=3, offload_params=True, deepspeed_args=bucket)
     found = config.deepspeed_config()
     assert found["wall_clock_breakdown"] is True
     assert found["zero_optimization"] == {

@@ -8,7 +8,7 @@ from pathlib import Path
 from debate_train.followers import dismiss, follow
 from debate_train.launching import Launch, heed_interrupts, launch
 from debate_train.processes import Place, own_place
-from debate_train.recipe_command import CheckedRecipe, exit_code, recipe_parser, run_recipe
+from debate_train.recipe_command import DONE, CheckedRecipe, exit_code, recipe_parser, run_recipe
 
 _DESCRIPTION = """\
 Train a language model through debate, as a recipe says.
@@ -24,6 +24,7 @@ examples:
   debate-train recipes/selfplay_v2.yaml model.name=./my-model trainer.type=torch steps=10
   debate-train recipes/quickstart.yaml --output runs/first --resume
   debate-train recipes/selfplay_v2.yaml --nproc 8
+  debate-train recipes/selfplay_v2.yaml --plan --gpus 8 --gpu-memory 80
 
 exit codes:
   0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, after a checkpoint"""
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    if (arguments.nproc or arguments.hostfile) and not arguments.check:
+    if (arguments.nproc or arguments.hostfile) and not (arguments.check or arguments.plan):
         return launch(
             Launch(arguments.nproc, arguments.hostfile, arguments.nodes), _again(arguments)
         )
@@ -60,6 +61,11 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
     echo_s = 0.0 if is_told or place.size == 1 else _ECHO_S
 
     def act(checked: CheckedRecipe) -> int:
+        if arguments.plan:
+            from debate_train.plan import plan
+
+            print(*plan(checked.recipe, arguments.gpus, arguments.gpu_memory), sep="\n")
+            return DONE
         from debate_train.run import run
 
         return run(checked.recipe, checked.text, arguments.output, arguments.resume, echo_s)
@@ -94,6 +100,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     several.add_argument(
         "--nodes", type=int, metavar="N", help="take the hostfile's first N machines"
+    )
+    plan = parser.add_argument_group("planning")
+    plan.add_argument(
+        "--plan",
+        action="store_true",
+        help="say what memory each rank needs and what a step moves, then stop",
+    )
+    plan.add_argument("--gpus", type=int, default=8, metavar="N", help="in all (default: 8)")
+    plan.add_argument(
+        "--gpu-memory", type=float, default=80.0, metavar="GB", help="of each (default: 80)"
     )
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)

@@ -22,7 +22,7 @@ from pathlib import Path
 from debate_rollout.engines.vllm_process import free_port
 from debate_train.errors import UsageError
 
-INTERRUPTED = 130
+FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,12 @@ def _run(command: Sequence[str], pipe: int) -> int:
                 signal.signal(number, handler)
     if count > 1:
         return INTERRUPTED
-    if code < 0:
-        print(f"debate-train: the launcher was ended by signal {-code}", file=sys.stderr)
-    return code if code >= 0 else 128 - code
+    # A process that was killed leaves the launcher another code, and no message of its own.
+    if code in (0, BAD_USAGE, INTERRUPTED):
+        return code
+    if code != FAILED:
+        print(f"debate-train: a process was killed (exit code {code})", file=sys.stderr)
+    return FAILED
 
 
 def heed_interrupts(pipe: Path) -> bool:

@@ -114,7 +114,9 @@ class Processes:
 
 def lost(place: Place, error: BaseException) -> LostProcessError:
     """Return what to say when a collective call fails because a peer is gone."""
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    # gloo's messages: the place in its source, what happened, and advice.
+    reason = text.rpartition("pair.cc:")[2].partition("] ")[2].partition(". ")[0] or text
     return LostProcessError(
         f"rank {place.rank} of {place.size}: found another process of the run gone ({reason}); "
         "expected all of them until the end; its own message says why it ended"

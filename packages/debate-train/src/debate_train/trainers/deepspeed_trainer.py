@@ -43,7 +43,7 @@ class DeepSpeedTrainer(OptimizerSettings):
     """Keep parameters in CPU memory, at stage 3."""
     bf16: bool = False
     """Train in bfloat16 with float32 master weights, as a model in bfloat16 needs; from stage 1."""
-    deepspeed: dict[str, Any] = Field(default_factory=dict)
+    deepspeed_args: dict[str, Any] = Field(default_factory=dict)
     """Further settings of DeepSpeed's configuration, such as `zero_optimization`'s buckets."""
 
     def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "DeepSpeedSession":
@@ -52,7 +52,7 @@ class DeepSpeedTrainer(OptimizerSettings):
 
         return DeepSpeedSession(self, loaded, loss, total_steps)
 
-    @field_validator("deepspeed")
+    @field_validator("deepspeed_args")
     @classmethod
     def _settings_are_free(cls, settings: dict[str, Any]) -> dict[str, Any]:
         found = [name for name in _OWN if _holds(settings, name)]
@@ -98,7 +98,7 @@ class DeepSpeedTrainer(OptimizerSettings):
             "bf16": {"enabled": self.bf16},
             "steps_per_print": 10**9,
         }
-        return _merged(self.deepspeed, own)
+        return _merged(self.deepspeed_args, own)
 
 
 def _holds(settings: Mapping[str, Any], name: str) -> bool:

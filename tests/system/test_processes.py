@@ -1,0 +1,143 @@
+"""`debate-train` in several processes: one run, one output, and errors said once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+RECIPE = """\
+# Two phases of a tiny model: imitation, then debates whose every turn is worth the same.
+name: tiny
+steps: 6
+model: {type: scratch, hidden_size: 16, layers: 1, heads: 2, kv_heads: 1, head_dim: 8, ffn_size: 16}
+data: {type: signs_puzzle, largest_digit: 6, batch_size: 3}
+debate: {type: simultaneous, num_agents: 3, max_rounds: 2, style: compact, personas: none}
+rollout: {engine: {type: transformers}, max_tokens: 12}
+reward: {type: verifiable}
+advantage: {center: none}
+loss: {type: ppo_clip, kl: {weight: 0.1}}
+trainer:
+  type: deepspeed
+  zero_stage: 3
+  learning_rate: 3.0e-3
+  deepspeed_args: {zero_optimization: {stage3_param_persistence_threshold: 0}}
+evaluation: {questions: 0}
+tracking: {wandb: false}
+phases:
+  imitate:
+    steps: 2
+    rollout: {engine: {type: demonstrations}}
+    loss: {type: sft, kl: {weight: 0}}
+  debate: {}
+"""
+ENVIRONMENT = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "tiny.yaml"
+    path.write_text(RECIPE, encoding="utf-8")
+    return path
+
+
+def command(*arguments: Any) -> list[str]:
+    return [sys.executable, "-m", "debate_train", *map(str, arguments)]
+
+
+def start(*arguments: Any) -> "subprocess.Popen[str]":
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command(*arguments), env=ENVIRONMENT, **pipes)
+
+
+def steps(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(run: Path) -> dict[str, Any]:
+    last = sorted((run / "checkpoints").glob("step-*"))[-1]
+    return load_file(last / "model.safetensors")
+
+
+def wait_for(process: "subprocess.Popen[str]", text: str) -> str:
+    """Read what the process reports until a line holds this text; return all of it."""
+    assert process.stderr is not None
+    seen = ""
+    for line in process.stderr:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(f"ended before {text!r}: {seen}")
+
+
+def test_two_processes_make_the_run_of_one_when_interrupted_and_resumed(
+    recipe: Path, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    alone = start(recipe, "trainer.type=torch", "--output", one)
+    both = start(recipe, "--nproc", 2, "--output", two)
+    wait_for(both, "debate 2/6")
+    both.send_signal(signal.SIGINT)
+    out, errors = both.communicate(timeout=200)
+    assert both.returncode == 130, errors
+    assert "interrupted; go on with --resume" in errors
+    assert out.count("recipe: ") == out.count("report: ") == 1
+
+    # The rest at another stage, as its checkpoint does not depend on that.
+    more = start(recipe, "trainer.zero_stage=1", "--nproc", 2, "--output", two, "--resume")
+    out, errors = more.communicate(timeout=200)
+    assert more.returncode == 0, errors
+    assert "Traceback" not in errors
+    assert alone.communicate(timeout=200) and alone.returncode == 0
+
+    expected, found = steps(one), steps(two)
+    assert [step["step"] for step in found] == [1, 2, 3, 4, 5, 6, 7, 8]
+    for a, b in zip(expected, found, strict=True):
+        assert abs(a["loss"] - b["loss"]) < 1e-5
+        assert abs(a["optim/grad_norm"] - b["optim/grad_norm"]) < 1e-4
+        if b["phase"] == "debate":  # Sampled from the trainer's own weights: ratios are 1.
+            assert abs(b["optim/ratio_max"] - 1) < 1e-4
+            assert abs(b["optim/ratio_min"] - 1) < 1e-4
+    assert found[-1]["optim/kl_reference"] > 1e-4
+    last = weights(two)
+    for name, tensor in weights(one).items():
+        assert float((tensor - last[name]).abs().max()) < 5e-5, name
+
+
+def test_two_processes_say_once_what_is_wrong_when_the_recipe_cannot_run(recipe: Path) -> None:
+    process = start(recipe, "trainer.type=torch", "--nproc", 2)
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 2
+    assert errors.count("debate-train: ") == 1
+    assert "phases.imitate.trainer.type: found torch in 2 processes" in errors
+
+
+def test_two_processes_end_together_when_one_is_killed(recipe: Path, tmp_path: Path) -> None:
+    process = start(recipe, "--nproc", 2, "--output", tmp_path / "run")
+    seen = wait_for(process, "imitate 1/2")
+    os.kill(_rank_1(process.pid), signal.SIGKILL)
+    started = time.monotonic()
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 1, seen + errors
+    assert "a process was killed" in errors
+    assert time.monotonic() - started < 60
+
+
+def _rank_1(starter: int) -> int:
+    """Return the process of rank 1 below the starter's launcher."""
+    (launcher,) = _children(starter)
+    for child in _children(launcher):
+        if b"\0RANK=1\0" in Path(f"/proc/{child}/environ").read_bytes():
+            return child
+    raise AssertionError("no process of rank 1")
+
+
+def _children(parent: int) -> list[int]:
+    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii")
+    return [int(number) for number in listed.split()]

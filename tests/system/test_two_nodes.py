@@ -1,0 +1,117 @@
+"""Two nodes, as two network namespaces with an address each, train as one process does."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from debate_train.models import ScratchModel
+from debate_train.policy_files import save_policy
+
+SCRIPT = Path(__file__).parents[1] / "train" / "deepspeed_processes.py"
+PORT = 29500
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A namespace, its network interface and its address."""
+
+    name: str
+    link: str
+    address: str
+
+    def run(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
+        """Start a command on this node."""
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.name, *command],
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def sent_bytes(self) -> int:
+        """Return what has left the node over its link."""
+        found = ip("-n", self.name, "-s", "-j", "link", "show", "dev", self.link)
+        return int(json.loads(found)[0]["stats64"]["tx"]["bytes"])
+
+
+def ip(*arguments: str) -> str:
+    return subprocess.run(
+        ["ip", *arguments], check=True, capture_output=True, text=True, timeout=20
+    ).stdout
+
+
+@pytest.fixture
+def nodes() -> Iterator[tuple[Node, Node]]:
+    """Two namespaces joined by a pair of virtual interfaces, and by nothing else."""
+    if shutil.which("ip") is None:
+        pytest.skip("two nodes need `ip` (iproute2), which is not installed")
+    number = os.getpid()
+    pair = [
+        Node(f"debate-{number}-{k}", f"db{number}{'ab'[k]}"[-15:], f"10.213.7.{k + 1}")
+        for k in (0, 1)
+    ]
+    try:
+        try:
+            for node in pair:
+                ip("netns", "add", node.name)
+            first, second = pair
+            link = ["link", "add", first.link, "netns", first.name, "type", "veth"]
+            ip(*link, "peer", "name", second.link, "netns", second.name)
+            for node in pair:
+                ip("-n", node.name, "address", "add", f"{node.address}/24", "dev", node.link)
+                ip("-n", node.name, "link", "set", node.link, "up")
+                ip("-n", node.name, "link", "set", "lo", "up")
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"two nodes need network namespaces: {error.stderr.strip()}")
+        yield first, second
+    finally:
+        for node in pair:
+            subprocess.run(["ip", "netns", "delete", node.name], capture_output=True, timeout=20)
+
+
+def test_two_nodes_match_one_process_when_started_by_torchrun(
+    nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    small = ScratchModel(hidden_size=16, layers=2, heads=2, kv_heads=1, head_dim=8, ffn_size=16)
+    save_policy(tmp_path, small.load(0))
+    running = [
+        node.run(
+            sys.executable,
+            *("-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={rank}"),
+            *("--nproc-per-node=1", f"--master-addr={nodes[0].address}"),
+            *(f"--master-port={PORT}", str(SCRIPT), str(tmp_path), "stage 2", "stage 3"),
+            GLOO_SOCKET_IFNAME=node.link,
+            DS_ACCELERATOR="cpu",
+            OMP_NUM_THREADS="1",
+        )
+        for rank, node in enumerate(nodes)
+    ]
+    try:
+        printed = [process.communicate(timeout=240) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    for process, (_, errors) in zip(running, printed, strict=True):
+        assert process.returncode == 0, errors[-3000:]
+    cases = json.loads(printed[0][0].splitlines()[-1])
+    assert [(case["case"], case["lora"]) for case in cases] == [
+        ("stage 2", False),
+        ("stage 3", False),
+        ("stage 2", True),
+        ("stage 3", True),
+    ]
+    for case in cases:
+        assert case["loss"] < 1e-5, case
+        assert case["weights"] < 5e-5, case
+        assert case["moved"] > 1e-3, case
+    # Each node reduces the gradients of 5 steps of 4 cases: at least one 4-byte number for each
+    # of the adapters' parameters went over the link.
+    assert all(node.sent_bytes() > 50_000 for node in nodes)
