@@ -191,7 +191,8 @@ def _phase_plan(
     reference = phase.loss.kl.weight > 0
     yield (
         f"phase {name}: {ranks} trainer ranks, {engine_gpus} GPUs for engines alone; at most "
-        f"{rows:,} rows of {longest:,} tokens a step: an update has {packs} packs of {pack:,} a rank"
+        f"{rows:,} rows of {longest:,} tokens a step: an update has {packs} packs of {pack:,} "
+        "a rank"
     )
     yield (
         "  stage  weights  gradients  optimizer  reference  activations    total GB"

@@ -25,6 +25,9 @@ _OWN = (
     "zero_optimization.stage",
     "zero_optimization.offload_optimizer.device",
     "zero_optimization.offload_param.device",
+    # Further copies of parameters, which the values of a KL reference would not reach.
+    "zero_optimization.zero_hpz_partition_size",
+    "zero_optimization.mics_shard_size",
     "zero_allow_untested_optimizer",
     "zero_force_ds_cpu_optimizer",
 )
