@@ -12,6 +12,8 @@ from debate_train.packs import Pack
 
 CHUNK_LOGITS = 1 << 22
 """Logits held at once; a chunk of tokens is this over the vocabulary's size."""
+CUDA_CHUNK_LOGITS = 1 << 27
+"""The same on a GPU, where small products leave most of it idle: half a gigabyte in float32."""
 
 
 class _TokenLogps(torch.autograd.Function):
@@ -21,7 +23,8 @@ class _TokenLogps(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor
     ) -> tuple[Tensor, Tensor]:
-        chunk = max(1, CHUNK_LOGITS // weight.shape[0])
+        most = CUDA_CHUNK_LOGITS if weight.is_cuda else CHUNK_LOGITS
+        chunk = max(1, most // weight.shape[0])
         logps = hidden.new_empty(len(targets), dtype=_wide(hidden.dtype))
         entropies, chances = torch.empty_like(logps), None
         for start in range(0, len(targets), chunk):
@@ -51,9 +54,12 @@ class _TokenLogps(torch.autograd.Function):
             # d logp[x] / d logits = (onehot(x) - softmax) / T
             slope.scatter_add_(1, targets[part, None], -torch.ones_like(slope[:, :1]))
             slope *= (-grad_logps[part] / temperatures[part])[:, None]
-            grad_hidden[part] = (slope.to(weight.dtype) @ weight).to(hidden.dtype)
-            if ctx.needs_input_grad[1]:
-                grad_weight.addmm_(slope.T, hidden[part].to(slope.dtype))
+            narrow = slope.to(weight.dtype)
+            grad_hidden[part] = (narrow @ weight).to(hidden.dtype)
+            if ctx.needs_input_grad[1] and narrow.dtype == grad_weight.dtype:
+                grad_weight.addmm_(narrow.T, hidden[part])
+            elif ctx.needs_input_grad[1]:  # Products in half precision, their sum in float32.
+                grad_weight += narrow.T @ hidden[part].to(narrow.dtype)
         return (
             grad_hidden,
             grad_weight.to(weight.dtype) if ctx.needs_input_grad[1] else None,

@@ -11,6 +11,7 @@ from torch.nn import functional
 from debate_train.block_attention import block_attention
 from debate_train.pack_layout import Layout
 from debate_train.packs import Pack
+from debate_train.varlen import varlen_attention
 
 NAME = "debate_packed"
 """The name under which transformers finds `packed_attention`."""
@@ -42,7 +43,7 @@ def packed_attention(
             raise PackedAttentionError(f"attends with {name}, which packs do not compute")
     scale, window = settings.get("scaling"), settings.get("sliding_window")
     if key.device.type == "cuda" and key.dtype in (torch.bfloat16, torch.float16):
-        return _varlen(query, key, value, layout, scale, window), None
+        return varlen_attention(query, key, value, layout, scale, window), None
     slides = window is not None and layout.longest_path > window
     if key.device.type == "cpu" and value.shape == key.shape and not slides:
         return block_attention(query, key, value, layout, scale), None
@@ -79,31 +80,6 @@ def _mask(queries: int, keys: Tensor, window: int | None) -> Tensor | None:
     sees = torch.ones(queries, size, dtype=torch.bool, device=keys.device)
     sees = sees.tril(size - queries)
     return sees if window is None else sees.triu(size - queries - window + 1)
-
-
-def _varlen(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    scale: float | None,
-    window: int | None,
-) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    output: Tensor = varlen_attn(
-        query[0].transpose(0, 1).contiguous(),
-        key[0].transpose(0, 1)[layout.keys_K],
-        value[0].transpose(0, 1)[layout.keys_K],
-        layout.query_starts_N,
-        layout.key_starts_N,
-        layout.longest_run,
-        layout.longest_path,
-        scale=scale,
-        window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    return output[None]
 
 
 def forward_inputs(pack: Pack) -> dict[str, Any]:

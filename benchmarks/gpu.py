@@ -1,0 +1,141 @@
+"""Packed rows on a GPU: right first, then how fast.
+
+    python3 benchmarks/gpu.py | tee gpu.jsonl
+
+Needs a CUDA device, torch, transformers, pydantic and numpy: no network, and none of our packages
+installed. Each part that fails prints a line with its error, and the others go on.
+`--cpu-smoke` runs all parts in miniature on the CPU.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(path) for path in sorted(ROOT.glob("packages/*/src"))]
+
+PEAK_TFLOPS = {
+    "B200": 2250.0,
+    "GH200": 989.5,
+    "H200": 989.5,
+    "H100 PCIe": 756.5,
+    "H100 NVL": 835.5,
+    "H100": 989.5,
+    "A100": 312.0,
+    "L40S": 362.1,
+    "RTX 4090": 165.2,
+}
+"""Dense bfloat16 of NVIDIA's datasheets, by part of the device's name."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run all parts; return 1 when a check or a part failed."""
+    options = parse(arguments)
+    import torch
+
+    if not options.cpu_smoke and not torch.cuda.is_available():
+        print("gpu: found no CUDA device; expected one, or --cpu-smoke", file=sys.stderr)
+        return 2
+    runner = Runner(options.limit_s)
+    from gpu_checks import CHECKS
+    from gpu_models import MODELS, TINY
+    from gpu_speed import Device, measure, measured_peak
+
+    device = Device("cpu" if options.cpu_smoke else "cuda", peak_of(options))
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    for name, check in CHECKS.items():
+        runner.attempt(f"check/{name}", lambda check=check: check(device.name))
+    runner.attempt("matmul", lambda: measured_peak(device))
+    shapes = {"tiny": TINY} if options.cpu_smoke else MODELS
+    for size in options.sizes.split(",") if not options.cpu_smoke else shapes:
+        for workload in options.workloads.split(","):
+            found = replace(device, tokens=options.tokens, repeats=options.repeats)
+            measure(runner, found, size, shapes[size], workload)
+    runner.line("gpu/done", {"seconds": round(runner.seconds(), 1), "failed": runner.failed})
+    return 1 if runner.failed else 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(description="Packed rows on a GPU: right, and how fast.")
+    parser.add_argument("--limit-s", type=float, default=540.0, help="begin nothing after this")
+    parser.add_argument("--sizes", default="0.6B,1.7B", help="models to time")
+    parser.add_argument("--workloads", default="grpo,debate", help="kinds of rows to time")
+    parser.add_argument("--tokens", type=int, default=16384, help="most tokens of a pack")
+    parser.add_argument("--repeats", type=int, default=5, help="timed updates of each setting")
+    parser.add_argument("--peak-tflops", type=float, help="of dense bfloat16; else by its name")
+    parser.add_argument("--cpu-smoke", action="store_true", help="all parts, tiny, on the CPU")
+    options = parser.parse_args(arguments)
+    if options.cpu_smoke:
+        options.tokens, options.repeats = 256, 1
+    return options
+
+
+def peak_of(options: argparse.Namespace) -> float | None:
+    """Return the peak in FLOP/s that utilisation refers to, None where it is not known."""
+    import torch
+
+    if options.peak_tflops is not None:
+        return float(options.peak_tflops) * 1e12
+    if options.cpu_smoke:
+        return None
+    name = torch.cuda.get_device_name()
+    known = [peak for part, peak in PEAK_TFLOPS.items() if part in name]
+    return known[0] * 1e12 if known else None
+
+
+class Runner:
+    """Runs parts one after the other, whatever becomes of each, within a limit of time."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s, self._began = limit_s, time.monotonic()
+        self.failed: list[str] = []
+
+    def seconds(self) -> float:
+        """Return how long the run has lasted."""
+        return time.monotonic() - self._began
+
+    def attempt(self, name: str, part: Callable[[], bool | None]) -> bool:
+        """Run a part; return whether it went through. False from the part is a failed check."""
+        if self.seconds() > self._limit_s:
+            self.line(f"gpu/{name}", {"skipped": f"after {self._limit_s:g} s"})
+            return False
+        try:
+            passed = part() is not False
+        except Exception as error:
+            passed = False
+            reason = "".join(traceback.format_exception_only(error)).strip()
+            where = traceback.format_exc().strip().splitlines()[-6:]
+            self.line(f"gpu/{name}", {"error": reason[:2000], "where": where})
+            free_memory()
+        if not passed:
+            self.failed.append(name)
+        return passed
+
+    def line(self, benchmark: str, found: dict[str, Any]) -> None:
+        """Print a line that is no measurement."""
+        print(json.dumps({"benchmark": benchmark} | found), flush=True)
+
+
+def free_memory() -> None:
+    """Give back what a failed part held."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,164 @@
+"""What overlap saves: wall time of the same steps at pipeline depth 1 over depth 0.
+
+    OMP_NUM_THREADS=1 .venv/bin/python benchmarks/overlap.py --parts a b
+    OMP_NUM_THREADS=1 .venv-vllm/bin/python benchmarks/overlap.py --parts c
+
+a: an engine that takes time but none of our processor: scripted replies that sleep, in place of a
+   server elsewhere; as long a step as training takes.
+b: the transformers engine, in a thread of the process that trains.
+c: vLLM in a process of its own, on the same machine.
+
+Rollout and training times are those of the same run at depth 0. With r and t seconds a step, n
+steps take n(r + t) at depth 0 and at best r + t + (n - 1) max(r, t) at depth 1.
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from statistics import fmean
+from time import perf_counter
+from typing import Any
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import torch
+from measurement import print_line
+
+from debate_rollout.engine import Engine
+from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmEngine
+from debate_rollout.engines.scripted_stream import Delay
+from debate_train.loop import Step, Work, rollouts_of, train
+from debate_train.models import LoadedModel
+from debate_train.recipe import Recipe
+
+PACKAGES = ["debate-train", "debate-rollout", "torch", "transformers"]
+ROUNDS = 2
+PARTS = {
+    "a": "scripted replies that sleep",
+    "b": "transformers in a thread",
+    "c": "vLLM in its own process",
+}
+
+
+def main() -> None:
+    """Print the lines of the chosen parts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["a", "b"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8, help="of each run")
+    parser.add_argument("--questions", type=int, default=8, help="of each step")
+    parser.add_argument("--max-tokens", type=int, default=48, help="of a reply")
+    options = parser.parse_args()
+    for part in options.parts:
+        if part == "c" and importlib.util.find_spec("vllm") is None:
+            print("part c is left out: vLLM is not installed", file=sys.stderr)
+            continue
+        measure(part, options)
+
+
+def measure(part: str, options: argparse.Namespace) -> None:
+    """Run the same steps at both depths in turns; print times and their ratio."""
+    recipes = {depth: recipe(depth, options) for depth in (0, 1)}
+    loaded = recipes[0].model.load(0)
+    engine = _engine(part, recipes[0], loaded)
+    found: dict[str, list[float]] = {}
+    try:
+        for repeat in range(options.repeats + 1):
+            seconds, means = {}, {}
+            for depth, one in recipes.items():
+                seconds[depth], means[depth] = _run(one, loaded, engine, options.steps)
+            if repeat == 0:  # warms up
+                continue
+            r, t = means[0]["time/rollout_s"], means[0]["time/train_s"]
+            best = (r + t + (options.steps - 1) * max(r, t)) / (options.steps * (r + t))
+            ratio = seconds[1] / seconds[0]
+            values = {"ratio": ratio, "limit": best, "ratio_over_limit": ratio / best}
+            values |= {f"seconds_depth_{depth}": one for depth, one in seconds.items()}
+            for depth, mean in means.items():
+                values |= {f"{n[5:]}_depth_{depth}": mean[n] for n in sorted(mean)}
+            for name, value in values.items():
+                found.setdefault(name, []).append(value)
+    finally:
+        engine.close()
+    settings = {
+        "engine": PARTS[part], "steps": options.steps, "questions": options.questions,
+        "agents": 3, "rounds": ROUNDS, "max_tokens": options.max_tokens,
+        "hidden": 128, "layers": 4, "torch_threads": torch.get_num_threads(),
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        "medians": {n: round(sorted(v)[len(v) // 2], 4) for n, v in found.items()},
+        "limit": "(r + t + (n - 1) max(r, t)) / (n (r + t)) from depth 0 of the same repeat",
+    }  # fmt: skip
+    for name, better in (("ratio", "lower"), ("limit", "lower"), ("ratio_over_limit", "lower")):
+        print_line(f"overlap/{part}/{name}", found[name], "ratio", better, settings, PACKAGES)
+
+
+def recipe(depth: int, options: argparse.Namespace) -> Recipe:
+    """Return a recipe of a tiny model whose rollouts and updates take about as long."""
+    return Recipe.model_validate(
+        {
+            "name": "overlap",
+            "steps": options.steps,
+            "model": {"type": "scratch", "hidden_size": 128, "layers": 4, "ffn_size": 384},
+            "data": {"type": "signs_puzzle", "batch_size": options.questions},
+            "debate": {
+                "num_agents": 3,
+                "max_rounds": ROUNDS,
+                "style": "compact",
+                "personas": "none",
+            },
+            "rollout": {"max_tokens": options.max_tokens},
+            "pipeline": {"depth": depth},
+            "reward": {"type": "verifiable"},
+            "advantage": {"center": "none"},
+            "loss": {"type": "ppo_clip"},
+            "trainer": {"type": "torch", "device": "cpu", "learning_rate": 1e-5},
+        }
+    )
+
+
+def _engine(part: str, form: Recipe, loaded: LoadedModel) -> Engine:
+    if part == "b":
+        engine: Engine = TransformersEngine(device="cpu").open(loaded.model, loaded.tokenizer)
+        return engine
+    if part == "c":
+        config = VllmEngine(
+            process="own",
+            max_batch=64,
+            context_window=512,
+            kv_cache_mib=256,
+            enforce_eager=True,
+            dtype="float32",
+        )
+        return config.open(loaded.model, loaded.tokenizer)
+    source = form.data.open()
+    script: Callable[[Any], str] = source.demonstrate
+    quick = ScriptedEngine().open(None, loaded.tokenizer, script=script)
+    _run(form, loaded, quick, 1)
+    _, means = _run(form, loaded, quick, 4)
+    delay = Delay(median_s=means["time/train_s"] / ROUNDS, spread=0, slots=1024)
+    return ScriptedEngine(delay=delay).open(None, loaded.tokenizer, script=script)
+
+
+def _run(
+    form: Recipe, loaded: LoadedModel, engine: Engine, steps: int
+) -> tuple[float, dict[str, float]]:
+    """Train some steps; return their wall time, and the mean of each part's."""
+    trainer = form.trainer.open(loaded, form.loss, steps)
+    work = Work(form, form.data.open(), engine, engine, trainer, loaded.tokenizer)
+    times: list[dict[str, float]] = []
+
+    def keep(step: Step) -> None:
+        times.append({n: v for n, v in step.metrics.items() if n.startswith("time/")})
+
+    engine.load(trainer.weights(version=0))
+    started = perf_counter()
+    train(work, rollouts_of(work), range(steps), keep)
+    seconds = perf_counter() - started
+    trainer.close()
+    return seconds, {name: fmean(one[name] for one in times) for name in times[0]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The GPU benchmark runs from end to end in miniature, and its checks fail on wrong attention."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_train.pack_layout import Layout, make_layout
+from debate_train.prefix_forest import PrefixForest
+
+ROOT = Path(__file__).parents[2]
+SMOKE = ("--cpu-smoke", "--workloads", "grpo")
+ABSENT = ("omegaconf", "deepspeed", "peft", "datasets", "wandb", "accelerate")
+"""What a bare machine need not have."""
+
+Run = Callable[..., tuple[int, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the script in this process."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import gpu
+
+    def run(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
+        code = gpu.main(list(arguments))
+        return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def test_all_parts_go_through_when_run_in_miniature() -> None:
+    program = f"import sys; sys.modules.update(dict.fromkeys({ABSENT}))\n"
+    program += f"sys.path.insert(0, {str(ROOT / 'benchmarks')!r})\n"
+    program += f"import gpu; raise SystemExit(gpu.main({list(SMOKE)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    code, lines = done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+    errors = [line for line in lines if "error" in line or "skipped" in line]
+    assert not errors
+    assert code == 0
+    by_name = {line["benchmark"]: line for line in lines}
+    passed = {n: line["settings"]["passes"] for n, line in by_name.items() if "/check/" in n}
+    assert len(passed) == 4 + 3 + 3 + 2
+    assert all(passed.values())
+    speeds = [name for name in by_name if name.endswith("/row_tokens")]
+    assert len(speeds) == 3 * 2
+    # 2 groups of 4 replies to prompts of 40 tokens: a prompt is computed once, not 4 times; the
+    # last token of a row predicts nothing, so none of 8 is computed.
+    settings = by_name["gpu/speed/tiny/grpo/rows/checkpointing_off/row_tokens"]["settings"]
+    assert settings["computed_tokens"] == settings["row_tokens"] - 8
+    shared = by_name["gpu/speed/tiny/grpo/prefix/checkpointing_off/row_tokens"]["settings"]
+    assert settings["computed_tokens"] - shared["computed_tokens"] >= 2 * 3 * 40
+
+
+def test_checks_fail_when_runs_do_not_see_what_they_share(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gpu_checks
+
+    from debate_train import packs
+
+    def wrong(forest: PrefixForest) -> Layout:
+        found = make_layout(forest)
+        cut = tuple((start, end, min(until, end + 1)) for start, end, until in found.rectangles)
+        return dataclasses.replace(found, rectangles=cut)
+
+    monkeypatch.setattr(packs, "make_layout", wrong)
+    names = ("attention_fp32", "model_fp32")
+    chosen = {name: gpu_checks.CHECKS[name] for name in names}
+    monkeypatch.setattr(gpu_checks, "CHECKS", chosen)
+    code, lines = run(*SMOKE)
+    by_name = {line["benchmark"]: line for line in lines}
+    assert code == 1
+    assert by_name["gpu/done"]["failed"] == [f"check/{name}" for name in names]
+    assert not by_name["gpu/check/attention/forest/float32"]["settings"]["passes"]
+    assert by_name["gpu/check/attention/rows/float32"]["settings"]["passes"]
+    assert not by_name["gpu/check/model/fp32/prefix"]["settings"]["passes"]
+
+
+def test_part_that_fails_leaves_a_line_and_the_others_go_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gpu_checks
+
+    def fails(device: str) -> bool:
+        raise RuntimeError(f"no kernel image for {device}")
+
+    monkeypatch.setattr(gpu_checks, "CHECKS", {"broken": fails})
+    code, lines = run("--cpu-smoke", "--workloads", "debate")
+    assert code == 1
+    assert lines[0]["error"] == "RuntimeError: no kernel image for cpu"
+    assert lines[-1]["failed"] == ["check/broken"]
+    assert any(line["benchmark"].endswith("/row_tokens") for line in lines)
+
+
+def test_nothing_is_begun_after_the_limit(run: Run) -> None:
+    code, lines = run("--cpu-smoke", "--limit-s", "0")
+    assert code == 0
+    assert all("skipped" in line for line in lines[:-1])
+    assert lines[-1]["failed"] == []
+
+
+@pytest.mark.gpu
+def test_checks_pass_on_a_gpu(run: Run) -> None:
+    code, lines = run("--limit-s", "120", "--workloads", "grpo", "--sizes", "0.6B")
+    assert code == 0, [line for line in lines if "error" in line]
