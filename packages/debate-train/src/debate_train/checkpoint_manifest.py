@@ -5,6 +5,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,12 +67,11 @@ class Manifest(BaseModel):
 
 def seal(directory: Path, step: int, origin: Origin) -> None:
     """Bring every file to the disk and write the manifest, the last file of a checkpoint."""
-    files = {}
-    for name, path in _files(directory):
+    found = dict(_files(directory))
+    for path in found.values():
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        files[name] = _record(path)
-    manifest = Manifest(format=FORMAT, step=step, origin=origin, files=files)
+    manifest = Manifest(format=FORMAT, step=step, origin=origin, files=_records(found))
     with (directory / MANIFEST).open("w", encoding="utf-8") as file:
         file.write(manifest.model_dump_json(indent=1))
         file.flush()
@@ -126,8 +126,8 @@ def _check_files(found: Mapping[str, Path], expected: Mapping[str, FileRecord]) 
             raise RefusedCheckpoint(f"{name} has {size} bytes instead of {expected[name].bytes}")
         if path.suffix == ".safetensors":
             _check_tensors(name, path)
-    for name, path in found.items():
-        if _record(path) != expected[name]:
+    for name, record in _records(found).items():
+        if record != expected[name]:
             raise RefusedCheckpoint(f"{name} is not as it was written (SHA-256 differs)")
 
 
@@ -139,6 +139,12 @@ def _check_tensors(name: str, path: Path) -> None:
             return
     except (SafetensorError, OSError) as error:
         raise RefusedCheckpoint(f"{name} is no safetensors file") from error
+
+
+def _records(files: Mapping[str, Path]) -> dict[str, FileRecord]:
+    """Hash several files at a time; hashing lets other threads run."""
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(files, pool.map(_record, files.values()), strict=True))
 
 
 def _record(path: Path) -> FileRecord:

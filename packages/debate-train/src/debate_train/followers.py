@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from debate_train.processes import LostProcessError, Processes, join, own_place
+from debate_train.random_states import seed_all
 
 if TYPE_CHECKING:
     from debate_train.losses import Loss
@@ -51,10 +52,9 @@ class Stop:
 
 
 def lead(command: Begin | Open | Call) -> None:
-    """On rank 0: have the followers do this, too."""
-    processes = join()
-    if processes.place.size > 1:
-        processes.share(command)
+    """On rank 0: have the followers, if there are any, do this, too."""
+    if own_place().size > 1:
+        join().share(command)
 
 
 def dismiss() -> None:
@@ -114,6 +114,8 @@ class _Follower:
 
         if isinstance(command, Begin):
             self._begin, self._loaded = command, _load(command)
+            # What a library draws, such as dropout, differs from rank to rank.
+            seed_all(command.seed + self._processes.place.rank)
         elif isinstance(command, Open):
             assert self._begin is not None
             # What a trainer leaves of the model may be shards; rank 0 hands out values anyway.

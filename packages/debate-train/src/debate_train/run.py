@@ -50,13 +50,10 @@ def run(
         raise RecipeError("--resume: found no --output; expected the directory of the run")
     if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    place = own_place()
-    if place.size > 1:
-        _check_trainers(recipe, place.size)
+    _check_trainers(recipe)
     source = recipe.data.open()
     loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
-    if place.size > 1:
-        lead(Begin(recipe.model, recipe.seed))
+    lead(Begin(recipe.model, recipe.seed))
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
     checkpoints = _checkpoints(recipe, directory)
@@ -90,19 +87,21 @@ def run(
         tracker.close(failed=not finished)
         engine.close()
         report = _write_report(directory)
-    print(f"report: {report}")
+    if report is not None:
+        print(f"report: {report}")
     if written := checkpoints.complete():
         print(f"weights: {written[-1]}")
     return code
 
 
-def _check_trainers(recipe: Recipe, processes: int) -> None:
-    """Refuse trainers that know of one process only."""
+def _check_trainers(recipe: Recipe) -> None:
+    """Refuse trainers that know of one process only where there are several."""
+    size = own_place().size
     for name, phase in recipe.phase_recipes().items():
-        if phase.trainer.type != "deepspeed":
+        if size > 1 and phase.trainer.type != "deepspeed":
             where = f"phases.{name}.trainer.type" if recipe.phases else "trainer.type"
             raise RecipeError(
-                f"{where}: found {phase.trainer.type} in {processes} processes; expected deepspeed "
+                f"{where}: found {phase.trainer.type} in {size} processes; expected deepspeed "
                 "(trainer.type=deepspeed), or one process"
             )
 

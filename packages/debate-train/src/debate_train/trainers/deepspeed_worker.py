@@ -210,22 +210,32 @@ class DeepSpeedWorker:
     def _put(
         self, parameter: nn.Parameter, value: Tensor | None, moments: dict[str, Tensor] | None
     ) -> None:
-        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
-
         shape = _shape(parameter)
         master = self._from_rank_0(value, shape)
         with torch.no_grad(), self._whole(parameter, modifier_rank=0):
             parameter.copy_(master)
         if self._config.zero_stage > 0:
-            safe_set_full_fp32_param(parameter, master)
+            self._set_share(parameter, master)
         if not self._done:
             return
         for moment in MOMENTS:
             whole = self._from_rank_0(None if moments is None else moments[moment], shape)
             if self._config.zero_stage > 0:
-                safe_set_full_optimizer_state(parameter, whole, moment)
+                self._set_share(parameter, whole, moment)
             else:
                 self._optimizer.state[parameter][moment] = whole
+
+    def _set_share(self, parameter: Any, whole: Tensor, moment: str | None = None) -> None:
+        """Set this rank's share of a parameter's float32 value, or of a moment of it."""
+        if not self._is_sharded:
+            parameter.set_full_hp_param(whole, moment)
+            return
+        # DeepSpeed's own call for whole tensors fails where they do not divide by the ranks.
+        size, rank = parameter.ds_tensor.numel(), self._processes.place.rank
+        share = torch.zeros(size, dtype=whole.dtype, device=whole.device)
+        own = whole.flatten()[rank * size : (rank + 1) * size]
+        share[: own.numel()] = own
+        parameter._z3_optimizer.set_local_hp_param(share, parameter, moment)
 
     def _from_rank_0(self, value: Tensor | None, shape: torch.Size) -> Tensor:
         device = self._engine.device
