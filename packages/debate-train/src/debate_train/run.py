@@ -48,12 +48,9 @@ def run(
     """
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
-    if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     _check_trainers(recipe)
     source = recipe.data.open()
-    loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
-    lead(Begin(recipe.model, recipe.seed))
+    loaded = _load_model(recipe)
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
     checkpoints = _checkpoints(recipe, directory)
@@ -92,6 +89,15 @@ def run(
     if written := checkpoints.complete():
         print(f"weights: {written[-1]}")
     return code
+
+
+def _load_model(recipe: Recipe) -> LoadedModel:
+    """Load the model on every rank; on the others only once it is known to load."""
+    if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
+    lead(Begin(recipe.model, recipe.seed))
+    return loaded
 
 
 def _check_trainers(recipe: Recipe) -> None:
