@@ -67,19 +67,20 @@ class Dpo(BaseModel):
 
         assert x.reference_logps_A is not None
         paired_A = x.pairs_A >= 0
-        found, pair_A = torch.unique(x.pairs_A[paired_A], return_inverse=True)
-        rows, row_A = torch.unique(x.rows_A[paired_A], return_inverse=True)
-        credit_R = x.logps_A.new_zeros(len(rows)).index_add(0, row_A, x.advantages_A[paired_A])
-        chosen_A = credit_R[row_A] > 0
-
-        def summed(values_A: "Tensor") -> "Tensor":
-            return x.logps_A.new_zeros(len(found)).index_add(0, pair_A, values_A)
-
-        logps_A, chosen = x.logps_A[paired_A], chosen_A.to(x.logps_A.dtype)
-        gains_A = logps_A - x.reference_logps_A[paired_A]
-        margins_P = self.beta * summed(gains_A * (2 * chosen - 1))
-        lengths_P = summed(chosen).clamp(min=1)
-        weights_P = summed(x.weights_A[paired_A]) / summed(chosen.new_ones(len(chosen))).clamp(
-            min=1
+        logps_A, reference_A, credits_A, weights_A = (
+            values[paired_A].to(x.logps_A.dtype)
+            for values in (x.logps_A, x.reference_logps_A, x.advantages_A, x.weights_A)
         )
-        return margins_P, summed(logps_A * chosen) / lengths_P, weights_P
+
+        def summed(values_A: "Tensor", into_A: "Tensor", size: int) -> "Tensor":
+            return logps_A.new_zeros(size).index_add(0, into_A, values_A)
+
+        pairs, pair_A = torch.unique(x.pairs_A[paired_A], return_inverse=True)
+        rows, row_A = torch.unique(x.rows_A[paired_A], return_inverse=True)
+        chosen_A = (summed(credits_A, row_A, len(rows))[row_A] > 0).to(logps_A.dtype)
+        signed_A = (logps_A - reference_A) * (2 * chosen_A - 1)
+        parts = (signed_A, logps_A * chosen_A, chosen_A, weights_A, torch.ones_like(chosen_A))
+        margins_P, chosen_P, lengths_P, weights_P, actions_P = (
+            summed(values_A, pair_A, len(pairs)) for values_A in parts
+        )
+        return self.beta * margins_P, chosen_P / lengths_P.clamp(min=1), weights_P / actions_P
