@@ -16,6 +16,7 @@ from debate_train.check_engines import engine_errors, phase_errors
 from debate_train.check_warnings import run_warnings, warnings_of
 from debate_train.data import DataConfig
 from debate_train.errors import UsageError
+from debate_train.loss_inputs import reference_error
 from debate_train.models import PretrainedModel
 from debate_train.recipe import Demonstrations, Recipe
 
@@ -65,6 +66,8 @@ def check(recipe: Recipe) -> CheckReport:
         where = f"phase {name}: " if recipe.phases else ""
         found.warnings += [where + text for text in warnings_of(phase)]
         found.errors += phase_errors(name, phase, recipe, views[_identity(phase.data)])
+        if error := reference_error(phase.loss.reference_policy):
+            found.errors.append(error)
         found.errors += [
             f"phases.{name}.{key}: found a difference, but a run has one {key}; expected it "
             "outside of phases"

@@ -30,3 +30,13 @@ class LossInputs:
     rows_A: "Tensor"
     pairs_A: "Tensor"
     reference_logps_A: "Tensor | None" = None
+
+
+def reference_error(policy: ReferencePolicy | None) -> str | None:
+    """Return what is wrong with a reference that is neither a name nor a directory."""
+    if not isinstance(policy, Path) or policy.is_dir():
+        return None
+    return (
+        f"loss: found the reference {str(policy)!r}, which is no directory; expected phase_start, "
+        "base, or a directory with weights, such as a checkpoint"
+    )

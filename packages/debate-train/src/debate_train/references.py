@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from debate_train.errors import ModelError
+from debate_train.loss_inputs import reference_error
 
 if TYPE_CHECKING:
     from debate_train.loss_inputs import ReferencePolicy
@@ -137,12 +138,9 @@ def values_of(policy: "ReferencePolicy | None", loaded: "LoadedModel") -> Read |
 def _directory(path: Path, loaded: "LoadedModel") -> Read:
     from debate_train.policy_files import stored_policy
 
+    if error := reference_error(path):
+        raise ModelError(error)
     wanted = "an adapter as peft writes it" if loaded.lora else "a model of the same shape"
-    if not path.is_dir():
-        raise ModelError(
-            f"loss: found the reference {str(path)!r}, which is no directory; expected "
-            f"phase_start, base, or a directory that holds {wanted}, such as a checkpoint"
-        )
     try:
         read = stored_policy(path, loaded)
         for name, parameter in loaded.model.named_parameters():
