@@ -8,6 +8,7 @@ import torch
 from gpu_models import (
     CHECKED,
     Spans,
+    cast,
     debate_rows,
     grpo_rows,
     make_batch,
@@ -153,8 +154,8 @@ Found = tuple[Tensor, list[Tensor]]
 
 def _truth(dtype: torch.dtype) -> Found:
     """Return what each row gives alone, on the CPU in float32, with weights rounded to a type."""
-    model = make_model(CHECKED, "cpu", torch.float32, spread=0.05).to(dtype).float()
-    return _run(model, "cpu", "none", tokens=1)
+    model = make_model(CHECKED, "cpu", torch.float32, spread=0.05)
+    return _run(cast(cast(model, dtype), torch.float32), "cpu", "none", tokens=1)
 
 
 def _gradients(device: str, dtype: torch.dtype, share: str, checkpointing: bool = False) -> Found:

@@ -58,7 +58,14 @@ def make_model(shape: Shape, device: str, dtype: torch.dtype, spread: float = 0.
             model = Qwen3ForCausalLM(config)
     finally:
         torch.set_default_dtype(before)
-    return model.to(device=device, dtype=dtype).train()
+    return cast(model, dtype).to(device).train()
+
+
+def cast(model: Any, dtype: torch.dtype) -> Any:
+    """Let parameters have a type; the frequencies of positions stay float32, as when loaded."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
 
 
 @dataclass(frozen=True, slots=True)

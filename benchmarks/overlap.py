@@ -9,19 +9,23 @@ b: the transformers engine, in a thread of the process that trains.
 c: vLLM in a process of its own, on the same machine.
 
 Rollout and training times are those of the same run at depth 0. With r and t seconds a step, n
-steps take n(r + t) at depth 0 and at best r + t + (n - 1) max(r, t) at depth 1.
+steps take n(r + t) at depth 0 and at best r + t + (n - 1) max(r, t) at depth 1. Parts b and c
+share processors with training, so a line says first what two processes that only multiply
+matrices lose to each other: 1 is nothing, 2 is a machine without a second processor.
 """
 
 import argparse
 import importlib.util
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from statistics import fmean
-from time import perf_counter
 from typing import Any
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
 from measurement import print_line
@@ -51,11 +55,44 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=8, help="of each step")
     parser.add_argument("--max-tokens", type=int, default=48, help="of a reply")
     options = parser.parse_args()
+    if {"b", "c"} & {*options.parts}:
+        side_by_side(options.repeats)
     for part in options.parts:
         if part == "c" and importlib.util.find_spec("vllm") is None:
             print("part c is left out: vLLM is not installed", file=sys.stderr)
             continue
         measure(part, options)
+
+
+def side_by_side(repeats: int) -> None:
+    """Print how much longer a process works beside another one like it."""
+    program = (
+        "import time, torch; torch.set_num_threads(1); a = torch.randn(512, 512); a @ a\n"
+        "input()\n"
+        "began = time.perf_counter()\n"
+        "for _ in range(200): a @ a\n"
+        "print(time.perf_counter() - began)"
+    )
+    found = []
+    for _ in range(repeats):
+        (alone,), both = _multiply(program, 1), _multiply(program, 2)
+        found.append(max(both) / alone)
+    settings = {"product": 512, "times": 200, "threads": 1}
+    print_line("overlap/machine/side_by_side", found, "ratio", "lower", settings, ["torch"])
+
+
+def _multiply(program: str, processes: int) -> list[float]:
+    arguments = [sys.executable, "-c", program]
+    pipe = subprocess.PIPE
+    started = [
+        subprocess.Popen(arguments, stdin=pipe, stdout=pipe, text=True) for _ in range(processes)
+    ]
+    time.sleep(3 * processes)  # All have imported torch.
+    for one in started:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    return [float(one.communicate(timeout=60)[0]) for one in started]
 
 
 def measure(part: str, options: argparse.Namespace) -> None:
@@ -153,9 +190,9 @@ def _run(
         times.append({n: v for n, v in step.metrics.items() if n.startswith("time/")})
 
     engine.load(trainer.weights(version=0))
-    started = perf_counter()
+    started = time.perf_counter()
     train(work, rollouts_of(work), range(steps), keep)
-    seconds = perf_counter() - started
+    seconds = time.perf_counter() - started
     trainer.close()
     return seconds, {name: fmean(one[name] for one in times) for name in times[0]}
 
