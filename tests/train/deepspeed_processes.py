@@ -38,7 +38,12 @@ LOSSES: dict[str, Loss] = {
     "grpo": Grpo(kl=Kl(weight=0.1, reference="base")),
 }
 Config = TorchTrainer | DeepSpeedTrainer
-LORA_CASES = [*(f"stage {stage}" for stage in range(4)), "resumed, stage 3", "poisoned, stage 3"]
+LORA_CASES = [
+    *(f"stage {stage}" for stage in range(4)),
+    "resumed, stage 3",
+    "poisoned, stage 3",
+    "recomputed, stage 3",
+]
 
 
 def batch(seed: int) -> Batch:
@@ -155,6 +160,8 @@ def cases(names: list[str]) -> dict[str, tuple[str, Config, Config | None, int]]
         "from stage 3 to torch": ("ppo", zero(3), torch_, -1),
         "from torch to stage 2": ("ppo", torch_, zero(2), -1),
         "from stage 1 to stage 3": ("ppo", zero(1), zero(3), -1),
+        "recomputed, stage 2": ("ppo", zero(2, recompute_layers=True), None, -1),
+        "recomputed, stage 3": ("ppo", zero(3, recompute_layers=True), None, -1),
         "rows": ("plain", zero(3, packing="rows"), None, -1),
         "padded": ("plain", zero(2, packing="none"), None, -1),
         "several updates, stage 1": ("ppo", zero(1, **SEVERAL), None, -1),

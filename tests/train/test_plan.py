@@ -1,5 +1,6 @@
 """`--plan`: the arithmetic of memory and traffic, against numbers by hand and a real pass."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from debate_train.models import Lora, PretrainedModel, ScratchModel
 from debate_train.plan import Shape, memory, moved, shape_of
 from debate_train.policy_files import save_policy
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate
+from debate_train.trainers.recomputing import recompute_layers
 from debate_train.trainers.torch_trainer import TorchTrainer
 
 # 1000 weights of 2 bytes in 1 layer: 6·10 + 3·8 + 3·4 + 4·20 = 176 numbers a token and layer.
@@ -19,7 +21,9 @@ SMALL = Shape(1000, 1000, 2, layers=1, hidden=10, queries=8, keys=4, ffn=20)
 
 
 def test_shape_counts_bytes_a_token_when_asked() -> None:
-    assert SMALL.activation_bytes_per_token == 2 * (176 + 2 * 10)
+    assert SMALL.activation_bytes() == 2 * (176 + 3 * 10)
+    two = dataclasses.replace(SMALL, layers=2)
+    assert two.activation_bytes(recompute=True) == 2 * (2 * 10 + 176 + 3 * 10)
     assert SMALL.cache_bytes_per_token == 2 * 1 * 4 * 2  # keys and values of 4 features
 
 
@@ -72,9 +76,14 @@ def test_shape_of_a_model_counts_its_parameters_when_not_loaded(tmp_path: Path) 
     assert shape_of(scratch).parameters == count
 
 
-def test_activations_are_about_those_kept_when_a_pack_is_computed(random_batch: Any) -> None:
+@pytest.mark.parametrize("recompute", [False, True])
+def test_activations_are_about_those_kept_when_a_pack_is_computed(
+    random_batch: Any, recompute: bool
+) -> None:
     model = ScratchModel(hidden_size=64, layers=4, heads=4, kv_heads=2, head_dim=16, ffn_size=192)
     loaded = model.load(0)
+    if recompute:
+        recompute_layers(loaded.model.train())
     loss = ImportanceSampling()
     ((packs,),) = TorchTrainer(packing="rows").plan(random_batch(lengths=(200, 200)), loss)
     kept: dict[int, int] = {}
@@ -88,7 +97,14 @@ def test_activations_are_about_those_kept_when_a_pack_is_computed(random_batch: 
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         accumulate(loaded.model, packs, loss, [KnownLogps()], lambda share: None, StepStats())
-    planned = shape_of(model).activation_bytes_per_token * packs[0].tokens_BT.numel()
+    shape = shape_of(model)
+    planned = shape.activation_bytes(recompute)
+    if recompute:  # The layer at work is not among what a forward pass keeps.
+        one = shape.activation_bytes() - dataclasses.replace(shape, layers=3).activation_bytes()
+        planned -= one
+    planned *= packs[0].tokens_BT.numel()
+    logits = packs[0].targets_A.numel() * loaded.model.config.vocab_size
+    planned += 4 * logits  # Of a chunk, which all of them fit.
     assert 0.7 * planned < sum(kept.values()) < 1.3 * planned
 
 

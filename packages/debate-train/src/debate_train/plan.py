@@ -38,15 +38,17 @@ class Shape:
     """Features of all key heads of a layer."""
     ffn: int
 
-    @property
-    def activation_bytes_per_token(self) -> int:
-        """Bytes that the layers keep of a token for the backward pass.
+    def activation_bytes(self, recompute: bool = False) -> int:
+        """Return the bytes that are kept of a token for the backward pass.
 
-        Per layer: residuals, norms and their inputs (6 h), queries, keys and values before and
-        after rotation and the attention's output (3 q + 3 k), and the four vectors of a gated MLP.
+        Recomputed layers keep what enters them, and one layer at a time all it needs. That is
+        residuals, norms and their inputs (6 h), queries, keys and values before and after
+        rotation and the attention's output (3 q + 3 k), and the four vectors of a gated MLP.
         """
         layer = 6 * self.hidden + 3 * self.queries + 3 * self.keys + 4 * self.ffn
-        return self.weight_bytes * (self.layers * layer + 2 * self.hidden)
+        kept = self.layers * self.hidden + layer if recompute else self.layers * layer
+        # The last norm's input and output, and the hidden states that actions are drawn from.
+        return self.weight_bytes * (kept + 3 * self.hidden)
 
     @property
     def cache_bytes_per_token(self) -> int:
@@ -123,8 +125,8 @@ def shape_of(model: ModelConfig) -> Shape:
     )  # fmt: skip
 
 
-def memory(shape: Shape, stage: int, ranks: int, tokens: int, reference: bool) -> Memory:
-    """Return the bytes of one rank at a ZeRO stage, with packs of so many tokens."""
+def memory(shape: Shape, stage: int, ranks: int, activations: int, reference: bool) -> Memory:
+    """Return the bytes of one rank at a ZeRO stage whose packs keep so many for activations."""
     width, trained = shape.weight_bytes, shape.trained
     sharded = {level: ranks if stage >= level else 1 for level in (1, 2, 3)}
     # DeepSpeed keeps float32 masters from stage 1 on, also of float32 weights.
@@ -134,7 +136,7 @@ def memory(shape: Shape, stage: int, ranks: int, tokens: int, reference: bool) -
         gradients=width * trained / sharded[2],
         optimizer=masters + MOMENTS * trained / sharded[1],
         reference=width * trained / sharded[3] if reference else 0.0,
-        activations=shape.activation_bytes_per_token * tokens + HEAD_LOGITS,
+        activations=activations + HEAD_LOGITS,
     )
 
 
@@ -164,8 +166,9 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
     shape = shape_of(recipe.model)
     lines = [
         f"model: {shape.parameters / 1e9:.3g} B parameters, {shape.trained / 1e9:.3g} B trained, "
-        f"{shape.weight_bytes} bytes each; {shape.activation_bytes_per_token:,} bytes of "
-        f"activations and {shape.cache_bytes_per_token:,} of key-value cache a token"
+        f"{shape.weight_bytes} bytes each; {shape.activation_bytes():,} bytes of "
+        f"activations ({shape.activation_bytes(True):,} with recompute_layers) and "
+        f"{shape.cache_bytes_per_token:,} of key-value cache a token"
     ]
     for name, phase in recipe.phase_recipes().items():
         lines += _phase_plan(name, phase, shape, gpus, gpu_memory)
@@ -199,9 +202,10 @@ def _phase_plan(
         "   | an update: gradients  gathers GB"
     )
     free = gpu_memory * (1 - share) * 1e9
+    activations = shape.activation_bytes(phase.trainer.recompute_layers) * pack
     chosen = phase.trainer.zero_stage if phase.trainer.type == "deepspeed" else None
     for stage in range(4):
-        need = memory(shape, stage, ranks, pack, reference)
+        need = memory(shape, stage, ranks, activations, reference)
         sent = moved(shape, stage, ranks, packs, reference)
         parts = (need.weights, need.gradients, need.optimizer, need.reference, need.activations)
         shown = "".join(f"{part / 1e9:11.2f}" for part in parts)

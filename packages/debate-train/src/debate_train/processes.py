@@ -4,6 +4,7 @@ Rank 0 decides and the others follow. Messages are pickles between processes of 
 gloo group of its own that may wait for days: the others wait while rank 0 plays debates.
 """
 
+import logging
 import os
 import sys
 import warnings
@@ -146,6 +147,8 @@ def _init_distributed(place: Place) -> None:
     import deepspeed
     import deepspeed.comm.torch
 
+    # Its logger writes to standard output, and says of a skipped step what our metrics say.
+    deepspeed.utils.logger.setLevel(logging.ERROR)
     if has_gpu:
         torch.cuda.set_device(place.local_rank)
     else:

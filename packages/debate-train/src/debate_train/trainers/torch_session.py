@@ -31,6 +31,7 @@ from debate_train.trainer_state import (
     set_schedule,
 )
 from debate_train.trainers.objective import trainable
+from debate_train.trainers.recomputing import keep_layers, recompute_layers
 from debate_train.trainers.updates import Learning, Skips, Update
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class TorchTrainerSession:
         self._config, self._loaded, self._loss = config, loaded, loss
         self._model = loaded.model
         self._model.to(_device(config.device))
+        if config.recompute_layers:
+            recompute_layers(self._model)
         check_packing(self._model, config.packing)
         self._skips = Skips()
         self._reference: Reference | None = None
@@ -131,6 +134,8 @@ class TorchTrainerSession:
 
     def close(self) -> None:
         """Free optimizer state and reference."""
+        if self._config.recompute_layers:
+            keep_layers(self._model)
         self._optimizer.zero_grad(set_to_none=True)
         self._optimizer.state.clear()
         self._reference = None

@@ -65,6 +65,9 @@ class OptimizerSettings(BaseModel):
     """Updates skipped in a row, as their gradient was not finite, at which the run stops."""
     tokens_per_micro_batch: int = Field(8192, ge=1)
     """Most tokens in one forward and backward pass; changes speed and memory, not results."""
+    recompute_layers: bool = False
+    """Compute each layer again for its gradient: far less memory for long rows, about a third more
+    work, equal results."""
     packing: Share = "prefix"
     """`prefix`: rows one after the other, what they begin with in common computed once; `rows`:
     nothing shared; `none`: rows padded, for models that attend in their own way. Equal results."""
