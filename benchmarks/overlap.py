@@ -122,7 +122,7 @@ def measure(part: str, options: argparse.Namespace) -> None:
     settings = {
         "engine": PARTS[part], "steps": options.steps, "questions": options.questions,
         "agents": 3, "rounds": ROUNDS, "max_tokens": options.max_tokens,
-        "hidden": 128, "layers": 4, "torch_threads": torch.get_num_threads(),
+        "hidden": 128, "layers": 4, "head_dim": 32, "torch_threads": torch.get_num_threads(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "medians": {n: round(sorted(v)[len(v) // 2], 4) for n, v in found.items()},
         "limit": "(r + t + (n - 1) max(r, t)) / (n (r + t)) from depth 0 of the same repeat",
@@ -137,7 +137,7 @@ def recipe(depth: int, options: argparse.Namespace) -> Recipe:
         {
             "name": "overlap",
             "steps": options.steps,
-            "model": {"type": "scratch", "hidden_size": 128, "layers": 4, "ffn_size": 384},
+            "model": {"type": "scratch", "hidden_size": 128, "layers": 4, "head_dim": 32},
             "data": {"type": "signs_puzzle", "batch_size": options.questions},
             "debate": {
                 "num_agents": 3,

@@ -298,3 +298,26 @@ def test_check_warns_when_nothing_measures_what_is_the_best(
 def test_recipe_refuses_a_best_of_what_is_not_measured() -> None:
     with pytest.raises(ValueError, match=r"'loss' is not measured; expected one of eval/direct"):
         recipe(checkpoint={"keep_best": {"metric": "loss"}})
+
+
+@pytest.mark.parametrize(
+    ("engine", "warned"),
+    [
+        ({"type": "transformers"}, True),
+        ({"type": "transformers", "device": "cuda:1"}, False),
+        ({"type": "vllm"}, True),
+        ({"type": "vllm", "process": "own"}, False),
+        ({"type": "vllm_server"}, False),
+    ],
+)
+def test_check_says_what_is_played_ahead_and_warns_when_nothing_overlaps(
+    engine: dict[str, object], warned: bool
+) -> None:
+    changes = {"rollout": {"engine": engine, "max_tokens": 64}, "loss": {"type": "dapo"}}
+    report = check(recipe(pipeline={"depth": 2}, **changes))
+    line = "  up to 2 steps played ahead of training, with weights at most 2 steps old"
+    assert line in report.lines
+    assert any(text.startswith("pipeline.depth: ") for text in report.warnings) == warned
+    on_policy = check(recipe(**changes))
+    assert not any("played ahead" in text for text in on_policy.lines)
+    assert not any(text.startswith("pipeline.depth: ") for text in on_policy.warnings)

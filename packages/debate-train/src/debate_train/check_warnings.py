@@ -14,6 +14,7 @@ from debate_train.recipe import Recipe
 def warnings_of(phase: Recipe) -> Iterator[str]:
     """Yield one sentence for each setting of a phase that is legal but should be looked at."""
     yield from _precision_warnings(phase)
+    yield from _overlap_warnings(phase)
     if phase.loss.type == "dpo":
         yield (
             "loss.type: dpo learns from preference pairs, which debates do not make, so nothing "
@@ -57,6 +58,17 @@ def run_warnings(recipe: Recipe) -> Iterator[str]:
         yield (
             f"checkpoint.keep_best: {best.metric} is never measured while the run trains, so no "
             "checkpoint is the best; expected evaluation.every above 0, or a gate"
+        )
+
+
+def _overlap_warnings(phase: Recipe) -> Iterator[str]:
+    engine = phase.rollout.engine
+    here = engine.type == "transformers" and engine.device in ("auto", "cpu")
+    if phase.pipeline.depth and (here or getattr(engine, "process", None) == "shared"):
+        yield (
+            f"pipeline.depth: {engine.type} samples in the process that trains, so little runs at "
+            "once; expected an engine with a device or a process of its own, such as vllm with "
+            "process: own, or vllm_server"
         )
 
 

@@ -53,7 +53,7 @@ def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]
 
 
 def staleness(step: Step) -> dict[str, float]:
-    """Return how many updates older than the policy the weights were that sampled its tokens."""
+    """Return how many steps older than the policy the weights were that sampled its tokens."""
     ages = [step.number - row.versions[row.mask > 0] for row in step.batch.rows]
     found = np.concatenate([np.zeros(0), *ages])
     if not len(found):
