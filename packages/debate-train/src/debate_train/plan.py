@@ -65,13 +65,13 @@ class Memory:
     optimizer: float
     """Masters and moments."""
     reference: float
+    """Kept in CPU memory."""
     activations: float
 
     @property
     def total(self) -> float:
-        """Return the sum."""
-        parts = (self.weights, self.gradients, self.optimizer, self.reference, self.activations)
-        return sum(parts)
+        """Return what the rank's own device holds."""
+        return self.weights + self.gradients + self.optimizer + self.activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +191,15 @@ def _phase_plan(
     pack = min(max(phase.trainer.tokens_per_micro_batch, longest), tokens)
     updates = phase.trainer.minibatches
     packs = max(1, math.ceil(tokens / updates / pack / ranks))
-    reference = phase.loss.kl.weight > 0
+    policy = phase.loss.reference_policy
+    reference = policy is not None and (policy != "base" or phase.model.lora is None)
     yield (
         f"phase {name}: {ranks} trainer ranks, {engine_gpus} GPUs for engines alone; at most "
         f"{rows:,} rows of {longest:,} tokens a step: an update has {packs} packs of {pack:,} "
         "a rank"
     )
     yield (
-        "  stage  weights  gradients  optimizer  reference  activations    total GB"
+        "  stage  weights  gradients  optimizer  CPU: ref.  activations    total GB"
         "   | an update: gradients  gathers GB"
     )
     free = gpu_memory * (1 - share) * 1e9

@@ -138,8 +138,8 @@ def values_of(policy: "ReferencePolicy | None", loaded: "LoadedModel") -> Read |
 def _directory(path: Path, loaded: "LoadedModel") -> Read:
     from debate_train.policy_files import stored_policy
 
-    if error := reference_error(path):
-        raise ModelError(error)
+    if found := reference_error(path):
+        raise ModelError(found)
     wanted = "an adapter as peft writes it" if loaded.lora else "a model of the same shape"
     try:
         read = stored_policy(path, loaded)

@@ -6,6 +6,7 @@ between is there with mask 0. A turn whose prompt does not extend the last one s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,7 +184,7 @@ def _row(chain: Sequence[_Piece], debate: int, group: int, stream_weights: Float
         for name, (fill, dtype) in PER_TOKEN.items():
             before = piece.told if name == "tokens" else np.full(told, fill)
             parts[name] += [np.asarray(before, dtype), np.asarray(fields[name], dtype)]
-    arrays = {name: np.concatenate(found) for name, found in parts.items()}
+    arrays: dict[str, Any] = {name: np.concatenate(found) for name, found in parts.items()}
     return Row(
         **arrays,
         agent=chain[0].turn.agent,
