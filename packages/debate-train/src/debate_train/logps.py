@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from debate_train.packed_attention import forward_inputs
 from debate_train.packs import Pack
 
-CHUNK_LOGITS = 1 << 22
+CHUNK_LOGITS = 1 << 21
 """Logits held at once; a chunk of tokens is this over the vocabulary's size."""
 CUDA_CHUNK_LOGITS = 1 << 27
 """The same on a GPU, where small products leave most of it idle: half a gigabyte in float32."""
@@ -29,10 +29,13 @@ class _TokenLogps(torch.autograd.Function):
         entropies, chances = torch.empty_like(logps), None
         for start in range(0, len(targets), chunk):
             part = slice(start, start + chunk)
-            all_logps = _logits(hidden[part], weight, temperatures[part]).log_softmax(-1)
-            chances = all_logps.exp()
-            logps[part] = all_logps.gather(1, targets[part, None])[:, 0]
-            entropies[part] = torch.linalg.vecdot(chances, all_logps).neg_()
+            logits = _logits(hidden[part], weight, temperatures[part])
+            chances = logits.softmax(-1)
+            # The log of the softmax's denominator, from the likeliest token; no third array.
+            best, where = logits.max(-1)
+            norms = best - chances.gather(1, where[:, None])[:, 0].log()
+            logps[part] = logits.gather(1, targets[part, None])[:, 0] - norms
+            entropies[part] = norms - torch.linalg.vecdot(chances, logits)
         # What fits into one chunk is kept: recomputing it would save no memory at the peak.
         kept = chances if len(targets) <= chunk else None
         ctx.save_for_backward(hidden, weight, targets, temperatures, kept)
@@ -69,12 +72,29 @@ class _TokenLogps(torch.autograd.Function):
 
 
 def _logits(hidden: Tensor, weight: Tensor, temperatures: Tensor) -> Tensor:
-    return (hidden @ weight.T).to(_wide(hidden.dtype)) / temperatures[:, None]
+    return (hidden @ weight.T).to(_wide(hidden.dtype)).div_(temperatures[:, None])
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which probabilities are computed: float32 at least."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def hidden_logps(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities and entropies of an output head, both of shape (A,).
+
+    Args:
+        hidden: what predicts each target, shape (A, D).
+        weight: of the head, shape (V, D).
+        targets: token ids.
+        temperatures: that logits are divided by.
+    """
+    found: tuple[Tensor, Tensor] = _TokenLogps.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, targets, temperatures
+    )
+    return found
 
 
 def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
@@ -109,10 +129,7 @@ def _scoring(head: nn.Module) -> Iterator[None]:
     """
 
     def score(hidden: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = _TokenLogps.apply(  # type: ignore[no-untyped-call]
-            hidden, head.weight, targets, temperatures
-        )
-        return found
+        return hidden_logps(hidden, head.weight, targets, temperatures)
 
     head.forward = score
     try:
