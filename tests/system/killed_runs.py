@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -16,6 +17,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 import debate_train.check
 import debate_train.lookahead
@@ -67,6 +70,8 @@ class Moment:
 
     operation: int | None = None
     seconds: float | None = None
+    largest_file: int | None = None
+    """Not a moment, but a disk on which larger files do not fit."""
 
 
 @dataclass
@@ -100,6 +105,8 @@ def _be_the_command(folder: Path, arguments: list[str], moment: Moment) -> None:
         log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        if moment.largest_file is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (moment.largest_file,) * 2)
         operations = _count_operations(str(folder / "run"), moment.operation)
         code = main([str(folder / "recipe.yaml"), *arguments, "--output", str(folder / "run")])
         (folder / "operations.txt").write_text(str(operations[0]))
@@ -200,12 +207,34 @@ def chain(variant: str, folder: Path, rng: random.Random, expected: Any) -> Chai
 
 def warm_up(folder: Path) -> None:
     """Import here what a run imports on its way, so that no child has to."""
+    torch.set_num_threads(1)  # The threads of OpenMP do not outlive a fork.
     import deepspeed
     import deepspeed.comm.torch  # noqa: F401
 
     prepared(folder)
     with contextlib.redirect_stdout(sys.stderr):
         main([str(folder / "recipe.yaml"), "--output", str(folder / "run")])
+
+
+def full_disk(folder: Path, expected: Any) -> dict[str, Any]:
+    """Let a run that was killed find no room for a checkpoint, and then find it."""
+    found, operations, _ = expected
+    prepared(folder)
+    launch(folder, [], Moment(operation=operations // 2))
+    checkpoints = folder / "run" / "checkpoints"
+    before = {path.name for path in checkpoints.iterdir() if path.name.startswith("step-")}
+    (folder / "log.txt").unlink()
+    # The optimizer's file has 14 576 bytes.
+    code = launch(folder, ["--resume"], Moment(largest_file=13_000))
+    log = (folder / "log.txt").read_text()
+    after = {path.name for path in checkpoints.iterdir()}
+    again = launch(folder, ["--resume"], Moment())
+    return {
+        "codes": [code, again],
+        "log": log,
+        "checkpoints": [sorted(before), sorted(after)],
+        "differences": different(kept(folder / "run"), found),
+    }
 
 
 def go(root: Path, seed: int) -> dict[str, Any]:
@@ -222,7 +251,8 @@ def go(root: Path, seed: int) -> dict[str, Any]:
         if variant == "torch":
             other = whole(root / "other", ["seed=1"])[0]
             control = different(other, expected[0])
-    return {"chains": [vars(one) for one in chains], "control": control}
+            full = full_disk(root / "full", expected)
+    return {"chains": [vars(one) for one in chains], "control": control, "full_disk": full}
 
 
 if __name__ == "__main__":

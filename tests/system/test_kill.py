@@ -31,12 +31,26 @@ def test_killed_run_ends_as_if_it_had_not_been_when_resumed(
     found: dict[str, Any], variant: str, least: int
 ) -> None:
     chains = [one for one in found["chains"] if one["variant"] == variant]
-    assert [one["differences"] for one in chains] == [[]] * len(chains)
+    for one in chains:
+        assert not one["differences"], "\n".join(one["differences"])
     assert sum(one["kills"] for one in chains) >= least
 
 
 def test_some_runs_are_killed_while_they_write_a_checkpoint(found: dict[str, Any]) -> None:
     assert sum(one["while_writing_one"] for one in found["chains"]) >= 5
+
+
+def test_run_ends_with_one_message_when_the_disk_is_full(found: dict[str, Any]) -> None:
+    full = found["full_disk"]
+    assert full["codes"] == [1, 0]
+    message = full["log"].splitlines()[-1]
+    assert message.startswith("debate-train: cannot write ")
+    assert "File too large (os error 27); the checkpoints before it are whole" in message
+    assert "Traceback" not in full["log"]
+    # Those before are there, and no other; the run then goes on as if nothing had been.
+    before, after = full["checkpoints"]
+    assert before and set(before) <= set(after) <= {*before, "best.json"}
+    assert full["differences"] == []
 
 
 def test_comparison_notices_another_run(found: dict[str, Any]) -> None:

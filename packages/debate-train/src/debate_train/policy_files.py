@@ -130,4 +130,5 @@ class _Converted:
         return list(self._tensors)
 
     def read(self, name: str) -> Tensor:
-        return self._tensors[name]
+        tensor: Tensor = self._tensors[name]
+        return tensor

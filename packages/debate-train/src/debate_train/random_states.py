@@ -37,11 +37,12 @@ def seed_all(seed: int) -> None:
 def save_random_states(directory: Path) -> None:
     """Write the global random states of this process."""
     version, words, gauss = random.getstate()
-    name, keys, place, has_gauss, cached = np.random.get_state(legacy=True)[:5]
+    drawn: Any = np.random.get_state()
+    name, keys, place, has_gauss, cached = drawn
     on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     states = {
         "python": [version, list(words), gauss],
-        "numpy": [name, np.asarray(keys).tolist(), place, has_gauss, cached],
+        "numpy": [name, keys.tolist(), place, has_gauss, cached],
         "torch": _hex(torch.get_rng_state()),
         "cuda": [_hex(state) for state in on_devices],
     }
@@ -60,8 +61,8 @@ def load_random_states(directory: Path) -> None:
         found = _States.model_validate_json((directory / _FILE).read_bytes())
         version, words, gauss = found.python
         random.setstate((version, tuple(words), gauss))
-        name, keys, *rest = found.numpy
-        np.random.set_state((name, np.array(keys, np.uint32), *rest))
+        name, keys, place, has_gauss, cached = found.numpy
+        np.random.set_state((name, np.array(keys, np.uint32), place, has_gauss, cached))
         torch.set_rng_state(_tensor(found.torch))
         for device, state in enumerate(found.cuda[: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(_tensor(state), device)
