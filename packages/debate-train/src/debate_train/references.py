@@ -83,9 +83,6 @@ class KeptReference:
     @torch.no_grad()
     def _exchange(self, name: str) -> None:
         held, kept = _held(self.parameters[name]), self._kept[name]
-        if held.device == kept.device:
-            held.data, self._kept[name] = kept, held.data
-            return
         # In place: a second copy of the model on its device could be too much.
         self._kept[name] = held.detach().to("cpu", copy=True)
         held.copy_(kept)
