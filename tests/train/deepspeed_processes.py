@@ -211,6 +211,32 @@ def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
+def compare_bf16(folder: str) -> list[dict[str, Any]]:
+    """A bfloat16 model with float32 masters against all of it in float32."""
+    exact = Run(PretrainedModel(name=folder, dtype="float32"), "ppo")
+    steps, weights = exact.train(TorchTrainer(**SETTINGS))
+    model = PretrainedModel(name=folder, dtype="bfloat16")
+    lead(Begin(model, SEED))
+    rows, runs = [], {}
+    for name, first, other in (("1", 1, None), ("2", 2, None), ("3", 3, None), ("2 to 3", 2, 3)):
+        after = None if other is None else zero(other, bf16=True)
+        found, own = runs[name] = Run(model, "ppo").train(zero(first, bf16=True), after)
+        gaps = [abs(a["loss"] - b["loss"]) for a, b in zip(steps, found, strict=True)]
+        rows.append(
+            {
+                "case": f"bf16, stage {name}",
+                "loss": max(gaps),
+                "weights": max(float((weights[n] - own[n]).abs().max()) for n in weights),
+                # Rounded weights alone would differ by a step of bfloat16.
+                "beside stage 2": max(
+                    abs(a["loss"] - b["loss"])
+                    for a, b in zip(runs["2"][0] if "2" in runs else found, found, strict=True)
+                ),
+            }
+        )
+    return rows
+
+
 def main() -> int:
     folder, *names = sys.argv[1:]
     if own_place().rank > 0:
@@ -221,6 +247,8 @@ def main() -> int:
             model = PretrainedModel(name=folder, dtype="float32", lora=lora)
             lead(Begin(model, SEED))
             found += compare(model, names or (LORA_CASES if lora else []))
+        if not names:
+            found += compare_bf16(folder)
     finally:
         dismiss()
     print(json.dumps(found))

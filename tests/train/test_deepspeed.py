@@ -46,7 +46,7 @@ def processes(size: int, environment: dict[str, str], *arguments: str) -> list[s
     printed = []
     try:
         for process in running:
-            out, errors = process.communicate(timeout=300)
+            out, errors = process.communicate(timeout=500)
             assert process.returncode == 0, errors[-3000:]
             printed.append(out)
     finally:
@@ -69,7 +69,8 @@ def test_deepspeed_matches_one_torch_process_when_in_two(
     extensions = tmp_path / "extensions"
     leader, follower = processes(2, {"TORCH_EXTENSIONS_DIR": str(extensions)}, str(model_folder))
     assert follower == ""
-    cases: list[dict[str, Any]] = json.loads(leader.splitlines()[-1])
+    found: list[dict[str, Any]] = json.loads(leader.splitlines()[-1])
+    cases = [case for case in found if "lora" in case]
     assert len({(case["case"], case["lora"]) for case in cases}) == len(cases) > 20
     for case in cases:
         assert case["metrics"] == [], case
@@ -82,6 +83,12 @@ def test_deepspeed_matches_one_torch_process_when_in_two(
         poisoned = ("poisoned" in case["case"]) * (2.0 if "several" in case["case"] else 1.0)
         assert case["skipped"] == [0.0, 0.0, 0.0, poisoned, 0.0], case
     assert not extensions.exists() or not any(extensions.iterdir())
+
+    rounded = [case for case in found if case not in cases]
+    assert len(rounded) == 4
+    for case in rounded:  # bfloat16 keeps 3 digits; masters go on exactly at another stage.
+        assert case["loss"] < 5e-3, case
+        assert case["beside stage 2"] < 1e-6, case
 
     # What --plan says of each rank; shards are padded, so a little more is held.
     shape = shape_of(PretrainedModel(name=str(model_folder), dtype="float32"))

@@ -1,0 +1,57 @@
+"""Launching and interrupts, without the processes: `tests/system/test_processes.py` has those."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from debate_train.errors import RecipeError, UsageError
+from debate_train.interrupts import Interrupts
+from debate_train.launching import Launch, launch
+from debate_train.processes import Place, own_place
+
+
+def test_launch_hands_over_to_deepspeed_when_on_several_machines(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    command = Launch(processes=8, hostfile=hosts, nodes=2).command(["recipe.yaml", "--resume"])
+    assert command[:3] == [sys.executable, "-m", "deepspeed.launcher.runner"]
+    assert {f"--hostfile={hosts}", "--num_nodes=2", "--num_gpus=8", "--module"} < set(command)
+    assert command[-3:] == ["debate_train.cli", "recipe.yaml", "--resume"]
+
+
+def test_launch_refuses_a_hostfile_when_it_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--hostfile: found no file"):
+        launch(Launch(None, tmp_path / "hosts"), [])
+
+
+def test_launch_refuses_to_start_more_when_a_launcher_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="found a launcher's WORLD_SIZE already"):
+        launch(Launch(2), [])
+
+
+def test_own_place_is_that_of_the_launcher_when_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert own_place() == Place(0, 1, 0, 1)
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    with pytest.raises(RecipeError, match="found WORLD_SIZE=16 without RANK"):
+        own_place()
+    named = {"RANK": "9", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
+    for name, value in (named | {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}).items():
+        monkeypatch.setenv(name, value)
+    assert own_place() == Place(rank=9, size=16, local_rank=1, local_size=8)
+
+
+@pytest.mark.parametrize("echo_s", [0.0, 60.0])
+def test_interrupts_take_an_echo_for_the_first_when_a_launcher_repeats_it(echo_s: float) -> None:
+    with Interrupts(echo_s) as interrupts:
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupts.asked
+        if echo_s:
+            signal.raise_signal(signal.SIGINT)
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
