@@ -82,5 +82,5 @@ class Blind(LlamaForCausalLM):
 
 def test_model_that_scores_packed_rows_otherwise_is_refused() -> None:
     torch.manual_seed(0)
-    with pytest.raises(RecipeError, match=r"off by .* nats; expected packed rows"):
+    with pytest.raises(RecipeError, match=r"off by .* nats a token; expected packed rows"):
         opened(Blind(LlamaConfig(**SHAPE)), "prefix")
