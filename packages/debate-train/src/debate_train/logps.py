@@ -121,7 +121,7 @@ def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def _scoring(head: nn.Module) -> Iterator[None]:
+def _scoring(head: Any) -> Iterator[None]:
     """Let the output head return log-probabilities in place of logits.
 
     It is called as a module because ZeRO-3 makes its weight whole only for that, and again for

@@ -72,7 +72,7 @@ class Layout:
         return found[::-1]
 
 
-def tensors_on(record: Any, device: torch.device) -> dict[str, Tensor]:
+def tensors_on(record: Any, device: torch.device) -> dict[str, Any]:
     """Return the tensors of a dataclass on a device, by field."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     return {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
