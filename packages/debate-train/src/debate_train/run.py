@@ -48,7 +48,7 @@ def run(
     """
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
-    _check_trainers(recipe)
+    _check_processes(recipe)
     source = recipe.data.open()
     loaded = _load_model(recipe)
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -100,16 +100,24 @@ def _load_model(recipe: Recipe) -> LoadedModel:
     return loaded
 
 
-def _check_trainers(recipe: Recipe) -> None:
-    """Refuse trainers that know of one process only where there are several."""
+def _check_processes(recipe: Recipe) -> None:
+    """Refuse trainers and engines that know of one process only where there are several."""
     size = own_place().size
+    if size == 1:
+        return
     for name, phase in recipe.phase_recipes().items():
-        if size > 1 and phase.trainer.type != "deepspeed":
-            where = f"phases.{name}.trainer.type" if recipe.phases else "trainer.type"
+        where = f"phases.{name}." if recipe.phases else ""
+        if phase.trainer.type != "deepspeed":
             raise RecipeError(
-                f"{where}: found {phase.trainer.type} in {size} processes; expected deepspeed "
-                "(trainer.type=deepspeed), or one process"
+                f"{where}trainer.type: found {phase.trainer.type} in {size} processes; expected "
+                "deepspeed (trainer.type=deepspeed), or one process"
             )
+    engine = recipe.rollout.engine
+    if engine.type == "vllm" and engine.process == "shared":
+        raise RecipeError(
+            f"rollout.engine.process: found shared in {size} processes, whose group vLLM would "
+            "take for its own; expected own, or type: vllm_server"
+        )
 
 
 def _checkpoints(recipe: Recipe, directory: RunDirectory) -> Checkpoints:
