@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from debate_train.processes import LostProcessError, Processes, join, own_place
-from debate_train.random_states import seed_all
 
 if TYPE_CHECKING:
     from debate_train.losses import Loss
@@ -113,6 +112,8 @@ class _Follower:
         from debate_train.trainers.deepspeed_worker import DeepSpeedWorker
 
         if isinstance(command, Begin):
+            from debate_train.random_states import seed_all
+
             self._begin, self._loaded = command, _load(command)
             # What a library draws, such as dropout, differs from rank to rank.
             seed_all(command.seed + self._processes.place.rank)
