@@ -67,7 +67,7 @@ class _BlockAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, output, total = ctx.saved_tensors
         grads = [torch.zeros_like(x) for x in (query, key, value)]
-        slope = grad_output.transpose(1, 2)
+        slope = grad_output.contiguous().transpose(1, 2)
         for squares in ctx.layout.squares:
             found = _flash_backward(
                 squares.gather(slope, 0.0),
