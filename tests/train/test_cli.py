@@ -35,7 +35,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, str, Path | Non
     """Runs are noted, not made."""
     noted: list[tuple[Recipe, str, Path | None, bool]] = []
 
-    def run(recipe: Recipe, text: str, output: Path | None = None, resume: bool = False) -> int:
+    def run(
+        recipe: Recipe,
+        text: str,
+        output: Path | None = None,
+        resume: bool = False,
+        echo_s: float = 0.0,
+    ) -> int:
         noted.append((recipe, text, output, resume))
         return 0
 
