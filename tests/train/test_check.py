@@ -279,28 +279,6 @@ def test_check_matches_served_adapters_with_trained_ones(
 
 
 @pytest.mark.parametrize(
-    ("changes", "warned"),
-    [
-        ({}, True),
-        ({"evaluation": {"every": 2}}, False),
-        ({"phases": {"a": {"evaluation": {"every": 2}}, "b": {}}}, False),
-        ({"gate": {"metric": "eval/format", "at_least": 0.5}}, False),
-    ],
-)
-def test_check_warns_when_nothing_measures_what_is_the_best(
-    changes: dict[str, Any], warned: bool
-) -> None:
-    checkpoint = {"keep_best": {"metric": "eval/majority/accuracy"}}
-    report = check(recipe(checkpoint=checkpoint, **changes))
-    assert any(w.startswith("checkpoint.keep_best: ") for w in report.warnings) == warned
-
-
-def test_recipe_refuses_a_best_of_what_is_not_measured() -> None:
-    with pytest.raises(ValueError, match=r"'loss' is not measured; expected one of eval/direct"):
-        recipe(checkpoint={"keep_best": {"metric": "loss"}})
-
-
-@pytest.mark.parametrize(
     ("engine", "warned"),
     [
         ({"type": "transformers"}, True),
