@@ -297,5 +297,4 @@ def test_check_says_what_is_played_ahead_and_warns_when_nothing_overlaps(
     assert line in report.lines
     assert any(text.startswith("pipeline.depth: ") for text in report.warnings) == warned
     on_policy = check(recipe(**changes))
-    assert not any("played ahead" in text for text in on_policy.lines)
-    assert not any(text.startswith("pipeline.depth: ") for text in on_policy.warnings)
+    assert not any("ahead" in text for text in (*on_policy.lines, *on_policy.warnings))
