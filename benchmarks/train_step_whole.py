@@ -132,7 +132,9 @@ def whole(workload: str, prompt_tokens: int, repeats: int) -> None:
     for side, values in walls.items():
         own: dict[str, Any] = {"processor_s": round(float(np.median(busy[side])), 3)}
         if side == "ours":
-            own |= {f"{part}_s": round(float(np.median(x)), 3) for part, x in step.parts.items()}
+            own |= {
+                f"{part}_s": round(float(np.median(x[1:])), 3) for part, x in step.parts.items()
+            }
         print_line(f"{name}_{side}", values, "s", "lower", settings | own, packages)
     for clock, sides in (("", walls), ("_processor", busy)):
         ratios = [a / b for a, b in zip(sides["trl"], sides["ours"], strict=True)]
