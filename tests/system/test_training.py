@@ -5,6 +5,7 @@ Warm-start by demonstrations behind a gate that is looked at three times, then s
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -253,7 +254,19 @@ def test_resuming_another_run_is_refused(
     assert (whole / "metrics.jsonl").read_bytes() == before
 
 
-def test_resuming_without_a_checkpoint_or_a_folder_is_refused(
+def test_run_begins_again_when_it_is_resumed_before_its_first_checkpoint(
+    train: Train, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    shutil.copytree(whole, output)
+    for left in (output / "checkpoints").iterdir():
+        shutil.rmtree(left)
+    assert train(output, "--resume") == 0
+    assert "no checkpoint was written yet: the run begins again" in capsys.readouterr().err
+    assert_same_run(output, whole)
+
+
+def test_resuming_without_a_folder_is_refused(
     train: Train, recipe: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(tmp_path / "none", "--resume") == 2

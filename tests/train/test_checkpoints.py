@@ -227,6 +227,16 @@ def test_damaged_checkpoint_is_refused_and_the_one_before_is_used(
     assert checkpoints.newest().notes == ()
 
 
+def test_newest_is_none_only_when_no_checkpoint_was_ever_written(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    checkpoints = Checkpoints(root, ORIGIN, 2)
+    (root / "step-x").mkdir()
+    assert checkpoints.newest() is None
+    (root / "refused-000004").mkdir()
+    with pytest.raises(UsageError, match="found no checkpoint to go on from"):
+        checkpoints.newest()
+
+
 def test_all_reasons_are_told_when_none_is_left(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     checkpoints = written(root, 4, 5)

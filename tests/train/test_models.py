@@ -77,6 +77,17 @@ def test_model_of_a_directory_is_scored_as_its_own_logits_say(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
+def test_dropout_of_a_model_is_switched_off(tmp_path: Path, pack_of: PackOf) -> None:
+    config = GPT2Config(vocab_size=124, n_embd=16, n_layer=1, n_head=2, eos_token_id=2)
+    assert config.resid_pdrop == config.attn_pdrop == config.embd_pdrop == 0.1
+    loaded = saved(tmp_path, GPT2LMHeadModel(config)).load(0)
+    pack = pack_of(torch.tensor([[5, 9, 13, 40, 7]]), [[False, True, True, True, True]])
+    rates = [part.p for part in loaded.model.modules() if isinstance(part, torch.nn.Dropout)]
+    assert rates and set(rates) == {0.0}
+    logps = [token_logps(loaded.model.train(training), pack)[0] for training in (True, False)]
+    torch.testing.assert_close(*logps, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("model", "named"),
     [

@@ -15,7 +15,7 @@ RECIPE = "steps: 3\nmodel:\n  name: tiny\n"
 
 def with_checkpoint(path, step=2):
     run = RunDirectory.create(path, RECIPE)
-    run.checkpoint_path(step).mkdir()
+    (run.checkpoints_path / f"step-{step:06d}").mkdir()
     return run
 
 
@@ -84,11 +84,15 @@ def test_open_refuses_when_there_is_no_run(tmp_path):
         RunDirectory.open(tmp_path)
 
 
-def test_open_refuses_when_no_checkpoint_is_complete(tmp_path):
+def test_open_completes_a_folder_whose_making_was_stopped(tmp_path):
     run = RunDirectory.create(tmp_path / "run", RECIPE)
-    (run.checkpoints_path / ".step-000002.tmp").mkdir()
-    with pytest.raises(RunDirectoryError, match="expected a checkpoint"):
-        RunDirectory.open(run.path)
+    for folder in (run.checkpoints_path, run.tokens_path):
+        folder.rmdir()
+    run.metrics_path.unlink()
+    (run.path / "environment.json").unlink()
+    RunDirectory.open(run.path).log("train", 1, {"loss": 0.5})
+    assert run.checkpoints_path.is_dir() and run.tokens_path.is_dir()
+    assert len(run.metrics_path.read_text().splitlines()) == 1
 
 
 def test_open_keeps_the_first_environment_and_notes_the_resume(tmp_path):
@@ -99,13 +103,6 @@ def test_open_keeps_the_first_environment_and_notes_the_resume(tmp_path):
     environment = json.loads((run.path / "environment.json").read_text())
     assert len(environment.pop("resumed")) == 2
     assert environment == first
-
-
-def test_latest_checkpoint_is_the_highest_step_when_names_sort_otherwise(tmp_path):
-    run = with_checkpoint(tmp_path / "run", step=999_999)
-    (run.checkpoints_path / "step-1000000").mkdir()
-    assert run.latest_checkpoint() == run.checkpoints_path / "step-1000000"
-    assert run.checkpoint_path(7).name == "step-000007"
 
 
 def test_log_appends_rows_that_every_json_reader_takes(tmp_path):

@@ -115,13 +115,16 @@ class Checkpoints:
         found = {int(m[1]): p for p in self._root.iterdir() if (m := _NAME.fullmatch(p.name))}
         return [found[step] for step in sorted(found)]
 
-    def newest(self) -> Checkpoint:
+    def newest(self) -> Checkpoint | None:
         """Return the newest checkpoint that is whole and belongs to this run.
 
         Newer ones are renamed to `refused-NNNNNN`, so that they are not taken again.
 
+        Returns:
+            None where no checkpoint was ever written.
+
         Raises:
-            UsageError: There is none; the message says what is wrong with each.
+            UsageError: All are refused; the message says what is wrong with each.
         """
         refused: list[tuple[Path, str]] = []
         for path in reversed(self.complete()):
@@ -136,6 +139,8 @@ class Checkpoints:
             self._mark_best(state.best)
             self._rotate(state.best)
             return Checkpoint(path, state, tuple(notes))
+        if not refused and not any(self._root.glob(f"{_REFUSED}*")):
+            return None
         reasons = "".join(f"\n  {path.name}: {reason}" for path, reason in refused)
         raise UsageError(
             f"cannot resume {self._root.parent}: found no checkpoint to go on from{reasons}\n"

@@ -115,7 +115,7 @@ class _Follower:
             from debate_train.random_states import seed_all
 
             self._begin, self._loaded = command, _load(command)
-            # What a library draws, such as dropout, differs from rank to rank.
+            # What a library draws differs from rank to rank.
             seed_all(command.seed + self._processes.place.rank)
         elif isinstance(command, Open):
             assert self._begin is not None

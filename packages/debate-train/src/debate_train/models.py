@@ -70,11 +70,16 @@ class PretrainedModel(BaseModel):
 
     def _load_model(self) -> "PreTrainedModel":
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoConfig, AutoModelForCausalLM
 
         try:
+            config = AutoConfig.from_pretrained(self.name, revision=self.revision)
+            _switch_dropout_off(config)
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                self.name, revision=self.revision, dtype=getattr(torch, self.dtype)
+                self.name,
+                config=config,
+                revision=self.revision,
+                dtype=getattr(torch, self.dtype),
             )
         except (OSError, ValueError) as error:
             raise ModelError(_unreadable("model.name", self.name, "model", error)) from error
@@ -116,6 +121,13 @@ def _unreadable(key: str, name: str, what: str, error: Exception) -> str:
         f"{key}: no {what} could be loaded from {name!r} ({reason}); expected a directory "
         "written by save_pretrained, or a hub id that can be reached from here"
     )
+
+
+def _switch_dropout_off(config: Any) -> None:
+    """Make the policy that is trained the one that is sampled."""
+    for key, value in config.get_text_config().to_dict().items():
+        if ("dropout" in key or key.endswith("_pdrop")) and isinstance(value, float):
+            setattr(config.get_text_config(), key, 0.0)
 
 
 def _refuse_other_heads(name: str, model: "PreTrainedModel") -> None:

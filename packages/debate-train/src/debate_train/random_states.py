@@ -1,7 +1,7 @@
 """Global random states, kept as JSON.
 
 The project draws from generators named after what they are for, which need no keeping. What a
-library draws besides, such as dropout of a model that has it, comes from the global ones.
+library draws besides comes from the global ones.
 """
 
 import json

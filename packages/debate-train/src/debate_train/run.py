@@ -125,10 +125,16 @@ def _checkpoints(recipe: Recipe, directory: RunDirectory) -> Checkpoints:
     return Checkpoints(directory.checkpoints_path, origin, recipe.checkpoint.keep_last)
 
 
-def _go_back(directory: RunDirectory, checkpoints: Checkpoints, resolved_yaml: str) -> Checkpoint:
-    """Return the checkpoint to go on from; what was written after it goes."""
+def _go_back(
+    directory: RunDirectory, checkpoints: Checkpoints, resolved_yaml: str
+) -> Checkpoint | None:
+    """Return the checkpoint to go on from, None for the start; what was written after it goes."""
     _compare_with(directory, resolved_yaml)
     start = checkpoints.newest()
+    if start is None:
+        print("warning: no checkpoint was written yet: the run begins again", file=sys.stderr)
+        directory.go_back(rows=0, step=0)
+        return None
     for note in start.notes:
         print(f"warning: {note}", file=sys.stderr)
     directory.go_back(start.state.rows, start.state.step)

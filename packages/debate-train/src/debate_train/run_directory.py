@@ -24,7 +24,6 @@ RECIPE = "recipe.yaml"
 METRICS = "metrics.jsonl"
 RESULTS = "results.json"
 ENVIRONMENT = "environment.json"
-_CHECKPOINT = re.compile(r"step-(\d+)")
 _OF_STEP = re.compile(r"-(\d+)\.(?:jsonl|safetensors)$")
 
 
@@ -70,11 +69,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
-        """Go on with a run that has a recipe and a checkpoint.
+        """Go on with a run, wherever it stopped.
 
         Raises:
-            RunDirectoryError: There is no run, no recipe or no checkpoint in the folder, or it
-                cannot be written.
+            RunDirectoryError: There is no run in the folder, or it cannot be written.
         """
         path = Path(path)
         if not path.is_dir():
@@ -83,20 +81,16 @@ class RunDirectory:
                 "run; check the path, or start afresh without --resume"
             )
         run = cls(path)
-        if run.checkpoints_path.is_dir():
-            finish_replacing(run.checkpoints_path)
-        for found, expected in (
-            ((path / RECIPE).is_file(), f"a {RECIPE}"),
-            (run.latest_checkpoint() is not None, "a checkpoint in checkpoints/step-NNNNNN/"),
-        ):
-            if not found:
-                raise RunDirectoryError(
-                    f"cannot resume {path}: expected {expected}, found none; "
-                    "start afresh without --resume in another folder"
-                )
+        if not (path / RECIPE).is_file():
+            raise RunDirectoryError(
+                f"cannot resume {path}: expected a {RECIPE}, found none; start afresh without "
+                "--resume in another folder"
+            )
         try:
             for folder in (path, run.transcripts_path, run.tokens_path, run.checkpoints_path):
+                folder.mkdir(exist_ok=True)
                 remove_unfinished(folder)
+            finish_replacing(run.checkpoints_path)
             run._note_resume()
             cut_torn_line(run.metrics_path)
         except OSError as error:
@@ -128,21 +122,6 @@ class RunDirectory:
     def checkpoints_path(self) -> Path:
         """Folder of checkpoints."""
         return self.path / "checkpoints"
-
-    def checkpoint_path(self, step: int) -> Path:
-        """Where the checkpoint after `step` steps belongs; not created here."""
-        return self.checkpoints_path / f"step-{step:06d}"
-
-    def latest_checkpoint(self) -> Path | None:
-        """The checkpoint with the highest step, or None; folders of another name do not count."""
-        if not self.checkpoints_path.is_dir():
-            return None
-        steps = {
-            int(match[1]): entry
-            for entry in self.checkpoints_path.iterdir()
-            if (match := _CHECKPOINT.fullmatch(entry.name)) and entry.is_dir()
-        }
-        return steps[max(steps)] if steps else None
 
     def log(self, phase: str, step: int, metrics: Mapping[str, Any]) -> None:
         """Append one row and flush it. A number that is not finite is written as null."""
@@ -218,7 +197,7 @@ class RunDirectory:
         try:
             first = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
-            first = now
+            first = dict(now)
         first["resumed"] = [*first.get("resumed", []), now]
         self._write_json(ENVIRONMENT, first)
 
