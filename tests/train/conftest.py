@@ -1,12 +1,16 @@
-"""Models and rows small enough that a step takes milliseconds."""
+"""Models and rows small enough that a step takes milliseconds; processes of one group."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from debate_rollout.engines.vllm_process import free_port
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel, Lora, ScratchModel
 from debate_train.packs import Pack, make_pack
@@ -117,6 +121,43 @@ def gradient_of() -> GradientOf:
         return stats.metrics(batch.sampled_tokens), gradient
 
     return find
+
+
+@pytest.fixture(scope="session")
+def processes() -> Callable[..., list[str]]:
+    """Run a script in processes of one group; return what each printed, by rank."""
+
+    def run(size: int, arguments: Sequence[object], **environment: str) -> list[str]:
+        shared = {
+            **os.environ,
+            **environment,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "DS_ACCELERATOR": "cpu",
+            "OMP_NUM_THREADS": "1",
+        }
+        running = [
+            subprocess.Popen(
+                [sys.executable, *map(str, arguments)],
+                env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(size)
+        ]
+        try:
+            printed = [process.communicate(timeout=500) for process in running]
+        finally:
+            for process in running:
+                process.kill()
+        for process, (_, errors) in zip(running, printed, strict=True):
+            assert process.returncode == 0, errors[-3000:]
+        return [out for out, _ in printed]
+
+    return run
 
 
 def _row(rng: np.random.Generator, length: int, debate: int) -> Row:

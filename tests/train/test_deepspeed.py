@@ -1,16 +1,13 @@
 """DeepSpeed in two processes trains as the torch trainer does in one, and compiles nothing."""
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from debate_rollout.engines.vllm_process import free_port
 from debate_train.errors import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
@@ -18,41 +15,8 @@ from debate_train.plan import memory, shape_of
 from debate_train.policy_files import save_policy
 from debate_train.trainers import DeepSpeedTrainer
 
+Processes = Callable[..., list[str]]
 SCRIPT = Path(__file__).with_name("deepspeed_processes.py")
-
-
-def processes(size: int, environment: dict[str, str], *arguments: str) -> list[str]:
-    """Run the script in so many processes; return what each printed last, by rank."""
-    shared = {
-        **os.environ,
-        **environment,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "DS_ACCELERATOR": "cpu",
-        "OMP_NUM_THREADS": "1",
-    }
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), *arguments],
-            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    printed = []
-    try:
-        for process in running:
-            out, errors = process.communicate(timeout=500)
-            assert process.returncode == 0, errors[-3000:]
-            printed.append(out)
-    finally:
-        for process in running:
-            process.kill()
-    return printed
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +28,11 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_deepspeed_matches_one_torch_process_when_in_two(
-    model_folder: Path, tmp_path: Path
+    model_folder: Path, tmp_path: Path, processes: Processes
 ) -> None:
     extensions = tmp_path / "extensions"
-    leader, follower = processes(2, {"TORCH_EXTENSIONS_DIR": str(extensions)}, str(model_folder))
+    arguments = [SCRIPT, model_folder]
+    leader, follower = processes(2, arguments, TORCH_EXTENSIONS_DIR=str(extensions))
     assert follower == ""
     found: list[dict[str, Any]] = json.loads(leader.splitlines()[-1])
     cases = [case for case in found if "lora" in case]

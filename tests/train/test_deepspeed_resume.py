@@ -1,15 +1,12 @@
 """Checkpoints of DeepSpeed resume exactly, and with other numbers of processes and stages."""
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from debate_rollout.engines.vllm_process import free_port
 from debate_train.models import ScratchModel
 from debate_train.policy_files import save_policy
 
@@ -17,39 +14,9 @@ SCRIPT = Path(__file__).with_name("deepspeed_resume.py")
 NAMES = ("fp32-1", "fp32-2", "fp32-3")
 
 
-def launched(size: int, *arguments: str) -> list[dict[str, Any]]:
-    """Run the script in so many processes; return what rank 0 printed."""
-    shared = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "DS_ACCELERATOR": "cpu",
-        "OMP_NUM_THREADS": "1",
-    }
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), *arguments],
-            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        printed = [process.communicate(timeout=300) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    for process, (_, errors) in zip(running, printed, strict=True):
-        assert process.returncode == 0, errors[-3000:]
-    found: list[dict[str, Any]] = json.loads(printed[0][0].splitlines()[-1])
-    return found
-
-
-def test_deepspeed_goes_on_when_resumed_in_more_or_fewer_processes(tmp_path: Path) -> None:
+def test_deepspeed_goes_on_when_resumed_in_more_or_fewer_processes(
+    tmp_path: Path, processes: Callable[..., list[str]]
+) -> None:
     # 9 and 81 numbers do not divide by two processes: shards are padded.
     odd = ScratchModel(hidden_size=9, layers=1, heads=3, kv_heads=1, head_dim=6, ffn_size=9)
     model, two, one = (str(tmp_path / name) for name in ("model", "two", "one"))
@@ -57,17 +24,20 @@ def test_deepspeed_goes_on_when_resumed_in_more_or_fewer_processes(tmp_path: Pat
     fewer = [("fp32-1", 2), ("fp32-2", 1), ("fp32-3", 3)]
     more = [("fp32-1", 1), ("fp32-2", 3), ("fp32-3", 2)]
 
-    launched(2, model, *(f"save:{name}:{two}" for name in NAMES))
+    def launched(size: int, *jobs: str) -> list[dict[str, Any]]:
+        leader, *_ = processes(size, [SCRIPT, model, *jobs])
+        found: list[dict[str, Any]] = json.loads(leader.splitlines()[-1])
+        return found
+
+    launched(2, *(f"save:{name}:{two}" for name in NAMES))
     alone = launched(
         1,
-        model,
         *(f"resume:{name}:{two}:{stage}" for name, stage in fewer),
         *(f"save:{name}:{one}" for name in NAMES),
         *(f"exact:bf16-{stage}" for stage in (2, 3)),
     )
     both = launched(
         2,
-        model,
         *(f"resume:{name}:{one}:{stage}" for name, stage in more),
         *(f"exact:{name}" for name in ("fp32-2", "lora-bf16-3")),
     )
