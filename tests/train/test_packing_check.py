@@ -9,10 +9,16 @@ from transformers import (
     GPT2LMHeadModel,
     GptOssConfig,
     GptOssForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
     MambaForCausalLM,
+    MiniMaxConfig,
+    MiniMaxForCausalLM,
+    MptConfig,
+    MptForCausalLM,
 )
 
 from debate_train.errors import RecipeError
@@ -60,8 +66,9 @@ def test_model_that_attends_as_packs_say_is_taken(model: Any, packing: str) -> N
             "s_aux",
         ),
         (LlamaForCausalLM(LlamaConfig(**SHAPE, attention_dropout=0.5)), "dropout"),
+        (MptForCausalLM(MptConfig(vocab_size=64, d_model=16, n_layers=1, n_heads=2)), "mpt"),
     ],
-    ids=["mamba", "sinks", "dropout"],
+    ids=["mamba", "sinks", "dropout", "alibi"],
 )
 @pytest.mark.parametrize("packing", ["prefix", "rows"])
 def test_model_that_does_not_is_refused_with_a_way_out(
@@ -84,3 +91,26 @@ def test_model_that_scores_packed_rows_otherwise_is_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(RecipeError, match=r"off by .* nats a token; expected packed rows"):
         opened(Blind(LlamaConfig(**SHAPE)), "prefix")
+
+
+MIXED: dict[str, Any] = {**SHAPE, "num_hidden_layers": 2, "num_key_value_heads": 1}
+
+
+@pytest.mark.parametrize("packing", ["prefix", "rows"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_model_whose_rows_read_each_other_is_refused(kind: torch.dtype, packing: str) -> None:
+    torch.manual_seed(0)
+    # A convolution over tokens, before a layer that attends as packs say.
+    model = Lfm2ForCausalLM(Lfm2Config(**MIXED, layer_types=["conv", "full_attention"]))
+    with pytest.raises(RecipeError, match="lets a row read the one before it"):
+        opened(model.to(kind), packing)
+
+
+def test_model_whose_rows_read_each_other_is_refused_when_its_weights_are_small() -> None:
+    # Before any training; what leaks is then less than what rounding may come to.
+    torch.manual_seed(0)
+    small = {**MIXED, "initializer_range": 0.02, "head_dim": 8, "num_local_experts": 2}
+    layers = ["linear_attention", "full_attention"]
+    model = MiniMaxForCausalLM(MiniMaxConfig(**small, layer_types=layers))
+    with pytest.raises(RecipeError, match="lets a row read the one before it"):
+        opened(model, "prefix")
