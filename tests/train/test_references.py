@@ -14,7 +14,7 @@ from debate_train.packs import Pack
 from debate_train.policy_files import save_policy
 from debate_train.references import AdapterOff, KeptReference, open_reference, values_of
 from debate_train.rows import Batch
-from debate_train.trainers import TorchTrainer
+from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
 from debate_train.trainers.objective import score, trainable
 
 MakeModel = Callable[..., LoadedModel]
@@ -137,3 +137,14 @@ def test_reference_that_is_no_such_policy_is_refused(tiny: MakeModel, tmp_path: 
     for other in (tiny(), tiny(lora_rank=1)):
         with pytest.raises(ModelError, match="with another policy"):
             TorchTrainer().open(other, Grpo(kl=Kl(weight=0.1, reference=tmp_path)), 1)
+
+
+@pytest.mark.parametrize("kind", [TorchTrainer, DeepSpeedTrainer])
+def test_reference_that_a_checkpoint_does_not_hold_is_refused(
+    tiny: MakeModel, tmp_path: Path, kind: type[TorchTrainer] | type[DeepSpeedTrainer]
+) -> None:
+    TorchTrainer().open(tiny(), PpoClip(), 1).save(tmp_path)
+    session = kind().open(tiny(), PpoClip(kl=Kl(weight=0.1)), 1)
+    with pytest.raises(ModelError, match="found the reference phase_start, of which checkpoint"):
+        session.load(tmp_path)
+    session.close()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from debate_train.loss_inputs import ReferencePolicy
     from debate_train.models import LoadedModel
 
+REFERENCE = "reference"
+"""How the files of a reference in a checkpoint begin."""
 Read = Callable[[str], Tensor]
 """Returns the whole value of a parameter by name."""
 
@@ -115,6 +117,24 @@ def in_checkpoints(
     if policy == "phase_start" and isinstance(reference, KeptReference):
         return reference
     return None
+
+
+def stored_reference(directory: Path) -> Read:
+    """Return the values of the phase's start that a checkpoint holds.
+
+    Raises:
+        ModelError: The checkpoint was written by a loss that has no such reference.
+    """
+    from debate_train.tensor_files import StoredTensors
+
+    tensors = StoredTensors.of(directory, REFERENCE)
+    if not tensors.names():
+        raise ModelError(
+            f"loss: found the reference phase_start, of which checkpoint {directory} keeps "
+            "nothing: its own loss had no such reference; expected that loss, or as reference "
+            "base or a directory with weights, such as the checkpoint at the phase's start"
+        )
+    return tensors.read
 
 
 def values_of(policy: "ReferencePolicy | None", loaded: "LoadedModel") -> Read | None:

@@ -12,9 +12,9 @@ from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
 from debate_train.policy_files import load_policy, save_policy
 from debate_train.processes import join, lost
-from debate_train.references import values_of
+from debate_train.references import REFERENCE, stored_reference, values_of
 from debate_train.rows import Batch
-from debate_train.tensor_files import StoredTensors, write_tensors
+from debate_train.tensor_files import write_tensors
 from debate_train.trainer_state import StoredTrainerState, write_trainer_state
 from debate_train.trainers.deepspeed_worker import DeepSpeedWorker, Stored, check_types
 from debate_train.trainers.objective import trainable
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
 
 T = TypeVar("T")
-_REFERENCE = "reference"
 
 
 class DeepSpeedSession:
@@ -66,7 +65,7 @@ class DeepSpeedSession:
         self._made(lambda: write_trainer_state(directory, self._worker.states(), counts))
         lead(Call("reference_tensors"))
         tensors = self._worker.reference_tensors
-        self._made(lambda: write_tensors(directory, _REFERENCE, tensors()))
+        self._made(lambda: write_tensors(directory, REFERENCE, tensors()))
 
     def load(self, directory: Path) -> None:
         """Go on where `save` was called, whatever trainer, stage and number of processes it had.
@@ -87,7 +86,7 @@ class DeepSpeedSession:
 
         self._call("load", read)
         if self._loss.reference_policy == "phase_start":
-            self._call("load_reference", StoredTensors.of(directory, _REFERENCE).read)
+            self._call("load_reference", stored_reference(directory))
 
     def close(self) -> None:
         """Free what DeepSpeed holds; the model keeps its weights."""

@@ -14,15 +14,17 @@ from debate_train.packing_check import check_packing
 from debate_train.policy import export_weights
 from debate_train.policy_files import load_policy, save_policy
 from debate_train.references import (
+    REFERENCE,
     KeptReference,
     Read,
     Reference,
     in_checkpoints,
     open_reference,
+    stored_reference,
     values_of,
 )
 from debate_train.rows import Batch
-from debate_train.tensor_files import StoredTensors, write_tensors
+from debate_train.tensor_files import write_tensors
 from debate_train.trainer_state import (
     Counts,
     StoredTrainerState,
@@ -110,7 +112,7 @@ class TorchTrainerSession:
         kept = in_checkpoints(self._loss.reference_policy, self._reference)
         if kept is not None:
             with kept.acting():
-                write_tensors(directory, "reference", kept.parameters.items())
+                write_tensors(directory, REFERENCE, kept.parameters.items())
 
     def load(self, directory: Path) -> None:
         """Read what any trainer saved."""
@@ -121,7 +123,7 @@ class TorchTrainerSession:
         set_schedule(self._schedule, stored.counts.schedule_steps)
         self._skips.in_a_row = stored.counts.skipped_in_a_row
         if in_checkpoints(self._loss.reference_policy, self._reference) is not None:
-            self._write_reference(StoredTensors.of(directory, "reference").read)
+            self._write_reference(stored_reference(directory))
 
     @torch.no_grad()
     def _write_reference(self, read: Read | None) -> None:
