@@ -179,3 +179,24 @@ def test_check_and_help_import_nothing_heavy(recipe: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nproc=0"], "--nproc: found 0; expected at least 1"),
+        (["--nproc=-1"], "--nproc: found -1; expected at least 1"),
+        (["--nodes=0", "--hostfile=hosts"], "--nodes: found 0; expected at least 1"),
+        (["--nodes=2"], "--nodes: found no --hostfile"),
+    ],
+)
+def test_main_refuses_numbers_of_processes_that_start_none(
+    recipe: str,
+    arguments: list[str],
+    message: str,
+    calls: Calls,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([recipe, *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not calls

@@ -103,6 +103,11 @@ def test_unknown_key_names_line_and_nearest(tmp_path: Path) -> None:
     )
 
 
+def test_unknown_key_names_the_type_that_has_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "name: a\ntrainer: {type: plain, zero_stage: 1}\n")
+    assert refusal(path).endswith("trainer.zero_stage: unknown key; expected it with type zero")
+
+
 def test_unknown_key_points_to_the_place_where_it_exists(tmp_path: Path) -> None:
     message = refusal(write(tmp_path, "name: a\n"), "learning_rate=1")
     assert (

@@ -15,6 +15,7 @@ def warnings_of(phase: Recipe) -> Iterator[str]:
     """Yield one sentence for each setting of a phase that is legal but should be looked at."""
     yield from _precision_warnings(phase)
     yield from _overlap_warnings(phase)
+    yield from _schedule_warnings(phase)
     if phase.loss.type == "dpo":
         yield (
             "loss.type: dpo learns from preference pairs, which debates do not make, so nothing "
@@ -69,6 +70,17 @@ def _overlap_warnings(phase: Recipe) -> Iterator[str]:
             f"pipeline.depth: {engine.type} samples in the process that trains, so little runs at "
             "once; expected an engine with a device or a process of its own, such as vllm with "
             "process: own, or vllm_server"
+        )
+
+
+def _schedule_warnings(phase: Recipe) -> Iterator[str]:
+    trainer, gate = phase.trainer, phase.gate
+    falls_to_0 = trainer.schedule != "constant" and trainer.final_rate == 0
+    if falls_to_0 and gate is not None and gate.max_steps > phase.steps:
+        yield (
+            f"trainer.schedule: {trainer.schedule} has a learning rate of 0 after {phase.steps:,} "
+            f"steps, so nothing is learned while the gate is waited for, up to step "
+            f"{gate.max_steps:,}; expected trainer.final_rate above 0, or schedule: constant"
         )
 
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from debate_train.errors import UsageError
 from debate_train.followers import dismiss, follow
 from debate_train.launching import Launch, heed_interrupts, launch
 from debate_train.processes import Place, own_place
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
+    _check_counts(arguments)
     if (arguments.nproc or arguments.hostfile) and not (arguments.check or arguments.plan):
         return launch(
             Launch(arguments.nproc, arguments.hostfile, arguments.nodes), _again(arguments)
@@ -51,6 +53,15 @@ def _main(arguments: argparse.Namespace) -> int:
         return _lead(arguments, place)
     finally:
         dismiss()
+
+
+def _check_counts(arguments: argparse.Namespace) -> None:
+    for name in ("nproc", "nodes"):
+        count = getattr(arguments, name)
+        if count is not None and count < 1:
+            raise UsageError(f"--{name}: found {count}; expected at least 1")
+    if arguments.nodes is not None and arguments.hostfile is None:
+        raise UsageError("--nodes: found no --hostfile; expected the file that names the machines")
 
 
 def _lead(arguments: argparse.Namespace, place: Place) -> int:

@@ -129,6 +129,9 @@ class Problems:
         place, data = self._place(path[:-1])
         keys = place.keys(data) or ()
         near = get_close_matches(name, keys, n=1)
+        owners = [tag for tag, model in place.variants.items() if name in model.model_fields]
+        if owners:
+            return f"unknown key; expected it with type {' or '.join(owners)}"
         elsewhere = [] if near else find_key(self._schema, name)
         if near or elsewhere:
             return f"unknown key; did you mean {(near or elsewhere)[0]}?"
