@@ -7,18 +7,25 @@ trainer's session shares each call with the followers, and all ranks make it tog
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from debate_train.errors import UsageError
 from debate_train.processes import LostProcessError, Processes, join, own_place
 
 if TYPE_CHECKING:
     from debate_train.losses import Loss
     from debate_train.models import LoadedModel, ModelConfig
     from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
+
+
+_GRACE_S = 20.0
+"""How long rank 0 may take to end the run for what every rank has met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,11 @@ def follow() -> int:
     try:
         processes = join()
         _be_quiet()
-        _Follower(processes).serve()
+        try:
+            _Follower(processes).serve()
+        except UsageError as error:
+            _leave_to_rank_0(processes, error)
+            return 0
     except LostProcessError as error:
         print(f"debate-train: {error}", file=sys.stderr)
     except Exception as error:
@@ -92,6 +103,24 @@ def follow() -> int:
     sys.stderr.flush()
     # The group's other members may hang in a call; leaving in an orderly way would wait for them.
     os._exit(1)
+
+
+def _leave_to_rank_0(processes: Processes, error: UsageError) -> None:
+    """A wrong recipe fails on every rank, and rank 0 says so; where it does not, this one does."""
+
+    def fail() -> None:
+        place = processes.place
+        print(f"debate-train: rank {place.rank} of {place.size}: {error}", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
+
+    timer = threading.Timer(_GRACE_S, fail)
+    timer.daemon = True
+    timer.start()
+    with suppress(LostProcessError):
+        if not isinstance(processes.share(), Stop):
+            fail()
+    timer.cancel()
 
 
 class _Follower:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from debate_train.errors import RecipeError
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
 from debate_train.trainers.trainer import OptimizerSettings
@@ -102,6 +103,18 @@ class DeepSpeedTrainer(OptimizerSettings):
             "steps_per_print": 10**9,
         }
         return _merged(self.deepspeed_args, own)
+
+
+def settings_error(error: ValidationError) -> RecipeError:
+    """Return what to say of settings that DeepSpeed refuses."""
+    found = "; ".join(
+        f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
+        for one in error.errors(include_url=False, include_context=False)
+    )
+    return RecipeError(
+        f"trainer.deepspeed_args: DeepSpeed does not take them ({found}); expected settings by "
+        "the names of its configuration"
+    )
 
 
 def _holds(settings: Mapping[str, Any], name: str) -> bool:

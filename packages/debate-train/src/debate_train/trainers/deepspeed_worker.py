@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -24,6 +25,7 @@ from debate_train.references import (
     open_reference,
 )
 from debate_train.trainer_state import MOMENTS, Counts, ParameterState, set_schedule
+from debate_train.trainers.deepspeed_trainer import settings_error
 from debate_train.trainers.objective import StepStats, trainable
 from debate_train.trainers.recomputing import keep_layers, recompute_layers
 from debate_train.trainers.updates import Learning, Skips, Update
@@ -76,12 +78,15 @@ class DeepSpeedWorker:
         if config.zero_stage == 0:
             self._optimizer.register_step_pre_hook(self._clip)
         self._engine: Any
-        self._engine, _, _, _ = deepspeed.initialize(
-            model=self._model,
-            model_parameters=parameters,
-            optimizer=self._optimizer,
-            config=config.deepspeed_config(),
-        )
+        try:
+            self._engine, _, _, _ = deepspeed.initialize(
+                model=self._model,
+                model_parameters=parameters,
+                optimizer=self._optimizer,
+                config=config.deepspeed_config(),
+            )
+        except ValidationError as error:
+            raise settings_error(error) from error
         if self._is_sharded:
             prepare_for_packs(self._engine)
         check_packing(self._model, config.packing)
