@@ -8,6 +8,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 from transformers import (
+    FalconH1Config,
+    FalconH1ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
@@ -93,9 +95,17 @@ def test_dropout_of_a_model_is_switched_off(tmp_path: Path, pack_of: PackOf) -> 
     [
         (Gemma2ForCausalLM(Gemma2Config(**SHAPE, head_dim=8)), "final_logit_softcapping"),
         (GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=8.0)), "logits_scaling"),
+        (
+            FalconH1ForCausalLM(
+                FalconH1Config(
+                    **SHAPE, head_dim=8, mamba_d_ssm=16, mamba_n_heads=2, lm_head_multiplier=0.5
+                )
+            ),
+            "lm_head_multiplier",
+        ),
         (PhiForCausalLM(PhiConfig(**SHAPE)), "a bias"),
     ],
-    ids=["softcapped", "scaled", "biased"],
+    ids=["softcapped", "scaled", "multiplied", "biased"],
 )
 def test_model_whose_logits_are_more_than_a_linear_head_is_refused(
     tmp_path: Path, model: Any, named: str

@@ -12,6 +12,15 @@ from debate_train.errors import ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+_ON_LOGITS = (
+    "final_logit_softcapping",
+    "logits_soft_cap",
+    "logit_scale",
+    "logits_scaling",
+    "lm_head_multiplier",
+    "output_multiplier",
+)
+"""What families of models call a change of their logits after the head."""
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
@@ -133,11 +142,7 @@ def _switch_dropout_off(config: Any) -> None:
 def _refuse_other_heads(name: str, model: "PreTrainedModel") -> None:
     """Refuse a model whose logits are more than hidden states times the head's weights."""
     config = model.config.get_text_config()
-    found = [
-        key
-        for key in ("final_logit_softcapping", "logit_scale", "logits_scaling")
-        if getattr(config, key, None) not in (None, 1)
-    ]
+    found = [key for key in _ON_LOGITS if getattr(config, key, None) not in (None, 1)]
     if getattr(model.get_output_embeddings(), "bias", None) is not None:
         found.append("a bias")
     if found:
