@@ -16,8 +16,9 @@ from debate_train.trainers.trainer import Share
 _SHARED, _OWN = 12, (6, 9)
 _MEAN_GAP = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
 """What rounding may come to, in nats a token; another context is worth more in a trained model."""
-_LEAK = {torch.float64: 1e-9, torch.float32: 5e-5, torch.bfloat16: 0.02, torch.float16: 0.01}
-"""What a row may change of the next, in nats: rounding alone, where experts share their work."""
+_LEAK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}
+"""What a row may change of the next, in nats: nothing, but for rounding where experts take the
+tokens of all rows in one product."""
 
 
 def check_packing(model: nn.Module, share: Share) -> None:
@@ -45,7 +46,7 @@ def check_packing(model: nn.Module, share: Share) -> None:
         raise _refused(model, share, what) from error
     kind = next(model.parameters()).dtype
     leak = float((changed - packed)[_OWN[0] :].abs().max())
-    if not leak <= _LEAK.get(kind, 5e-5):
+    if not leak <= _LEAK.get(kind, 1e-4):
         what = f"lets a row read the one before it (log-probabilities change by {leak:.2g} nats)"
         raise _refused(model, share, what)
     gap = float((packed - padded).abs().mean())
