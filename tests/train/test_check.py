@@ -298,16 +298,3 @@ def test_check_says_what_is_played_ahead_and_warns_when_nothing_overlaps(
     assert any(text.startswith("pipeline.depth: ") for text in report.warnings) == warned
     on_policy = check(recipe(**changes))
     assert not any("ahead" in text for text in (*on_policy.lines, *on_policy.warnings))
-
-
-def test_check_warns_of_a_gate_that_is_waited_for_without_learning() -> None:
-    def warnings(max_steps: int, **trainer: Any) -> list[str]:
-        gate = {"metric": "eval/format", "at_least": 0.5, "max_steps": max_steps}
-        found = check(recipe(gate=gate, trainer=trainer)).warnings
-        return [text for text in found if text.startswith("trainer.schedule")]
-
-    (text,) = warnings(40, schedule="linear")
-    assert "learning rate of 0 after 10 steps" in text and "up to step 40" in text
-    assert not warnings(10, schedule="linear")
-    assert not warnings(40, schedule="linear", final_rate=0.1)
-    assert not warnings(40)

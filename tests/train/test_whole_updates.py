@@ -123,3 +123,16 @@ def test_check_warns_that_debates_make_no_pairs(
 ) -> None:
     assert run("--check", "loss.type=dpo") == 0
     assert "dpo learns from preference pairs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "rate", "is_said"), [(40, "0", True), (3, "0", False), (40, "0.1", False)]
+)
+def test_check_warns_of_a_gate_that_is_waited_for_without_learning(
+    run: Run, capsys: pytest.CaptureFixture[str], max_steps: int, rate: str, is_said: bool
+) -> None:
+    gate = f"gate={{metric: eval/format, at_least: 0.5, max_steps: {max_steps}}}"
+    changes = (gate, "evaluation.questions=2", f"trainer.final_rate={rate}")
+    assert run("--check", *changes) == 0
+    said = "trainer.schedule: cosine has a learning rate of 0 after 3 steps"
+    assert (said in capsys.readouterr().err) == is_said
