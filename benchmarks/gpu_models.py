@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from debate_train.logps import token_logps
-from debate_train.packed_attention import attending_packs
-from debate_train.packing import pack
-from debate_train.packs import Pack
+from debate_train.packed_rows.logps import token_logps
+from debate_train.packed_rows.packed_attention import attending_packs
+from debate_train.packed_rows.packing import pack
+from debate_train.packed_rows.packs import Pack
 from debate_train.rows import Batch, Row
 
 

@@ -19,7 +19,7 @@ import torch
 from measurement import print_line
 from torch import Tensor
 
-from debate_train.logps import hidden_logps
+from debate_train.packed_rows.logps import hidden_logps
 
 PACKAGES = ("debate-train", "torch")
 Way = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-import debate_train.check
-import debate_train.lookahead
+import debate_train.checks.check
 import debate_train.phases
+import debate_train.playing.lookahead
 import debate_train.report
 import debate_train.run  # noqa: F401
 from debate_train.cli import main

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from debate_train.pack_layout import Layout, make_layout
-from debate_train.prefix_forest import PrefixForest
+from debate_train.packed_rows.pack_layout import Layout, make_layout
+from debate_train.packed_rows.prefix_forest import PrefixForest
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ("--cpu-smoke", "--workloads", "grpo")
@@ -69,7 +69,7 @@ def test_checks_fail_when_runs_do_not_see_what_they_share(
 ) -> None:
     import gpu_checks
 
-    from debate_train import packs
+    from debate_train.packed_rows import packs
 
     def wrong(forest: PrefixForest) -> Layout:
         found = make_layout(forest)

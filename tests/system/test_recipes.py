@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from debate_train.cli import main
+from debate_train.reading.recipe_file import load_recipe
+from debate_train.reading.recipe_written import resolved_yaml
 from debate_train.recipe import Recipe
-from debate_train.recipe_file import load_recipe
-from debate_train.recipe_written import resolved_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

@@ -202,13 +202,16 @@ def test_crashed_run_goes_on_exactly_from_its_last_checkpoint(
 
 
 def test_finished_run_that_is_resumed_trains_no_more(
-    train: Train, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import shutil
-
     output = Path(shutil.copytree(whole, tmp_path / "run"))
     at_step(monkeypatch, 1, lambda: pytest.fail("a step was made"))
     assert train(output, "--resume") == 0
+    assert "this run is finished: none of its phases trains more" in capsys.readouterr().err
     assert_same_run(output, whole)
 
 

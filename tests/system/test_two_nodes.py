@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import ScratchModel
-from debate_train.policy_files import save_policy
 
 SCRIPT = Path(__file__).parents[1] / "train" / "deepspeed_processes.py"
 PORT = 29500

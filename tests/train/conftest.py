@@ -13,7 +13,7 @@ import pytest
 from debate_rollout.engines.vllm_process import free_port
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel, Lora, ScratchModel
-from debate_train.packs import Pack, make_pack
+from debate_train.packed_rows.packs import Pack, make_pack
 from debate_train.policy import with_adapter
 from debate_train.rows import Batch, Row
 
@@ -90,7 +90,7 @@ def gradient_of() -> GradientOf:
 
     `reference` is the model whose parameters the reference policy has.
     """
-    from debate_train.references import KeptReference
+    from debate_train.losses.references import KeptReference
     from debate_train.trainers import TorchTrainer
     from debate_train.trainers.objective import trainable
     from debate_train.trainers.updates import Learning, Update

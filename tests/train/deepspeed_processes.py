@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from debate_rollout.engine import Weights
-from debate_train.followers import Begin, dismiss, follow, lead
 from debate_train.losses import Grpo, ImportanceSampling, Kl, Loss, PpoClip
 from debate_train.models import LoadedModel, Lora, PretrainedModel
 from debate_train.policy import with_adapter
-from debate_train.processes import own_place
+from debate_train.ranks.followers import Begin, dismiss, follow, lead
+from debate_train.ranks.processes import own_place
 from debate_train.rows import Batch, Row
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
 from debate_train.trainers.deepspeed_session import DeepSpeedSession

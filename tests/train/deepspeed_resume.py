@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from deepspeed_processes import CUT, LOSSES, SEED, STEPS, batch, loaded, poisoned, zero
 
-from debate_train.followers import Begin, dismiss, follow, lead
 from debate_train.models import LoadedModel, Lora, PretrainedModel
-from debate_train.processes import own_place
+from debate_train.ranks.followers import Begin, dismiss, follow, lead
+from debate_train.ranks.processes import own_place
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer, Trainer
 
 LOSS = LOSSES["ppo"]

@@ -8,8 +8,8 @@ import pytest
 
 from debate_protocol.forms import Direct, Sequential, Simultaneous
 from debate_protocol.types import Question
-from debate_train.check import CheckReport, check
-from debate_train.check_context import TokenCounter, longest_prompt
+from debate_train.checks.check import CheckReport, check
+from debate_train.checks.check_context import TokenCounter, longest_prompt
 from debate_train.recipe import Recipe
 
 

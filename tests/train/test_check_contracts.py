@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from debate_train.check import check
+from debate_train.checks.check import check
 from debate_train.recipe import Recipe
 
 

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from debate_rollout.drivers import Auto, FreeRunning, LockStep
-from debate_train.check import check
+from debate_train.checks.check import check
+from debate_train.checks.check_engines import process_errors
 from debate_train.recipe import Recipe
 
 
@@ -36,6 +37,16 @@ def test_check_refuses_an_engine_that_training_cannot_use(
 ) -> None:
     (error,) = check(recipe(engine=engine)).errors
     assert message in error
+
+
+def test_process_errors_name_what_knows_of_one_process_only() -> None:
+    shared = recipe(engine={"type": "vllm"})
+    trainer, engine = process_errors(shared, 2)
+    assert "trainer.type: found torch in 2 processes; expected deepspeed" in trainer
+    assert "rollout.engine.process: found shared in 2 processes" in engine
+    assert process_errors(shared, 1) == []
+    own = recipe(engine={"type": "vllm", "process": "own"})
+    assert len(process_errors(own, 2)) == 1
 
 
 def test_driver_is_chosen_by_type_and_auto_when_none_is_given() -> None:

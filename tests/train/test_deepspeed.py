@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from debate_train.checkpointing.policy_files import save_policy
+from debate_train.checks.plan import memory, shape_of
 from debate_train.errors import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
-from debate_train.plan import memory, shape_of
-from debate_train.policy_files import save_policy
 from debate_train.trainers import DeepSpeedTrainer
 
 Processes = Callable[..., list[str]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import ScratchModel
-from debate_train.policy_files import save_policy
 
 SCRIPT = Path(__file__).with_name("deepspeed_resume.py")
 NAMES = ("fp32-1", "fp32-2", "fp32-3")

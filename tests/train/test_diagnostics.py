@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from debate_train.diagnostics import gradient_shares
 from debate_train.losses import Dapo
+from debate_train.losses.diagnostics import gradient_shares
 from debate_train.rows import Batch, Row
 
 

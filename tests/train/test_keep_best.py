@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from debate_train.check import check
-from debate_train.checkpoints import Best
+from debate_train.checkpointing.checkpoints import Best
+from debate_train.checks.check import check
 from debate_train.recipe import KeepBest, Recipe
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from debate_train import logps
-from debate_train.logps import token_logps
 from debate_train.losses import Dapo, Grpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce
 from debate_train.models import LoadedModel
-from debate_train.packs import Pack
+from debate_train.packed_rows import logps
+from debate_train.packed_rows.logps import token_logps
+from debate_train.packed_rows.packs import Pack
 from debate_train.rows import Batch, Row
 from debate_train.trainers.objective import trainable
 

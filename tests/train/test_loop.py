@@ -9,7 +9,7 @@ from debate_protocol.types import Ask, Gate, Question
 from debate_rollout.drivers import play
 from debate_rollout.engine import Weights
 from debate_rollout.engines import ScriptedEngine
-from debate_train.check_warnings import warnings_of
+from debate_train.checks.check_warnings import warnings_of
 from debate_train.data import SignsPuzzle
 from debate_train.loop import Step, Work, rollouts_of, start_debates, train
 from debate_train.recipe import Recipe

@@ -23,9 +23,9 @@ from transformers import (
 )
 
 from debate_train.errors import ModelError
-from debate_train.logps import token_logps
 from debate_train.models import LoadedModel, PretrainedModel, ScratchModel
-from debate_train.packs import Pack
+from debate_train.packed_rows.logps import token_logps
+from debate_train.packed_rows.packs import Pack
 from debate_train.policy import with_adapter
 from debate_train.word_tokenizer import word_tokenizer
 

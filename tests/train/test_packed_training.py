@@ -21,12 +21,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from debate_train import block_attention, prefix_forest
 from debate_train.losses import Loss, PpoClip
 from debate_train.models import LoadedModel
 from debate_train.normalisation import weigh
-from debate_train.pack_layout import Layout
-from debate_train.packing import pack
+from debate_train.packed_rows import block_attention, prefix_forest
+from debate_train.packed_rows.pack_layout import Layout
+from debate_train.packed_rows.packing import pack
 from debate_train.policy import with_adapter
 from debate_train.rows import Batch, Row
 from debate_train.trainers import TorchTrainer
@@ -267,7 +267,7 @@ def test_equality_notices_a_wrong_layout(
     expected = by_rows(NETWORK, groups(), LOSS)
     assert_equal(packed(NETWORK, groups(), LOSS, 10**6, 1, "prefix"), expected)
     monkeypatch.setattr(
-        "debate_train.packed_attention.block_attention",
+        "debate_train.packed_rows.packed_attention.block_attention",
         lambda q, k, v, layout, scale: right(q, k, v, broken(layout), scale),
     )
     with pytest.raises(AssertionError):

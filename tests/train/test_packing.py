@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from debate_train.packing import pack
-from debate_train.packs import Pack
+from debate_train.packed_rows.packing import pack
+from debate_train.packed_rows.packs import Pack
 from debate_train.rows import Batch, Row
 
 MakeBatch = Callable[..., Batch]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from debate_train.checkpointing.policy_files import save_policy
+from debate_train.checks.plan import Shape, memory, moved, shape_of
 from debate_train.cli import main
 from debate_train.losses import ImportanceSampling
 from debate_train.models import Lora, PretrainedModel, ScratchModel
-from debate_train.plan import Shape, memory, moved, shape_of
-from debate_train.policy_files import save_policy
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate
 from debate_train.trainers.recomputing import recompute_layers
 from debate_train.trainers.torch_trainer import TorchTrainer

@@ -8,8 +8,8 @@ import pytest
 
 from debate_train.errors import RecipeError, UsageError
 from debate_train.interrupts import Interrupts
-from debate_train.launching import Launch, launch
-from debate_train.processes import Place, own_place
+from debate_train.ranks.launching import Launch, launch
+from debate_train.ranks.processes import Place, own_place
 
 
 def test_launch_hands_over_to_deepspeed_when_on_several_machines(tmp_path: Path) -> None:

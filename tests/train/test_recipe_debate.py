@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from debate_train.check import check
+from debate_train.checks.check import check
 from debate_train.errors import RecipeError
+from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
+from debate_train.reading.recipe_written import resolved_yaml
 from debate_train.recipe import Recipe
-from debate_train.recipe_file import LoadedRecipe, load_recipe
-from debate_train.recipe_written import resolved_yaml
 
 OWN = """\
 name: own

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
+from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
+from debate_train.reading.recipe_merge import merge
+from debate_train.reading.recipe_schema import Schema, schema_of
+from debate_train.reading.recipe_written import resolved_yaml
 from debate_train.recipe import Recipe
-from debate_train.recipe_file import LoadedRecipe, load_recipe
-from debate_train.recipe_merge import merge
-from debate_train.recipe_schema import Schema, schema_of
-from debate_train.recipe_written import resolved_yaml
 
 
 class _Strict(BaseModel):

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from debate_train.errors import RecipeError
-from debate_train.recipe_file import LoadedRecipe, load_recipe
+from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
 
 
 class _Strict(BaseModel):

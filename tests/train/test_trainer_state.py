@@ -8,18 +8,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from debate_train.errors import ModelError
-from debate_train.losses import PpoClip
-from debate_train.models import LoadedModel, ScratchModel
-from debate_train.policy_files import load_policy, save_policy
-from debate_train.rows import Batch
-from debate_train.tensor_files import StoredTensors, write_tensors
-from debate_train.trainer_state import (
+from debate_train.checkpointing.policy_files import load_policy, save_policy
+from debate_train.checkpointing.tensor_files import StoredTensors, write_tensors
+from debate_train.checkpointing.trainer_state import (
     Counts,
     ParameterState,
     StoredTrainerState,
     write_trainer_state,
 )
+from debate_train.errors import ModelError
+from debate_train.losses import PpoClip
+from debate_train.models import LoadedModel, ScratchModel
+from debate_train.rows import Batch
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import trainable
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from debate_train.errors import RecipeError
-from debate_train.pack_layout import Layout, make_layout
-from debate_train.packed_attention import packed_attention
-from debate_train.prefix_forest import PrefixForest
-from debate_train.varlen import varlen_attention
+from debate_train.packed_rows.pack_layout import Layout, make_layout
+from debate_train.packed_rows.packed_attention import packed_attention
+from debate_train.packed_rows.prefix_forest import PrefixForest
+from debate_train.packed_rows.varlen import varlen_attention
 
 Kernel = Callable[..., Tensor]
 

@@ -3,13 +3,19 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from debate_train.errors import UsageError
-from debate_train.followers import dismiss, follow
-from debate_train.launching import Launch, heed_interrupts, launch
-from debate_train.processes import Place, own_place
+from debate_train.ranks.followers import dismiss, follow
+from debate_train.ranks.launching import Launch, heed_interrupts, launch
+from debate_train.ranks.processes import Place, own_place
 from debate_train.recipe_command import DONE, CheckedRecipe, exit_code, recipe_parser, run_recipe
+
+if TYPE_CHECKING:
+    from debate_train.checks.check import CheckReport
+    from debate_train.recipe import Recipe
 
 _DESCRIPTION = """\
 Train a language model through debate, as a recipe says.
@@ -24,7 +30,7 @@ examples:
   debate-train quickstart --check
   debate-train recipes/selfplay_v2.yaml model.name=./my-model trainer.type=torch steps=10
   debate-train recipes/quickstart.yaml --output runs/first --resume
-  debate-train recipes/selfplay_v2.yaml --nproc 8
+  debate-train recipes/selfplay_v2.yaml rollout.engine.process=own --nproc 8
   debate-train recipes/selfplay_v2.yaml --plan --gpus 8 --gpu-memory 80
 
 exit codes:
@@ -65,15 +71,13 @@ def _check_counts(arguments: argparse.Namespace) -> None:
 
 
 def _lead(arguments: argparse.Namespace, place: Place) -> int:
-    from debate_train.check import check
-
     is_told = arguments.interrupts is not None and heed_interrupts(arguments.interrupts)
     # Other launchers repeat to each process what the terminal has sent to all of them.
     echo_s = 0.0 if is_told or place.size == 1 else _ECHO_S
 
     def act(checked: CheckedRecipe) -> int:
         if arguments.plan:
-            from debate_train.plan import plan
+            from debate_train.checks.plan import plan
 
             print(*plan(checked.recipe, arguments.gpus, arguments.gpu_memory), sep="\n")
             return DONE
@@ -81,7 +85,15 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 
         return run(checked.recipe, checked.text, arguments.output, arguments.resume, echo_s)
 
-    return run_recipe(arguments, check, act)
+    return run_recipe(arguments, lambda recipe: _check(recipe, arguments.nproc or place.size), act)
+
+
+def _check(recipe: "Recipe", processes: int) -> "CheckReport":
+    from debate_train.checks.check import check
+    from debate_train.checks.check_engines import process_errors
+
+    found = check(recipe)
+    return replace(found, errors=(*found.errors, *process_errors(recipe, processes)))
 
 
 def _again(arguments: argparse.Namespace) -> list[str]:

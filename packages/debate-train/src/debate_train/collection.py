@@ -11,9 +11,9 @@ import yaml
 
 from debate_protocol.transcripts import json_line, to_json
 from debate_protocol.types import Transcript
+from debate_train.checkpointing.whole_files import cut_torn_line, write_aside
 from debate_train.environment import describe_environment
 from debate_train.errors import UsageError
-from debate_train.whole_files import cut_torn_line, write_aside
 
 RECIPE, TRANSCRIPTS, ENVIRONMENT = "recipe.yaml", "transcripts.jsonl", "environment.json"
 _DECIDES = ("seed", "model", "data", "debate")

@@ -13,8 +13,8 @@ from debate_rewards.credits import Score
 from debate_rollout.engine import Engine
 from debate_train.data import DataSource
 from debate_train.evaluation import direct_form
+from debate_train.playing.rollouts import Rollouts, Source
 from debate_train.recipe import Recipe
-from debate_train.rollouts import Rollouts, Source
 from debate_train.rows import Batch, build_batch
 from debate_train.trainers import Trainer
 

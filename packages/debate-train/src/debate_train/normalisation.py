@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from debate_train.loss_inputs import Normalise
+    from debate_train.losses.loss_inputs import Normalise
     from debate_train.rows import Batch, Floats, Row
 
 Bools = NDArray[np.bool_]

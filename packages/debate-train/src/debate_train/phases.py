@@ -8,21 +8,21 @@ from typing import Any
 
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
-from debate_train.checkpoints import Best, Checkpoints, RunState
+from debate_train.checkpointing.checkpoints import Best, Checkpoints, RunState
+from debate_train.checkpointing.policy_files import load_policy
+from debate_train.checkpointing.random_states import load_random_states, save_random_states
 from debate_train.data import DataSource
 from debate_train.errors import RecipeError, RunFailure
 from debate_train.evaluation import evaluate
 from debate_train.interrupts import Interrupts
 from debate_train.loop import Step, Work, rollouts_of, train
 from debate_train.models import LoadedModel
+from debate_train.playing.rollouts import Rollouts
 from debate_train.policy import export_weights
-from debate_train.policy_files import load_policy
 from debate_train.progress import Progress
-from debate_train.random_states import load_random_states, save_random_states
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.records import keep_sample, step_metrics
 from debate_train.results import measures_json, print_results, write_results
-from debate_train.rollouts import Rollouts
 from debate_train.run_directory import RunDirectory
 from debate_train.tracking import Tracker
 from debate_train.trainers import Trainer
@@ -69,6 +69,8 @@ class Phases:
             load_policy(start, self._desk.loaded)
             self._desk.engine.load(export_weights(self._desk.loaded, self._state.step))
             load_random_states(start)
+            if self._state.phase == len(self._phases):
+                self._desk.progress.note("this run is finished: none of its phases trains more")
         try:
             for name, recipe in self._phases[self._state.phase :]:
                 if self._rest_is_skipped():
@@ -246,6 +248,8 @@ class _Keeper:
         desk.directory.log(self._name, state.step, metrics)
         desk.tracker.log(self._name, state.step, metrics)
         desk.progress.step(done, metrics)
+        if not step.batch.rows:
+            desk.progress.note(f"{self._name} {state.step}: no reply has a token to learn from")
         if self._due(self._recipe.recording.every, done) or done == 1:
             keep_sample(desk.directory, self._name, step, self._recipe.recording.debates)
         if self._due(self._recipe.evaluation.every, done):

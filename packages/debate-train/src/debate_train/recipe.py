@@ -16,14 +16,14 @@ from debate_train.data import DataConfig
 from debate_train.evaluation import DEBATE, DIRECT, Evaluation
 from debate_train.losses import Loss
 from debate_train.models import ModelConfig
-from debate_train.pipeline import Pipeline
-from debate_train.recipe_merge import merge
-from debate_train.recipe_schema import Schema
+from debate_train.playing.pipeline import Pipeline
+from debate_train.reading.recipe_merge import merge
+from debate_train.reading.recipe_schema import Schema
 from debate_train.tracking import Tracking
 from debate_train.trainers import TrainerConfig
 
 if TYPE_CHECKING:
-    from debate_train.checkpoints import Best
+    from debate_train.checkpointing.checkpoints import Best
 
 
 class Demonstrations(BaseModel):

@@ -17,7 +17,7 @@ from debate_rollout.errors import (
 from debate_train.errors import RunFailure, UsageError
 
 if TYPE_CHECKING:
-    from debate_train.check import CheckReport
+    from debate_train.checks.check import CheckReport
     from debate_train.recipe import Recipe
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -70,9 +70,9 @@ def run_recipe(
     Raises:
         UsageError: The recipe is wrong, or cannot be run here.
     """
+    from debate_train.reading.recipe_file import load_recipe
+    from debate_train.reading.recipe_written import resolved_yaml
     from debate_train.recipe import Recipe
-    from debate_train.recipe_file import load_recipe
-    from debate_train.recipe_written import resolved_yaml
 
     loaded = load_recipe(
         arguments.recipe, arguments.overrides, model=Recipe, allow_code=arguments.allow_code

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from debate_rewards.metrics import debate_metrics
-from debate_train.diagnostics import gradient_shares
 from debate_train.loop import Step
+from debate_train.losses.diagnostics import gradient_shares
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.rows import PER_TOKEN, Row
 from debate_train.run_directory import RunDirectory

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    from debate_train.check import check_collecting
+    from debate_train.checks.check import check_collecting
 
     def act(checked: CheckedRecipe) -> int:
         if arguments.output is None:

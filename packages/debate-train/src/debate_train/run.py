@@ -11,18 +11,17 @@ import torch
 import yaml
 
 from debate_rollout.engine import Engine
-from debate_train.check_engines import engine_errors
-from debate_train.checkpoint_manifest import Origin
-from debate_train.checkpoints import Checkpoint, Checkpoints, RunState
+from debate_train.checkpointing.checkpoint_manifest import Origin
+from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, RunState
+from debate_train.checkpointing.random_states import seed_all
+from debate_train.checks.check_engines import engine_errors
 from debate_train.errors import RecipeError
-from debate_train.followers import Begin, lead
 from debate_train.interrupts import Interrupts
 from debate_train.models import LoadedModel
 from debate_train.phases import Desk, Phases
 from debate_train.policy import with_adapter
-from debate_train.processes import own_place
 from debate_train.progress import Progress
-from debate_train.random_states import seed_all
+from debate_train.ranks.followers import Begin, lead
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.report import write_report
 from debate_train.run_directory import RunDirectory
@@ -48,7 +47,6 @@ def run(
     """
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
-    _check_processes(recipe)
     source = recipe.data.open()
     loaded = _load_model(recipe)
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -98,26 +96,6 @@ def _load_model(recipe: Recipe) -> LoadedModel:
     loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
     lead(Begin(recipe.model, recipe.seed))
     return loaded
-
-
-def _check_processes(recipe: Recipe) -> None:
-    """Refuse trainers and engines that know of one process only where there are several."""
-    size = own_place().size
-    if size == 1:
-        return
-    for name, phase in recipe.phase_recipes().items():
-        where = f"phases.{name}." if recipe.phases else ""
-        if phase.trainer.type != "deepspeed":
-            raise RecipeError(
-                f"{where}trainer.type: found {phase.trainer.type} in {size} processes; expected "
-                "deepspeed (trainer.type=deepspeed), or one process"
-            )
-    engine = recipe.rollout.engine
-    if engine.type == "vllm" and engine.process == "shared":
-        raise RecipeError(
-            f"rollout.engine.process: found shared in {size} processes, whose group vLLM would "
-            "take for its own; expected own, or type: vllm_server"
-        )
 
 
 def _checkpoints(recipe: Recipe, directory: RunDirectory) -> Checkpoints:

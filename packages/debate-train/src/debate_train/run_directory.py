@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from debate_protocol.transcripts import write_transcripts
 from debate_protocol.types import Transcript
-from debate_train.checkpoints import finish_replacing
+from debate_train.checkpointing.checkpoints import finish_replacing
+from debate_train.checkpointing.whole_files import (
+    aside,
+    cut_torn_line,
+    remove_unfinished,
+    write_aside,
+)
 from debate_train.environment import describe_environment
 from debate_train.errors import UsageError
-from debate_train.whole_files import aside, cut_torn_line, remove_unfinished, write_aside
 
 if TYPE_CHECKING:
     from torch import Tensor

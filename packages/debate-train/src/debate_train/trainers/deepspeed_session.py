@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from debate_rollout.engine import Weights
-from debate_train.followers import Call, Open, lead
+from debate_train.checkpointing.policy_files import load_policy, save_policy
+from debate_train.checkpointing.tensor_files import write_tensors
+from debate_train.checkpointing.trainer_state import StoredTrainerState, write_trainer_state
 from debate_train.losses import Loss
+from debate_train.losses.references import REFERENCE, stored_reference, values_of
 from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
-from debate_train.policy_files import load_policy, save_policy
-from debate_train.processes import join, lost
-from debate_train.references import REFERENCE, stored_reference, values_of
+from debate_train.ranks.followers import Call, Open, lead
+from debate_train.ranks.processes import join, lost
 from debate_train.rows import Batch
-from debate_train.tensor_files import write_tensors
-from debate_train.trainer_state import StoredTrainerState, write_trainer_state
 from debate_train.trainers.deepspeed_worker import DeepSpeedWorker, Stored, check_types
 from debate_train.trainers.objective import trainable
 

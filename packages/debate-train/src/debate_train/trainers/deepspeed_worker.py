@@ -11,20 +11,20 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from debate_train.checkpointing.trainer_state import MOMENTS, Counts, ParameterState, set_schedule
 from debate_train.errors import RecipeError
 from debate_train.losses import Loss
-from debate_train.models import LoadedModel
-from debate_train.packing_check import check_packing
-from debate_train.packs import Pack
-from debate_train.processes import join
-from debate_train.references import (
+from debate_train.losses.references import (
     KeptReference,
     Read,
     Reference,
     in_checkpoints,
     open_reference,
 )
-from debate_train.trainer_state import MOMENTS, Counts, ParameterState, set_schedule
+from debate_train.models import LoadedModel
+from debate_train.packed_rows.packing_check import check_packing
+from debate_train.packed_rows.packs import Pack
+from debate_train.ranks.processes import join
 from debate_train.trainers.deepspeed_trainer import settings_error
 from debate_train.trainers.objective import StepStats, trainable
 from debate_train.trainers.recomputing import keep_layers, recompute_layers

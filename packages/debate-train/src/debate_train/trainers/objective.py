@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from debate_train.logps import token_logps
-from debate_train.loss_inputs import LossInputs
 from debate_train.losses import Loss
-from debate_train.packed_attention import attention_of
-from debate_train.packs import Pack
+from debate_train.losses.loss_inputs import LossInputs
+from debate_train.packed_rows.logps import token_logps
+from debate_train.packed_rows.packed_attention import attention_of
+from debate_train.packed_rows.packs import Pack
 
 SHARES = frozenset({"loss", "optim/preference_margin", "optim/preference_accuracy"})
 """Sums whose terms hold the update's denominators already."""

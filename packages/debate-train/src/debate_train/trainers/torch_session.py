@@ -8,12 +8,17 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from debate_rollout.engine import Weights
+from debate_train.checkpointing.policy_files import load_policy, save_policy
+from debate_train.checkpointing.tensor_files import write_tensors
+from debate_train.checkpointing.trainer_state import (
+    Counts,
+    StoredTrainerState,
+    load_torch_optimizer,
+    save_torch_optimizer,
+    set_schedule,
+)
 from debate_train.losses import Loss
-from debate_train.models import LoadedModel
-from debate_train.packing_check import check_packing
-from debate_train.policy import export_weights
-from debate_train.policy_files import load_policy, save_policy
-from debate_train.references import (
+from debate_train.losses.references import (
     REFERENCE,
     KeptReference,
     Read,
@@ -23,15 +28,10 @@ from debate_train.references import (
     stored_reference,
     values_of,
 )
+from debate_train.models import LoadedModel
+from debate_train.packed_rows.packing_check import check_packing
+from debate_train.policy import export_weights
 from debate_train.rows import Batch
-from debate_train.tensor_files import write_tensors
-from debate_train.trainer_state import (
-    Counts,
-    StoredTrainerState,
-    load_torch_optimizer,
-    save_torch_optimizer,
-    set_schedule,
-)
 from debate_train.trainers.objective import trainable
 from debate_train.trainers.recomputing import keep_layers, recompute_layers
 from debate_train.trainers.updates import Learning, Skips, Update

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch.optim import AdamW
 
     from debate_train.losses import Loss
-    from debate_train.packs import Pack
+    from debate_train.packed_rows.packs import Pack
     from debate_train.rows import Batch
 
 Schedule = Literal["constant", "linear", "cosine"]
@@ -82,7 +82,7 @@ class OptimizerSettings(BaseModel):
     def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Pack]]":
         """Return the packs of an update for every rank."""
         from debate_train.normalisation import weigh
-        from debate_train.packing import pack
+        from debate_train.packed_rows.packing import pack
 
         batch, weights = weigh(batch, loss.normalise)
         budget = self.tokens_per_micro_batch

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from debate_train.losses import Loss
-from debate_train.packs import Pack
-from debate_train.references import Reference
+from debate_train.losses.references import Reference
+from debate_train.packed_rows.packs import Pack
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate, score
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from debate_train.pack_layout import Layout
+from debate_train.packed_rows.pack_layout import Layout
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward

@@ -4,19 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from debate_protocol.types import Question
-from debate_train.check_context import (
+from debate_train.checks.check_context import (
     TokenCounter,
     Window,
     context_window,
     longest_prompt,
     token_counter,
 )
-from debate_train.check_data import DataView, look_at_data
-from debate_train.check_engines import engine_errors, phase_errors
-from debate_train.check_warnings import run_warnings, warnings_of
+from debate_train.checks.check_data import DataView, look_at_data
+from debate_train.checks.check_engines import engine_errors, phase_errors
+from debate_train.checks.check_warnings import run_warnings, warnings_of
 from debate_train.data import DataConfig
 from debate_train.errors import UsageError
-from debate_train.loss_inputs import reference_error
+from debate_train.losses.loss_inputs import reference_error
 from debate_train.models import PretrainedModel
 from debate_train.recipe import Demonstrations, Recipe
 

@@ -1,6 +1,6 @@
 """Whether a recipe's engine can do what training asks of it."""
 
-from debate_train.check_data import DataView
+from debate_train.checks.check_data import DataView
 from debate_train.recipe import Demonstrations, Recipe
 
 NEEDED = {"tokens": "token ids", "logps": "log-probabilities"}
@@ -28,6 +28,27 @@ def engine_errors(recipe: Recipe) -> list[str]:
             "served; expected true"
         ]
     return _adapter_errors(recipe)
+
+
+def process_errors(recipe: Recipe, size: int) -> list[str]:
+    """Return which trainers and engines know of one process only, where there are several."""
+    if size == 1:
+        return []
+    found = []
+    for name, phase in recipe.phase_recipes().items():
+        where = f"phases.{name}." if recipe.phases else ""
+        if phase.trainer.type != "deepspeed":
+            found.append(
+                f"{where}trainer.type: found {phase.trainer.type} in {size} processes; expected "
+                "deepspeed (trainer.type=deepspeed), or one process"
+            )
+    engine = recipe.rollout.engine
+    if engine.type == "vllm" and engine.process == "shared":
+        found.append(
+            f"rollout.engine.process: found shared in {size} processes, whose group vLLM would "
+            "take for its own; expected own, or type: vllm_server"
+        )
+    return found
 
 
 def phase_errors(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> list[str]:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from debate_train.loss_inputs import LossInputs, OldPolicy, ReferencePolicy
+from debate_train.losses.loss_inputs import LossInputs, OldPolicy, ReferencePolicy
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from debate_protocol.types import Question
-from debate_train.check_context import ASSUMED_QUESTION_TOKENS
+from debate_train.checks.check_context import ASSUMED_QUESTION_TOKENS
 from debate_train.data import DataConfig, DataSource, Questions
 from debate_train.errors import UsageError
 

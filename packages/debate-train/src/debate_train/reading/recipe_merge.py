@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from debate_train.recipe_schema import Schema, can_hold
+from debate_train.reading.recipe_schema import Schema, can_hold
 
 
 def merge(

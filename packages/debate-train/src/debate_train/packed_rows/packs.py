@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from debate_train.pack_layout import Layout, make_layout, tensors_on
-from debate_train.prefix_forest import PrefixForest, shared_length
+from debate_train.packed_rows.pack_layout import Layout, make_layout, tensors_on
+from debate_train.packed_rows.prefix_forest import PrefixForest, shared_length
 
 if TYPE_CHECKING:
     from debate_train.rows import Batch, Floats, Ints, Row

@@ -7,9 +7,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from debate_train.checkpointing.tensor_files import StoredTensors
 from debate_train.errors import ModelError
 from debate_train.models import LoadedModel
-from debate_train.tensor_files import StoredTensors
 
 FILE_SIZE = "5GB"
 """Larger models are split over several files, as on a hub."""

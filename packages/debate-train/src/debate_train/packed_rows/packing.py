@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from debate_train.packs import Pack, empty_pack, make_pack, needed_tokens
-from debate_train.prefix_forest import PrefixForest, lexicographic, shared_length
+from debate_train.packed_rows.packs import Pack, empty_pack, make_pack, needed_tokens
+from debate_train.packed_rows.prefix_forest import PrefixForest, lexicographic, shared_length
 
 if TYPE_CHECKING:
     from debate_train.rows import Batch, Floats

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from debate_train.errors import UsageError
-from debate_train.processes import LostProcessError, Processes, join, own_place
+from debate_train.ranks.processes import LostProcessError, Processes, join, own_place
 
 if TYPE_CHECKING:
     from debate_train.losses import Loss
@@ -141,7 +141,7 @@ class _Follower:
         from debate_train.trainers.deepspeed_worker import DeepSpeedWorker
 
         if isinstance(command, Begin):
-            from debate_train.random_states import seed_all
+            from debate_train.checkpointing.random_states import seed_all
 
             self._begin, self._loaded = command, _load(command)
             # What a library draws differs from rank to rank.

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from debate_train.whole_files import sync_directory
+from debate_train.checkpointing.whole_files import sync_directory
 
 MANIFEST = "manifest.json"
 FORMAT = "debate-checkpoint/1"

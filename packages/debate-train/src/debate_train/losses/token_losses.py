@@ -6,29 +6,14 @@ micro-batches and ranks add up to it.
 """
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from debate_train.loss_inputs import LossInputs, Normalise, OldPolicy, ReferencePolicy
-from debate_train.preferences import Dpo
+from debate_train.losses.loss_inputs import LossInputs, Normalise, OldPolicy, ReferencePolicy
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = [
-    "Dapo",
-    "Dpo",
-    "Grpo",
-    "ImportanceSampling",
-    "Kl",
-    "Loss",
-    "LossInputs",
-    "Normalise",
-    "PpoClip",
-    "Reinforce",
-    "Sft",
-]
 
 
 class _Config(BaseModel):
@@ -230,9 +215,3 @@ class Sft(_TokenLoss):
     def per_action(self, x: LossInputs) -> "Tensor":
         """Return the loss of each action, shape (A,)."""
         return -x.logps_A * x.advantages_A
-
-
-Loss = Annotated[
-    ImportanceSampling | Reinforce | PpoClip | Dapo | Grpo | Dpo | Sft,
-    Field(discriminator="type"),
-]

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from debate_train.check_context import longest_prompt, token_counter
-from debate_train.check_data import look_at_data
+from debate_train.checks.check_context import longest_prompt, token_counter
+from debate_train.checks.check_data import look_at_data
 from debate_train.errors import UsageError
 from debate_train.models import ModelConfig, PretrainedModel
 from debate_train.recipe import Demonstrations, Recipe

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
-from debate_train.checkpoint_manifest import Origin, RefusedCheckpoint, seal, verify
+from debate_train.checkpointing.checkpoint_manifest import Origin, RefusedCheckpoint, seal, verify
+from debate_train.checkpointing.whole_files import sync_directory, write_aside
 from debate_train.errors import RunFailure, UsageError
-from debate_train.whole_files import sync_directory, write_aside
 
 _STATE, _BEST = "state.json", "best.json"
 _NAME = re.compile(r"step-(\d{6,})")

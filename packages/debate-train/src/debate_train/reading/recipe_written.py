@@ -4,9 +4,9 @@ from typing import Any
 
 import yaml
 
-from debate_train.recipe_file import LoadedRecipe, phase_reading
-from debate_train.recipe_schema import PHASES, Schema
-from debate_train.recipe_values import Reading
+from debate_train.reading.recipe_file import LoadedRecipe, phase_reading
+from debate_train.reading.recipe_schema import PHASES, Schema
+from debate_train.reading.recipe_values import Reading
 
 
 def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from debate_train.errors import RecipeError
-from debate_train.logps import token_logps
-from debate_train.packed_attention import PackedAttentionError, attention_of
-from debate_train.packs import make_pack
+from debate_train.packed_rows.logps import token_logps
+from debate_train.packed_rows.packed_attention import PackedAttentionError, attention_of
+from debate_train.packed_rows.packs import make_pack
 from debate_train.rows import Batch, Row
 from debate_train.trainers.trainer import Share
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from debate_train.errors import ModelError
-from debate_train.loss_inputs import reference_error
+from debate_train.losses.loss_inputs import reference_error
 
 if TYPE_CHECKING:
-    from debate_train.loss_inputs import ReferencePolicy
+    from debate_train.losses.loss_inputs import ReferencePolicy
     from debate_train.models import LoadedModel
 
 REFERENCE = "reference"
@@ -125,7 +125,7 @@ def stored_reference(directory: Path) -> Read:
     Raises:
         ModelError: The checkpoint was written by a loss that has no such reference.
     """
-    from debate_train.tensor_files import StoredTensors
+    from debate_train.checkpointing.tensor_files import StoredTensors
 
     tensors = StoredTensors.of(directory, REFERENCE)
     if not tensors.names():
@@ -153,7 +153,7 @@ def values_of(policy: "ReferencePolicy | None", loaded: "LoadedModel") -> Read |
 
 
 def _directory(path: Path, loaded: "LoadedModel") -> Read:
-    from debate_train.policy_files import stored_policy
+    from debate_train.checkpointing.policy_files import stored_policy
 
     if found := reference_error(path):
         raise ModelError(found)

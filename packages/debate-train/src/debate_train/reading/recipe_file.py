@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from debate_train.errors import RecipeError
-from debate_train.recipe_merge import merge
-from debate_train.recipe_problems import Problems
-from debate_train.recipe_schema import PHASES, Schema
-from debate_train.recipe_source import (
+from debate_train.reading.recipe_merge import merge
+from debate_train.reading.recipe_problems import Problems
+from debate_train.reading.recipe_schema import PHASES, Schema
+from debate_train.reading.recipe_source import (
     KeyPath,
     Origin,
     Source,
@@ -24,7 +24,7 @@ from debate_train.recipe_source import (
     read_yaml,
     value_at,
 )
-from debate_train.recipe_values import Reading, resolve
+from debate_train.reading.recipe_values import Reading, resolve
 
 M = TypeVar("M", bound=BaseModel)
 EXTENDS = "extends"

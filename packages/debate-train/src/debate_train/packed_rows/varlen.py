@@ -11,7 +11,7 @@ from torch import Tensor
 from debate_train.errors import RecipeError
 
 if TYPE_CHECKING:
-    from debate_train.pack_layout import Layout
+    from debate_train.packed_rows.pack_layout import Layout
 
 
 def varlen_attention(

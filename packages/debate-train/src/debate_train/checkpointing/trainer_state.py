@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from debate_train.checkpointing.tensor_files import StoredTensors, write_tensors
 from debate_train.errors import ModelError
-from debate_train.tensor_files import StoredTensors, write_tensors
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 _STEM, _COUNTS = "optimizer", "trainer.json"

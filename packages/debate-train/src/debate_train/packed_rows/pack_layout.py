@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from debate_train.prefix_forest import Node, PrefixForest
+from debate_train.packed_rows.prefix_forest import Node, PrefixForest
 
 _EVEN = 0.8
 """Nodes at least this share of the longest are padded to it and computed together."""

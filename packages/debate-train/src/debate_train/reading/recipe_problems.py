@@ -8,9 +8,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from debate_train.errors import RecipeError
-from debate_train.recipe_schema import PHASES, Schema, find_key
-from debate_train.recipe_source import KeyPath, Origin, value_at
-from debate_train.recipe_values import Reading
+from debate_train.reading.recipe_schema import PHASES, Schema, find_key
+from debate_train.reading.recipe_source import KeyPath, Origin, value_at
+from debate_train.reading.recipe_values import Reading
 
 MOST_PROBLEMS = 7
 _WANT_TEXT = ("string_type", "literal_error", "enum", "path_type")

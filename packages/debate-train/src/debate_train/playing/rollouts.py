@@ -8,8 +8,8 @@ from pathlib import Path
 
 from debate_protocol.types import Transcript
 from debate_rollout.engine import Engine, Weights
-from debate_train.lookahead import read_lookahead, write_lookahead
-from debate_train.playing_ahead import PlayerAhead
+from debate_train.playing.lookahead import read_lookahead, write_lookahead
+from debate_train.playing.playing_ahead import PlayerAhead
 
 Play = Callable[[int, Engine], Sequence[Transcript]]
 """Plays the debates of a step with an engine."""

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from debate_train.packed_attention import forward_inputs
-from debate_train.packs import Pack
+from debate_train.packed_rows.packed_attention import forward_inputs
+from debate_train.packed_rows.packs import Pack
 
 CHUNK_LOGITS = 1 << 21
 """Logits held at once; a chunk of tokens is this over the vocabulary's size."""

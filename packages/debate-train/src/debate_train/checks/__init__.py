@@ -1,0 +1,1 @@
+"""What a recipe would do and need, said before it is run."""

@@ -1,0 +1,1 @@
+"""Rows of a step as packs: prefixes stand once, and attention knows."""

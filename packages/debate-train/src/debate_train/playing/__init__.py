@@ -1,0 +1,1 @@
+"""The debates of each step: played when wanted, or ahead of training."""

@@ -1,0 +1,1 @@
+"""Reading a recipe: files, overrides, schema, and what is wrong with it."""
