@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from debate_train.packed_rows.packs import Pack, empty_pack, make_pack, needed_tokens
-from debate_train.packed_rows.prefix_forest import PrefixForest, lexicographic, shared_length
+from debate_train.packed_rows.prefix_forest import PrefixForest, Share, lexicographic, shared_length
 
 if TYPE_CHECKING:
     from debate_train.rows import Batch, Floats
-    from debate_train.trainers.trainer import Share
 
 CONTEXT_COST = 8192
 """Tokens of context at which attending to them costs as much as all else a token goes through."""
@@ -34,7 +33,7 @@ def pack(
     token_budget: int,
     *,
     ranks: int = 1,
-    share: "Share" = "prefix",
+    share: Share = "prefix",
 ) -> list[list[Pack]]:
     """Return packs for every rank: the same number, of even cost.
 
@@ -64,7 +63,7 @@ def pack(
     return [own + [empty_pack(share)] * (each - len(own)) for own in given]
 
 
-def _units(batch: "Batch", share: "Share") -> list[_Unit]:
+def _units(batch: "Batch", share: Share) -> list[_Unit]:
     """Return the rows with actions in the order in which packs are filled."""
     inputs = {n: row.tokens[: needed_tokens(row)] for n, row in enumerate(batch.rows)}
     numbers = [n for n, tokens in inputs.items() if len(tokens)]
@@ -120,7 +119,7 @@ class _FillingPadded:
 
 
 def _even_parts(
-    units: Sequence[_Unit], token_budget: int, ranks: int, share: "Share"
+    units: Sequence[_Unit], token_budget: int, ranks: int, share: Share
 ) -> list[tuple[float, list[_Unit]]]:
     """Return runs of units, each with its cost: as few a rank as the budget allows, then even."""
     parts = _filled(units, token_budget, float("inf"), share)
@@ -140,7 +139,7 @@ def _even_parts(
 
 
 def _filled(
-    units: Sequence[_Unit], token_budget: int, most: float, share: "Share"
+    units: Sequence[_Unit], token_budget: int, most: float, share: Share
 ) -> list[tuple[float, list[_Unit]]]:
     """Return runs of units, each as long as budget and cost allow."""
     parts: list[tuple[float, list[_Unit]]] = []
@@ -156,5 +155,5 @@ def _filled(
     return [*parts, (filling.cost, own)] if own else parts
 
 
-def _start(share: "Share") -> _Filling:
+def _start(share: Share) -> _Filling:
     return _FillingPadded() if share == "none" else _FillingFlat()

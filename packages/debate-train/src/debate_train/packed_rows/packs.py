@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from debate_train.packed_rows.pack_layout import Layout, make_layout, tensors_on
-from debate_train.packed_rows.prefix_forest import PrefixForest, shared_length
+from debate_train.packed_rows.prefix_forest import PrefixForest, Share, shared_length
 
 if TYPE_CHECKING:
     from debate_train.rows import Batch, Floats, Ints, Row
-    from debate_train.trainers.trainer import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def needed_tokens(row: "Row") -> int:
 
 
 def make_pack(
-    batch: "Batch", weights: Sequence["Floats"], numbers: Sequence[int], share: "Share"
+    batch: "Batch", weights: Sequence["Floats"], numbers: Sequence[int], share: Share
 ) -> Pack:
     """Return the pack of these rows of the batch, in this order.
 
@@ -96,7 +95,7 @@ def make_pack(
     )
 
 
-def empty_pack(share: "Share") -> Pack:
+def empty_pack(share: Share) -> Pack:
     """Return a pack of one token that carries no loss: every rank runs as many packs as others."""
     one = [np.zeros(1, np.int64)]
     tokens_BT, positions_BT, _, layout = _padded(one) if share == "none" else _flat(one)

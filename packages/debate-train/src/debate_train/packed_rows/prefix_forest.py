@@ -5,10 +5,13 @@ A node is a run of tokens with a parent; a sequence is the path from a root to a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+Share = Literal["prefix", "rows", "none"]
+"""What rows of a pack share: what they begin with, a flat sequence, or nothing (padded)."""
 MIN_SHARED = 8
 """Fewest tokens that a node for two sequences must save; less costs more than it saves."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from debate_rollout.engine import Weights
+from debate_train.packed_rows.prefix_forest import Share
 
 if TYPE_CHECKING:
     from torch.optim import AdamW
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from debate_train.rows import Batch
 
 Schedule = Literal["constant", "linear", "cosine"]
-Share = Literal["prefix", "rows", "none"]
 
 
 class Trainer(Protocol):
