@@ -135,7 +135,7 @@ def test_two_processes_end_together_when_one_is_killed(recipe: Path, tmp_path: P
     started = time.monotonic()
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 1, seen + errors
-    assert "a process was killed" in errors
+    assert "a process was killed" in errors or "found another process of the run gone" in errors
     assert time.monotonic() - started < 60
 
 

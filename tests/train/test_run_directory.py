@@ -95,6 +95,16 @@ def test_open_completes_a_folder_whose_making_was_stopped(tmp_path):
     assert len(run.metrics_path.read_text().splitlines()) == 1
 
 
+def test_open_removes_what_a_killed_process_left_half_written(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    left = [run.path / ".results.json.77", run.transcripts_path / ".train-000001.jsonl.77.part"]
+    kept = run.transcripts_path / ".notes"
+    for path in (*left, kept):
+        path.touch()
+    RunDirectory.open(run.path)
+    assert [path.exists() for path in (*left, kept)] == [False, False, True]
+
+
 def test_open_keeps_the_first_environment_and_notes_the_resume(tmp_path):
     run = with_checkpoint(tmp_path / "run")
     first = json.loads((run.path / "environment.json").read_text())

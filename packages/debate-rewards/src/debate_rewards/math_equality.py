@@ -16,6 +16,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 from latex2sympy2_extended.logic import And
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify import grader
+from sympy.core import random
 from sympy.core.relational import Relational
 
 _SPELLING = NormalizationConfig(
@@ -55,6 +56,7 @@ def equal(gold: Any, given: Any) -> bool:
     """Return whether what `read` gave for two answers is the same answer."""
     if isinstance(gold, str) or isinstance(given, str):
         return bool(gold == given) if isinstance(gold, str) and isinstance(given, str) else False
+    random.seed(0)  # Simplifying draws points to try; a verdict must not depend on luck.
     return bool(grader.verify(gold, given, allow_set_relation_comp=True, timeout_seconds=None))
 
 
@@ -138,7 +140,8 @@ def _close_numbers(a: Any, b: Any, float_rounding: int, numeric_precision: int) 
 
 def _equal_symbols(a: Any, b: Any) -> bool:
     try:
-        if _differ_at_points(a, b):
+        # sympy may simplify 11 - oo**oo to 0.
+        if _far_apart(a, b) or _differ_at_points(a, b):
             return False
     except Exception:
         return bool(_symbolic_eq(a, b))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from debate_train.errors import UsageError
 from debate_train.ranks.followers import dismiss, follow
 from debate_train.ranks.launching import Launch, heed_interrupts, launch
-from debate_train.ranks.processes import Place, own_place
+from debate_train.ranks.processes import Place, end_at_once, own_place
 from debate_train.recipe_command import DONE, CheckedRecipe, exit_code, recipe_parser, run_recipe
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ _ECHO_S = 5.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     arguments = _parser().parse_intermixed_args(argv)
-    return exit_code("debate-train", lambda: _main(arguments))
+    code = exit_code("debate-train", lambda: _main(arguments))
+    end_at_once(code)
+    return code
 
 
 def _main(arguments: argparse.Namespace) -> int:

@@ -173,8 +173,7 @@ class RunDirectory:
     def write_transcripts(self, phase: str, step: int, transcripts: Sequence[Transcript]) -> Path:
         """Write debates to `transcripts/<phase>-<step>.jsonl`, in place of an earlier file."""
         path = self.transcripts_path / f"{_file_name(phase)}-{step:06d}.jsonl"
-        with aside(path) as unfinished:
-            write_transcripts(unfinished, transcripts)
+        write_transcripts(path, transcripts)
         return path
 
     def write_tokens(self, step: int, tensors: Mapping[str, "Tensor"]) -> Path:

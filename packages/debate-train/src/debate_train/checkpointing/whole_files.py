@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _BLOCK = 1 << 16
-_UNFINISHED = re.compile(r"\..+\.\d+")
+_UNFINISHED = re.compile(r"\..+\.\d+(\.part)?")
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def aside(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what `aside` left in a folder when its process was killed."""
+    """Remove what `aside` or `write_transcripts` left in a folder when its process was killed."""
     for path in folder.iterdir():
         if _UNFINISHED.fullmatch(path.name) and path.is_file():
             path.unlink()

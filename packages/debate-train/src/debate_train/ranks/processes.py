@@ -120,7 +120,7 @@ def lost(place: Place, error: BaseException) -> LostProcessError:
     reason = text.rpartition("pair.cc:")[2].partition("] ")[2].partition(". ")[0] or text
     return LostProcessError(
         f"rank {place.rank} of {place.size}: found another process of the run gone ({reason}); "
-        "expected all of them until the end; its own message says why it ended"
+        "expected all of them until the end; unless it was killed, its own message says why"
     )
 
 
@@ -128,6 +128,17 @@ def lost(place: Place, error: BaseException) -> LostProcessError:
 def join() -> Processes:
     """Join this run's process group, once; all ranks must."""
     return Processes(own_place())
+
+
+def end_at_once(code: int) -> None:
+    """End this process with an exit code when it was one of several; else return.
+
+    Threads of gloo and of autograd may outlive the interpreter, and abort while it is torn down.
+    """
+    if join.cache_info().currsize and join().place.size > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _init_distributed(place: Place) -> None:
