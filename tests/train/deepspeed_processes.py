@@ -18,7 +18,7 @@ from debate_train.losses import Grpo, ImportanceSampling, Kl, Loss, PpoClip
 from debate_train.models import LoadedModel, Lora, PretrainedModel
 from debate_train.policy import with_adapter
 from debate_train.ranks.followers import Begin, dismiss, follow, lead
-from debate_train.ranks.processes import own_place
+from debate_train.ranks.processes import end_at_once, own_place
 from debate_train.rows import Batch, Row
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
 from debate_train.trainers.deepspeed_session import DeepSpeedSession
@@ -256,4 +256,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    end_at_once(code)
+    sys.exit(code)

@@ -16,7 +16,7 @@ from deepspeed_processes import CUT, LOSSES, SEED, STEPS, batch, loaded, poisone
 
 from debate_train.models import LoadedModel, Lora, PretrainedModel
 from debate_train.ranks.followers import Begin, dismiss, follow, lead
-from debate_train.ranks.processes import own_place
+from debate_train.ranks.processes import end_at_once, own_place
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer, Trainer
 
 LOSS = LOSSES["ppo"]
@@ -148,4 +148,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    end_at_once(code)
+    sys.exit(code)

@@ -4,6 +4,7 @@ Rank 0 decides and the others follow. Messages are pickles between processes of 
 gloo group of its own that may wait for days: the others wait while rank 0 plays debates.
 """
 
+import atexit
 import logging
 import os
 import sys
@@ -127,13 +128,22 @@ def lost(place: Place, error: BaseException) -> LostProcessError:
 @cache
 def join() -> Processes:
     """Join this run's process group, once; all ranks must."""
+    # Threads of gloo that outlive the interpreter may abort the process.
+    atexit.register(_leave)
     return Processes(own_place())
+
+
+def _leave() -> None:
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def end_at_once(code: int) -> None:
     """End this process with an exit code when it was one of several; else return.
 
-    Threads of gloo and of autograd may outlive the interpreter, and abort while it is torn down.
+    What peers have left unfinished could hold up an orderly end, or abort it.
     """
     if join.cache_info().currsize and join().place.size > 1:
         sys.stdout.flush()
