@@ -98,11 +98,12 @@ def test_open_completes_a_folder_whose_making_was_stopped(tmp_path):
 def test_open_removes_what_a_killed_process_left_half_written(tmp_path):
     run = RunDirectory.create(tmp_path / "run", RECIPE)
     left = [run.path / ".results.json.77", run.transcripts_path / ".train-000001.jsonl.77.part"]
+    left.append(run.tokens_path / ".tmpcogTf5")
     kept = run.transcripts_path / ".notes"
     for path in (*left, kept):
         path.touch()
     RunDirectory.open(run.path)
-    assert [path.exists() for path in (*left, kept)] == [False, False, True]
+    assert [path.exists() for path in (*left, kept)] == [False, False, False, True]
 
 
 def test_open_keeps_the_first_environment_and_notes_the_resume(tmp_path):

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _BLOCK = 1 << 16
-_UNFINISHED = re.compile(r"\..+\.\d+(\.part)?")
+_UNFINISHED = re.compile(r"\..+\.\d+(\.part)?|\.tmp\w{6}")
+"""Names of `aside`, of `write_transcripts` and of safetensors, which writes aside, too."""
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def aside(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what `aside` or `write_transcripts` left in a folder when its process was killed."""
+    """Remove what a process that was killed left half written in a folder."""
     for path in folder.iterdir():
         if _UNFINISHED.fullmatch(path.name) and path.is_file():
             path.unlink()
