@@ -165,7 +165,9 @@ def _count_computed(engine: Any, conversation: str, settings: dict[str, Any]) ->
     engine._engine.reset_prefix_cache()
     before = _prefix_tokens(engine)
     watched = Watched(engine, 1)
-    runs = [_readable(_long_turns(run)) for run in debates(8, ROUNDS, AGENTS, conversation)]
+    runs = [
+        _readable(run, stop=(), max_tokens=192) for run in debates(8, ROUNDS, AGENTS, conversation)
+    ]
     play(runs, watched, max_tokens=192, driver=FreeRunning())
     asked, cached = (b - a for a, b in zip(before, _prefix_tokens(engine), strict=True))
     prompts = [request.prompt_ids for request in watched.requests]
@@ -185,18 +187,6 @@ def _count_computed(engine: Any, conversation: str, settings: dict[str, Any]) ->
         line = f"rollout/prefix/computed_over_{name}_{conversation}"
         print_line(line, [(asked - cached) / tokens], "ratio", "lower", settings, PACKAGES)
     return asked - cached
-
-
-def _long_turns(run: Any) -> Any:
-    sent: Any = None
-    while True:
-        try:
-            waits = run.send(sent)
-        except StopIteration as stop:
-            return stop.value
-        if not isinstance(waits, Gate):
-            waits = [replace(ask, stop=(), max_tokens=192) for ask in waits]
-        sent = yield waits
 
 
 def _prefix_tokens(engine: Any) -> tuple[int, int]:
@@ -227,16 +217,21 @@ def tree_tokens(prompts: Sequence[Sequence[int]], without: Sequence[Reply] = ())
     return total
 
 
-def _readable(run: Any) -> Any:
-    """Give replies of random weights the form of a contract, so that others are shown them."""
+def _readable(run: Any, **changes: Any) -> Any:
+    """Give replies of random weights the form of a contract, so that others are shown them.
+
+    `changes` are those of each ask.
+    """
     sent: Any = None
     while True:
         try:
             waits = run.send(sent)
         except StopIteration as stop:
             return stop.value
-        sent = yield waits
-        if not isinstance(waits, Gate):
-            sent = [
-                replace(one, text=f"<solution>{one.text}</solution>{NO_VERDICT}") for one in sent
-            ]
+        if isinstance(waits, Gate):
+            sent = yield waits
+            continue
+        replies = yield [replace(ask, **changes) for ask in waits]
+        sent = [
+            replace(one, text=f"<solution>{one.text}</solution>{NO_VERDICT}") for one in replies
+        ]
