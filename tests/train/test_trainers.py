@@ -1,5 +1,6 @@
 """The torch trainer: its updates, its metrics, and going on exactly where it stopped."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from debate_train.losses import ImportanceSampling, Kl, Loss, PpoClip, Sft
 from debate_train.models import LoadedModel
 from debate_train.rows import Batch, Row
 from debate_train.trainers import TorchTrainer
-from debate_train.trainers.objective import snapshot, trainable
+from debate_train.trainers.objective import trainable
 
 MakeModel = Callable[..., LoadedModel]
 MakeBatch = Callable[..., Batch]
@@ -52,7 +53,7 @@ def test_first_step_moves_each_parameter_by_the_warmed_up_rate(
 ) -> None:
     # AdamW's first step is lr·g/(|g| + 1e-8): the rate, against the sign of the gradient.
     loaded = tiny()
-    before = snapshot(loaded.model)
+    before = copy.deepcopy(trainable(loaded.model))
     batch = random_batch()
     _, gradient = gradient_of(loaded, batch, PpoClip())
     norm = math.sqrt(sum(float((g**2).sum()) for g in gradient.values()))
@@ -167,7 +168,7 @@ def test_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(
     trainer = TorchTrainer(learning_rate=0.1).open(loaded, ImportanceSampling(), 5)
     batch = random_batch()
     wrong = replace(batch.rows[0], advantages=np.full_like(batch.rows[0].advantages, bad))
-    before = snapshot(loaded.model)
+    before = copy.deepcopy(trainable(loaded.model))
     assert trainer.step(replace(batch, rows=(wrong, *batch.rows[1:])))["optim/skipped"] == 1.0
     assert all(torch.equal(before[n], p) for n, p in trainable(loaded.model).items())
     assert trainer.step(batch)["optim/skipped"] == 0.0
@@ -176,7 +177,7 @@ def test_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(
 
 def test_step_on_nothing_changes_nothing(tiny: MakeModel) -> None:
     loaded = tiny()
-    before = snapshot(loaded.model)
+    before = copy.deepcopy(trainable(loaded.model))
     trainer = TorchTrainer(learning_rate=0.1).open(loaded, PPO_KL, 5)
     trainer.step(Batch((), ("generator",), 0, 0))
     assert all(torch.equal(before[n], p) for n, p in trainable(loaded.model).items())

@@ -153,8 +153,3 @@ def _measure(stats: StepStats, loss: Loss, x: LossInputs, known: KnownLogps) -> 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that are trained, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-def snapshot(model: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the trained parameters."""
-    return {name: p.detach().clone() for name, p in trainable(model).items()}
