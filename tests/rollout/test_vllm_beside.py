@@ -1,5 +1,6 @@
 """vLLM in a process of its own and as a server: the same promises, kept from afar."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -181,13 +182,23 @@ def test_url_connects_to_a_running_server(
 def test_an_engine_that_died_fails_every_request(where: str, engine: Any, models: Any) -> None:
     import psutil
 
-    tickets = [engine.submit(one) for one in requests_for(replace(SAMPLING, max_tokens=1500))]
     if where == "own":
-        engine._engine.engine_core.resources.engine_manager.processes[0].kill()
-        message = "EngineCore"
+        victim = psutil.Process(
+            engine._engine.engine_core.resources.engine_manager.processes[0].pid
+        )
+        computing, message = [victim], "EngineCore"
     else:
-        psutil.Process(engine._process._keeper.pid).children()[0].kill()
+        victim = psutil.Process(engine._process._keeper.pid).children()[0]
+        computing = victim.children(recursive=True)
         message = r"has ended \(exit code 137\); the end of its log, .*vllm-server-"
+    for process in computing:  # held, so that no reply can be ready before the end
+        process.suspend()
+    tickets = [engine.submit(one) for one in requests_for()]
+    assert engine.collect(0.3) == []
+    victim.kill()
+    for process in computing:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
     found = ended(engine)
     assert sorted(found) == tickets
     assert all(isinstance(outcome, Exception) for outcome in found.values())

@@ -23,6 +23,8 @@ class Background:
         self._loop = asyncio.new_event_loop()
         self._tickets = itertools.count()
         self._open: dict[int, Future[Reply]] = {}
+        self._waited_for: set[Future[Any]] = set()
+        self._over: Exception | None = None
         self._ended: queue.SimpleQueue[Finished] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
@@ -37,7 +39,7 @@ class Background:
         ticket = next(self._tickets)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._open[ticket] = future
-        future.add_done_callback(lambda done: self._ended.put(_finished(ticket, done)))
+        future.add_done_callback(lambda done: self._ended.put(self._finished(ticket, done)))
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
@@ -65,15 +67,37 @@ class Background:
 
         Raises:
             RolloutError: When it takes longer than `timeout_s`; `what` says what it was.
+            Exception: The one that `watch` found meanwhile.
         """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._waited_for.add(future)
         try:
             return future.result(timeout_s)
+        except CancelledError:
+            raise self._over or RolloutError(f"{what}: cancelled") from None
         except TimeoutError as error:
             if future.done():
                 raise
             future.cancel()
             raise RolloutError(f"{what}: not done after {timeout_s:g} s") from error
+        finally:
+            self._waited_for.discard(future)
+
+    def watch(self, died: Callable[[], Exception | None], every_s: float = 1.0) -> None:
+        """Ask now and then whether what answers has died; if so, end all that waits for it.
+
+        What an engine says of its own death goes first: it has `every_s` seconds for it.
+        """
+
+        async def ask() -> None:
+            while (error := died()) is None:
+                await asyncio.sleep(every_s)
+            await asyncio.sleep(every_s)
+            self._over = error
+            for future in (*self._open.values(), *self._waited_for):
+                future.cancel()
+
+        asyncio.run_coroutine_threadsafe(ask(), self._loop)
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
         """Cancel what is open, run `last` on the loop and end the thread."""
@@ -89,14 +113,13 @@ class Background:
             self._thread.join(30.0)
             self._loop.close()
 
-
-def _finished(ticket: int, done: Future[Reply]) -> Finished:
-    try:
-        return Finished(ticket, done.result())
-    except CancelledError:
-        return Finished(ticket, RolloutError("the request was cancelled"))
-    except Exception as error:
-        return Finished(ticket, error)
+    def _finished(self, ticket: int, done: Future[Reply]) -> Finished:
+        try:
+            return Finished(ticket, done.result())
+        except CancelledError:
+            return Finished(ticket, self._over or RolloutError("the request was cancelled"))
+        except Exception as error:
+            return Finished(ticket, error)
 
 
 def _next(ended: "queue.SimpleQueue[Finished]", wait_s: float) -> Finished | None:

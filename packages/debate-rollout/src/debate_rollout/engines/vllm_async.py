@@ -64,6 +64,8 @@ class VllmAsync:
             self._background.close()
             self._served.close()
             raise
+        # Calls that wait for an answer of vLLM's core never end by themselves when it dies.
+        self._background.watch(self._died)
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Return one reply a request, in order; see `VllmSampler.generate`."""
@@ -128,6 +130,12 @@ class VllmAsync:
         logps = [place[token].logprob for place, token in zip(last.logprobs, ids, strict=True)]
         finish = finish_of(last.finish_reason, last.stop_reason)
         return self._served.reply(request, ids, logps, finish, spans)
+
+    def _died(self) -> Exception | None:
+        engine = self._engine
+        if engine is None or not engine.errored:
+            return None
+        return RolloutError(f"vLLM has died: {engine.dead_error}")
 
     async def _load_full(self, weights: Weights) -> None:
         tensors = self._served.full_weights(weights)
