@@ -1,6 +1,7 @@
 """Models and tokenizers: loaded by name, or made from scratch for a first run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -68,10 +69,13 @@ class PretrainedModel(BaseModel):
     trust_remote_code: Literal[False] = False
     """Code that comes with a checkpoint is never run."""
 
-    def load(self, seed: int) -> LoadedModel:
-        """Load model and tokenizer; `seed` draws what a LoRA adapter starts from."""
+    def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
+        """Load model and tokenizer; `seed` draws what a LoRA adapter starts from.
+
+        Without values the model's tensors have shapes and take no memory.
+        """
         tokenizer = self.load_tokenizer()
-        model = self._load_model()
+        model = self._load_model() if with_values else self._without_values()
         _refuse_other_heads(self.name, model)
         return LoadedModel(
             model, tokenizer, self.template_kwargs, self.name, self.lora, self._load_model
@@ -79,20 +83,40 @@ class PretrainedModel(BaseModel):
 
     def _load_model(self) -> "PreTrainedModel":
         import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM
 
-        try:
-            config = AutoConfig.from_pretrained(self.name, revision=self.revision)
-            _switch_dropout_off(config)
+        with self._readable():
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
                 self.name,
-                config=config,
+                config=self._config(),
                 revision=self.revision,
                 dtype=getattr(torch, self.dtype),
             )
+        return model
+
+    def _without_values(self) -> "PreTrainedModel":
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        with self._readable(), torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                self._config(), dtype=getattr(torch, self.dtype)
+            )
+        return model
+
+    def _config(self) -> Any:
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(self.name, revision=self.revision)
+        _switch_dropout_off(config)
+        return config
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
         except (OSError, ValueError) as error:
             raise ModelError(_unreadable("model.name", self.name, "model", error)) from error
-        return model
 
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
         """Load the tokenizer alone."""
@@ -170,8 +194,8 @@ class ScratchModel(BaseModel):
     dtype: Literal["float32"] = "float32"
     lora: None = None
 
-    def load(self, seed: int) -> LoadedModel:
-        """Build the model; equal seeds give equal weights."""
+    def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
+        """Build the model; equal seeds give equal weights. It is small: it always has values."""
         from transformers import Qwen3Config, Qwen3ForCausalLM
 
         tokenizer = self.load_tokenizer()

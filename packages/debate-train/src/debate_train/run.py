@@ -94,7 +94,8 @@ def _load_model(recipe: Recipe) -> LoadedModel:
     if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
-    lead(Begin(recipe.model, recipe.seed))
+    stages = {getattr(r.trainer, "zero_stage", 0) for r in recipe.phase_recipes().values()}
+    lead(Begin(recipe.model, recipe.seed, with_values=stages != {3}))
     return loaded
 
 

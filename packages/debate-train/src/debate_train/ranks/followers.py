@@ -34,6 +34,8 @@ class Begin:
 
     model: "ModelConfig"
     seed: int
+    with_values: bool = True
+    """False where rank 0's values will be shared out as shards, so that none is held whole here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +145,16 @@ class _Follower:
         if isinstance(command, Begin):
             from debate_train.checkpointing.random_states import seed_all
 
-            self._begin, self._loaded = command, _load(command)
+            self._begin, self._loaded = command, _load(command, command.with_values)
             # What a library draws differs from rank to rank.
             seed_all(command.seed + self._processes.place.rank)
         elif isinstance(command, Open):
             assert self._begin is not None
             # What a trainer leaves of the model may be shards; rank 0 hands out values anyway.
-            loaded = self._loaded or _load(self._begin)
-            self._loaded = None
+            with_values = command.config.zero_stage < 3
+            loaded, self._loaded = self._loaded, None
+            if loaded is None or (with_values and not self._begin.with_values):
+                loaded = _load(self._begin, with_values)
             self._worker = DeepSpeedWorker(
                 command.config, loaded, command.loss, command.total_steps
             )
@@ -162,10 +166,10 @@ class _Follower:
                 self._worker = None
 
 
-def _load(begin: Begin) -> "LoadedModel":
+def _load(begin: Begin, with_values: bool) -> "LoadedModel":
     from debate_train.policy import with_adapter
 
-    return with_adapter(begin.model.load(begin.seed), begin.seed)
+    return with_adapter(begin.model.load(begin.seed, with_values=with_values), begin.seed)
 
 
 def _be_quiet() -> None:

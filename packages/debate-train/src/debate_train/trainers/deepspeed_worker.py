@@ -1,6 +1,5 @@
 """What every rank holds of the `deepspeed` trainer: its shards, and the calls made together."""
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from debate_train.trainers.deepspeed_trainer import settings_error
 from debate_train.trainers.objective import StepStats, trainable
 from debate_train.trainers.recomputing import keep_layers, recompute_layers
 from debate_train.trainers.updates import Learning, Skips, Update
-from debate_train.trainers.zero3 import prepare_for_packs
+from debate_train.trainers.zero3 import prepare_for_packs, shard, without_values
 
 if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
@@ -69,8 +68,11 @@ class DeepSpeedWorker:
         self._is_sharded = config.zero_stage == 3
         leads = self._processes.place.rank == 0
         self._model: Any = loaded.model
-        if self._is_sharded and leads:
-            self._model = copy.deepcopy(loaded.model)
+        settings = config.deepspeed_config()
+        if self._is_sharded:
+            whole = loaded.model if leads else None
+            self._model = loaded.model if whole is None else without_values(whole)
+            shard(self._model, settings, self._processes, whole)
         if config.recompute_layers:
             recompute_layers(self._model, is_sharded=self._is_sharded)
         parameters: list[Any] = list(trainable(self._model).values())
@@ -83,7 +85,7 @@ class DeepSpeedWorker:
                 model=self._model,
                 model_parameters=parameters,
                 optimizer=self._optimizer,
-                config=config.deepspeed_config(),
+                config=settings,
             )
         except ValidationError as error:
             raise settings_error(error) from error
