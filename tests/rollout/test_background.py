@@ -84,6 +84,7 @@ def test_what_died_ends_all_that_waits_for_it(background: Background) -> None:
     dead.set()
     with pytest.raises(RuntimeError, match="the core is gone"):
         background.run(asyncio.sleep(60.0), 30.0, "refreshing")
+    tickets.append(background.submit(reply("begun too late", 60.0)))
     ended = background.collect(5.0)
     while len(ended) < len(tickets) and (more := background.collect(5.0)):
         ended += more

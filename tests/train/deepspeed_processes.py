@@ -43,6 +43,7 @@ LORA_CASES = [
     "resumed, stage 3",
     "poisoned, stage 3",
     "recomputed, stage 3",
+    "recomputed, resumed, stage 3",
 ]
 
 
@@ -162,6 +163,12 @@ def cases(names: list[str]) -> dict[str, tuple[str, Config, Config | None, int]]
         "from stage 1 to stage 3": ("ppo", zero(1), zero(3), -1),
         "recomputed, stage 2": ("ppo", zero(2, recompute_layers=True), None, -1),
         "recomputed, stage 3": ("ppo", zero(3, recompute_layers=True), None, -1),
+        "recomputed, resumed, stage 3": (
+            "ppo",
+            zero(3, recompute_layers=True),
+            zero(3, recompute_layers=True),
+            -1,
+        ),
         "rows": ("plain", zero(3, packing="rows"), None, -1),
         "padded": ("plain", zero(2, packing="none"), None, -1),
         "several updates, stage 1": ("ppo", zero(1, **SEVERAL), None, -1),

@@ -3,15 +3,18 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import Lora, PretrainedModel, ScratchModel
 from debate_train.policy import with_adapter
 
-SCRIPT = Path(__file__).with_name("sharded_start.py")
+START = Path(__file__).with_name("sharded_start.py")
+TRAINING = Path(__file__).with_name("deepspeed_processes.py")
 
 
 def test_ranks_that_follow_hold_shards_only_when_a_model_is_shared_out(
@@ -21,12 +24,61 @@ def test_ranks_that_follow_hold_shards_only_when_a_model_is_shared_out(
         hidden_size=1024, layers=8, heads=8, kv_heads=8, head_dim=128, ffn_size=1024
     )
     save_policy(tmp_path, large.load(0))
-    leader, follower = (json.loads(out) for out in processes(2, [SCRIPT, tmp_path]))
+    leader, follower = (json.loads(out) for out in processes(2, [START, tmp_path]))
     size = leader["size"]
     assert follower["size"] == size > 2e8
     assert follower["load"] < 0.05 * size
     assert 0.45 * size < follower["shard"] < 0.65 * size  # its half, and a parameter at a time
     assert leader["load"] + leader["shard"] < 1.65 * size  # all of it, and a half
+
+
+def mixture_of_experts(folder: Path, words: int) -> None:
+    """One whose router writes into tensors in place."""
+    config = Qwen3MoeConfig(
+        vocab_size=words,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        intermediate_size=16,
+        moe_intermediate_size=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+        tie_word_embeddings=False,
+    )
+    Qwen3MoeForCausalLM(config).save_pretrained(folder)
+
+
+def untied_against_its_configuration(folder: Path, words: int) -> None:
+    """One that transformers loads with a head of its own, though its configuration ties it."""
+    config = LlamaConfig(
+        vocab_size=words,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        tie_word_embeddings=False,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    written = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(written | {"tie_word_embeddings": True}))
+
+
+@pytest.mark.parametrize("made", [mixture_of_experts, untied_against_its_configuration])
+def test_models_of_other_kinds_train_in_shards_as_in_one_process(
+    tmp_path: Path, processes: Callable[..., list[str]], made: Callable[[Path, int], None]
+) -> None:
+    tokenizer = ScratchModel().load_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    made(tmp_path, len(tokenizer))
+    leader, _ = processes(2, [TRAINING, tmp_path, "stage 3"])
+    found: list[dict[str, Any]] = json.loads(leader.splitlines()[-1])
+    assert [case["lora"] for case in found] == [False, True]
+    for case in found:
+        assert case["loss"] < 1e-5, case
+        assert case["weights"] < 5e-5, case
+        assert case["moved"] > 1e-3, case
 
 
 @pytest.mark.parametrize("lora", [None, Lora(rank=2, alpha=4)])

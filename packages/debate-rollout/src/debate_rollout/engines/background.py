@@ -72,14 +72,9 @@ class Background:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._waited_for.add(future)
         try:
-            return future.result(timeout_s)
+            return _result(future, timeout_s, what)
         except CancelledError:
             raise self._over or RolloutError(f"{what}: cancelled") from None
-        except TimeoutError as error:
-            if future.done():
-                raise
-            future.cancel()
-            raise RolloutError(f"{what}: not done after {timeout_s:g} s") from error
         finally:
             self._waited_for.discard(future)
 
@@ -90,12 +85,13 @@ class Background:
         """
 
         async def ask() -> None:
-            while (error := died()) is None:
+            while True:
+                error = died()
                 await asyncio.sleep(every_s)
-            await asyncio.sleep(every_s)
-            self._over = error
-            for future in (*self._open.values(), *self._waited_for):
-                future.cancel()
+                if error is not None:
+                    self._over = error
+                    for future in (*self._open.values(), *self._waited_for):
+                        future.cancel()
 
         asyncio.run_coroutine_threadsafe(ask(), self._loop)
 
@@ -105,13 +101,17 @@ class Background:
             return
         self._open.clear()
         try:
-            self.run(_cancel_all(), 30.0, "cancelling requests")
+            self._end(_cancel_all(), "cancelling requests")
             if last is not None:
-                self.run(last(), 30.0, "closing an engine")
+                self._end(last(), "closing an engine")
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(30.0)
             self._loop.close()
+
+    def _end(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Wait for a coroutine that has nothing to do with whether an engine lives."""
+        _result(asyncio.run_coroutine_threadsafe(work, self._loop), 30.0, what)
 
     def _finished(self, ticket: int, done: Future[Reply]) -> Finished:
         try:
@@ -120,6 +120,16 @@ class Background:
             return Finished(ticket, self._over or RolloutError("the request was cancelled"))
         except Exception as error:
             return Finished(ticket, error)
+
+
+def _result(future: Future[Result], timeout_s: float, what: str) -> Result:
+    try:
+        return future.result(timeout_s)
+    except TimeoutError as error:
+        if future.done():
+            raise
+        future.cancel()
+        raise RolloutError(f"{what}: not done after {timeout_s:g} s") from error
 
 
 def _next(ended: "queue.SimpleQueue[Finished]", wait_s: float) -> Finished | None:

@@ -68,19 +68,20 @@ class DeepSpeedWorker:
         self._is_sharded = config.zero_stage == 3
         leads = self._processes.place.rank == 0
         self._model: Any = loaded.model
-        settings = config.deepspeed_config()
-        if self._is_sharded:
-            whole = loaded.model if leads else None
-            self._model = loaded.model if whole is None else without_values(whole)
-            shard(self._model, settings, self._processes, whole)
-        if config.recompute_layers:
-            recompute_layers(self._model, is_sharded=self._is_sharded)
-        parameters: list[Any] = list(trainable(self._model).values())
-        self._optimizer = config.adamw(parameters)
-        if config.zero_stage == 0:
-            self._optimizer.register_step_pre_hook(self._clip)
         self._engine: Any
+        settings = config.deepspeed_config()
         try:
+            if self._is_sharded:
+                whole = loaded.model if leads else None
+                self._model = loaded.model if whole is None else without_values(whole)
+                shard(self._model, settings, self._processes, whole)
+            self._model.eval()  # Ranks must gather alike, and a model from_config trains.
+            if config.recompute_layers:
+                recompute_layers(self._model, is_sharded=self._is_sharded)
+            parameters: list[Any] = list(trainable(self._model).values())
+            self._optimizer = config.adamw(parameters)
+            if config.zero_stage == 0:
+                self._optimizer.register_step_pre_hook(self._clip)
             self._engine, _, _, _ = deepspeed.initialize(
                 model=self._model,
                 model_parameters=parameters,
@@ -286,6 +287,7 @@ class DeepSpeedWorker:
 
     def _make_moments(self) -> None:
         """Make an empty step; it still decays weights and copies masters to them."""
+        self._engine.eval()
         tokens = torch.zeros(1, 1, dtype=torch.long, device=self._engine.device)
         nothing = self._model(input_ids=tokens, use_cache=False).logits.sum() * 0
         self._engine.backward(nothing, scale_wrt_gas=False)

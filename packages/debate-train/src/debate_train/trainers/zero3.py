@@ -1,6 +1,7 @@
 """What ZeRO-3 needs beside DeepSpeed's engine: models never held whole, packs through its hooks."""
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,46 +35,71 @@ def shard(
 
     Raises:
         RunFailure: This rank's model has other parameters than rank 0's.
+        ValidationError: DeepSpeed refuses the configuration.
     """
     from deepspeed.runtime.zero import Init
 
-    rounded = torch.bfloat16 if config["bf16"]["enabled"] else None
-    values = {} if whole is None else dict(whole.named_parameters())
-    described = processes.share(
-        None if whole is None else {n: (p.shape, rounded or p.dtype) for n, p in values.items()}
-    )
-    own = dict(model.named_parameters())
-    if {n: p.shape for n, p in own.items()} != {n: shape for n, (shape, _) in described.items()}:
-        raise RunFailure("the model of this rank has other parameters than that of rank 0")
+    described = processes.share(None if whole is None else _described(whole, config))
+    shapes = {name: one.shape for one in described.values() for name in one.names}
+    own = {name: p.shape for name, p in model.named_parameters(remove_duplicate=False)}
+    if own != shapes:
+        name = min(n for n in own.keys() | shapes.keys() if own.get(n) != shapes.get(n))
+        raise RunFailure(
+            f"the model of this rank is another than rank 0's: {name} has shape {own.get(name)} "
+            f"here and {shapes.get(name)} there; expected the same files on every machine"
+        )
     # One place for all: what is freed between shards that stay would be lost to the allocator.
     buffer = torch.empty(
-        max(shape.numel() * dtype.itemsize for shape, dtype in described.values()),
+        max(one.shape.numel() * one.dtype.itemsize for one in described.values()),
         dtype=torch.uint8,
     )
-    placed: dict[int, nn.Parameter] = {}
+    values = {} if whole is None else dict(whole.named_parameters())
+    placed: dict[str, nn.Parameter] = {}
     first: Any = None
-    for name, (shape, dtype) in described.items():
-        value = buffer[: shape.numel() * dtype.itemsize].view(dtype).view(shape)
-        if name in values:
-            value.copy_(values[name].detach())
-        parameter = nn.Parameter(value, requires_grad=own[name].requires_grad)
+    for owner, one in described.items():
+        value = buffer[: one.shape.numel() * one.dtype.itemsize].view(one.dtype).view(one.shape)
+        if owner in values:
+            value.copy_(values[owner].detach())
+        # Views share a count of changes, which would be that of all parameters; data has its own.
+        parameter = nn.Parameter(value.data, requires_grad=one.is_trained)
         if first is None:
             first = parameter
             Init(module=nn.ParameterList([parameter]), config_dict_or_path=config)
         else:
             first.convert_to_zero_parameters(param_list=[parameter])
-        placed[id(own[name])] = parameter
-    device = first.ds_tensor.device
-    others: dict[str, Tensor] = processes.share(
+        placed |= dict.fromkeys(one.names, parameter)
+    buffers: dict[str, Tensor] = processes.share(
         None
         if whole is None
         else {n: b.cpu() for n, b in whole.named_buffers(remove_duplicate=False)}
     )
     for path, module in model.named_modules():
-        for key, old in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-            setattr(module, key, placed[id(old)])
-        for key, _ in list(module.named_buffers(recurse=False)):
-            setattr(module, key, others[f"{path}.{key}".lstrip(".")].to(device))
+        for key, _ in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            setattr(module, key, placed[f"{path}.{key}".lstrip(".")])
+        for key, _ in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            # The empty parameter is where passes compute; its shards may lie elsewhere.
+            setattr(module, key, buffers[f"{path}.{key}".lstrip(".")].to(first.device))
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    names: tuple[str, ...]
+    """All places of the parameter; several where weights are tied."""
+    shape: torch.Size
+    dtype: torch.dtype
+    is_trained: bool
+
+
+def _described(whole: nn.Module, config: dict[str, Any]) -> dict[str, _Described]:
+    """Return what is shared out, by its first name: parameters as rank 0 has tied them."""
+    rounded = torch.bfloat16 if config["bf16"]["enabled"] else None
+    names: dict[int, list[str]] = {}
+    for name, parameter in whole.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {
+        name: _Described(tuple(names[id(p)]), p.shape, rounded or p.dtype, p.requires_grad)
+        for name, p in whole.named_parameters()
+    }
 
 
 def prepare_for_packs(engine: Any) -> None:
