@@ -118,9 +118,15 @@ def test_two_processes_say_once_what_is_wrong_when_the_recipe_cannot_run(recipe:
     assert "phases.imitate.trainer.type: found torch in 2 processes" in errors
 
 
-def test_two_processes_say_once_what_every_one_of_them_meets(recipe: Path, tmp_path: Path) -> None:
-    settings = "trainer.deepspeed_args.zero_optimization={buckets: 3}"
-    process = start(recipe, settings, "--nproc", 2, "--output", tmp_path / "run")
+@pytest.mark.parametrize("stage", [2, 3])
+def test_two_processes_say_once_what_every_one_of_them_meets(
+    recipe: Path, tmp_path: Path, stage: int
+) -> None:
+    settings = (
+        "trainer.deepspeed_args.zero_optimization={buckets: 3}",
+        f"trainer.zero_stage={stage}",
+    )
+    process = start(recipe, *settings, "--nproc", 2, "--output", tmp_path / "run")
     _, errors = process.communicate(timeout=200)
     assert process.returncode == 2, errors
     assert errors.count("debate-train: ") == 1

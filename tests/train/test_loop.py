@@ -136,6 +136,10 @@ def test_no_weights_are_served_while_replies_are_demonstrated() -> None:
             "a gate measures on them",
         ),
         ({"gate": {"metric": "eval/judge", "at_least": 1}}, "'eval/judge' is not measured"),
+        (
+            {"model": {"type": "pretrained", "name": "m"}, "trainer": {"type": "deepspeed"}},
+            r"trainer\.bf16: found false with a model in bfloat16",
+        ),
     ],
 )
 def test_recipe_that_cannot_teach_is_refused(changes: dict[str, object], message: str) -> None:
@@ -156,7 +160,6 @@ def test_supervised_recipe_may_read_greedy_replies() -> None:
         ({"dtype": "float32"}, {}, False),
         ({"lora": {}}, {}, False),
         ({}, {"type": "deepspeed", "bf16": True}, False),
-        ({}, {"type": "deepspeed"}, True),
     ],
 )
 def test_full_training_in_half_precision_is_warned_of(

@@ -224,6 +224,15 @@ class Recipe(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _rounded_weights_have_masters(self) -> "Recipe":
+        trainer = self.trainer
+        if trainer.type == "deepspeed" and not self.phases:
+            problem = trainer.type_problem({self.model.dtype})
+            if problem is not None:
+                raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
     def _on_policy_sampling(self) -> "Recipe":
         """Refuse samplers whose log-probabilities are not those of the policy trained."""
         if self.loss.supervised:

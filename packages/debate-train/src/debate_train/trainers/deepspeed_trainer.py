@@ -1,6 +1,6 @@
 """DeepSpeed ZeRO (Rajbhandari et al. 2020): sharded optimizer state, gradients, parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -81,6 +81,17 @@ class DeepSpeedTrainer(OptimizerSettings):
                     f"{stage} or above"
                 )
         return self
+
+    def type_problem(self, dtypes: Collection[str]) -> str | None:
+        """Return what is wrong with training weights of these types: no float32 masters."""
+        rounded = {*dtypes} - {"float32"}
+        if "float16" not in rounded and (not rounded or self.bf16):
+            return None
+        return (
+            f"trainer.bf16: found {str(self.bf16).lower()} with a model in "
+            f"{', '.join(sorted(rounded))}; expected bf16: true with model.dtype: bfloat16, or "
+            "model.dtype: float32"
+        )
 
     def deepspeed_config(self) -> dict[str, Any]:
         """Return the configuration as DeepSpeed reads it."""

@@ -43,13 +43,9 @@ def check_types(config: "DeepSpeedTrainer", loaded: LoadedModel) -> None:
     Raises:
         RecipeError: They are not float32 and `bf16` is not set.
     """
-    rounded = {p.dtype for p in loaded.model.parameters()} - {torch.float32}
-    if torch.float16 in rounded or (rounded and not config.bf16):
-        found = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in rounded))
-        raise RecipeError(
-            f"trainer.bf16: found {str(config.bf16).lower()} with a model in {found}; expected "
-            "bf16: true with model.dtype: bfloat16, or model.dtype: float32"
-        )
+    found = {str(p.dtype).removeprefix("torch.") for p in loaded.model.parameters()}
+    if problem := config.type_problem(found):
+        raise RecipeError(problem)
 
 
 class DeepSpeedWorker:
