@@ -188,6 +188,13 @@ def test_check_and_help_import_nothing_heavy(recipe: str) -> None:
         (["--nproc=-1"], "--nproc: found -1; expected at least 1"),
         (["--nodes=0", "--hostfile=hosts"], "--nodes: found 0; expected at least 1"),
         (["--nodes=2"], "--nodes: found no --hostfile"),
+        (["--plan", "--gpus=0"], "--gpus: found 0; expected at least 1"),
+        (["--plan", "--gpu-memory=-3"], "--gpu-memory: found -3; expected"),
+        (["--plan", "--gpu-memory=0"], "--gpu-memory: found 0; expected"),
+        (["--plan", "--gpu-memory=nan"], "--gpu-memory: found nan; expected"),
+        (["--gpus=4"], "--gpus: found without --plan; expected both, or neither"),
+        (["--gpu-memory=80"], "--gpu-memory: found without --plan; expected both, or neither"),
+        (["--check", "--gpus=4"], "--gpus: found without --plan; expected both, or neither"),
     ],
 )
 def test_main_refuses_numbers_of_processes_that_start_none(

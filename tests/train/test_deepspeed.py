@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from debate_train.checkpointing.policy_files import save_policy
-from debate_train.checks.plan import memory, shape_of
+from debate_train.checks.model_shape import shape_of
+from debate_train.checks.plan_memory import memory
 from debate_train.errors import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel

@@ -1,6 +1,7 @@
 """`--plan`: the arithmetic of memory and traffic, against numbers by hand and a real pass."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 import torch
 
 from debate_train.checkpointing.policy_files import save_policy
-from debate_train.checks.plan import Shape, memory, moved, shape_of
+from debate_train.checks.model_shape import Shape, shape_of
+from debate_train.checks.plan_advice import advice
+from debate_train.checks.plan_memory import HEAD_LOGITS, Layout, memory, moved
 from debate_train.cli import main
 from debate_train.losses import ImportanceSampling
 from debate_train.models import Lora, PretrainedModel, ScratchModel
@@ -18,6 +21,22 @@ from debate_train.trainers.torch_trainer import TorchTrainer
 
 # 1000 weights of 2 bytes in 1 layer: 6·10 + 3·8 + 3·4 + 4·20 = 176 numbers a token and layer.
 SMALL = Shape(1000, 1000, 2, layers=1, hidden=10, queries=8, keys=4, ffn=20)
+QWEN3_8B = {
+    "model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "intermediate_size": 12288, "vocab_size": 151936, "tie_word_embeddings": False,
+    "max_position_embeddings": 40960,
+}  # fmt: skip
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+LARGE = sorted(path.stem for path in RECIPES.glob("selfplay_*.yaml"))
+SERVED = "rollout.engine={type: vllm_server, max_lora_rank: 32}"
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> str:
+    """Argument that names a folder with nothing but the configuration of Qwen3-8B."""
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
+    return f"model.name={tmp_path}"
 
 
 def test_shape_counts_bytes_a_token_when_asked() -> None:
@@ -113,3 +132,103 @@ def test_plan_prints_each_stage_when_asked(capsys: pytest.CaptureFixture[str]) -
     printed = capsys.readouterr().out
     assert "phase self_play: 4 trainer ranks" in printed
     assert printed.count("  3  ") == 3
+
+
+@pytest.mark.parametrize("recipe", LARGE)
+def test_plan_fits_the_hardware_that_a_recipe_names_when_made_for_it(
+    recipe: str, qwen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([recipe, qwen, "--plan", "--gpus", "1", "--gpu-memory", "80"]) == 0
+    printed = capsys.readouterr().out
+    rows = [line for line in printed.splitlines() if line.startswith("  2*")]
+    assert rows and all(" fits |" in line for line in rows)
+    assert "it keeps about 131,8" in printed  # (36 - 16.56) GB / 147,456 bytes
+    assert "refused: bfloat16" in printed and "  0  " in printed  # stage 0 has no masters
+
+
+def test_plan_says_what_a_run_in_several_processes_needs_when_it_would_be_refused(
+    qwen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["selfplay_v2", qwen, "--plan", "--gpus", "8"]) == 0
+    printed = capsys.readouterr().out
+    assert "refused: rollout.engine.process: found shared in 8 processes" in printed
+    assert "expected own, or type: vllm_server" in printed
+    assert main(["selfplay_v2", qwen, "--plan", "rollout.engine.process=own"]) == 0
+    assert "as it is" not in capsys.readouterr().out
+
+
+def test_plan_says_what_would_make_it_fit_when_nothing_does(
+    qwen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["selfplay_v2", qwen, "--plan", "trainer.recompute_layers=false"]) == 0
+    # Rows alone in their packs keep 154 GB: neither GPUs, adapters nor smaller packs help.
+    assert "it would with trainer.recompute_layers=true\n" in capsys.readouterr().out
+
+
+# At stage 3 of 2 ranks: weights 1000, gradients 1000, masters and moments 6000; half on 4 ranks.
+@pytest.mark.parametrize(
+    ("free", "expected"),
+    [
+        (12000 + 412 * 1100, "it would with trainer.tokens_per_micro_batch=1024"),
+        (8000 + 412 * 100, "it would with trainer.tokens_per_micro_batch=100"),
+        (4000 + 412 * 100, "or trainer.tokens_per_micro_batch=100 with --gpus 7"),
+        (412 * 90, "a rank needs 0.1 GB or more, and no setting of the trainer brings"),
+    ],
+)
+def test_advice_names_the_fewest_changes_that_help(free: int, expected: str) -> None:
+    layout = Layout(SMALL, ranks=2, rows=40, longest=100, budget=2000)
+    assert expected in advice(layout, free + HEAD_LOGITS, None, alone=3)
+
+
+def test_plan_says_over_how_many_gpus_an_engine_must_be_split_when_it_fits_none(
+    qwen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Llama-3-70B: 141.9 GB with its adapter; 4 GPUs with 36 GB each hold 144, too few for a row.
+    config = QWEN3_8B | {
+        "model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80,
+        "num_attention_heads": 64, "intermediate_size": 28672, "vocab_size": 128256,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["selfplay_v2", qwen, "--plan", SERVED]) == 0
+    printed = capsys.readouterr().out
+    assert "does not fit on one GPU, with 36.0 of 80 GB" in printed
+    assert "its weights take 141.9 GB" in printed
+    assert "vllm_args.tensor_parallel_size=8" in printed
+
+
+def test_plan_counts_the_experts_that_a_token_passes_when_it_is_routed(tmp_path: Path) -> None:
+    config = {
+        "model_type": "qwen3_moe", "hidden_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 10,
+        "intermediate_size": 40, "moe_intermediate_size": 24, "num_experts": 4,
+        "num_experts_per_tok": 2, "tie_word_embeddings": True,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = shape_of(PretrainedModel(name=str(tmp_path)))
+    # Experts 4 · 3 · 16 · 24, router 4 · 16, attention 16 · (16 + 8 + 8 + 16) and norms of heads
+    # 2 · 8, norms 3 · 16, embedding 10 · 16.
+    assert found.parameters == 4608 + 64 + 768 + 16 + 48 + 160
+    assert (found.experts, found.ffn) == (2, 2 * 24)
+    # (6 + 2 · 2) h + 3 q + 3 k + 4 f, and 3 h at the end.
+    assert found.activation_bytes() == 2 * (160 + 48 + 24 + 192 + 48)
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("{", "cannot be read as JSON (Expecting property name"),
+        ("[]", "holds a list; expected a model configuration"),
+        ('{"model_type": "no_such_model"}', "no_such_model"),
+        (json.dumps(QWEN3_8B | {"hidden_size": "wide"}), "hidden_size"),
+        (json.dumps(QWEN3_8B | {"num_attention_heads": 0}), "ZeroDivisionError"),
+        (None, "holds no config.json"),
+    ],
+)
+def test_plan_says_what_is_wrong_with_a_configuration_when_it_cannot_be_read(
+    written: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if written is not None:
+        (tmp_path / "config.json").write_text(written)
+    assert main(["selfplay_v2", f"model.name={tmp_path}", "--plan"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "tokenizer" not in error and "Traceback" not in error

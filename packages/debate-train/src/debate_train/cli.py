@@ -1,6 +1,7 @@
 """The `debate-train` command."""
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,6 +39,8 @@ exit codes:
 
 
 _ECHO_S = 5.0
+_GPUS, _GPU_MEMORY = 8, 80.0
+"""What --plan takes for machines that were not named."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,12 +67,18 @@ def _main(arguments: argparse.Namespace) -> int:
 
 
 def _check_counts(arguments: argparse.Namespace) -> None:
-    for name in ("nproc", "nodes"):
+    for name in ("nproc", "nodes", "gpus"):
         count = getattr(arguments, name)
         if count is not None and count < 1:
             raise UsageError(f"--{name}: found {count}; expected at least 1")
     if arguments.nodes is not None and arguments.hostfile is None:
         raise UsageError("--nodes: found no --hostfile; expected the file that names the machines")
+    memory = arguments.gpu_memory
+    if memory is not None and not 0 < memory < math.inf:
+        raise UsageError(f"--gpu-memory: found {memory:g}; expected GB of a GPU, above 0")
+    for name in ("gpus", "gpu-memory"):
+        if getattr(arguments, name.replace("-", "_")) is not None and not arguments.plan:
+            raise UsageError(f"--{name}: found without --plan; expected both, or neither")
 
 
 def _lead(arguments: argparse.Namespace, place: Place) -> int:
@@ -81,20 +90,24 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
         if arguments.plan:
             from debate_train.checks.plan import plan
 
-            print(*plan(checked.recipe, arguments.gpus, arguments.gpu_memory), sep="\n")
+            gpus, memory = arguments.gpus or _GPUS, arguments.gpu_memory or _GPU_MEMORY
+            print(*plan(checked.recipe, gpus, memory), sep="\n")
             return DONE
         from debate_train.run import run
 
         return run(checked.recipe, checked.text, arguments.output, arguments.resume, echo_s)
 
-    return run_recipe(arguments, lambda recipe: _check(recipe, arguments.nproc or place.size), act)
+    processes = arguments.nproc or place.size
+    return run_recipe(
+        arguments, lambda recipe: _check(recipe, processes, with_tokenizer=not arguments.plan), act
+    )
 
 
-def _check(recipe: "Recipe", processes: int) -> "CheckReport":
+def _check(recipe: "Recipe", processes: int, with_tokenizer: bool) -> "CheckReport":
     from debate_train.checks.check import check
     from debate_train.checks.check_engines import process_errors
 
-    found = check(recipe)
+    found = check(recipe, with_tokenizer=with_tokenizer)
     return replace(found, errors=(*found.errors, *process_errors(recipe, processes)))
 
 
@@ -132,9 +145,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="say what memory each rank needs and what a step moves, then stop",
     )
-    plan.add_argument("--gpus", type=int, default=8, metavar="N", help="in all (default: 8)")
+    plan.add_argument("--gpus", type=int, metavar="N", help=f"in all (default: {_GPUS})")
     plan.add_argument(
-        "--gpu-memory", type=float, default=80.0, metavar="GB", help="of each (default: 80)"
+        "--gpu-memory", type=float, metavar="GB", help=f"of each (default: {_GPU_MEMORY:g})"
     )
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)

@@ -1,5 +1,6 @@
 """Models and tokenizers: loaded by name, or made from scratch for a first run."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -134,18 +135,36 @@ class PretrainedModel(BaseModel):
             )
         return tokenizer
 
-    def check_directory(self) -> None:
+    def check_directory(self, *, with_tokenizer: bool = True) -> None:
         """Refuse a local directory without a configuration or a fast tokenizer."""
         directory = Path(self.name)
         if not directory.is_dir():
             return
-        wanted = {"config.json": "a model configuration", "tokenizer.json": "a fast tokenizer"}
+        wanted = {"config.json": "a model configuration"}
+        if with_tokenizer:
+            wanted["tokenizer.json"] = "a fast tokenizer"
         for file, what in wanted.items():
             if not (directory / file).is_file():
                 raise ModelError(
                     f"model.name: {self.name!r} holds no {file}; expected {what} beside the "
                     "weights (write one with save_pretrained)"
                 )
+        _refuse_other_than_json(directory / "config.json")
+
+
+def _refuse_other_than_json(file: Path) -> None:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"model.name: {str(file)!r} cannot be read as JSON ({error}); expected a model "
+            "configuration, as save_pretrained writes it"
+        ) from error
+    if not isinstance(found, dict):
+        raise ModelError(
+            f"model.name: {str(file)!r} holds a {type(found).__name__}; expected a model "
+            "configuration, as save_pretrained writes it"
+        )
 
 
 def _unreadable(key: str, name: str, what: str, error: Exception) -> str:

@@ -46,10 +46,13 @@ class _Findings:
         self.errors: list[str] = []
 
 
-def check(recipe: Recipe) -> CheckReport:
-    """Check a recipe; loads no weights, downloads nothing, writes nothing."""
+def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
+    """Check a recipe; loads no weights, downloads nothing, writes nothing.
+
+    Without its tokenizer, a model in a directory needs a configuration alone.
+    """
     found = _Findings()
-    _check_model(recipe, found)
+    _check_model(recipe, found, with_tokenizer)
     phases = recipe.phase_recipes()
     views: dict[str, DataView] = {}
     for data in (recipe.data, *(phase.data for phase in phases.values())):
@@ -112,7 +115,7 @@ def _identity(data: DataConfig) -> str:
     return data.model_dump_json(exclude={"batch_size"})
 
 
-def _check_model(recipe: Recipe, found: _Findings) -> None:
+def _check_model(recipe: Recipe, found: _Findings, with_tokenizer: bool = True) -> None:
     model = recipe.model
     if not isinstance(model, PretrainedModel):
         found.lines.append(f"model: made from scratch, window {model.context_window:,} tokens")
@@ -120,7 +123,7 @@ def _check_model(recipe: Recipe, found: _Findings) -> None:
     directory = Path(model.name)
     if directory.is_dir():
         try:
-            model.check_directory()
+            model.check_directory(with_tokenizer=with_tokenizer)
         except UsageError as error:
             found.errors.append(str(error))
         found.lines.append(f"model: {model.name}")

@@ -1,0 +1,129 @@
+"""Memory of each rank and bytes moved by an update, at every ZeRO stage.
+
+Source: Rajbhandari et al. 2020 (ZeRO), sections 3 and 5, for weights, gradients and optimizer
+state, and section 7 for what is moved; deviations, formulas and what was measured stand in
+docs/scaling.md. Activations are our own count of what a layer keeps for its backward pass.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from debate_train.checks.model_shape import Shape
+
+MASTER, MOMENTS = 4, 8
+"""Bytes of a float32 master weight, and of AdamW's two moments."""
+HEAD_LOGITS = 3 * 4 * (1 << 22)
+"""Bytes of a chunk of logits, its softmax and its gradient; see `logps.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of one rank."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    """Masters and moments."""
+    reference: float
+    """Kept in CPU memory."""
+    activations: float
+    offloaded: float = 0.0
+    """What of weights and optimizer is kept in CPU memory."""
+
+    @property
+    def total(self) -> float:
+        """Return what the rank's own device holds."""
+        held = self.weights + self.gradients + self.optimizer + self.activations
+        return held - self.offloaded
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes that one rank sends in an update."""
+
+    gradients: float
+    gathers: float
+    """Of updated parameters (stages 1, 2), or of parameters in every pass (stage 3)."""
+    to_engine: float
+    """From rank 0 to each replica of an engine, once a step."""
+
+
+def memory(shape: Shape, stage: int, ranks: int, activations: int, reference: bool) -> Memory:
+    """Return the bytes of one rank at a ZeRO stage whose packs keep so many for activations."""
+    width, trained = shape.weight_bytes, shape.trained
+    sharded = {level: ranks if stage >= level else 1 for level in (1, 2, 3)}
+    # DeepSpeed keeps float32 masters from stage 1 on, also of float32 weights.
+    masters = MASTER * trained / ranks if stage else 0.0
+    return Memory(
+        weights=width * shape.parameters / sharded[3],
+        gradients=width * trained / sharded[2],
+        optimizer=masters + MOMENTS * trained / sharded[1],
+        reference=width * trained / sharded[3] if reference else 0.0,
+        activations=activations + HEAD_LOGITS,
+    )
+
+
+def moved(shape: Shape, stage: int, ranks: int, packs: int, reference: bool) -> Moved:
+    """Return the bytes that one rank sends in an update of so many packs."""
+    width, trained = shape.weight_bytes, shape.trained
+    other = (ranks - 1) / ranks
+    gradients, gathers = 2 * width * trained, 0
+    if stage == 1:
+        gradients, gathers = width * trained, width * trained
+    elif stage == 2:  # Reduced after every pack, so that no rank holds whole gradients.
+        gradients, gathers = packs * width * trained, width * trained
+    elif stage == 3:
+        passes = packs * (3 if reference else 2)
+        gradients, gathers = packs * width * trained, passes * width * shape.parameters
+    return Moved(gradients * other, gathers * other, width * trained)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A phase on so many ranks."""
+
+    shape: Shape
+    ranks: int
+    rows: int
+    """Most rows of a step."""
+    longest: int
+    """Tokens of its longest row."""
+    budget: int
+    """The recipe's `tokens_per_micro_batch`."""
+    updates: int = 1
+    """Updates that a step's rows are dealt to."""
+    recompute: bool = False
+    reference: bool = False
+    deepspeed: bool = True
+    """Whether the recipe's trainer is DeepSpeed already."""
+    offload_optimizer: bool = False
+    offload_params: bool = False
+    stages: tuple[int, ...] = (0, 1, 2, 3)
+    """Those that its precision can be trained at."""
+
+    @property
+    def pack(self) -> int:
+        """Return the tokens of a pack; a row that is longer than the budget stands alone."""
+        return min(max(self.budget, self.longest), self.rows * self.longest)
+
+    @property
+    def packs(self) -> int:
+        """Return the packs of a rank in an update."""
+        return max(1, math.ceil(self.rows * self.longest / self.updates / self.pack / self.ranks))
+
+    def memory(self, stage: int) -> Memory:
+        """Return the bytes of one rank at a stage."""
+        activations = self.shape.activation_bytes(self.recompute) * self.pack
+        found = memory(self.shape, stage, self.ranks, activations, self.reference)
+        offloaded = found.optimizer if self.offload_optimizer and stage else 0.0
+        offloaded += found.weights if self.offload_params and stage == 3 else 0.0
+        return replace(found, offloaded=offloaded)
+
+    def moved(self, stage: int) -> Moved:
+        """Return the bytes that one rank sends in an update at a stage."""
+        return moved(self.shape, stage, self.ranks, self.packs, self.reference)
+
+    @property
+    def least(self) -> float:
+        """Return what a rank's device holds at the stage where that is least."""
+        return min(self.memory(stage).total for stage in self.stages)
