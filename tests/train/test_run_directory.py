@@ -8,6 +8,8 @@ from safetensors.torch import load_file
 
 from debate_protocol.transcripts import read_transcripts
 from debate_protocol.types import Protocol, Question, Transcript, Turn
+from debate_train.directory_lock import DirectoryInUseError
+from debate_train.resumes import note_resume
 from debate_train.run_directory import RunDirectory, RunDirectoryError
 
 RECIPE = "steps: 3\nmodel:\n  name: tiny\n"
@@ -26,6 +28,7 @@ def test_create_writes_the_recipe_and_the_environment(tmp_path):
     assert environment["packages"]["torch"] == torch.__version__
     assert environment["device"] and environment["torch_threads"] >= 1
     assert sorted(entry.name for entry in run.path.iterdir()) == [
+        ".lock",
         "checkpoints",
         "environment.json",
         "metrics.jsonl",
@@ -50,6 +53,32 @@ def test_create_refuses_when_the_folder_holds_a_file(tmp_path, name):
         RunDirectory.create(tmp_path, RECIPE)
     assert name in str(caught.value)
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_directory_is_used_by_one_run_at_a_time_when_it_is_not_closed(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    for start in (RunDirectory.open, lambda path: RunDirectory.create(path, RECIPE)):
+        with pytest.raises(DirectoryInUseError, match=f"in use by process {os.getpid()}"):
+            start(run.path)
+    run.close()
+    with pytest.raises(RunDirectoryError, match=r"it holds checkpoints, environment.json, metrics"):
+        RunDirectory.create(run.path, RECIPE)
+    RunDirectory.open(run.path).close()
+
+
+def test_create_takes_a_folder_when_one_killed_before_it_wrote_had_it(tmp_path):
+    (tmp_path / ".lock").write_text("77\n")
+    RunDirectory.create(tmp_path, RECIPE)
+
+
+def test_discard_unused_keeps_what_has_trained(tmp_path):
+    for began in (False, True):
+        run = RunDirectory.create(tmp_path / "run", RECIPE)
+        if began:
+            run.log("train", 1, {"loss": 1.0})
+        run.discard_unused()
+        run.discard_unused()
+        assert run.path.exists() == began
 
 
 def test_create_refuses_when_the_path_is_a_file(tmp_path):
@@ -90,6 +119,7 @@ def test_open_completes_a_folder_whose_making_was_stopped(tmp_path):
         folder.rmdir()
     run.metrics_path.unlink()
     (run.path / "environment.json").unlink()
+    run.close()
     RunDirectory.open(run.path).log("train", 1, {"loss": 0.5})
     assert run.checkpoints_path.is_dir() and run.tokens_path.is_dir()
     assert len(run.metrics_path.read_text().splitlines()) == 1
@@ -102,15 +132,16 @@ def test_open_removes_what_a_killed_process_left_half_written(tmp_path):
     kept = run.transcripts_path / ".notes"
     for path in (*left, kept):
         path.touch()
+    run.close()
     RunDirectory.open(run.path)
     assert [path.exists() for path in (*left, kept)] == [False, False, False, True]
 
 
-def test_open_keeps_the_first_environment_and_notes_the_resume(tmp_path):
+def test_note_resume_keeps_the_first_environment(tmp_path):
     run = with_checkpoint(tmp_path / "run")
     first = json.loads((run.path / "environment.json").read_text())
-    RunDirectory.open(run.path)
-    RunDirectory.open(run.path)
+    for _ in range(2):
+        note_resume(run, 2, RECIPE)
     environment = json.loads((run.path / "environment.json").read_text())
     assert len(environment.pop("resumed")) == 2
     assert environment == first
@@ -143,6 +174,7 @@ def test_go_back_drops_what_was_written_after_a_checkpoint(tmp_path):
     for step in (2, 3, 10):
         (run.transcripts_path / f"self_play-{step:06d}.jsonl").touch()
         (run.tokens_path / f"step-{step}.safetensors").touch()
+    run.close()
     run = RunDirectory.open(run.path)
     assert run.go_back(rows, 2) == 2
     assert run.metrics() == before
@@ -157,6 +189,7 @@ def test_open_drops_a_torn_line_and_time_goes_on(tmp_path):
     run = with_checkpoint(tmp_path / "run")
     row = {"phase": "self_play", "step": 1, "time_s": 100.0}
     run.metrics_path.write_text(json.dumps(row) + '\n{"phase": "self_pl')
+    run.close()
     run = RunDirectory.open(run.path)
     run.log("self_play", 2, {})
     first, second = run.metrics()

@@ -235,4 +235,5 @@ def test_resumed_trainer_goes_on_exactly(
         assert torch.equal(parameter, trainable(other.model)[name])
     files = {path.name for path in tmp_path.iterdir()}
     assert ("adapter_model.safetensors" if lora_rank else "model.safetensors") in files
+    assert "README.md" not in files
     assert any(name.startswith("reference-") for name in files) == (loss.kl.weight > 0)

@@ -1,5 +1,7 @@
 """Errors that end a command with one clear message and no traceback."""
 
+from debate_rollout.errors import EngineConfigError, MissingExtraError
+
 
 class UsageError(ValueError):
     """Where, what was found, what was expected, and what to do: exit code 2."""
@@ -19,3 +21,7 @@ class DataError(UsageError):
 
 class ModelError(UsageError):
     """A model or tokenizer that cannot be used."""
+
+
+REFUSALS = (UsageError, EngineConfigError, MissingExtraError)
+"""What ends a command with exit code 2."""

@@ -71,6 +71,8 @@ class Phases:
             load_random_states(start)
             if self._state.phase == len(self._phases):
                 self._desk.progress.note("this run is finished: none of its phases trains more")
+                if self._desk.directory.has_results:
+                    return DONE
         try:
             for name, recipe in self._phases[self._state.phase :]:
                 if self._rest_is_skipped():

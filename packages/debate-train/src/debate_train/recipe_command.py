@@ -8,13 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from debate_rollout.errors import (
-    EngineConfigError,
-    EngineFailure,
-    MissingExtraError,
-    RolloutError,
-)
-from debate_train.errors import RunFailure, UsageError
+from debate_rollout.errors import EngineFailure, RolloutError
+from debate_train.errors import REFUSALS, RunFailure, UsageError
 
 if TYPE_CHECKING:
     from debate_train.checks.check import CheckReport
@@ -104,7 +99,7 @@ def exit_code(program: str, act: Callable[[], int]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
-    except (UsageError, EngineConfigError, MissingExtraError) as error:
+    except REFUSALS as error:
         print(f"{program}: {error}", file=sys.stderr)
         return BAD_USAGE
     except EngineFailure as error:

@@ -1,10 +1,10 @@
 """One run from recipe to report."""
 
-import logging
 import os
-import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from debate_train.checkpointing.checkpoint_manifest import Origin
 from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, RunState
 from debate_train.checkpointing.random_states import seed_all
 from debate_train.checks.check_engines import engine_errors
-from debate_train.errors import RecipeError
+from debate_train.errors import REFUSALS, RecipeError
 from debate_train.interrupts import Interrupts
 from debate_train.models import LoadedModel
 from debate_train.phases import Desk, Phases
@@ -24,9 +24,8 @@ from debate_train.progress import Progress
 from debate_train.ranks.followers import Begin, lead
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.report import write_report
+from debate_train.resumes import note_resume, refuse_another_run, shown_changes
 from debate_train.run_directory import RunDirectory
-
-_log = logging.getLogger(__name__)
 
 
 def run(
@@ -51,42 +50,56 @@ def run(
     loaded = _load_model(recipe)
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
-    checkpoints = _checkpoints(recipe, directory)
-    start = _go_back(directory, checkpoints, resolved_yaml) if resume else None
-    seed_all(recipe.seed)
-    try:
-        engine = _open_engine(recipe, loaded)
-    except BaseException:
-        if not resume:
-            shutil.rmtree(path, ignore_errors=True)
-        raise
-    tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
-    finished = False
-    try:
-        with Progress() as progress, Interrupts(echo_s) as interrupts:
-            desk = Desk(
-                directory=directory,
-                tracker=tracker,
-                progress=progress,
-                interrupts=interrupts,
-                source=source,
-                engine=engine,
-                loaded=loaded,
-                checkpoints=checkpoints,
-                state=RunState() if start is None else start.state,
-                start=None if start is None else start.path,
-            )
-            code = Phases(recipe, desk).run()
-            finished = True
-    finally:
-        tracker.close(failed=not finished)
-        engine.close()
-        report = _write_report(directory)
+    with _held(directory, is_new=not resume):
+        checkpoints = _checkpoints(recipe, directory)
+        start = _go_back(recipe, directory, checkpoints, resolved_yaml) if resume else None
+        seed_all(recipe.seed)
+        try:
+            engine = _open_engine(recipe, loaded)
+        except BaseException:
+            if not resume:
+                directory.discard_unused()
+            raise
+        tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
+        finished = False
+        try:
+            with Progress() as progress, Interrupts(echo_s) as interrupts:
+                desk = Desk(
+                    directory=directory,
+                    tracker=tracker,
+                    progress=progress,
+                    interrupts=interrupts,
+                    source=source,
+                    engine=engine,
+                    loaded=loaded,
+                    checkpoints=checkpoints,
+                    state=RunState() if start is None else start.state,
+                    start=None if start is None else start.path,
+                )
+                code = Phases(recipe, desk).run()
+                finished = True
+        finally:
+            tracker.close(failed=not finished)
+            engine.close()
+            report = _write_report(directory)
     if report is not None:
         print(f"report: {report}")
     if written := checkpoints.complete():
         print(f"weights: {written[-1]}")
     return code
+
+
+@contextmanager
+def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
+    """Keep others out; a new run that is refused before its first step leaves nothing."""
+    try:
+        yield
+    except REFUSALS:
+        if is_new:
+            directory.discard_unused()
+        raise
+    finally:
+        directory.close()
 
 
 def _load_model(recipe: Recipe) -> LoadedModel:
@@ -105,18 +118,23 @@ def _checkpoints(recipe: Recipe, directory: RunDirectory) -> Checkpoints:
 
 
 def _go_back(
-    directory: RunDirectory, checkpoints: Checkpoints, resolved_yaml: str
+    recipe: Recipe, directory: RunDirectory, checkpoints: Checkpoints, resolved_yaml: str
 ) -> Checkpoint | None:
     """Return the checkpoint to go on from, None for the start; what was written after it goes."""
-    _compare_with(directory, resolved_yaml)
+    refuse_another_run(directory, resolved_yaml)
     start = checkpoints.newest()
     if start is None:
         print("warning: no checkpoint was written yet: the run begins again", file=sys.stderr)
-        directory.go_back(rows=0, step=0)
-        return None
-    for note in start.notes:
+    for note in () if start is None else start.notes:
         print(f"warning: {note}", file=sys.stderr)
-    directory.go_back(start.state.rows, start.state.step)
+    state = RunState() if start is None else start.state
+    directory.go_back(state.rows, state.step)
+    changes = note_resume(directory, state.step, resolved_yaml)
+    if changes:
+        print(f"warning: {shown_changes(changes, state.step)}", file=sys.stderr)
+    is_finished = state.phase == len(recipe.phase_recipes())
+    if not is_finished or any("evaluation" in key.split(".") for key in changes):
+        directory.drop_results()
     return start
 
 
@@ -127,21 +145,6 @@ def _write_report(directory: RunDirectory) -> Path | None:
     except OSError as error:
         print(f"warning: no report: {error}", file=sys.stderr)
         return None
-
-
-def _compare_with(directory: RunDirectory, resolved_yaml: str) -> None:
-    """Refuse to go on with another model or other phases; say what else has changed."""
-    before, now = yaml.safe_load(directory.recipe), yaml.safe_load(resolved_yaml)
-    changed = [key for key in (before | now) if before.get(key) != now.get(key)]
-    phases = [list(r.get("phases") or ()) for r in (before, now)]
-    if "model" in changed or phases[0] != phases[1]:
-        key = "model" if "model" in changed else "phases"
-        raise RecipeError(
-            f"{key}: found another than in {directory.path / 'recipe.yaml'}, which the run was "
-            f"started with; expected the same {key} to resume, or another --output to start afresh"
-        )
-    if changed:
-        _log.warning("resumed with changes in %s; recipe.yaml stays as it was", ", ".join(changed))
 
 
 def _open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:

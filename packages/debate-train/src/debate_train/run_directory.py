@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from debate_train.checkpointing.whole_files import (
     remove_unfinished,
     write_aside,
 )
+from debate_train.directory_lock import LOCK, DirectoryLock, refuse_in_use
 from debate_train.environment import describe_environment
 from debate_train.errors import UsageError
 
@@ -29,7 +31,8 @@ RECIPE = "recipe.yaml"
 METRICS = "metrics.jsonl"
 RESULTS = "results.json"
 ENVIRONMENT = "environment.json"
-_OF_STEP = re.compile(r"-(\d+)\.(?:jsonl|safetensors)$")
+_OF_STEP = re.compile(r"-(\d+)\.(?:jsonl|safetensors|yaml)$")
+LATER_RECIPES = "recipe-from-step-*.yaml"
 
 
 class RunDirectoryError(UsageError):
@@ -37,15 +40,17 @@ class RunDirectoryError(UsageError):
 
 
 class RunDirectory:
-    """Writes the files of one run; made by `create` or `open`.
+    """Writes the files of one run; made by `create` or `open`, and held until `close`.
 
     Rows of `metrics.jsonl` are `{"phase", "step", "time_s", **metrics}`, where `time_s` counts
     the seconds this run has worked, those before a resume included.
     """
 
-    def __init__(self, path: Path, *, seconds_before: float = 0.0) -> None:
+    def __init__(self, path: Path, lock: DirectoryLock, *, was_there: bool = True) -> None:
         self.path = path
-        self._seconds_before = seconds_before
+        self._lock = lock
+        self._was_there = was_there
+        self._seconds_before = 0.0
         self._opened_at = time.monotonic()
 
     @classmethod
@@ -54,21 +59,25 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: The folder holds files, is a file, or cannot be written.
+            DirectoryInUseError: Another process writes there.
         """
         path = Path(path)
         _refuse_used(path)
-        existed = path.exists()
+        was_there = path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_aside(path / RECIPE, resolved_recipe_yaml.encode())
-            run = cls(path)
-            for folder in (run.transcripts_path, run.tokens_path, run.checkpoints_path):
-                folder.mkdir()
-            run._write_json(ENVIRONMENT, describe_environment())
-            run.metrics_path.touch()
+            run = cls(path, DirectoryLock(path), was_there=was_there)
         except OSError as error:
-            if not existed:
-                shutil.rmtree(path, ignore_errors=True)
+            raise _not_writable(path, error) from error
+        try:
+            _refuse_used(path, held=True)
+        except BaseException:
+            run.close()
+            raise
+        try:
+            run._fill(resolved_recipe_yaml)
+        except OSError as error:
+            run._remove()
             raise _not_writable(path, error) from error
         return run
 
@@ -78,6 +87,7 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: There is no run in the folder, or it cannot be written.
+            DirectoryInUseError: Another process writes there.
         """
         path = Path(path)
         if not path.is_dir():
@@ -85,28 +95,43 @@ class RunDirectory:
                 f"cannot resume {path}: found no such folder, expected the folder of an earlier "
                 "run; check the path, or start afresh without --resume"
             )
-        run = cls(path)
         if not (path / RECIPE).is_file():
             raise RunDirectoryError(
                 f"cannot resume {path}: expected a {RECIPE}, found none; start afresh without "
                 "--resume in another folder"
             )
         try:
-            for folder in (path, run.transcripts_path, run.tokens_path, run.checkpoints_path):
-                folder.mkdir(exist_ok=True)
-                remove_unfinished(folder)
-            finish_replacing(run.checkpoints_path)
-            run._note_resume()
-            cut_torn_line(run.metrics_path)
+            run = cls(path, DirectoryLock(path))
         except OSError as error:
+            raise _not_writable(path, error) from error
+        try:
+            run._mend()
+        except OSError as error:
+            run.close()
             raise _not_writable(path, error) from error
         run._seconds_before = _last_time(run.metrics())
         return run
 
+    def close(self) -> None:
+        """Let other processes write here; a second call does nothing."""
+        self._lock.release()
+
+    def discard_unused(self) -> None:
+        """Remove what this run has made, unless it has trained a step or written a checkpoint."""
+        if self.metrics_path.is_file():
+            began = self.metrics_path.stat().st_size or any(self.checkpoints_path.iterdir())
+            if not began:
+                self._remove()
+
     @property
     def recipe(self) -> str:
-        """The resolved recipe, as YAML."""
+        """The resolved recipe that the run was started with, as YAML."""
         return (self.path / RECIPE).read_text(encoding="utf-8")
+
+    @property
+    def has_results(self) -> bool:
+        """Whether the run has found what it was to find."""
+        return (self.path / RESULTS).is_file()
 
     @property
     def metrics_path(self) -> Path:
@@ -154,7 +179,7 @@ class RunDirectory:
 
         Args:
             rows: how many rows of metrics there were.
-            step: after how many steps; transcripts and tokens of later ones go.
+            step: after how many steps; transcripts, tokens and recipes of later ones go.
 
         Returns:
             How many rows were dropped.
@@ -162,10 +187,10 @@ class RunDirectory:
         with self.metrics_path.open("rb") as file:
             lines = file.readlines()
         write_aside(self.metrics_path, b"".join(lines[:rows]))
-        for folder in (self.transcripts_path, self.tokens_path):
-            for path in folder.iterdir():
-                if (match := _OF_STEP.search(path.name)) and int(match[1]) > step:
-                    path.unlink()
+        of_steps = (self.transcripts_path.iterdir(), self.tokens_path.iterdir())
+        for path in chain(*of_steps, self.path.glob(LATER_RECIPES)):
+            if (match := _OF_STEP.search(path.name)) and int(match[1]) > step:
+                path.unlink()
         self._seconds_before = _last_time(self.metrics())
         self._opened_at = time.monotonic()
         return max(0, len(lines) - rows)
@@ -190,26 +215,49 @@ class RunDirectory:
         """Write `results.json`: what the run found, its `table` shown first in the report."""
         return self._write_json(RESULTS, {key: _plain(value) for key, value in results.items()})
 
+    def drop_results(self) -> None:
+        """Remove `results.json`, which is of another policy or of other measures."""
+        (self.path / RESULTS).unlink(missing_ok=True)
+
     def _write_json(self, name: str, value: Mapping[str, Any]) -> Path:
         text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
         write_aside(self.path / name, (text + "\n").encode())
         return self.path / name
 
-    def _note_resume(self) -> None:
-        """Keep the first environment and add the present one to its list of resumes."""
-        now = describe_environment()
-        try:
-            first = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
-            first = dict(now)
-        first["resumed"] = [*first.get("resumed", []), now]
-        self._write_json(ENVIRONMENT, first)
+    def _fill(self, resolved_recipe_yaml: str) -> None:
+        write_aside(self.path / RECIPE, resolved_recipe_yaml.encode())
+        for folder in (self.transcripts_path, self.tokens_path, self.checkpoints_path):
+            folder.mkdir()
+        self._write_json(ENVIRONMENT, describe_environment())
+        self.metrics_path.touch()
+
+    def _mend(self) -> None:
+        for folder in (self.path, self.transcripts_path, self.tokens_path, self.checkpoints_path):
+            folder.mkdir(exist_ok=True)
+            remove_unfinished(folder)
+        finish_replacing(self.checkpoints_path)
+        cut_torn_line(self.metrics_path)
+
+    def _remove(self) -> None:
+        """Remove everything, and the folder where it is of this run's making; then let go."""
+        for path in self.path.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if not self._was_there:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
 
 
-def _refuse_used(path: Path) -> None:
+def _refuse_used(path: Path, held: bool = False) -> None:
     try:
         found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
         is_file = path.exists() and not path.is_dir()
+        if LOCK in found:
+            found.remove(LOCK)
+            if not held:
+                refuse_in_use(path)
     except OSError as error:
         raise _not_writable(path, error) from error
     if is_file:

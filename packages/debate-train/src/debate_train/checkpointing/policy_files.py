@@ -22,6 +22,8 @@ def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE
     logging.disable_progress_bar()
     loaded.model.save_pretrained(directory, max_shard_size=file_size)
     loaded.tokenizer.save_pretrained(directory)
+    if loaded.lora is not None:  # peft writes a model card that says nothing.
+        (directory / "README.md").unlink(missing_ok=True)
 
 
 def load_policy(directory: Path, loaded: LoadedModel) -> None:

@@ -121,7 +121,8 @@ def lost(place: Place, error: BaseException) -> LostProcessError:
     reason = text.rpartition("pair.cc:")[2].partition("] ")[2].partition(". ")[0] or text
     return LostProcessError(
         f"rank {place.rank} of {place.size}: found another process of the run gone ({reason}); "
-        "expected all of them until the end; unless it was killed, its own message says why"
+        "expected all of them until the end; unless it was killed, its own message says why; "
+        "if the run has written a checkpoint, go on with --resume"
     )
 
 

@@ -50,6 +50,7 @@ def render(run: RunFiles) -> str:
         curves(run.rows) if run.rows else nothing,
         debates or tag("p", "No transcripts yet."),
         [
+            _changes(run) if run.changes else None,
             fold("Recipe", tag("pre", run.recipe)) if run.recipe else None,
             fold("Environment", _environment(run.environment)) if run.environment else None,
         ],
@@ -98,6 +99,11 @@ def _facts(run: RunFiles) -> list[str]:
     if run.environment.get("started"):
         facts.append(f"started {str(run.environment['started'])[:16].replace('T', ' ')} UTC")
     return facts
+
+
+def _changes(run: RunFiles) -> Html:
+    rows = [(f"from step {step}", key, change) for step, key, change in run.changes]
+    return table(["resumed", "key of the recipe", "change"], rows, "Changed when it was resumed")
 
 
 def _environment(values: Mapping[str, Any]) -> Html:

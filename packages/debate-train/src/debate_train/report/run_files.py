@@ -3,7 +3,7 @@
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from debate_protocol.contract import find_contract
 from debate_protocol.transcripts import read_transcripts
 from debate_protocol.types import Transcript
+from debate_train.reading.recipe_changes import shown_change
 
 _STEP = re.compile(r"(.*?)-?(\d+)")
 
@@ -30,6 +31,25 @@ class RunFiles:
     def phases(self) -> list[str]:
         """Phases in the order they first reported."""
         return list(dict.fromkeys(str(row.get("phase", "")) for row in self.rows))
+
+    @property
+    def changes(self) -> list[tuple[int, str, str]]:
+        """What resumes changed in the recipe: the first step made so, key, `before → now`.
+
+        A resume from the same step or an earlier one undoes those before it.
+        """
+        kept: list[tuple[int, str, str]] = []
+        resumed = self.environment.get("resumed")
+        for one in resumed if isinstance(resumed, list) else ():
+            step = one.get("from_step") if isinstance(one, Mapping) else None
+            if not isinstance(step, int):
+                continue
+            kept = [change for change in kept if change[0] < step]
+            found = one.get("changes")
+            for key, change in found.items() if isinstance(found, Mapping) else ():
+                if isinstance(change, Mapping):
+                    kept.append((step, str(key), shown_change(change)))
+        return kept
 
 
 def read_run(run_dir: Path) -> RunFiles:
