@@ -116,6 +116,14 @@ def test_main_exits_2_when_arguments_are_wrong(argv: list[str]) -> None:
     assert caught.value.code == 2
 
 
+def test_main_asks_for_a_recipe_alone_when_there_are_no_arguments(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main([])
+    assert capsys.readouterr().err.endswith("arguments are required: RECIPE\n")
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "shown"),
     [

@@ -1,28 +1,72 @@
 """Launching and interrupts, without the processes: `tests/system/test_processes.py` has those."""
 
+import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from debate_train.cli import main
 from debate_train.errors import RecipeError, UsageError
 from debate_train.interrupts import Interrupts
-from debate_train.ranks.launching import Launch, launch
+from debate_train.ranks.launching import Launch, launch, read_hostfile
 from debate_train.ranks.processes import Place, own_place
 
 
 def test_launch_hands_over_to_deepspeed_when_on_several_machines(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     command = Launch(processes=8, hostfile=hosts, nodes=2).command(["recipe.yaml", "--resume"])
-    assert command[:3] == [sys.executable, "-m", "deepspeed.launcher.runner"]
+    ours = "debate_train.ranks.deepspeed_launcher"
+    assert command[:4] == [sys.executable, "-m", ours, "deepspeed.launcher.runner"]
     assert {f"--hostfile={hosts}", "--num_nodes=2", "--num_gpus=8", "--module"} < set(command)
     assert command[-3:] == ["debate_train.cli", "recipe.yaml", "--resume"]
+
+
+def test_launcher_is_quiet_about_what_it_runs_on_when_there_is_no_gpu() -> None:
+    alone = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+    command = Launch(processes=1).command([])
+    done = subprocess.run(
+        [*command[:4], "--help"], env=alone, capture_output=True, text=True, check=True
+    )
+    assert "usage:" in done.stdout
+    assert "accelerator to" not in done.stdout + done.stderr
 
 
 def test_launch_refuses_a_hostfile_when_it_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--hostfile: found no file"):
         launch(Launch(None, tmp_path / "hosts"), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "hosts: found no machine; expected lines such as `node1 slots=8`"),
+        ("# none yet\n\n", "hosts: found no machine"),
+        ("a slots=2\nb slots=x\n", "hosts:2: found 'b slots=x'; expected a machine"),
+        ("a\n", "hosts:1: found 'a'; expected a machine and its processes, such as `node1 slots"),
+        ("a slots=0\n", "hosts:1: found 'a slots=0'"),
+        ("a slots=2\na slots=2\n", "hosts:2: found a a second time"),
+        ("\xff", "hosts cannot be read"),
+    ],
+)
+def test_launch_refuses_a_hostfile_when_it_names_no_machines(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_bytes(text.encode("latin-1"))
+    assert main(["quickstart", f"--hostfile={hosts}"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+
+
+def test_read_hostfile_takes_what_deepspeed_takes(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("# ours\n  node1 slots=8\nnode2\tslots=4 # smaller\n\n")
+    assert read_hostfile(hosts) == {"node1": 8, "node2": 4}
+    with pytest.raises(UsageError, match="--nodes: found 3; expected at most 2, the machines"):
+        launch(Launch(None, hosts, nodes=3), [])
 
 
 def test_launch_refuses_to_start_more_when_a_launcher_has(monkeypatch: pytest.MonkeyPatch) -> None:

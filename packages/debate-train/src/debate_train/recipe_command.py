@@ -40,7 +40,11 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
         "recipe", metavar="RECIPE", help="a YAML file, or the name of one below recipes/"
     )
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings that replace the recipe's"
+        "overrides",
+        nargs="*",
+        default=[],  # Without one argparse calls them required.
+        metavar="key=value",
+        help="settings that replace the recipe's",
     )
     parser.add_argument(
         "--check",

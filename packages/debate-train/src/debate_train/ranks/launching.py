@@ -9,6 +9,7 @@ closed and does the same.
 import base64
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from debate_rollout.engines.vllm_process import free_port
 from debate_train.errors import UsageError
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+_LAUNCHER = "debate_train.ranks.deepspeed_launcher"
+_HOST = re.compile(r"(\S+)\s+slots=([1-9]\d*)(\s.*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +50,18 @@ class Launch:
             start = ["deepspeed.launcher.runner", f"--hostfile={self.hostfile.resolve()}"]
             start += [] if self.nodes is None else [f"--num_nodes={self.nodes}"]
             start += [] if self.processes is None else [f"--num_gpus={self.processes}"]
-        return [sys.executable, "-m", *start, *program, *arguments]
+        return [sys.executable, "-m", _LAUNCHER, *start, *program, *arguments]
 
 
 def launch(plan: Launch, arguments: Sequence[str]) -> int:
     """Run `debate-train` in several processes; return rank 0's exit code.
 
     Raises:
-        UsageError: There is no such hostfile, or this already is one of several processes.
+        UsageError: The hostfile names no machines, or fewer than are asked for, or this already
+            is one of several processes.
     """
-    if plan.hostfile is not None and not plan.hostfile.is_file():
-        raise UsageError(
-            f"--hostfile: found no file {plan.hostfile}; expected lines such as `node1 slots=8`"
-        )
+    if plan.hostfile is not None:
+        _check_hosts(plan, read_hostfile(plan.hostfile))
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError(
             "--nproc: found a launcher's WORLD_SIZE already; expected either that launcher or "
@@ -74,6 +76,48 @@ def launch(plan: Launch, arguments: Sequence[str]) -> int:
             return _run(plan.command([*arguments, f"--interrupts={pipe}"]), handle)
         finally:
             os.close(handle)
+
+
+def read_hostfile(path: Path) -> dict[str, int]:
+    """Return the machines of a hostfile and their slots, in order.
+
+    Raises:
+        UsageError: It cannot be read, or a line does not name a machine, or names one again.
+    """
+    wanted = "expected lines such as `node1 slots=8`"
+    if not path.is_file():
+        raise UsageError(f"--hostfile: found no file {path}; {wanted}")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--hostfile: {path} cannot be read ({error}); {wanted}") from error
+    hosts: dict[str, int] = {}
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if not line or line.startswith("#"):
+            continue
+        found = _HOST.fullmatch(line)
+        if found is None:
+            raise UsageError(
+                f"--hostfile: {path}:{number}: found {line!r}; expected a machine and its "
+                "processes, such as `node1 slots=8`"
+            )
+        if found[1] in hosts:
+            raise UsageError(
+                f"--hostfile: {path}:{number}: found {found[1]} a second time; expected one line "
+                "for each machine, such as `node1 slots=8`"
+            )
+        hosts[found[1]] = int(found[2])
+    if not hosts:
+        raise UsageError(f"--hostfile: {path}: found no machine; {wanted}")
+    return hosts
+
+
+def _check_hosts(plan: Launch, hosts: dict[str, int]) -> None:
+    if plan.nodes is not None and plan.nodes > len(hosts):
+        raise UsageError(
+            f"--nodes: found {plan.nodes}; expected at most {len(hosts)}, the machines that "
+            f"{plan.hostfile} names"
+        )
 
 
 def _run(command: Sequence[str], pipe: int) -> int:

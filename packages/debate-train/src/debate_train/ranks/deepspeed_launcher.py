@@ -1,0 +1,22 @@
+"""DeepSpeed's launcher, told what it runs on: on a CPU it would warn that it found nothing else.
+
+`python -m debate_train.ranks.deepspeed_launcher MODULE ARGUMENTS` runs one of its modules.
+"""
+
+import os
+import runpy
+import sys
+
+
+def main() -> None:
+    """Run one of DeepSpeed's launching modules; its children inherit what it was told."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    module = sys.argv.pop(1)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
