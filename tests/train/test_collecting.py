@@ -1,6 +1,5 @@
 """The debate-rollout command: every debate once, whatever stopped it before."""
 
-import fcntl
 import json
 import os
 import signal
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.transcripts import read_transcripts, to_json
+from debate_train.directory_lock import DirectoryLock
 from debate_train.rollout_cli import main
 
 RECIPE = """\
@@ -130,17 +130,19 @@ def test_main_refuses_folders_that_it_cannot_use(
     (tmp_path / "other" / "metrics.jsonl").touch()
     busy = tmp_path / "busy"
     busy.mkdir()
+    held = DirectoryLock(busy)
     for output, message in (
         (["--output", str(tmp_path / "other")], "holds metrics.jsonl"),
         (["--output", recipe], "is a file"),
-        (["--output", str(busy)], "another process"),
+        (["--output", str(busy)], f"found {busy} in use by process {os.getpid()}"),
         ([], "--output: found none"),
     ):
-        with (busy / "transcripts.jsonl").open("ab") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            assert main([recipe, *output]) == 2
+        assert main([recipe, *output]) == 2
         assert message in capsys.readouterr().err
     assert os.listdir(tmp_path / "other") == ["metrics.jsonl"]
+    assert os.listdir(busy) == [".lock"]
+    held.release()
+    assert main([recipe, "steps=1", "--output", str(busy)]) == 0
 
 
 def test_main_says_what_it_would_do_and_writes_nothing_when_checking(

@@ -12,6 +12,8 @@ import yaml
 
 from debate_train.cli import main
 from debate_train.errors import RecipeError
+from debate_train.models import ScratchModel
+from debate_train.ranks.processes import Place, lost
 from debate_train.run_directory import RunDirectory
 from debate_train.trainers.torch_trainer import TorchTrainer
 
@@ -123,9 +125,14 @@ def test_resume_refuses_another_run_and_changes_nothing(
 
 @pytest.mark.parametrize("more", [[], ["--resume"]])
 def test_run_is_refused_when_another_process_uses_the_directory(
-    run: Run, output: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+    run: Run,
+    output: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    more: list[str],
 ) -> None:
     held = RunDirectory.create(output, RECIPE)
+    monkeypatch.setattr(ScratchModel, "load", pytest.fail)  # One may not fit beside the other's.
     before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     assert run(*more) == 2
     message = f"debate-train: --output: found {output} in use by process {os.getpid()}; expected"
@@ -199,3 +206,9 @@ def test_run_trains_more_steps_when_resumed_within_a_phase(run: Run, output: Pat
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert [row["time_s"] for row in rows] == sorted(row["time_s"] for row in rows)
+
+
+def test_process_that_has_lost_another_says_how_to_go_on() -> None:
+    message = str(lost(Place(rank=0, size=2), RuntimeError("Connection closed by peer")))
+    assert message.startswith("rank 0 of 2: found another process of the run gone (Connection")
+    assert message.endswith("if the run has written a checkpoint, go on with --resume")

@@ -1,6 +1,5 @@
 """The folder of collected transcripts: appended to as debates end, gone on with after any stop."""
 
-import fcntl
 import json
 import logging
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ import yaml
 from debate_protocol.transcripts import json_line, to_json
 from debate_protocol.types import Transcript
 from debate_train.checkpointing.whole_files import cut_torn_line, write_aside
+from debate_train.directory_lock import LOCK, DirectoryLock
 from debate_train.environment import describe_environment
 from debate_train.errors import UsageError
 
@@ -25,14 +25,15 @@ _log = logging.getLogger(__name__)
 
 
 class Collection:
-    """Debates in `transcripts.jsonl`, each once; use it in `with`.
+    """Debates in `transcripts.jsonl`, each once and of one process at a time; use it in `with`.
 
     Args:
         path: A new or empty folder, or that of an earlier call with the same recipe.
         resolved_yaml: The recipe as it is kept there.
 
     Raises:
-        UsageError: The folder cannot be used, or holds debates of another recipe.
+        UsageError: The folder cannot be used, holds debates of another recipe, or another process
+            writes there.
     """
 
     def __init__(self, path: Path, resolved_yaml: str) -> None:
@@ -42,7 +43,7 @@ class Collection:
         try:
             _refuse_others(path)
             path.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab")
+            self._lock = DirectoryLock(path)
         except OSError as error:
             raise UsageError(
                 f"--output: cannot write to {path}: {error.strerror or error}; "
@@ -50,8 +51,9 @@ class Collection:
             ) from error
         try:
             self._begin(path, resolved_yaml)
+            self._file = self.path.open("ab")
         except BaseException:
-            self._file.close()
+            self._lock.release()
             raise
 
     def append(self, transcript: Transcript) -> None:
@@ -65,14 +67,9 @@ class Collection:
 
     def __exit__(self, *failure: object) -> None:
         self._file.close()
+        self._lock.release()
 
     def _begin(self, path: Path, resolved_yaml: str) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"--output: another process collects into {path}; expected to be the only one"
-            ) from None
         if cut_torn_line(self.path):
             _log.warning("%s: cut off a last line that was not whole", self.path)
         self.ids |= _ids(self.path)
@@ -87,7 +84,7 @@ def _refuse_others(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise UsageError(f"--output: {path} is a file; expected a folder")
     found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-    if found and TRANSCRIPTS not in found:
+    if found not in ([], [LOCK]) and TRANSCRIPTS not in found:
         shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
         raise UsageError(
             f"--output: {path} holds {shown}; expected a new or empty folder, or one that "

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from debate_train.checkpointing.checkpoint_manifest import Origin
 from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, RunState
 from debate_train.checkpointing.random_states import seed_all
 from debate_train.checks.check_engines import engine_errors
+from debate_train.directory_lock import refuse_in_use
 from debate_train.errors import REFUSALS, RecipeError
 from debate_train.interrupts import Interrupts
 from debate_train.models import LoadedModel
@@ -46,6 +47,7 @@ def run(
     """
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
+    _refuse_in_use(output)
     source = recipe.data.open()
     loaded = _load_model(recipe)
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -100,6 +102,13 @@ def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
         raise
     finally:
         directory.close()
+
+
+def _refuse_in_use(output: Path | None) -> None:
+    """Refuse early: a second model may not fit beside that of the run which is there."""
+    if output is not None:
+        with suppress(OSError):  # Told when the directory is opened.
+            refuse_in_use(output)
 
 
 def _load_model(recipe: Recipe) -> LoadedModel:
