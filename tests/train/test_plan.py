@@ -32,6 +32,29 @@ LARGE = sorted(path.stem for path in RECIPES.glob("selfplay_*.yaml"))
 SERVED = "rollout.engine={type: vllm_server, max_lora_rank: 32}"
 
 
+class Kept(torch.autograd.graph.saved_tensors_hooks):
+    """Counts what is kept for a backward pass, without the weights."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        self._found: dict[int, int] = {}
+        super().__init__(self._note, lambda tensor: tensor)
+
+    def __enter__(self) -> "Kept":
+        super().__enter__()
+        return self
+
+    @property
+    def bytes(self) -> int:
+        return sum(self._found.values())
+
+    def _note(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._weights:
+            self._found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+
 @pytest.fixture
 def qwen(tmp_path: Path) -> str:
     """Argument that names a folder with nothing but the configuration of Qwen3-8B."""
@@ -105,16 +128,7 @@ def test_activations_are_about_those_kept_when_a_pack_is_computed(
         recompute_layers(loaded.model.train())
     loss = ImportanceSampling()
     ((packs,),) = TorchTrainer(packing="rows").plan(random_batch(lengths=(200, 200)), loss)
-    kept: dict[int, int] = {}
-    weights = {p.untyped_storage().data_ptr() for p in loaded.model.parameters()}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with Kept(loaded.model) as kept:
         accumulate(loaded.model, packs, loss, [KnownLogps()], lambda share: None, StepStats())
     shape = shape_of(model)
     planned = shape.activation_bytes(recompute)
@@ -124,7 +138,7 @@ def test_activations_are_about_those_kept_when_a_pack_is_computed(
     planned *= packs[0].tokens_BT.numel()
     logits = packs[0].targets_A.numel() * loaded.model.config.vocab_size
     planned += 4 * logits  # Of a chunk, which all of them fit.
-    assert 0.7 * planned < sum(kept.values()) < 1.3 * planned
+    assert 0.7 * planned < kept.bytes < 1.3 * planned
 
 
 def test_plan_prints_each_stage_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +177,26 @@ def test_plan_says_what_would_make_it_fit_when_nothing_does(
     assert main(["selfplay_v2", qwen, "--plan", "trainer.recompute_layers=false"]) == 0
     # Rows alone in their packs keep 154 GB: neither GPUs, adapters nor smaller packs help.
     assert "it would with trainer.recompute_layers=true\n" in capsys.readouterr().out
+
+
+def test_plan_places_an_engine_where_a_run_starts_it_when_it_is_split(
+    qwen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = "vllm_args: {tensor_parallel_size: 2}"
+    beside = f"rollout.engine={{type: vllm, process: own, {two}}}"
+    assert main(["selfplay_v2", qwen, "--plan", "--gpus", "4", beside]) == 0
+    printed = capsys.readouterr().out
+    assert "4 trainer ranks, 0 GPUs for engines alone" in printed
+    assert "engine: on 2 GPUs, with 36.0 of 80 GB each" in printed
+    assert main(["selfplay_v2", qwen, "--plan", "--gpus", "1", beside]) == 2
+    assert "--gpus: found 1, of which the engine takes 2" in capsys.readouterr().err
+    served = f"rollout.engine={{type: vllm_server, max_lora_rank: 32, {two}}}"
+    assert main(["selfplay_v2", qwen, "--plan", "--gpus", "4", served]) == 0
+    printed = capsys.readouterr().out
+    assert "2 trainer ranks, 2 GPUs for engines alone" in printed
+    assert "rollout.engine.devices: found none; expected its own, such as '2,3'" in printed
+    assert main(["selfplay_v2", qwen, "--plan", "--gpus", "2", served]) == 2
+    assert "takes 2, 2 of them alone; expected at least 3" in capsys.readouterr().err
 
 
 # At stage 3 of 2 ranks: weights 1000, gradients 1000, masters and moments 6000; half on 4 ranks.
@@ -211,6 +245,31 @@ def test_plan_counts_the_experts_that_a_token_passes_when_it_is_routed(tmp_path:
     assert (found.experts, found.ffn) == (2, 2 * 24)
     # (6 + 2 · 2) h + 3 q + 3 k + 4 f, and 3 h at the end.
     assert found.activation_bytes() == 2 * (160 + 48 + 24 + 192 + 48)
+
+
+@pytest.mark.parametrize("experts", [2, 4])
+def test_activations_are_about_those_kept_when_tokens_are_routed(
+    experts: int, tmp_path: Path
+) -> None:
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    planned, measured = [], []
+    for layers in (2, 4):
+        config = Qwen3MoeConfig(
+            vocab_size=50, hidden_size=64, num_hidden_layers=layers, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=16, moe_intermediate_size=48, num_experts=8,
+            num_experts_per_tok=experts,
+        )  # fmt: skip
+        config.save_pretrained(tmp_path)
+        shape = shape_of(PretrainedModel(name=str(tmp_path), dtype="float32"))
+        planned.append(200 * shape.activation_bytes())
+        model = Qwen3MoeForCausalLM(config)
+        with Kept(model) as kept:
+            model.model(input_ids=torch.arange(200)[None] % 50)
+        measured.append(kept.bytes)
+    # Of two layers, so that what the ends of a model keep does not count.
+    two, real = planned[1] - planned[0], measured[1] - measured[0]
+    assert 0.7 * two < real < 1.3 * two
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ _VLLM_SHARE = 0.9
 class _Engine:
     """What the run's engine takes."""
 
+    gpus: int = 0
     alone: int = 0
-    """GPUs that nothing else is on."""
+    """Those of them that no trainer rank is on."""
     reserved: float = 0.0
     """Bytes of rank 0's GPU."""
     replicas: int = 1
@@ -44,10 +45,11 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
     shape = shape_of(recipe.model)
     engine = _engine(recipe, shape, gpu_memory * 1e9)
     ranks = gpus - engine.alone
-    if ranks < 1:
+    if gpus < engine.gpus or ranks < 1:
+        least = max(engine.gpus, engine.alone + 1)
         raise UsageError(
-            f"--gpus: found {gpus}, of which the engine takes {engine.alone}; expected at least "
-            "one more for training"
+            f"--gpus: found {gpus}, of which the engine takes {engine.gpus}, {engine.alone} of "
+            f"them alone; expected at least {least}"
         )
     lines = [
         f"model: {_count(shape.parameters)} parameters, {_count(shape.trained)} trained, "
@@ -56,6 +58,7 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
         f"{shape.cache_bytes_per_token:,} of key-value cache a token"
     ]
     lines += [f"as it is, the recipe is refused: {e}" for e in process_errors(recipe, ranks)]
+    lines += _where(recipe, ranks, gpus)
     longest = 0
     for name, phase in recipe.phase_recipes().items():
         layout = _layout(phase, shape, ranks)
@@ -63,6 +66,16 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
         lines.append(f"phase {name}: {_on(layout, engine.alone)}")
         lines += _stages(phase, layout, engine, gpu_memory)
     return [*lines, *_engine_lines(shape, engine, longest, gpu_memory)]
+
+
+def _where(recipe: Recipe, ranks: int, gpus: int) -> Iterator[str]:
+    engine = recipe.rollout.engine
+    if engine.type == "vllm_server" and engine.url is None and engine.devices is None:
+        own = ",".join(str(gpu) for gpu in range(ranks, gpus))
+        yield (
+            "as it is, the server starts on GPUs that ranks are on: rollout.engine.devices: found "
+            f"none; expected its own, such as '{own}', or a url"
+        )
 
 
 def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
@@ -149,11 +162,14 @@ def _engine(recipe: Recipe, shape: Shape, gpu_bytes: float) -> _Engine:
     arguments = engine.vllm_args
     replicas = int(arguments.get("data_parallel_size", 1))
     split = int(arguments.get("tensor_parallel_size", 1))
+    count = replicas * split
     if engine.type == "vllm_server":
         share = engine.gpu_memory_utilization if engine.url is None else _VLLM_SHARE
-        return _Engine(replicas * split, 0.0, replicas, split, share * gpu_bytes)
+        return _Engine(count, count, 0.0, replicas, split, share * gpu_bytes)
     room = engine.gpu_memory_utilization * gpu_bytes
-    return _Engine(replicas * split - 1, room, replicas, split, room)
+    # It takes the first GPUs of those that ranks are on, and one process has but one of them.
+    alone = 0 if recipe.trainer.type == "deepspeed" else count - 1
+    return _Engine(count, alone, room, replicas, split, room)
 
 
 def _engine_lines(shape: Shape, engine: _Engine, longest: int, gpu_memory: float) -> Iterator[str]:
