@@ -45,17 +45,21 @@ def test_lock_is_free_when_its_process_was_killed(tmp_path: Path) -> None:
     DirectoryLock(tmp_path).release()
 
 
-def test_lock_does_not_stay_when_a_forked_process_outlives_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("releases", [False, True])
+def test_lock_does_not_stay_when_a_forked_process_outlives_it(
+    tmp_path: Path, releases: bool
+) -> None:
     lock = DirectoryLock(tmp_path)
     ready, told = os.pipe()
     child = os.fork()
     if child == 0:
-        lock.release()  # As an orderly end of the child would: it is not the child's to release.
+        if releases:  # As an orderly end of the child would; it is its parent's all the same.
+            lock.release()
         os.write(told, b".")
         signal.pause()
     try:
         assert os.read(ready, 1) == b"."
-        with pytest.raises(DirectoryInUseError):
+        with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()};"):
             DirectoryLock(tmp_path)
         lock.release()
         DirectoryLock(tmp_path).release()
