@@ -177,6 +177,11 @@ def test_plan_says_what_would_make_it_fit_when_nothing_does(
     assert main(["selfplay_v2", qwen, "--plan", "trainer.recompute_layers=false"]) == 0
     # Rows alone in their packs keep 154 GB: neither GPUs, adapters nor smaller packs help.
     assert "it would with trainer.recompute_layers=true\n" in capsys.readouterr().out
+    # All parameters: 16 bytes each of 8.19 B are 131 GB; 8 ranks share them out at stage 3.
+    every = ["model.lora=null", "rollout.engine.max_lora_rank=null", "--gpus", "1"]
+    assert main(["selfplay_v2", qwen, "--plan", *every]) == 0
+    lora = "model.lora.rank=32 rollout.engine.max_lora_rank=32"
+    assert f"it would with {lora}, or --gpus 8\n" in capsys.readouterr().out
 
 
 def test_plan_places_an_engine_where_a_run_starts_it_when_it_is_split(

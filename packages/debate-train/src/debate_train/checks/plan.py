@@ -1,6 +1,6 @@
 """`--plan`: memory of each rank and bytes moved per step, from the recipe and the model's shape."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -8,7 +8,7 @@ from debate_train.checks.check_context import longest_prompt, token_counter
 from debate_train.checks.check_data import look_at_data
 from debate_train.checks.check_engines import process_errors
 from debate_train.checks.model_shape import Shape, shape_of
-from debate_train.checks.plan_advice import advice
+from debate_train.checks.plan_advice import WithLora, advice
 from debate_train.checks.plan_memory import Layout
 from debate_train.errors import UsageError
 from debate_train.models import Lora, PretrainedModel
@@ -141,12 +141,15 @@ def _stages(phase: Recipe, layout: Layout, engine: _Engine, gpu_memory: float) -
         yield f"  stage {chosen} does not fit; it would with trainer.zero_stage={fitting[0]}"
 
 
-def _with_lora(phase: Recipe) -> Callable[[], Shape] | None:
-    """Return what gives the shape of the phase's model with LoRA, None where it cannot have it."""
-    model = phase.model
+def _with_lora(phase: Recipe) -> WithLora | None:
+    """Return what a phase is with LoRA, None where it has it or cannot."""
+    model, lora = phase.model, Lora()
     if not isinstance(model, PretrainedModel) or model.lora is not None:
         return None
-    return cache(lambda: shape_of(model.model_copy(update={"lora": Lora()})))
+    settings = f"model.lora.rank={lora.rank}"
+    if phase.rollout.engine.type in ("vllm", "vllm_server"):
+        settings += f" rollout.engine.max_lora_rank={lora.rank}"
+    return WithLora(settings, cache(lambda: shape_of(model.model_copy(update={"lora": lora}))))
 
 
 def _engine(recipe: Recipe, shape: Shape, gpu_bytes: float) -> _Engine:

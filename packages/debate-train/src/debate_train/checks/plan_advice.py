@@ -1,7 +1,7 @@
 """What would make a layout fit that does not, by the numbers of `--plan` itself."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from debate_train.checks.model_shape import Shape
@@ -13,20 +13,26 @@ Change = Callable[[Layout, float], tuple[str, Layout] | None]
 """Takes a layout and the bytes that are free; returns what to set and the layout with it."""
 
 
-def advice(layout: Layout, free: float, adapted: Callable[[], Shape] | None, alone: int) -> str:
+@dataclass(frozen=True, slots=True)
+class WithLora:
+    """The recipe with an adapter."""
+
+    settings: str
+    shape: Callable[[], Shape]
+
+
+def advice(layout: Layout, free: float, lora: WithLora | None, alone: int) -> str:
     """Return the fewest changes that make a layout fit, as one line.
 
     Args:
         layout: fits at no stage.
         free: bytes for training on a GPU.
-        adapted: the model's shape with LoRA; None where the recipe has it, or cannot.
+        lora: None where the recipe has it, or cannot.
         alone: GPUs that engines take for themselves.
     """
 
-    def lora(layout: Layout, free: float) -> tuple[str, Layout] | None:
-        if adapted is None:
-            return None
-        return "model.lora={rank: 32}", replace(layout, shape=adapted())
+    def adapter(layout: Layout, free: float) -> tuple[str, Layout] | None:
+        return None if lora is None else (lora.settings, replace(layout, shape=lora.shape()))
 
     def more_gpus(layout: Layout, free: float) -> tuple[str, Layout] | None:
         ranks = layout.ranks
@@ -37,7 +43,7 @@ def advice(layout: Layout, free: float, adapted: Callable[[], Shape] | None, alo
                 return f"{trainer}--gpus {ranks + alone}", wider
         return None
 
-    changes: list[Change] = [_recompute, lora, _offload, _fewer_tokens, more_gpus]
+    changes: list[Change] = [_recompute, adapter, _offload, _fewer_tokens, more_gpus]
     for count in range(1, len(changes) + 1):
         tried = (_after(layout, free, chosen) for chosen in combinations(changes, count))
         found = [" with ".join(settings) for settings in tried if settings]
