@@ -1,19 +1,25 @@
 """The parts of the vllm_server engine that need no vLLM: its settings, JSON and process."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
+import httpx
 import pytest
+import torch
 from pydantic import ValidationError
 
 from debate_rollout.engines import VllmServerEngine
+from debate_rollout.engines.vllm_control import ServerControl
+from debate_rollout.engines.vllm_hand_over import OLD_WEIGHTS_SERVE
 from debate_rollout.engines.vllm_process import ServerProcess, server_command
 from debate_rollout.engines.vllm_wire import Answer, are_raw, body, read
-from debate_rollout.errors import EndpointError, RolloutError
+from debate_rollout.errors import EndpointError, RolloutError, WeightsError
 
 SAMPLING = {"max_tokens": 2, "seed": 5, "logprobs": 0}
 
@@ -150,3 +156,62 @@ def _runs(pid: int) -> bool:
         return False
     state = Path(f"/proc/{pid}/stat")
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+class FailingServer:
+    """Answers paths in `fails` with status 500, and closes the connection when it is used again.
+
+    So does vLLM's server after an exception, a moment after its answer.
+    """
+
+    def __init__(self, fails: Collection[str]) -> None:
+        self.fails = fails
+        self.answered: list[str] = []
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        failed = False
+        while not failed:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            length = head.partition("content-length: ")[2].partition("\r\n")[0]
+            await reader.readexactly(int(length or 0))
+            path = head.split()[1].partition("?")[0]
+            self.answered.append(path)
+            failed = path in self.fails
+            text = f'{{"error": "{OLD_WEIGHTS_SERVE}"}}' if failed else '{"success": true}'
+            status = "500 Internal Server Error" if failed else "200 OK"
+            answer = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
+            writer.write(f"{answer}Content-Length: {len(text)}\r\n\r\n{text}".encode())
+            await writer.drain()
+            if "connection: close" in head:
+                break
+        else:
+            await reader.read(1)
+        writer.close()
+
+
+async def refresh(server: FailingServer, folder: Path) -> ServerControl:
+    """Refresh weights; return what talked to the server."""
+    listening = await asyncio.start_server(server.handle, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with listening, httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        control = ServerControl(url, client, None)
+        with pytest.raises(WeightsError):
+            async with control.paused():
+                await control.load_file(folder, {"a": torch.zeros(2)}, 7)
+        return control
+
+
+def test_server_goes_on_when_it_closes_connections_after_a_failed_refresh(tmp_path: Path) -> None:
+    server = FailingServer(fails={"/update_weights", "/finish_weight_update"})
+    asyncio.run(refresh(server, tmp_path)).check_alive()
+    assert server.answered == [
+        "/pause", "/start_weight_update", "/update_weights", "/finish_weight_update", "/resume",
+    ]  # fmt: skip
+
+
+def test_server_that_does_not_resume_fails_requests_instead_of_holding_them(
+    tmp_path: Path,
+) -> None:
+    control = asyncio.run(refresh(FailingServer(fails={"/update_weights", "/resume"}), tmp_path))
+    with pytest.raises(EndpointError, match=r"/resume: found status 500.*are held since a refresh"):
+        control.check_alive()

@@ -73,7 +73,7 @@ class ServerControl:
         Raises:
             EndpointError: When the server has ended, cannot be reached, or refuses it.
         """
-        return await self._call("POST", path, json)
+        return await self._call("POST", path, json, keep=True)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -94,8 +94,13 @@ class ServerControl:
             self._broken = f"{self._url}: {error or type(error).__name__}"
             raise
         finally:
-            with suppress(EndpointError):
-                await self._call("POST", "/resume")
+            await self._resume()
+
+    async def _resume(self) -> None:
+        try:
+            await self._call("POST", "/resume")
+        except EndpointError as error:  # Requests would wait for ever.
+            self._broken = self._broken or f"{error}; all requests are held since a refresh"
 
     async def load_file(self, folder: Path, tensors: Mapping[str, Any], version: int) -> None:
         """Hand full weights over in a file, which every worker looks at before any loads it.
@@ -142,9 +147,11 @@ class ServerControl:
             await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
             shutil.rmtree(self._adapters.pop(name), ignore_errors=True)
 
-    async def _call(self, method: str, path: str, json: Any = None) -> Any:
+    async def _call(self, method: str, path: str, json: Any = None, keep: bool = False) -> Any:
+        # A server that fails may answer, and then close: the next call must not meet that.
+        headers = None if keep else {"Connection": "close"}
         try:
-            found = await self._client.request(method, path, json=json)
+            found = await self._client.request(method, path, json=json, headers=headers)
         except httpx.TransportError as error:
             await self._notice_the_end()
             raise EndpointError(
