@@ -75,7 +75,10 @@ def test_lock_does_not_stay_when_a_started_program_outlives_it(tmp_path: Path) -
     with subprocess.Popen(["sleep", "60"], close_fds=False) as process:
         try:
             lock.release()
-            DirectoryLock(tmp_path).release()
+            again = DirectoryLock(tmp_path)
+            assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+            assert process.poll() is None
+            again.release()
         finally:
             process.kill()
 

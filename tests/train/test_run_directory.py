@@ -68,7 +68,10 @@ def test_directory_is_used_by_one_run_at_a_time_when_it_is_not_closed(tmp_path):
 
 def test_create_takes_a_folder_when_one_killed_before_it_wrote_had_it(tmp_path):
     (tmp_path / ".lock").write_text("77\n")
-    RunDirectory.create(tmp_path, RECIPE)
+    run = RunDirectory.create(tmp_path, RECIPE)
+    assert run.recipe == RECIPE
+    assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
+    run.close()
 
 
 def test_discard_unused_keeps_what_has_trained(tmp_path):
