@@ -73,6 +73,24 @@ def test_first_step_moves_each_parameter_by_the_warmed_up_rate(
     assert trainer.step(batch)["optim/learning_rate"] == pytest.approx(5e-4)
 
 
+@pytest.mark.parametrize(("device", "is_fused"), [("cpu", True), ("meta", False)])
+def test_adamw_is_fused_where_torch_has_it(device: str, is_fused: bool) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(2, device=device))
+    assert TorchTrainer().adamw([parameter]).param_groups[0]["fused"] is is_fused
+
+
+def test_adamw_makes_the_published_step() -> None:
+    # Twice with gradient 2: m/(1 - 0.9^t) = 2, v/(1 - 0.8^t) = 4, a step is 0.1 · 2/(2 + 1e-8);
+    # before it the weight shrinks by 1 - 0.1 · 0.5: 1 -> 0.95 - 0.1 -> 0.8075 - 0.1.
+    parameter = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    settings = TorchTrainer(learning_rate=0.1, beta1=0.9, beta2=0.8, weight_decay=0.5)
+    optimizer = settings.adamw([parameter])
+    for expected in (0.85, 0.7075):
+        parameter.grad = torch.full((1,), 2.0, dtype=torch.float64)
+        optimizer.step()
+        assert parameter.item() == pytest.approx(expected, abs=2e-9)
+
+
 def row(tokens: list[int], *, advantage: float, sampler: float, temperature: float) -> Row:
     size = len(tokens)
     sampled = np.arange(size) >= 2

@@ -203,8 +203,9 @@ class DeepSpeedWorker:
         self._done = max(found.optimizer_steps.values(), default=0)
         if self._done:
             self._make_moments()
-        for state in self._optimizer.state.values():
-            state["step"] = torch.tensor(float(self._done))
+        for parameter, state in self._optimizer.state.items():
+            # A fused step reads its count where the parameter is.
+            state["step"] = torch.tensor(float(self._done), device=parameter.device)
         set_schedule(self._schedule, found.schedule_steps)
         self._skips.in_a_row = found.skipped_in_a_row
 
