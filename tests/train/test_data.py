@@ -46,7 +46,6 @@ def test_puzzle_splits_never_meet_and_are_always_the_same() -> None:
         assert not drawn & (texts["dev"] | texts["test"])
     assert PUZZLES.split("test", 300) == splits["test"]
     assert PUZZLES.split("test", 20) == splits["test"][:20]
-    assert SignsPuzzle(seed=7).open().split("test", 20) == splits["test"][:20]
 
 
 def test_puzzle_batch_is_a_function_of_the_step_and_the_seed() -> None:
@@ -55,6 +54,42 @@ def test_puzzle_batch_is_a_function_of_the_step_and_the_seed() -> None:
     assert other.batch(5) == PUZZLES.batch(5)
     assert PUZZLES.batch(5) != PUZZLES.batch(6)
     assert SignsPuzzle(batch_size=48, seed=1).open().batch(5) != PUZZLES.batch(5)
+
+
+def _drawn(config: SignsPuzzle | Questions, run_seed: int) -> tuple[list[str], list[str]]:
+    source = config.open(run_seed)
+    return texts(source.batch(0)), texts(source.split("test", 10))
+
+
+@pytest.mark.parametrize("kind", ["questions", "signs_puzzle"])
+def test_the_run_seed_draws_training_questions_and_data_seed_held_out_ones_too(
+    kind: str, tmp_path: Path
+) -> None:
+    def config(seed: int | None) -> SignsPuzzle | Questions:
+        if kind == "signs_puzzle":
+            return SignsPuzzle(batch_size=12, seed=seed)
+        return Questions(path=path, batch_size=12, holdout=0.4, seed=seed)
+
+    path = write(tmp_path / "a.jsonl", ROWS)
+    (train_0, test_0), (train_1, test_1) = _drawn(config(None), 0), _drawn(config(None), 1)
+    assert train_0 != train_1
+    assert test_0 == test_1
+    (fixed_0, drawn_0), (fixed_1, drawn_1) = _drawn(config(7), 0), _drawn(config(7), 1)
+    assert (fixed_0, drawn_0) == (fixed_1, drawn_1)
+    assert fixed_0 not in (train_0, train_1)
+    assert drawn_0 != test_0
+
+
+def test_questions_of_other_seeds_are_in_the_same_splits(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", ROWS)
+    first, second = (Questions(path=path, seed=seed).open() for seed in (0, 1))
+    for name in ("train", "dev", "test"):
+        own, other = (set(texts(source.split(name, 10**9))) for source in (first, second))  # type: ignore[arg-type]
+        assert own == other
+    puzzles = SignsPuzzle(num_digits=3)
+    every = {q.text for q in puzzles.open().split("test", 1000)}
+    drawn = puzzles.model_copy(update={"seed": 3}).open().split("test", 50)
+    assert {q.text for q in drawn} <= every
 
 
 def test_puzzle_split_ends_when_it_holds_no_more() -> None:

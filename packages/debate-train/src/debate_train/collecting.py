@@ -38,7 +38,7 @@ def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
         UsageError: `output` cannot be used, or holds debates of another recipe.
         EngineFailure: The engine failed twice on a request; debates that had ended are kept.
     """
-    source = recipe.data.open()
+    source = recipe.data.open(recipe.seed)
     steps = [
         named_debates(recipe, source.batch(step), f"rollout/{step}") for step in range(recipe.steps)
     ]

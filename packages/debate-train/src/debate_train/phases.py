@@ -130,7 +130,7 @@ class Phases:
 
     def _work(self, recipe: Recipe, trainer: Trainer) -> Work:
         desk = self._desk
-        source = desk.source if recipe.data == self._recipe.data else recipe.data.open()
+        source = desk.source if recipe.data == self._recipe.data else recipe.data.open(recipe.seed)
         sampler = desk.engine
         if isinstance(recipe.rollout.engine, Demonstrations):
             if not source.can_demonstrate:

@@ -48,7 +48,7 @@ def run(
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
     _refuse_in_use(output)
-    source = recipe.data.open()
+    source = recipe.data.open(recipe.seed)
     loaded = _load_model(recipe)
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)

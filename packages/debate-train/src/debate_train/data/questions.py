@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from debate_protocol.types import Ask, Question
-from debate_train.data.source import DataSource, Split
+from debate_train.data.source import DataSource, Seeds, Split
 from debate_train.errors import DataError
 
 QUESTION_KEYS = ("question", "problem", "prompt")
@@ -64,6 +64,8 @@ class Questions(BaseModel):
     """Use only this many training questions."""
     holdout: float = Field(0.1, gt=0, lt=0.5)
     """Share of `path` for each of dev and test when there is no `test_path`."""
+    seed: int | None = None
+    """Seed of the order of questions, see `debate_train.data.source.Seeds`."""
 
     @field_validator("answer_pattern")
     @classmethod
@@ -78,9 +80,9 @@ class Questions(BaseModel):
             raise ValueError(f"found {pattern!r}; expected a group (…) around the answer")
         return pattern
 
-    def open(self) -> "QuestionSource":
-        """Read the rows and return the source."""
-        return QuestionSource(self)
+    def open(self, run_seed: int = 0) -> "QuestionSource":
+        """Read the rows and return the source in a run with this seed."""
+        return QuestionSource(self, Seeds.of(self.seed, run_seed))
 
     @property
     def is_file(self) -> bool:
@@ -96,8 +98,9 @@ def is_file(path: str) -> bool:
 class QuestionSource(DataSource):
     """Questions in a shuffled order that repeats with another order each epoch."""
 
-    def __init__(self, config: Questions) -> None:
+    def __init__(self, config: Questions, seeds: Seeds) -> None:
         self.config = config
+        self._seeds = seeds
         rows = _distinct(_questions(config, config.path, config.split, "data.path"))
         if config.test_path is not None or not config.is_file:
             where = config.test_path or config.path
@@ -127,14 +130,14 @@ class QuestionSource(DataSource):
         while len(chosen) < size:
             epoch, index = divmod(step * size + len(chosen), len(train))
             order = list(range(len(train)))
-            random.Random(f"epoch/{epoch}").shuffle(order)
+            random.Random(f"epoch/{self._seeds.training}/{epoch}").shuffle(order)
             chosen += [train[i] for i in order[index : index + size - len(chosen)]]
         return chosen
 
     def split(self, name: Split, size: int) -> list[Question]:
         """Return up to `size` questions of a split, always the same ones."""
         questions = list(self._splits[name])
-        random.Random(f"split/{name}").shuffle(questions)
+        random.Random(f"split/{name}/{self._seeds.held_out}").shuffle(questions)
         return questions[:size]
 
     @property

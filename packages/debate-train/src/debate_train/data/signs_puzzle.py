@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from debate_protocol.types import Ask, Question
-from debate_train.data.source import DataSource, Split
+from debate_train.data.source import DataSource, Seeds, Split
 
 SIGNS = ("+", "-")
 PATIENCE = 20_000
@@ -74,28 +74,30 @@ class SignsPuzzle(BaseModel):
     num_digits: int = Field(4, ge=3, le=4)
     largest_digit: int = Field(9, ge=4, le=9)
     """Digits run from 1 to this; fewer make the sums, and so the puzzle, quicker to learn."""
-    seed: int = 0
-    """Which stream of training questions."""
+    seed: int | None = None
+    """Seed of the questions, see `debate_train.data.source.Seeds`."""
 
-    def open(self) -> "SignsPuzzleSource":
-        """Return the source of these puzzles."""
-        return SignsPuzzleSource(self)
+    def open(self, run_seed: int = 0) -> "SignsPuzzleSource":
+        """Return the source of these puzzles in a run with this seed."""
+        return SignsPuzzleSource(self, Seeds.of(self.seed, run_seed))
 
 
 class SignsPuzzleSource(DataSource):
     """Draws puzzles; also writes the demonstrations of the warm-start."""
 
-    def __init__(self, config: SignsPuzzle) -> None:
+    def __init__(self, config: SignsPuzzle, seeds: Seeds) -> None:
         self.config = config
+        self._seeds = seeds
 
     def batch(self, step: int) -> list[Question]:
         """Return the training questions of a step, distinct, fewer where there are not as many."""
-        rng = random.Random(f"puzzle/{self.config.seed}/{step}")
+        rng = random.Random(f"puzzle/{self._seeds.training}/{step}")
         return self._draw(rng, "train", self.config.batch_size)
 
     def split(self, name: Split, size: int) -> list[Question]:
         """Return up to `size` distinct questions of a split, always the same ones."""
-        return self._draw(random.Random(f"puzzle/{name}"), name, size)
+        rng = random.Random(f"puzzle/{name}/{self._seeds.held_out}")
+        return self._draw(rng, name, size)
 
     def _draw(self, rng: random.Random, split: Split, size: int) -> list[Question]:
         found: dict[str, Question] = {}

@@ -1,11 +1,31 @@
 """What every question source offers to the loop."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Literal
 
 from debate_protocol.types import Ask, Question
 
 Split = Literal["train", "dev", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """What the questions of a run are drawn with.
+
+    By default runs that differ only in `seed` train on questions in another order and are measured
+    on the same held-out questions, so that they can be compared question by question. A
+    `data.seed` fixes the order of training and draws other held-out questions, so that the spread
+    over several of them holds the noise of the test questions, too.
+    """
+
+    training: int
+    held_out: int
+
+    @classmethod
+    def of(cls, data_seed: int | None, run_seed: int) -> "Seeds":
+        """Return the seeds for `data.seed` (None where a recipe leaves it out) and `seed`."""
+        return cls(run_seed, 0) if data_seed is None else cls(data_seed, data_seed)
 
 
 class DataSource(ABC):
