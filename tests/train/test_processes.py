@@ -11,8 +11,9 @@ import pytest
 from debate_train.cli import main
 from debate_train.errors import RecipeError, UsageError
 from debate_train.interrupts import Interrupts
-from debate_train.ranks.launching import Launch, launch, read_hostfile
-from debate_train.ranks.processes import Place, own_place
+from debate_train.ranks.hostfile import read_hostfile
+from debate_train.ranks.launching import Launch, launch, visible_devices
+from debate_train.ranks.processes import Place, own_device, own_place
 
 
 def test_launch_hands_over_to_deepspeed_when_on_several_machines(tmp_path: Path) -> None:
@@ -67,6 +68,110 @@ def test_read_hostfile_takes_what_deepspeed_takes(tmp_path: Path) -> None:
     assert read_hostfile(hosts) == {"node1": 8, "node2": 4}
     with pytest.raises(UsageError, match="--nodes: found 3; expected at most 2, the machines"):
         launch(Launch(None, hosts, nodes=3), [])
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, [0, 1]),
+        ("4,5,6,7", [4, 5]),
+        (" 6 , GPU-8932f937,1", [6, "GPU-8932f937"]),
+        ("", [-1, -1]),  # every GPU is hidden, and must stay so: two processes on the CPU
+        ("-1", [-1, -1]),
+    ],
+)
+def test_visible_devices_are_the_first_that_the_environment_names(
+    visible: str | None, expected: list[int | str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert visible_devices(2) == expected
+
+
+@pytest.mark.parametrize("visible", ["3", "3,-1,4", "3,,4"])
+def test_launch_refuses_more_processes_than_visible_gpus(
+    visible: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert main(["quickstart", "--nproc", "2"]) == 2
+    error = capsys.readouterr().err
+    assert f"--nproc: found 2, but CUDA_VISIBLE_DEVICES={visible} names 1" in error
+
+
+def test_ranks_see_the_visible_gpus_when_deepspeed_starts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # DeepSpeed's own launcher and its CUDA accelerator; only what it starts is another program.
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    command = ["seen" if part == "debate_train.cli" else part for part in Launch(2).command([])]
+    program = "import os; print('rank', os.environ['RANK'], os.environ['CUDA_VISIBLE_DEVICES'])"
+    (tmp_path / "seen.py").write_text(program)
+    environment = {**os.environ, "DS_ACCELERATOR": "cuda", "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("rank")]
+    assert sorted(lines) == ["rank 0 4,5", "rank 1 4,5"]
+
+
+SSH = """\
+#!/bin/sh
+case "$*" in
+  *node1*) exit 0 ;;
+  *node2*) echo "ssh: connect to host node2 port 22: No route to host" >&2; exit 255 ;;
+  *) exit 5 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("hosts", "message"),
+    [
+        ("node1 slots=2\nnode2 slots=2\n", "node2 cannot be reached (ssh: connect to host node2"),
+        ("node3 slots=2\n", "node3 cannot be reached (ssh ended with exit code 5)"),
+        ("node1 slots=2\n-oProxyCommand=x slots=2\n", "hosts:2: found '-oProxyCommand=x"),
+    ],
+)
+def test_launch_refuses_a_hostfile_when_a_machine_cannot_be_reached(
+    hosts: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name in ("ssh", "pdsh"):
+        (tmp_path / name).write_text(SSH)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "hosts").write_text(hosts)
+    assert main(["quickstart", f"--hostfile={tmp_path / 'hosts'}"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and "Traceback" not in error
+
+
+def test_launch_names_the_program_that_is_missing_when_there_are_two_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "hosts").write_text("node1 slots=2\nnode4 slots=2\n")
+    with pytest.raises(UsageError, match="found no program pdsh on PATH"):
+        launch(Launch(None, tmp_path / "hosts"), [])
+
+
+def test_own_device_is_the_only_one_when_a_scheduler_shows_one_to_each_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert own_device(Place(3, 16, 3, 8), visible=8) == 3
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    assert own_device(Place(3, 8, 3, 4), visible=1) == 0
+    assert own_device(Place(3, 8, 3, 1), visible=1) == 0  # srun does not say how many are here
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert own_device(Place(3, 8, 3, 1), visible=1) == 0
+    for place, visible in ((Place(1, 2, 1, 2), 1), (Place(0, 4, 0, 4), 2), (Place(3, 8, 3, 1), 2)):
+        with pytest.raises(RecipeError, match=r"processes: found \d on a machine with \d visible"):
+            own_device(place, visible)
 
 
 def test_launch_refuses_to_start_more_when_a_launcher_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,23 +9,23 @@ closed and does the same.
 import base64
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from debate_rollout.engines.vllm_process import free_port
 from debate_train.errors import UsageError
+from debate_train.ranks.hostfile import check_reachable, read_hostfile
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+_DEVICES = "CUDA_VISIBLE_DEVICES"
 _LAUNCHER = "debate_train.ranks.deepspeed_launcher"
-_HOST = re.compile(r"(\S+)\s+slots=([1-9]\d*)(\s.*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,20 @@ class Launch:
     """The first so many machines of the hostfile; None takes all."""
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """Return DeepSpeed's command line for `debate-train` with these arguments."""
+        """Return DeepSpeed's command line for `debate-train` with these arguments.
+
+        Raises:
+            UsageError: Fewer GPUs are visible here than processes are asked for.
+        """
         program = ["--module", "--no_local_rank", "--log_level=critical", "debate_train.cli"]
         if self.hostfile is None:
-            slots = {"localhost": list(range(self.processes or 1))}
+            slots = {"localhost": visible_devices(self.processes or 1)}
             world = base64.urlsafe_b64encode(json.dumps(slots).encode()).decode()
             address = ["--master_addr=127.0.0.1", f"--master_port={free_port()}"]
             start = ["deepspeed.launcher.launch", f"--world_info={world}", *address]
         else:
             start = ["deepspeed.launcher.runner", f"--hostfile={self.hostfile.resolve()}"]
+            start += ["--no_ssh_check"]  # Of the first machine only, and with a traceback.
             start += [] if self.nodes is None else [f"--num_nodes={self.nodes}"]
             start += [] if self.processes is None else [f"--num_gpus={self.processes}"]
         return [sys.executable, "-m", _LAUNCHER, *start, *program, *arguments]
@@ -57,16 +62,20 @@ def launch(plan: Launch, arguments: Sequence[str]) -> int:
     """Run `debate-train` in several processes; return rank 0's exit code.
 
     Raises:
-        UsageError: The hostfile names no machines, or fewer than are asked for, or this already
-            is one of several processes.
+        UsageError: The hostfile names no machines, or fewer than are asked for, or one that
+            cannot be reached, or this already is one of several processes, or too few GPUs are
+            visible.
     """
-    if plan.hostfile is not None:
-        _check_hosts(plan, read_hostfile(plan.hostfile))
+    hosts = {} if plan.hostfile is None else read_hostfile(plan.hostfile)
+    _check_count(plan, hosts)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError(
             "--nproc: found a launcher's WORLD_SIZE already; expected either that launcher or "
             "--nproc, not both"
         )
+    if plan.hostfile is not None:
+        check_reachable(plan.hostfile, list(hosts)[: plan.nodes])
+        _warn_of_devices()
     with tempfile.TemporaryDirectory(prefix="debate-train-") as folder:
         pipe = Path(folder) / "interrupts"
         os.mkfifo(pipe)
@@ -78,42 +87,48 @@ def launch(plan: Launch, arguments: Sequence[str]) -> int:
             os.close(handle)
 
 
-def read_hostfile(path: Path) -> dict[str, int]:
-    """Return the machines of a hostfile and their slots, in order.
+def visible_devices(count: int) -> list[int | str]:
+    """Return the GPUs of so many processes on this machine: the first of CUDA_VISIBLE_DEVICES.
+
+    DeepSpeed's launcher replaces that variable by what is returned. Where it is not set, the
+    numbers count from 0; where it hides every GPU, -1 for each process keeps them hidden.
 
     Raises:
-        UsageError: It cannot be read, or a line does not name a machine, or names one again.
+        UsageError: It names fewer.
     """
-    wanted = "expected lines such as `node1 slots=8`"
-    if not path.is_file():
-        raise UsageError(f"--hostfile: found no file {path}; {wanted}")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--hostfile: {path} cannot be read ({error}); {wanted}") from error
-    hosts: dict[str, int] = {}
-    for number, line in enumerate(map(str.strip, lines), start=1):
-        if not line or line.startswith("#"):
-            continue
-        found = _HOST.fullmatch(line)
-        if found is None:
-            raise UsageError(
-                f"--hostfile: {path}:{number}: found {line!r}; expected a machine and its "
-                "processes, such as `node1 slots=8`"
-            )
-        if found[1] in hosts:
-            raise UsageError(
-                f"--hostfile: {path}:{number}: found {found[1]} a second time; expected one line "
-                "for each machine, such as `node1 slots=8`"
-            )
-        hosts[found[1]] = int(found[2])
-    if not hosts:
-        raise UsageError(f"--hostfile: {path}: found no machine; {wanted}")
-    return hosts
+    if _DEVICES not in os.environ or os.environ.get("DS_ACCELERATOR") == "cpu":
+        return list(range(count))
+    named = _named_devices()
+    if not named:
+        return [-1] * count
+    if len(named) < count:
+        raise UsageError(
+            f"--nproc: found {count}, but CUDA_VISIBLE_DEVICES={os.environ[_DEVICES]} names "
+            f"{len(named)}; expected at most one process for each GPU it names (without GPUs: "
+            "unset it)"
+        )
+    return [int(name) if name.isdecimal() else name for name in named[:count]]
 
 
-def _check_hosts(plan: Launch, hosts: dict[str, int]) -> None:
-    if plan.nodes is not None and plan.nodes > len(hosts):
+def _named_devices() -> list[str]:
+    """Return what CUDA_VISIBLE_DEVICES names; CUDA ends reading at the first -1."""
+    names = [name.strip() for name in os.environ.get(_DEVICES, "").split(",")]
+    ends = (k for k, name in enumerate(names) if not name or name.startswith("-"))
+    return names[: next(ends, len(names))]
+
+
+def _warn_of_devices() -> None:
+    if _named_devices():
+        print(
+            f"warning: {_DEVICES}={os.environ[_DEVICES]} is not used with --hostfile: on every "
+            "machine `slots=N` takes GPUs 0 to N - 1; expected --nproc on one machine, or "
+            "torchrun on each, where it should hold",
+            file=sys.stderr,
+        )
+
+
+def _check_count(plan: Launch, hosts: Mapping[str, int]) -> None:
+    if hosts and plan.nodes is not None and plan.nodes > len(hosts):
         raise UsageError(
             f"--nodes: found {plan.nodes}; expected at most {len(hosts)}, the machines that "
             f"{plan.hostfile} names"

@@ -152,16 +152,31 @@ def end_at_once(code: int) -> None:
         os._exit(code)
 
 
+def own_device(place: Place, visible: int) -> int:
+    """Return the number of this process's GPU among the `visible` ones.
+
+    A scheduler may show each process its own GPU alone (`srun --gpus-per-task 1`), which is
+    number 0 to all of them.
+
+    Raises:
+        RecipeError: There are more processes on this machine than GPUs.
+    """
+    if visible == 1 and (os.environ.get("CUDA_VISIBLE_DEVICES") or place.local_size == 1):
+        return 0
+    if max(place.local_size, place.local_rank + 1) > visible:
+        raise RecipeError(
+            f"processes: found {max(place.local_size, place.local_rank + 1)} on a machine with "
+            f"{visible} visible GPUs; expected at most one for each GPU"
+        )
+    return place.local_rank
+
+
 def _init_distributed(place: Place) -> None:
     """Start the default group without compiling anything on a CPU."""
     import torch
 
     has_gpu = torch.cuda.is_available()
-    if has_gpu and place.local_size > torch.cuda.device_count():
-        raise RecipeError(
-            f"processes: found {place.local_size} on a machine with {torch.cuda.device_count()} "
-            "GPUs; expected at most one for each GPU"
-        )
+    device = own_device(place, torch.cuda.device_count()) if has_gpu else 0
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if has_gpu else "cpu")
     if place.size == 1:
         _be_alone()
@@ -172,7 +187,7 @@ def _init_distributed(place: Place) -> None:
     # Its logger writes to standard output, and says of a skipped step what our metrics say.
     deepspeed.utils.logger.setLevel(logging.ERROR)
     if has_gpu:
-        torch.cuda.set_device(place.local_rank)
+        torch.cuda.set_device(device)
     else:
         # init_distributed would compile a C++ op for minutes, to share memory within a machine.
         module: Any = sys.modules["deepspeed.comm.torch"]
