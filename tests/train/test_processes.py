@@ -1,19 +1,25 @@
 """Launching and interrupts, without the processes: `tests/system/test_processes.py` has those."""
 
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from debate_train.cli import main
 from debate_train.errors import RecipeError, UsageError
 from debate_train.interrupts import Interrupts
+from debate_train.losses import PpoClip
 from debate_train.ranks.hostfile import read_hostfile
 from debate_train.ranks.launching import Launch, launch, visible_devices
-from debate_train.ranks.processes import Place, own_device, own_place
+from debate_train.ranks.processes import Place, Processes, own_device, own_place
+from debate_train.rows import Batch
+from debate_train.trainers import TorchTrainer
 
 
 def test_launch_hands_over_to_deepspeed_when_on_several_machines(tmp_path: Path) -> None:
@@ -192,6 +198,26 @@ def test_own_place_is_that_of_the_launcher_when_there_is_one(
     for name, value in (named | {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}).items():
         monkeypatch.setenv(name, value)
     assert own_place() == Place(rank=9, size=16, local_rank=1, local_size=8)
+
+
+def test_messages_of_processes_hold_tensors_of_the_cpu_alone(
+    random_batch: Callable[..., Batch],
+) -> None:
+    # A tensor of a GPU would be restored on the sender's GPU in every process.
+    packs = TorchTrainer().packs(random_batch(), PpoClip(), 2)
+    processes = Processes.__new__(Processes)
+    processes.place = Place()
+    assert processes.deal([packs]) is packs
+    assert packs[0][0].layout is not None
+    moved = dataclasses.replace(packs[0][0].layout.squares[0], real_NL=torch.ones(1, device="meta"))
+    layout = dataclasses.replace(packs[0][0].layout, squares=(moved,))
+    there = [[dataclasses.replace(packs[0][0], layout=layout)], packs[1]]
+    where = r"message\[0\]\[0\]\[0\]\.layout\.squares\[0\]\.real_NL: found a tensor on meta"
+    for send in (lambda: processes.deal([there]), lambda: processes.share([there])):
+        with pytest.raises(TypeError, match=where):
+            send()
+    with pytest.raises(TypeError, match=r"message\['loss'\]: found a tensor on meta"):
+        processes.gather({"loss": torch.ones((), device="meta")})
 
 
 @pytest.mark.parametrize("echo_s", [0.0, 60.0])

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from debate_train.losses import Dpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce
 from debate_train.minibatches import minibatches
 from debate_train.models import LoadedModel
+from debate_train.ranks.processes import check_message
 from debate_train.rows import Batch, Row
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import (
@@ -187,6 +190,48 @@ def test_loss_that_is_not_finite_makes_the_gradient_so_though_no_slope_is(
         assert math.isfinite(stats.metrics(1)["loss"]) == is_finite
         slopes = [p.grad for p in loaded.model.parameters() if p.grad is not None]
         assert all(bool(slope.isfinite().all()) for slope in slopes) == is_finite
+
+
+def test_step_stats_leave_the_device_whole_and_at_once_when_ranks_share_them() -> None:
+    copies = []
+
+    class Copies(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            found = func(*args, **(kwargs or {}))
+            if func is torch.ops.aten._to_copy.default and found.device.type == "cpu":
+                copies.append(found)
+            return found
+
+    stats = StepStats(epochs=2, updates=3)
+    with FakeTensorMode():
+        for name in ("loss", "optim/entropy", "optim/kl"):
+            stats.add(name, torch.ones(4, device="cuda:0"))
+        stats.watch("optim/ratio_min", "optim/ratio_max", torch.ones(4, device="cuda:0"))
+        with pytest.raises(TypeError, match=r"message\.sums\['loss'\]: found a tensor on cuda:0"):
+            check_message(stats)
+        with Copies():
+            here = stats.on_cpu()
+    check_message(here)
+    assert len(copies) == 1
+    assert (list(here.sums), list(here.lows), list(here.highs)) == (
+        ["loss", "optim/entropy", "optim/kl"],
+        ["optim/ratio_min"],
+        ["optim/ratio_max"],
+    )
+
+
+def test_step_stats_of_all_ranks_are_sums_and_extremes_of_what_each_sent() -> None:
+    ranks = []
+    for values in ([1.0, 4.0], [2.0, 8.0]):
+        stats = StepStats(epochs=1, updates=1)
+        stats.add("optim/entropy", torch.tensor(values))
+        stats.watch("optim/ratio_min", "optim/ratio_max", torch.tensor(values))
+        ranks.append(stats.on_cpu())
+    found = StepStats.of_all(ranks).metrics(5)
+    # (1 + 4 + 2 + 8) / 5 tokens
+    assert found == {"optim/entropy": 3.0, "optim/ratio_min": 1.0, "optim/ratio_max": 8.0}
 
 
 def test_skips_count_updates_in_a_row() -> None:

@@ -1,7 +1,8 @@
 """The processes of one run: which of them this is, and what they tell each other.
 
 Rank 0 decides and the others follow. Messages are pickles between processes of one run, over a
-gloo group of its own that may wait for days: the others wait while rank 0 plays debates.
+gloo group of its own that may wait for days: the others wait while rank 0 plays debates. Tensors
+in them are on the CPU: one on a GPU would be restored on the sender's GPU in every process.
 """
 
 import atexit
@@ -9,8 +10,8 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
@@ -73,6 +74,7 @@ class Processes:
 
     def share(self, value: T | None = None) -> T:
         """Return rank 0's value on every rank."""
+        check_message(value)
         if self.place.size == 1:
             assert value is not None
             return value
@@ -85,6 +87,7 @@ class Processes:
 
     def deal(self, values: Sequence[T] | None = None) -> T:
         """Return to each rank its own of rank 0's values."""
+        check_message(values)
         if self.place.size == 1:
             assert values is not None
             return values[0]
@@ -98,6 +101,7 @@ class Processes:
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, by rank."""
+        check_message(value)
         if self.place.size == 1:
             return [value]
         import torch.distributed
@@ -112,6 +116,33 @@ class Processes:
         except RuntimeError as error:
             self.broken = True
             raise lost(self.place, error) from error
+
+
+def check_message(value: object, where: str = "message") -> None:
+    """Refuse a message that holds a tensor which is not on the CPU; a fault of the program.
+
+    Containers and dataclasses are walked, other objects are not.
+
+    Raises:
+        TypeError: It holds one; the error says where.
+    """
+    from torch import Tensor
+
+    if isinstance(value, Tensor):
+        if value.device.type != "cpu":
+            raise TypeError(
+                f"{where}: found a tensor on {value.device}; expected tensors on the CPU in what "
+                "processes send to each other"
+            )
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            check_message(part, f"{where}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            check_message(part, f"{where}[{number}]")
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            check_message(getattr(value, field.name), f"{where}.{field.name}")
 
 
 def lost(place: Place, error: BaseException) -> LostProcessError:

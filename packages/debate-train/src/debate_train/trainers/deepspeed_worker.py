@@ -119,7 +119,7 @@ class DeepSpeedWorker:
         )
         stats, made = learning.learn(own)
         set_schedule(self._schedule, self._schedule.last_epoch + 1)
-        return StepStats.of_all(self._processes.gather(stats)), {
+        return StepStats.of_all(self._processes.gather(stats.on_cpu())), {
             **self._skips.metrics(made),
             "optim/learning_rate": rate,
         }

@@ -43,17 +43,27 @@ class StepStats:
         self.lows[low] = torch.minimum(self.lows.get(low, least), least)
         self.highs[high] = torch.maximum(self.highs.get(high, most), most)
 
+    def on_cpu(self) -> "StepStats":
+        """Return these values on the CPU, moved as one tensor: the device is waited for once."""
+        groups = (self.sums, self.lows, self.highs)
+        values = [value for group in groups for value in group.values()]
+        if not values:
+            return self
+        moved = iter(torch.stack(values).cpu())
+        sums, lows, highs = (dict(zip(group, moved, strict=False)) for group in groups)
+        return replace(self, sums=sums, lows=lows, highs=highs)
+
     @classmethod
     def of_all(cls, found: "Sequence[StepStats]") -> "StepStats":
-        """Return what all ranks measured as one."""
+        """Return what all ranks measured as one; their values are on the CPU."""
         total = cls(epochs=found[0].epochs, updates=found[0].updates)
         for stats in found:
             for name, value in stats.sums.items():
-                total.add(name, value.cpu())
+                total.add(name, value)
             for name, value in stats.lows.items():
-                total.lows[name] = torch.minimum(total.lows.get(name, value.cpu()), value.cpu())
+                total.lows[name] = torch.minimum(total.lows.get(name, value), value)
             for name, value in stats.highs.items():
-                total.highs[name] = torch.maximum(total.highs.get(name, value.cpu()), value.cpu())
+                total.highs[name] = torch.maximum(total.highs.get(name, value), value)
         return total
 
     def metrics(self, sampled_tokens: int) -> dict[str, float]:
@@ -62,8 +72,9 @@ class StepStats:
         With one update this is what the policy was before it.
         """
         tokens, updates = max(sampled_tokens * self.epochs, 1), max(self.updates, 1)
-        found = {n: float(v) / (updates if n in SHARES else tokens) for n, v in self.sums.items()}
-        extremes = {n: float(v) for n, v in (self.lows | self.highs).items()}
+        here = self.on_cpu()
+        found = {n: float(v) / (updates if n in SHARES else tokens) for n, v in here.sums.items()}
+        extremes = {n: float(v) for n, v in (here.lows | here.highs).items()}
         return found | {n: v for n, v in extremes.items() if abs(v) != float("inf")}
 
 
