@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from debate_protocol.types import Protocol, Question, Transcript, TurnKey
+from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
 from debate_rewards.credits import Credit, Score
 from debate_train.advantages import Advantages, Center, Stream
 
 GENERATOR = {"generator": Stream()}
 
 
-def transcript(name: str, question: str = "q") -> Transcript:
-    return Transcript(name, Question(question, "?"), Protocol(num_agents=3), ())
+def transcript(name: str, question: str = "q", agents: int = 3) -> Transcript:
+    return Transcript(name, Question(question, "?"), Protocol(num_agents=agents), ())
 
 
 def gen(agent: int, round: int, value: float | None, **more: object) -> Credit:
@@ -172,8 +172,46 @@ def test_components_are_centred_apart_then_added() -> None:
 def test_return_is_one_member_per_agent_and_reaches_all_its_turns() -> None:
     # Agent 0 spoke three times, agent 1 once: mean (1 + 0)/2 = .5, not (3·1 + 0)/4.
     credits = [[Credit(0, r, "return", 1.0) for r in range(3)] + [Credit(1, 0, "return", 0.0)]]
-    (found,) = values(Advantages(streams={"return": Stream()}), credits)
-    assert found == pytest.approx({(0, 0): 0.5, (0, 1): 0.5, (0, 2): 0.5, (1, 0): -0.5})
+    config = Advantages(streams={"return": Stream()})
+    (found,) = config([transcript("d", agents=2)], [Score(tuple(credits[0]))])
+    by_turn = {tuple(key): only.value for key, (only,) in found.items()}
+    assert by_turn == pytest.approx({(0, 0): 0.5, (0, 1): 0.5, (0, 2): 0.5, (1, 0): -0.5})
+
+
+def test_prompt_compares_answers_to_one_prompt() -> None:
+    def told(agent: int, round: int, content: str) -> Turn:
+        return Turn(agent, round, "", prompt=({"role": "user", "content": content},))
+
+    # Two debates of one question: four first turns share prompt q, each pair has its own q_d.
+    rules = Protocol(num_agents=4, max_rounds=2)
+    debates = [
+        Transcript(
+            f"d{i}",
+            Question("q", "?"),
+            rules,
+            (told(0, 0, "q"), told(1, 0, "q"), told(2, 1, f"q_d{i}"), told(3, 1, f"q_d{i}")),
+        )
+        for i in range(2)
+    ]
+    right = [(1, -1, 1, 1), (-1, -1, 1, -1)]
+    scores = [
+        Score(tuple(gen(a, int(a > 1), float(v)) for a, v in enumerate(own))) for own in right
+    ]
+    found = Advantages(center="prompt", streams=GENERATOR)(debates, scores)
+    # q: (1 - 1 - 1 - 1)/4 = -1/2; q_d of debate 0: 1, of debate 1: 0.
+    by_debate = [[only.value for _, (only,) in sorted(turns.items())] for turns in found]
+    assert by_debate == [pytest.approx([1.5, -0.5, 0, 0]), pytest.approx([-0.5, -0.5, 1, -1])]
+    rounds = Advantages(center="round", streams=GENERATOR)(debates, scores)
+    assert rounds[0][TurnKey(2, 1)][0].value == 0.5  # (1 + 1 + 1 - 1)/4: the q_d together
+
+
+def test_prompt_of_turns_without_messages_is_told_by_its_tokens() -> None:
+    replies = [Reply("", prompt_ids=ids) for ids in ((1, 2), (1, 2), (1, 3))]
+    turns = tuple(Turn(agent, 0, "", reply=reply) for agent, reply in enumerate(replies))
+    debate = Transcript("d", Question("q", "?"), Protocol(num_agents=3), turns)
+    score = Score(tuple(gen(agent, 0, value) for agent, value in enumerate((1.0, 0.0, 9.0))))
+    (found,) = Advantages(center="prompt", streams=GENERATOR)([debate], [score])
+    assert [only.value for _, (only,) in sorted(found.items())] == [0.5, -0.5, 0.0]
 
 
 def test_stream_centers_as_it_says_itself() -> None:

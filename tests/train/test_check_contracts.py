@@ -40,8 +40,8 @@ def test_check_warns_of_topologies_with_few_judges(
 def test_check_warns_of_a_section_that_no_stream_covers() -> None:
     contract = {"name": "poem", "sections": ["poem", "comparison"]}
     debate = {"num_agents": 5, "max_rounds": 2, "contract": contract}
-    (warning,) = check(recipe(debate=debate)).warnings
-    assert "no stream covers section poem of the contract" in warning
-    streams = {"generator": {"sections": ["poem"]}, "judge": {}}
+    assert check(recipe(debate=debate)).warnings == ()
+    streams = {"generator": {"sections": ["solution"]}, "judge": {}}
     advantage = {"center": "round", "streams": streams}
-    assert check(recipe(debate=debate, advantage=advantage)).warnings == ()
+    (warning,) = check(recipe(debate=debate, advantage=advantage)).warnings
+    assert "no stream covers section poem of the contract" in warning

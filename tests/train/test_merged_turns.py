@@ -1,11 +1,11 @@
-"""`rollout/merged_turn_fraction`: how many turns went on in the row of the turn before."""
+"""What a step's metrics count: turns in the row of the turn before, tokens beside a debate."""
 
 from collections.abc import Callable, Sequence
 
 import pytest
 
 from debate_protocol.forms import Simultaneous
-from debate_protocol.types import Question, Transcript
+from debate_protocol.types import Branch, Protocol, Question, Reply, Transcript, Turn
 from debate_rewards.credits import Score
 from debate_rollout.drivers import play
 from debate_rollout.engines import TransformersEngine
@@ -64,3 +64,21 @@ def test_fraction_tells_how_many_turns_were_merged(
     assert found.get("rollout/merged_turn_fraction") == (
         None if merged is None else pytest.approx(merged)
     )
+
+
+def test_tokens_of_branches_and_continuations_are_counted(
+    tiny: Callable[..., LoadedModel],
+) -> None:
+    def turn(told: int, said: int, **beside: object) -> Turn:
+        reply = Reply("", prompt_ids=(1,) * told, token_ids=(1,) * said, logps=(0.0,) * said)
+        return Turn(0, 0, "", reply=reply, **beside)  # type: ignore[arg-type]
+
+    rollout = turn(10, 4, continuations=(turn(20, 5),))
+    steered = Branch("7", turn(3, 2, continuations=(turn(8, 6),)))
+    own = turn(2, 1, branches=(steered,), continuations=(rollout,))
+    debate = Transcript("d", Question("q", "?"), Protocol(num_agents=2), (own,))
+    found = metrics_of([debate], tiny())
+    assert found["env/all/total_turns"] == 5
+    assert found["env/all/ac_tokens_per_turn"] == (1 + 2 + 6 + 4 + 5) / 5
+    assert found["env/all/ob_tokens_per_turn"] == (2 + 3 + 8 + 10 + 20) / 5
+    assert found["tokens_per_s"] == 18

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 from debate_protocol.parsing import parse
 from debate_rollout.token_text import TokenText, token_text
 from debate_train.advantages import Advantage, Stream
-from debate_train.token_credit import stream_credit, token_sections
+from debate_train.token_credit import TurnTokens, stream_credit, token_sections
 from debate_train.word_tokenizer import word_tokenizer
 
 WORDS = word_tokenizer()
@@ -108,7 +108,7 @@ def test_credit_of_a_line_reaches_every_byte_of_its_characters(
     start = CJK.index("🤖")
     found = token_sections(text, parse(CJK, "three_section"))
     advantages = [Advantage("judge", 1.0), Advantage("judge", 7.0, (start, start + 1))]
-    values, _ = stream_credit(text, found, advantages, {"judge": Stream()})
+    values, _ = stream_credit(TurnTokens(text, found), advantages, {"judge": Stream()})
     robot = [i for i, value in zip(ids, values[0], strict=True) if value == 7.0]
     assert len(robot) == 4
     assert byte_bpe.decode(robot) == "🤖"
@@ -130,7 +130,7 @@ PARTS = ["solution"] * 3 + ["evaluation"] * 2 + ["comparison"] * 4
 
 
 def credit(advantages: list[Advantage], **streams: Stream) -> tuple[np.ndarray, np.ndarray]:
-    values, covers = stream_credit(TEXT, PARTS, advantages, streams)
+    values, covers = stream_credit(TurnTokens(TEXT, PARTS), advantages, streams)
     return values, covers
 
 
@@ -175,6 +175,33 @@ def test_span_reaches_and_covers_tokens_outside_the_streams_sections() -> None:
     values, covers = credit([Advantage("judge", 2.0, (3, 4))], judge=Stream())
     assert values[0].tolist() == [0, 0, 0, 2, 0, 0, 0, 0, 0]
     assert covers[0].tolist() == [False] * 3 + [True, False] + [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        # Of the span (3, 7), two tokens are the evaluation's and two the comparison's.
+        ({"evaluation": 3.0, "comparison": 0.5}, [0, 0, 0, 6, 6, 1, 1, 0.5, 0.5]),
+        ({"evaluation": 0.0, "comparison": 2.0}, [0, 0, 0, 0, 0, 4, 4, 2, 2]),
+        ({"comparison": 2.0}, [0, 0, 0, 2, 2, 4, 4, 2, 2]),  # not named: where the span says
+    ],
+)
+def test_span_counts_with_the_weight_of_its_section(
+    sections: dict[str, float], expected: list[float]
+) -> None:
+    advantages = [Advantage("judge", 1.0), Advantage("judge", 2.0, (3, 7))]
+    values, covers = credit(advantages, judge=Stream(sections=sections))
+    assert values[0].tolist() == expected
+    assert covers[0].tolist() == [value != 0 for value in expected]
+
+
+def test_sections_of_an_own_contract_are_the_generators_and_the_returns() -> None:
+    advantages = [Advantage(name, 1.0) for name in ("generator", "judge", "critic", "return")]
+    turn = TurnTokens(TEXT, ["poem"] * 6 + ["comparison"] * 3)
+    streams = {a.stream: Stream() for a in advantages}
+    values, _ = stream_credit(turn, advantages, streams)
+    own = dict(zip(streams, values[:, [0, 8]].tolist(), strict=True))
+    assert own == {"generator": [1, 0], "judge": [0, 1], "critic": [0, 0], "return": [1, 1]}
 
 
 def test_span_of_the_whole_text_reaches_end_tokens() -> None:

@@ -3,7 +3,7 @@
 Agents and rounds count from 0. A turn is one agent speaking in one round.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -160,6 +160,19 @@ class Transcript:
     turns: tuple[Turn, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def sampled_turns(self) -> Iterator[Turn]:
+        """Yield every turn that was sampled, each followed by what stands beside it.
+
+        The order is that of the text: a turn, its branches, its continuations, each of these
+        again with its own.
+        """
+        waiting = list(reversed(self.turns))
+        while waiting:
+            turn = waiting.pop()
+            yield turn
+            beside = [branch.turn for branch in turn.branches] + list(turn.continuations)
+            waiting += reversed(beside)
 
 
 @dataclass(frozen=True, slots=True)

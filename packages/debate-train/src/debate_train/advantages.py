@@ -2,26 +2,28 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from debate_protocol.types import Transcript, TurnKey
+from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.credits import Credit, Score
 
-Center = Literal["group", "round", "batch", "none"]
+Center = Literal["group", "round", "prompt", "batch", "none"]
 Scale = Literal["none", "std"]
 STD_EPSILON = 1e-6
 
-SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "generator": ("solution", "evaluation"),
-    "judge": ("comparison", "consensus", "consensus_reason"),
-    "critic": ("evaluation",),
-    "return": ("solution", "evaluation", "comparison", "consensus", "consensus_reason"),
-}
-"""Sections that a stream's values go to unless the recipe says otherwise."""
+RETURN = "return"
+"""The stream that is per agent: an agent's value holds for all its turns."""
+JUDGING = ("comparison", "consensus", "consensus_reason")
+SECTIONS: Mapping[str, tuple[str, ...]] = {"judge": JUDGING, "critic": ("evaluation",)}
+"""Sections that these streams' values go to unless the recipe says otherwise.
+
+`generator` takes all but those of `judge`, sections of a user's own contract included; any other
+stream takes all.
+"""
 
 
 class Stream(BaseModel):
@@ -36,12 +38,14 @@ class Stream(BaseModel):
     center: Center | None = None
     """None takes the advantage's own."""
 
-    def section_weights(self, name: str) -> Mapping[str, float]:
-        """Return the weight of each section that a stream of this name covers."""
-        sections = (
-            SECTIONS.get(name, SECTIONS["return"]) if self.sections is None else self.sections
-        )
-        return sections if isinstance(sections, dict) else dict.fromkeys(sections, 1.0)
+    def section_weight(self, name: str, section: str) -> float | None:
+        """Return what a section's tokens count in a stream of this name, None if not covered."""
+        sections = SECTIONS.get(name) if self.sections is None else self.sections
+        if sections is None:
+            return None if name == "generator" and section in JUDGING else 1.0
+        if isinstance(sections, dict):
+            return sections.get(section)
+        return 1.0 if section in sections else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,22 @@ class Advantages(BaseModel):
     """Centres and scales credits.
 
     Values compare within a group: the debate (`group`), turns of one question and round
-    (`round`), or the whole `batch`. Members of a group are turns with a value; a single member
-    gets 0. If a member carries a penalty, turns that were expected to have a value but have none
-    join the mean as 0 and get no gradient: otherwise a lone penalty would centre itself away.
-    Credits that are `centred` already keep their values unless their stream names a `center`.
+    (`round`), turns that answer one and the same prompt (`prompt`), or the whole `batch`. Members
+    of a group are turns with a value; a single member gets 0. If a member carries a penalty, turns
+    that were expected to have a value but have none join the mean as 0 and get no gradient:
+    otherwise a lone penalty would centre itself away. Credits that are `centred` already keep
+    their values unless their stream names a `center`.
+
+    In the stream `return` the members are the agents of the debate, whatever the number of their
+    turns. An agent that never spoke, because a turn before its own failed and ended the debate,
+    is a member too, with return 0 plus what votes about it gave. Streams of turns (`generator`,
+    `judge` of v2) know the turns that were held only: a turn that fails before any other was held
+    is alone in its debate, and teaches where `round`, `prompt` or `batch` join several debates.
+
+    Source: `return` under `group` is A_i = R_i - (1/N) sum_j R_j over all N agents of a debate, of
+    the implementation note of the Tinker debate recipe, "Advantage computation". `prompt` with
+    `std` is eq. 6 of Liu et al., "Self-Debate Reinforcement Learning": first answers compare with
+    each other and so do the second answers to one debate prompt.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -91,11 +107,12 @@ class Advantages(BaseModel):
         """
         pools: dict[tuple[str, str, Center, Hashable], list[_Member]] = defaultdict(list)
         for index, (transcript, score) in enumerate(zip(transcripts, scores, strict=True)):
-            for member in _members(index, score.credits):
+            prompts = {turn.key: _prompt(index, turn) for turn in transcript.turns}
+            for member in _members(index, transcript, score):
                 stream = self.streams.get(member.stream)
                 if stream is not None and stream.weight != 0:
                     center = stream.center or ("none" if member.centred else self.center)
-                    group = _group(center, transcript, member)
+                    group = _group(center, transcript.question.id, member, prompts)
                     pools[member.component, member.stream, center, group].append(member)
         result: list[TurnAdvantages] = [{} for _ in transcripts]
         for (_, _, center, _), members in pools.items():
@@ -124,7 +141,10 @@ class Advantages(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One turn (or one agent's whole trajectory) in one stream and component."""
+    """One turn (or one agent's whole trajectory) in one stream and component.
+
+    `turns` is empty for an agent that never spoke: it counts in the mean alone.
+    """
 
     debate: int
     turns: tuple[TurnKey, ...]
@@ -160,25 +180,54 @@ class _Member:
         return found
 
 
-def _members(debate: int, credits: Sequence[Credit]) -> list[_Member]:
+def _members(debate: int, transcript: Transcript, score: Score) -> list[_Member]:
     """Gather credits into members; in stream `return` an agent is one member, not each turn."""
     found: dict[tuple[Hashable, ...], list[Credit]] = defaultdict(list)
-    for credit in credits:
-        unit = -1 if credit.stream == "return" else credit.round
+    for credit in score.credits:
+        unit = -1 if credit.stream == RETURN else credit.round
         found[credit.component, credit.stream, credit.agent, unit].append(credit)
     members = []
     for (component, stream, _, _), parts in found.items():
         turns = tuple(dict.fromkeys(TurnKey(c.agent, c.round) for c in parts))
-        if stream == "return":
-            parts = parts[:1]
+        if stream == RETURN:
+            parts = [replace(parts[0], penalty=any(c.penalty for c in parts))]
         members.append(_Member(debate, turns, str(stream), str(component), tuple(parts)))
+    return members + _silent_agents(debate, transcript, score)
+
+
+def _silent_agents(debate: int, transcript: Transcript, score: Score) -> list[_Member]:
+    """Return the agents that never spoke as members of each component's stream `return`."""
+    returns = {c.component: c for c in reversed(score.credits) if c.stream == RETURN}
+    spoke = {turn.agent for turn in transcript.turns} | {c.agent for c in score.credits}
+    members = []
+    for component, like in returns.items():
+        for agent in set(range(transcript.protocol.num_agents)) - spoke:
+            own = score.agents[agent] if not component and agent < len(score.agents) else None
+            credit = replace(like, agent=agent, value=own or 0.0, penalty=False, span=None)
+            members.append(_Member(debate, (), RETURN, component, (credit,)))
     return members
 
 
-def _group(center: Center, transcript: Transcript, member: _Member) -> Hashable:
+def _group(
+    center: Center, question: str, member: _Member, prompts: Mapping[TurnKey, Hashable]
+) -> Hashable:
+    first = member.turns[0] if member.turns else None
     if center == "round":
-        return (transcript.question.id, member.turns[0].round)
+        return (question, 0 if first is None else first.round)
+    if center == "prompt":
+        # What an agent that never spoke would have been asked is not known: it stands alone.
+        alone = (member.debate, first, member.credits[0].agent)
+        return (question, alone if first is None else prompts.get(first, alone))
     return member.debate if center == "group" else None
+
+
+def _prompt(debate: int, turn: Turn) -> Hashable:
+    """Return what tells the prompt of a turn from others."""
+    if turn.prompt is not None:
+        return tuple((message["role"], message["content"]) for message in turn.prompt)
+    if turn.reply is not None and turn.reply.prompt_ids:
+        return turn.reply.prompt_ids
+    return (debate, turn.key)
 
 
 def _mean(values: Sequence[float]) -> float:

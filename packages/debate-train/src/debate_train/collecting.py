@@ -85,7 +85,8 @@ def _keep(
     tokens = 0
     for transcript in played:
         collection.append(transcript)
-        tokens += sum(len(turn.reply.token_ids) for turn in transcript.turns if turn.reply)
+        replies = [turn.reply for turn in transcript.sampled_turns() if turn.reply is not None]
+        tokens += sum(len(reply.token_ids) for reply in replies)
         now, done = time.monotonic(), len(collection.ids)
         if now - last >= _REPORT_S or done == total:
             speed = {"tokens_per_s": tokens / (now - began)} if tokens else {}

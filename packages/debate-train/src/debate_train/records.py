@@ -17,7 +17,7 @@ from debate_train.run_directory import RunDirectory
 
 def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
     """Return all metrics of a step; `seconds` is its wall time."""
-    replies = [t.reply for x in step.transcripts for t in x.turns if t.reply is not None]
+    replies = [t.reply for x in step.transcripts for t in x.sampled_turns() if t.reply is not None]
     turns = max(1, len(replies))
     sampled = sum(len(reply.token_ids) for reply in replies)
     debates = len(step.transcripts)

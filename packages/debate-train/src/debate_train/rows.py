@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from debate_protocol.parsing import parse_turn
 from debate_protocol.types import Reply, Transcript, Turn
 from debate_rollout.token_text import token_text
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
-from debate_train.token_credit import stream_credit, token_sections
+from debate_train.token_credit import stream_credit, turn_tokens
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -144,8 +143,7 @@ def _piece(
 ) -> _Piece:
     assert turn.reply is not None
     text = token_text(tokenizer, turn.reply.token_ids)
-    sections = token_sections(text, parse_turn(transcript, turn))
-    values, covers = stream_credit(text, sections, advantages, streams)
+    values, covers = stream_credit(turn_tokens(transcript, turn, text), advantages, streams)
     return _Piece(turn, turn.reply.prompt_ids if told is None else told, values, covers)
 
 

@@ -6,7 +6,7 @@ another in `lookahead.safetensors`.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def write_lookahead(directory: Path, played: Mapping[int, Sequence[Transcript]])
         for step in sorted(played):
             file.write(json_line({"step": step, "debates": len(played[step])}))
             for transcript in played[step]:
-                replies = [turn.reply for turn in _all_turns(transcript)]
+                replies = [turn.reply for turn in transcript.sampled_turns()]
                 for reply in replies:
                     if reply is not None:
                         for name, found in numbers.items():
@@ -108,7 +108,7 @@ class _Numbers:
 
 
 def _transcript(line: Mapping[str, Any], numbers: _Numbers) -> Transcript:
-    replies = iter(line["replies"])
+    replies = iter(line["replies"])  # In the order of Transcript.sampled_turns.
 
     def with_reply(turn: Turn) -> Turn:
         told = next(replies)
@@ -121,13 +121,3 @@ def _transcript(line: Mapping[str, Any], numbers: _Numbers) -> Transcript:
 
     transcript = from_json(line["transcript"])
     return replace(transcript, turns=tuple(with_reply(turn) for turn in transcript.turns))
-
-
-def _all_turns(transcript: Transcript) -> Iterator[Turn]:
-    """Yield every turn, those beside the debate included, in the order of `with_reply`."""
-    waiting = list(reversed(transcript.turns))
-    while waiting:
-        turn = waiting.pop()
-        yield turn
-        beside = [branch.turn for branch in turn.branches] + list(turn.continuations)
-        waiting += reversed(beside)
