@@ -1,15 +1,21 @@
 """Models and tokenizers: loaded by name, or made from scratch for a first run."""
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from debate_train.chat_templates import check_template
 from debate_train.errors import ModelError
+from debate_train.model_files import (
+    check_files,
+    reading_model,
+    refuse_foreign_code,
+    refuse_overgrown,
+    refuse_unfitting,
+    without_report,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -74,6 +80,9 @@ class PretrainedModel(BaseModel):
         """Load model and tokenizer; `seed` draws what a LoRA adapter starts from.
 
         Without values the model's tensors have shapes and take no memory.
+
+        Raises:
+            ModelError: The folder or hub id holds no model that can be trained, or not all of it.
         """
         tokenizer = self.load_tokenizer()
         model = self._load_model() if with_values else self._without_values()
@@ -86,93 +95,85 @@ class PretrainedModel(BaseModel):
         import torch
         from transformers import AutoModelForCausalLM
 
-        with self._readable():
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        blank = self._without_values()
+        refuse_overgrown(self.name, sum(p.numel() for p in blank.parameters()))
+        with reading_model(self.name, "model"), without_report():
+            model, info = AutoModelForCausalLM.from_pretrained(
                 self.name,
                 config=self._config(),
                 revision=self.revision,
                 dtype=getattr(torch, self.dtype),
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # Named below, rather than in a table.
+                output_loading_info=True,
+                trust_remote_code=False,
             )
-        return model
+        refuse_unfitting(self.name, model, info)
+        loaded: PreTrainedModel = model
+        return loaded
 
     def _without_values(self) -> "PreTrainedModel":
         import torch
         from transformers import AutoModelForCausalLM
 
-        with self._readable(), torch.device("meta"):
+        with reading_model(self.name, "model"), torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                self._config(), dtype=getattr(torch, self.dtype)
+                self._config(), dtype=getattr(torch, self.dtype), trust_remote_code=False
             )
         return model
 
     def _config(self) -> Any:
-        from transformers import AutoConfig
-
-        config = AutoConfig.from_pretrained(self.name, revision=self.revision)
+        config = self.load_config()
         _switch_dropout_off(config)
         return config
 
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            raise ModelError(_unreadable("model.name", self.name, "model", error)) from error
+    def load_config(self) -> Any:
+        """Load the model's configuration alone.
+
+        Raises:
+            ModelError: There is none that can be read, or it needs code from elsewhere.
+        """
+        from transformers import AutoConfig
+
+        self.check_directory(with_tokenizer=False)
+        with reading_model(self.name, "configuration"):
+            config = AutoConfig.from_pretrained(
+                self.name, revision=self.revision, trust_remote_code=False
+            )
+            refuse_foreign_code(self.name, config)
+        return config
 
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
-        """Load the tokenizer alone."""
+        """Load the tokenizer alone, and try its chat template.
+
+        Raises:
+            ModelError: There is none that can be read, or its chat template cannot be used.
+        """
         from transformers import AutoTokenizer
 
         self.check_directory()
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(self.name, revision=self.revision)
-        except (OSError, ValueError, KeyError) as error:
-            raise ModelError(_unreadable("model.name", self.name, "tokenizer", error)) from error
+        with reading_model(self.name, "tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(
+                self.name, revision=self.revision, trust_remote_code=False
+            )
         if not tokenizer.is_fast:
             raise ModelError(
                 f"model.name: the tokenizer of {self.name!r} is a slow one; expected a fast "
                 "tokenizer (tokenizer.json), which maps tokens to bytes"
             )
+        check_template(self.name, tokenizer, self.template_kwargs)
         return tokenizer
 
     def check_directory(self, *, with_tokenizer: bool = True) -> None:
-        """Refuse a local directory without a configuration or a fast tokenizer."""
-        directory = Path(self.name)
-        if not directory.is_dir():
-            return
+        """Refuse a local directory without a configuration or a fast tokenizer.
+
+        Raises:
+            ModelError: A file is missing or damaged.
+        """
         wanted = {"config.json": "a model configuration"}
         if with_tokenizer:
             wanted["tokenizer.json"] = "a fast tokenizer"
-        for file, what in wanted.items():
-            if not (directory / file).is_file():
-                raise ModelError(
-                    f"model.name: {self.name!r} holds no {file}; expected {what} beside the "
-                    "weights (write one with save_pretrained)"
-                )
-        _refuse_other_than_json(directory / "config.json")
-
-
-def _refuse_other_than_json(file: Path) -> None:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"model.name: {str(file)!r} cannot be read as JSON ({error}); expected a model "
-            "configuration, as save_pretrained writes it"
-        ) from error
-    if not isinstance(found, dict):
-        raise ModelError(
-            f"model.name: {str(file)!r} holds a {type(found).__name__}; expected a model "
-            "configuration, as save_pretrained writes it"
-        )
-
-
-def _unreadable(key: str, name: str, what: str, error: Exception) -> str:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return (
-        f"{key}: no {what} could be loaded from {name!r} ({reason}); expected a directory "
-        "written by save_pretrained, or a hub id that can be reached from here"
-    )
+        check_files(self.name, wanted)
 
 
 def _switch_dropout_off(config: Any) -> None:

@@ -44,9 +44,11 @@ class ServedModel:
         self.folder = Path(tempfile.mkdtemp(prefix="debate-rollout-", dir=folder))
         self.versions = {"default": 0}
         named = isinstance(model, str | Path)
-        shape = AutoConfig.from_pretrained(model) if named else model.config
+        shape = (
+            AutoConfig.from_pretrained(model, trust_remote_code=False) if named else model.config
+        )
         with torch.device("meta"):
-            self._blank = AutoModelForCausalLM.from_config(shape)
+            self._blank = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
         self._settings = settings
         self._tokenizer = tokenizer
         self._shapes = self._blank.state_dict(keep_vars=True)
@@ -200,7 +202,9 @@ class ServedModel:
         if self._adapter_shapes[0] != key:
             settings = {k: v for k, v in adapter.items() if k != "peft_type"}
             with torch.device("meta"):
-                blank = AutoModelForCausalLM.from_config(self._blank.config)
+                blank = AutoModelForCausalLM.from_config(
+                    self._blank.config, trust_remote_code=False
+                )
                 model = get_peft_model(blank, LoraConfig(**settings))
             self._adapter_shapes = (key, get_peft_model_state_dict(model))
         return self._adapter_shapes[1]

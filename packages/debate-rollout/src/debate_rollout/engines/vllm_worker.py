@@ -89,7 +89,9 @@ class WorkerExtension:
 def served_shapes(config: Any) -> dict[str, Any]:
     """Return the tensors of a Hugging Face model without values; tied ones are one object."""
     with torch.device("meta"):
-        shapes: dict[str, Any] = AutoModelForCausalLM.from_config(config).state_dict(keep_vars=True)
+        shapes: dict[str, Any] = AutoModelForCausalLM.from_config(
+            config, trust_remote_code=False
+        ).state_dict(keep_vars=True)
     return shapes
 
 

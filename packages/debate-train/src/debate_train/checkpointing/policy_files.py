@@ -121,7 +121,11 @@ class _Converted:
 
     def __init__(self, directory: Path, loaded: LoadedModel) -> None:
         model = type(loaded.model).from_pretrained(
-            directory, use_safetensors=True, local_files_only=True, dtype=loaded.model.dtype
+            directory,
+            use_safetensors=True,
+            local_files_only=True,
+            dtype=loaded.model.dtype,
+            trust_remote_code=False,
         )
         self._tensors = model.state_dict()
 

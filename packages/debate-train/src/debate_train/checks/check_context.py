@@ -1,6 +1,5 @@
 """The longest context a recipe can reach, before anything is loaded."""
 
-import json
 import math
 import re
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 from debate_protocol.contract import Contract
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import Gate, Message, Question, Reply, Sent
+from debate_train.model_files import read_json, reading_model
 from debate_train.models import ModelConfig, PretrainedModel, ScratchModel
 
 CHARS_PER_TOKEN = 3
@@ -66,7 +66,8 @@ def token_counter(model: ModelConfig) -> TokenCounter:
     if file.is_file():
         from tokenizers import Tokenizer
 
-        tokenizer = Tokenizer.from_file(str(file))
+        with reading_model(model.name, "tokenizer"):
+            tokenizer = Tokenizer.from_file(str(file))
         return TokenCounter(
             lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids),
             16,
@@ -88,8 +89,9 @@ def context_window(model: ModelConfig) -> Window:
     assert isinstance(model, PretrainedModel)
     file = Path(model.name) / "config.json"
     if file.is_file():
-        config = json.loads(file.read_text(encoding="utf-8"))
-        found = config.get("text_config", config).get("max_position_embeddings")
+        config = read_json(file, "a model configuration")
+        part = config.get("text_config") or config
+        found = part.get("max_position_embeddings") if isinstance(part, dict) else None
         return Window(found if isinstance(found, int) else None, str(file))
     for pattern, tokens in _FAMILIES:
         if re.fullmatch(pattern, model.name):

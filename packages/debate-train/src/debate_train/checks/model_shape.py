@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from debate_train.errors import UsageError
+from debate_train.model_files import reason_of
 from debate_train.models import Lora, ModelConfig, PretrainedModel
 from debate_train.policy import lora_config
 
@@ -56,22 +57,13 @@ def shape_of(model: ModelConfig) -> Shape:
     """
     if not isinstance(model, PretrainedModel):
         return _shape(model.load(0).model.config, model)
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(model.name, revision=model.revision)
-    except Exception as error:
-        raise UsageError(
-            f"model.name: found no configuration of {model.name!r} that can be read "
-            f"({_reason(error)}); --plan expected a directory with a config.json, or a hub id "
-            "that can be reached from here"
-        ) from error
+    config = model.load_config()
     try:
         return _shape(config, model)
     except Exception as error:
         raise UsageError(
             f"model.name: found a configuration of {model.name!r} that no model can be planned "
-            f"from ({_reason(error)}); expected that of a causal language model with attention "
+            f"from ({reason_of(error)}); expected that of a causal language model with attention "
             "layers"
         ) from error
 
@@ -81,7 +73,7 @@ def _shape(config: Any, model: ModelConfig) -> Shape:
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        built = AutoModelForCausalLM.from_config(config)
+        built = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     parameters = trained = sum(p.numel() for p in built.parameters())
     if model.lora is not None:
         trained = _adapter(built, model.lora)
@@ -124,8 +116,3 @@ def _mlp(text: Any) -> tuple[int, int]:
     shared = getattr(text, "shared_expert_intermediate_size", None) or 0
     shared += (getattr(text, "n_shared_experts", None) or 0) * one
     return experts, experts * one + shared
-
-
-def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join([type(error).__name__ + ":", *lines[:2]]) if lines else type(error).__name__
