@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from debate_protocol.forms import Simultaneous
-from debate_protocol.types import Branch, Protocol, Question, Reply, Transcript, Turn
+from debate_protocol.forms import ActorCritic, Simultaneous
+from debate_protocol.types import Question, Reply, Transcript
 from debate_rewards.credits import Score
 from debate_rollout.drivers import play
-from debate_rollout.engines import TransformersEngine
+from debate_rollout.engine import Request
+from debate_rollout.engines import ScriptedEngine, TransformersEngine
+from debate_rollout.engines.scripted_engine import ScriptedPlayer
 from debate_train.advantages import Stream
 from debate_train.loop import Step
 from debate_train.models import LoadedModel
@@ -69,16 +71,23 @@ def test_fraction_tells_how_many_turns_were_merged(
 def test_tokens_of_branches_and_continuations_are_counted(
     tiny: Callable[..., LoadedModel],
 ) -> None:
-    def turn(told: int, said: int, **beside: object) -> Turn:
-        reply = Reply("", prompt_ids=(1,) * told, token_ids=(1,) * said, logps=(0.0,) * said)
-        return Turn(0, 0, "", reply=reply, **beside)  # type: ignore[arg-type]
+    loaded = tiny()
+    said: list[tuple[int, int]] = []
 
-    rollout = turn(10, 4, continuations=(turn(20, 5),))
-    steered = Branch("7", turn(3, 2, continuations=(turn(8, 6),)))
-    own = turn(2, 1, branches=(steered,), continuations=(rollout,))
-    debate = Transcript("d", Question("q", "?"), Protocol(num_agents=2), (own,))
-    found = metrics_of([debate], tiny())
-    assert found["env/all/total_turns"] == 5
-    assert found["env/all/ac_tokens_per_turn"] == (1 + 2 + 6 + 4 + 5) / 5
-    assert found["env/all/ob_tokens_per_turn"] == (2 + 3 + 8 + 10 + 20) / 5
-    assert found["tokens_per_s"] == 18
+    class Counting(ScriptedPlayer):
+        def generate(self, requests: Sequence[Request]) -> list[Reply]:
+            replies = super().generate(requests)
+            said.extend((len(r.prompt_ids), len(r.token_ids)) for r in replies)
+            return replies
+
+    config = ScriptedEngine()
+    engine = Counting(lambda ask: "ok " * ask.round + "\\boxed{7}", config, loaded.tokenizer, {})
+    form = ActorCritic(max_rounds=3, guided=True, continuations=2)
+    run = form.start(Question("q", "make 4 Q 6 5 1 6", "7"), seed=0)
+    found = metrics_of(play([run], engine, max_tokens=32), loaded)
+    prompts, sampled = (sum(column) for column in zip(*said, strict=True))
+    assert len(said) == form.turn_count() > 2 * 3 - 1
+    assert found["env/all/total_turns"] == len(said)
+    assert found["env/all/ac_tokens_per_turn"] == sampled / len(said)
+    assert found["env/all/ob_tokens_per_turn"] == prompts / len(said)
+    assert found["tokens_per_s"] == sampled

@@ -15,6 +15,10 @@ Finish = Literal["end", "stop", "length", "context_overflow"]
 """Why a reply ended: end token, stop string, token limit, or a prompt above the context window."""
 
 
+TOKENS = "tokens"
+"""Key of `Turn.extra` for [prompt tokens, sampled tokens] of a turn whose reply is not kept."""
+
+
 class Message(TypedDict):
     """One chat message."""
 
@@ -116,6 +120,16 @@ class Turn:
     def key(self) -> TurnKey:
         """The (agent, round) of this turn."""
         return TurnKey(self.agent, self.round)
+
+    @property
+    def token_counts(self) -> tuple[int, int] | None:
+        """(prompt tokens, sampled tokens), None where neither reply nor counts are kept."""
+        if self.reply is not None:
+            return len(self.reply.prompt_ids), len(self.reply.token_ids)
+        match self.extra.get(TOKENS):
+            case [int(prompt), int(sampled)]:
+                return prompt, sampled
+        return None
 
 
 @dataclass(frozen=True, slots=True)

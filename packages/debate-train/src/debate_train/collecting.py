@@ -85,8 +85,7 @@ def _keep(
     tokens = 0
     for transcript in played:
         collection.append(transcript)
-        replies = [turn.reply for turn in transcript.sampled_turns() if turn.reply is not None]
-        tokens += sum(len(reply.token_ids) for reply in replies)
+        tokens += sum((turn.token_counts or (0, 0))[1] for turn in transcript.sampled_turns())
         now, done = time.monotonic(), len(collection.ids)
         if now - last >= _REPORT_S or done == total:
             speed = {"tokens_per_s": tokens / (now - began)} if tokens else {}

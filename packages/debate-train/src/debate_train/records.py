@@ -17,9 +17,10 @@ from debate_train.run_directory import RunDirectory
 
 def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
     """Return all metrics of a step; `seconds` is its wall time."""
-    replies = [t.reply for x in step.transcripts for t in x.sampled_turns() if t.reply is not None]
-    turns = max(1, len(replies))
-    sampled = sum(len(reply.token_ids) for reply in replies)
+    every = [turn.token_counts for x in step.transcripts for turn in x.sampled_turns()]
+    counts = [found for found in every if found is not None]
+    turns = max(1, len(counts))
+    prompts, sampled = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
     debates = len(step.transcripts)
     agents = recipe.debate.num_agents
     returns = [value for s in step.scores for value in s.agents if value is not None]
@@ -35,7 +36,7 @@ def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]
     metrics |= {f"train/{k}": v for k, v in watched.items() if not k.startswith("judge/")}
     metrics |= {
         "env/all/ac_tokens_per_turn": sampled / turns,
-        "env/all/ob_tokens_per_turn": sum(len(r.prompt_ids) for r in replies) / turns,
+        "env/all/ob_tokens_per_turn": prompts / turns,
         "env/all/turns_per_episode": turns / max(1, debates),
         "env/all/total_episodes": float(debates),
         "env/all/total_turns": float(turns),

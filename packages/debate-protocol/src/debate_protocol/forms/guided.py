@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from debate_protocol.forms.exchange import Exchange
 from debate_protocol.roles import ACTOR, CRITIC
-from debate_protocol.types import Ask, Branch, Sent, Turn, Yielded
+from debate_protocol.types import TOKENS, Ask, Branch, Sent, Turn, Yielded
 
 
 @dataclass(slots=True)
@@ -31,7 +31,8 @@ def sampled_beside(
     A guided reply has the history of the natural turn in whose place it stands, so that both
     answer the same prompt. Every state is continued up to the actor's next turn: after a critic's
     turn that is one turn, after an actor's the critic's reply and then the actor's. Nothing
-    follows the last turn. Continuations keep neither prompt nor tokens, which nothing trains on.
+    follows the last turn. Continuations keep neither prompt nor tokens, which nothing trains on,
+    but how many tokens they took (`Turn.token_counts`).
 
     Args:
         exchange: Makes the asks.
@@ -85,7 +86,10 @@ def _answer(turns: Sequence[Turn], place: int) -> Turn:
 
 
 def _bare(turn: Turn) -> Turn:
-    return replace(turn, prompt=None, reply=None)
+    """Return a turn without what only training needs, but with how many tokens it took."""
+    counts = turn.token_counts
+    extra = turn.extra if counts is None or counts == (0, 0) else {**turn.extra, TOKENS: [*counts]}
+    return replace(turn, prompt=None, reply=None, extra=extra)
 
 
 def _with_states(place: int, turn: Turn, states: Sequence[_State]) -> Turn:
