@@ -13,6 +13,7 @@ from debate_rewards.credits import Score
 from debate_rollout.engine import Engine
 from debate_train.data import DataSource
 from debate_train.evaluation import direct_form
+from debate_train.imitation import Imitation
 from debate_train.playing.rollouts import Rollouts, Source
 from debate_train.recipe import Recipe
 from debate_train.rows import Batch, build_batch
@@ -45,6 +46,7 @@ class Work:
 def train(work: Work, rollouts: Rollouts, steps: range, keep: Callable[[Step], None]) -> None:
     """Play, score and learn for these steps; `keep` is called after each."""
     recipe, advantage = work.recipe, work.recipe.advantage
+    imitation = Imitation(recipe)
     with rollouts.over(steps):
         for step in steps:
             transcripts = rollouts.take(step)
@@ -56,7 +58,8 @@ def train(work: Work, rollouts: Rollouts, steps: range, keep: Callable[[Step], N
                 work.tokenizer,
                 seed=zlib.crc32(f"{recipe.seed}/minibatches/{step}".encode()),
             )
-            metrics = work.trainer.step(batch)
+            batch, counts = imitation.fit(transcripts, batch)
+            metrics = counts | work.trainer.step(batch)
             rollouts.refresh(version=step + 1)
             keep(Step(step, transcripts, scores, batch, metrics | rollouts.times))
 

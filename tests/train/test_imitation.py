@@ -1,0 +1,145 @@
+"""Supervised phases never train against what is demonstrated, and refuse what teaches nothing."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from debate_rollout.engine import Weights
+from debate_rollout.engines import ScriptedEngine
+from debate_train.errors import UsageError
+from debate_train.loop import Step, Work, rollouts_of, train
+from debate_train.recipe import Recipe
+from debate_train.rows import Batch
+
+DEMONSTRATED = {"type": "demonstrations"}
+BOXED = {"type": "direct", "contract": "boxed", "style": "compact", "personas": "none"}
+
+
+TEMPLATE = "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}"
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A token for each byte."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=257, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([""], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", chat_template=TEMPLATE
+    )
+
+
+TOKENIZER = byte_tokenizer()
+
+
+class Keeper:
+    """A trainer that keeps its batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        self.batches.append(batch)
+        return {}
+
+    def weights(self, version: int) -> Weights:
+        return Weights(version, {})
+
+
+def supervised(path: Path, solutions: Sequence[str], **changes: Any) -> Recipe:
+    rows = [
+        {"question": f"make {i}", "answer": "42", "solution": solution, "kind": "number"}
+        for i, solution in enumerate(solutions)
+    ]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    settings: dict[str, Any] = {
+        "name": "t",
+        "steps": 4,
+        "model": {"type": "scratch"},
+        "data": {"path": str(path), "batch_size": 8},
+        "debate": BOXED,
+        "rollout": {"engine": DEMONSTRATED, "max_tokens": 100},
+        "reward": {"type": "verifiable"},
+        "advantage": {"center": "none"},
+        "loss": {"type": "sft"},
+    }
+    return Recipe.model_validate(settings | changes)
+
+
+def steps_of(recipe: Recipe, steps: int = 2) -> list[Step]:
+    source, kept = recipe.data.open(), list[Step]()
+    player = ScriptedEngine().open(None, TOKENIZER, script=source.demonstrate)
+    work = Work(recipe, source, player, player, Keeper(), TOKENIZER)  # type: ignore[arg-type]
+    train(work, rollouts_of(work), range(steps), kept.append)
+    return kept
+
+
+def test_demonstrations_that_fail_or_are_wrong_weigh_nothing(tmp_path: Path) -> None:
+    # A third right, a third wrong, a third in the form of another contract.
+    said = ["\\boxed{42}", "\\boxed{41}", "#### 42"] * 20
+    for step in steps_of(supervised(tmp_path / "q.jsonl", said)):
+        texts = [t.turns[0].text for t in step.transcripts]
+        weights = [row.advantages[row.mask > 0] for row in step.batch.rows]
+        assert [set(w) for w in weights] == [{float("42}" in text)} for text in texts]
+        credits = np.concatenate([row.credits for row in step.batch.rows], axis=1)
+        assert credits.min() == 0.0
+        failed = sum("####" in text for text in texts)
+        assert step.metrics["imitation/failed_turns"] == failed
+        assert step.metrics["imitation/turns_against"] == failed + sum("41" in t for t in texts)
+
+
+def test_no_stream_weight_trains_against_a_demonstration(tmp_path: Path) -> None:
+    streams = {"generator": {"weight": -1.0}}
+    recipe = supervised(
+        tmp_path / "q.jsonl",
+        ["\\boxed{42}"] * 20,
+        advantage={"center": "none", "streams": streams},
+    )
+    (step,) = steps_of(recipe, 1)
+    assert all(not row.advantages.any() for row in step.batch.rows)
+    assert step.metrics["imitation/turns_against"] == 8
+
+
+@pytest.mark.parametrize(
+    ("solution", "changes"),
+    [
+        ("#### 42", {}),
+        ("so " * 40 + "\\boxed{42}", {}),  # cut by max_tokens
+    ],
+)
+def test_demonstrations_that_all_fail_are_refused(
+    tmp_path: Path, solution: str, changes: dict[str, Any]
+) -> None:
+    recipe = supervised(tmp_path / "q.jsonl", [solution] * 60, **changes)
+    with pytest.raises(UsageError, match="none of which holds an answer that contract boxed"):
+        steps_of(recipe)
+
+
+def test_a_batch_that_fails_by_chance_stops_nothing(tmp_path: Path) -> None:
+    recipe = supervised(tmp_path / "q.jsonl", ["#### 42"] * 20)
+    few = recipe.data.model_copy(update={"batch_size": 1})
+    steps = steps_of(recipe.model_copy(update={"data": few}), 15)
+    assert sum(step.metrics["imitation/failed_turns"] for step in steps) == 15
+
+
+def test_demonstrations_without_the_comparisons_that_are_asked_for_are_refused(
+    tmp_path: Path,
+) -> None:
+    debate = {"num_agents": 3, "max_rounds": 2, "style": "compact", "personas": "none"}
+    recipe = supervised(tmp_path / "q.jsonl", ["42"] * 60, debate=debate)
+    with pytest.raises(UsageError, match="asked to compare others and do not"):
+        steps_of(recipe)
+    (step,) = steps_of(
+        recipe.model_copy(update={"debate": recipe.debate.model_copy(update={"max_rounds": 1})}), 1
+    )
+    assert all(row.advantages.any() for row in step.batch.rows)
