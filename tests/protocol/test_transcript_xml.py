@@ -15,7 +15,16 @@ from debate_protocol.contract import Contract
 from debate_protocol.fields import TranscriptError
 from debate_protocol.transcript_xml import MAX_TEXT_BYTES, from_xml, read_xml, to_xml, xml_schema
 from debate_protocol.transcripts import from_json
-from debate_protocol.types import Branch, Message, Protocol, Question, Transcript, Turn, TurnKey
+from debate_protocol.types import (
+    MAX_ROUNDS,
+    Branch,
+    Message,
+    Protocol,
+    Question,
+    Transcript,
+    Turn,
+    TurnKey,
+)
 
 NS = "{urn:debate-transcript:1}"
 AWKWARD = [
@@ -23,7 +32,8 @@ AWKWARD = [
     "\uffff", "\x85\u2028", "\ufeff", "<a>&amp;]]>", "<![CDATA[x]]>", "日本 🙂", "e\u0301",
 ]  # fmt: skip
 TEXT = st.sampled_from(AWKWARD) | st.text(st.characters(codec=None, categories=None), max_size=12)
-NUMBER = st.integers(-2, 9) | st.integers()
+# More agents and rounds than that are refused.
+NUMBER = st.integers(-2, 9) | st.integers(max_value=MAX_ROUNDS - 1)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
     | TEXT,

@@ -43,6 +43,17 @@ def optional(
     return default if value is None else _checked(value, kind, f"{where}{key}")
 
 
+def at_most(value: int, limit: int, where: str) -> int:
+    """Return a number that is not above a limit.
+
+    Raises:
+        TranscriptError: It is.
+    """
+    if value > limit:
+        raise TranscriptError(where, value, f"at most {limit}")
+    return value
+
+
 def unknown_keys(data: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Return what stands under other keys."""
     return {key: value for key, value in data.items() if key not in known}

@@ -20,5 +20,6 @@ def answering_agents(rules: Protocol, round: int) -> range:
         return range(min(1, rules.num_agents))
     first = rules.extra.get("first_turns")
     if rules.topology == "pair" and type(first) is int:
+        first = min(first, rules.num_agents)
         return range(first) if round == 0 else range(first, rules.num_agents)
     return range(rules.num_agents)

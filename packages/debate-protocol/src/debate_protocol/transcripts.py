@@ -12,12 +12,23 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from debate_protocol.contract_records import contract_to_json, read_contract
-from debate_protocol.fields import TranscriptError, optional, required, unknown_keys
+from debate_protocol.fields import TranscriptError, at_most, optional, required, unknown_keys
 from debate_protocol.turn_records import read_turn, turn_to_json
-from debate_protocol.types import Protocol, Question, Schedule, Transcript, Turn
+from debate_protocol.types import (
+    MAX_AGENTS,
+    MAX_ROUNDS,
+    Protocol,
+    Question,
+    Schedule,
+    Transcript,
+    Turn,
+)
 from debate_protocol.visibility import shown_turns
 
 SCHEMA = "debate-transcript/1"
+MAX_DERIVED = 1000
+"""Most turns of a transcript whose `shown` is derived, which takes time that grows with their
+square."""
 _TOP_KEYS = ("schema", "id", "question", "protocol", "turns", "meta")
 _QUESTION_KEYS = ("id", "text", "answer", "meta")
 _PROTOCOL_KEYS = (
@@ -66,7 +77,8 @@ def from_json(data: Mapping[str, Any], *, default_id: str = "") -> Transcript:
         default_id: The id of a transcript that brings none.
 
     Raises:
-        TranscriptError: A key is missing or its value has another type; the message says where.
+        TranscriptError: A key is missing, its value has another type, or there are more agents,
+            rounds or turns than are read; the message says where.
     """
     if not isinstance(data, Mapping):
         raise TranscriptError("transcript", data, "an object")
@@ -215,8 +227,14 @@ def _protocol(data: dict[str, Any], turns: list[Turn]) -> Protocol:
     if contract_extra:
         extra["contract"] = contract_extra
     return Protocol(
-        num_agents=required(data, "num_agents", int, where),
-        max_rounds=optional(data, "max_rounds", int, where, last_round + 1),
+        num_agents=at_most(
+            required(data, "num_agents", int, where), MAX_AGENTS, f"{where}num_agents"
+        ),
+        max_rounds=at_most(
+            optional(data, "max_rounds", int, where, last_round + 1),
+            MAX_ROUNDS,
+            f"{where}max_rounds",
+        ),
         schedule=cast(Schedule, schedule),
         contract=contract,
         topology=optional(data, "topology", str, where, "all"),
@@ -230,6 +248,12 @@ def _protocol(data: dict[str, Any], turns: list[Turn]) -> Protocol:
 def _with_shown(rules: Protocol, turns: list[Turn], data: list[Any]) -> list[Turn]:
     if all(one.get("shown") is not None for one in data):
         return turns
+    if len(turns) > MAX_DERIVED:
+        raise TranscriptError.at(
+            "turns",
+            f"found {len(turns)}, not all with shown; expected at most {MAX_DERIVED}, or shown "
+            "in each",
+        )
     spoken = {turn.key for turn in turns}
     completed = []
     for turn, one in zip(turns, data, strict=True):

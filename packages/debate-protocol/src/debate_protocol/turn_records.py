@@ -2,8 +2,16 @@
 
 from typing import Any, cast, get_args
 
-from debate_protocol.fields import TranscriptError, optional, required, unknown_keys
-from debate_protocol.types import Branch, Message, Role, Turn, TurnKey
+from debate_protocol.fields import TranscriptError, at_most, optional, required, unknown_keys
+from debate_protocol.types import (
+    MAX_AGENTS,
+    MAX_ROUNDS,
+    Branch,
+    Message,
+    Role,
+    Turn,
+    TurnKey,
+)
 
 MAX_DEPTH = 64
 """Most turns on a path of branches and continuations, so that no file exhausts the stack."""
@@ -48,8 +56,9 @@ def read_turn(data: object, at: str, depth: int = 1) -> Turn:
         depth: How many turns the path to it has, itself included.
 
     Raises:
-        TranscriptError: A key is missing, its value has another type, or branches and
-            continuations are nested above `MAX_DEPTH`.
+        TranscriptError: A key is missing, its value has another type, an agent or round is beyond
+            `MAX_AGENTS` or `MAX_ROUNDS`, or branches and continuations are nested above
+            `MAX_DEPTH`.
     """
     if not isinstance(data, dict):
         raise TranscriptError(at, data, "an object")
@@ -58,8 +67,8 @@ def read_turn(data: object, at: str, depth: int = 1) -> Turn:
     where = f"{at}."
     prompt = optional(data, "prompt", list, where, None)
     return Turn(
-        agent=required(data, "agent", int, where),
-        round=required(data, "round", int, where),
+        agent=at_most(required(data, "agent", int, where), MAX_AGENTS - 1, f"{where}agent"),
+        round=at_most(required(data, "round", int, where), MAX_ROUNDS - 1, f"{where}round"),
         text=required(data, "text", str, where),
         shown=tuple(_turn_key(key, f"{where}shown") for key in _list(data, "shown", where)),
         prompt=None if prompt is None else tuple(_message(m, f"{where}prompt") for m in prompt),

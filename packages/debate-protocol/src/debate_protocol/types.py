@@ -11,6 +11,8 @@ from debate_protocol.contract import Contract
 
 Role = Literal["system", "user", "assistant"]
 Schedule = Literal["parallel", "sequential"]
+MAX_AGENTS = MAX_ROUNDS = 1000
+"""Most agents and rounds that a transcript may have: what reads one grows with both."""
 Finish = Literal["end", "stop", "length", "context_overflow"]
 """Why a reply ended: end token, stop string, token limit, or a prompt above the context window."""
 

@@ -1,7 +1,9 @@
 """Answer checking: is a prediction the question's answer, and are two answers the same?"""
 
 import difflib
+import math
 import os
+import reprlib
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,8 @@ from debate_rewards.math_spelling import MAX_MATH_CHARS
 from debate_rewards.plain_math import compare_text
 
 LIMIT_S = 5.0
+MAX_COMPARED = 1000
+"""Most pairs of answers that one division into classes compares by more than their text."""
 _CACHE_SIZE = 1 << 16
 _TIMEOUTS = ("timeout", "gold_timeout")
 
@@ -78,7 +82,7 @@ def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_
         limit_s: Hard limit for the comparison of a mathematical answer.
 
     Raises:
-        ValueError: The question's kind is unknown.
+        ValueError: The question's kind is unknown, or `accept` is no list of texts.
         RuntimeError: A mathematical answer must be compared and Math-Verify cannot be started.
     """
     quick = _quick_check(question, prediction)
@@ -128,7 +132,8 @@ def same_answer(
     first, second = (_form(question, kind, response) for response in (a, b))
     if first is None or second is None:
         return False
-    return _same_form(kind, first, second, limit_s)
+    known = _same_text(kind, first, second)
+    return _equivalent(first, second, limit_s) if known is None else known
 
 
 def answer_classes(
@@ -136,24 +141,57 @@ def answer_classes(
 ) -> list[int | None]:
     """Return a class number per response, counted by first appearance; None without an answer.
 
-    A response joins the first class whose first member gives the same answer.
+    A response joins the first class whose first member gives the same answer. Once
+    `MAX_COMPARED` pairs had to be compared as mathematics, answers differ unless their text
+    decides otherwise.
     """
     kind = kind_of(question)
+    known: dict[str, int] = {}
     members: list[str] = []
     classes: list[int | None] = []
+    compared = 0
     for answer in answers:
         form = _form(question, kind, answer)
         if form is None:
             classes.append(None)
             continue
-        for index, member in enumerate(members):
-            if _same_form(kind, member, form, limit_s):
-                classes.append(index)
+        for index, member in enumerate(members if form not in known and kind == "math" else ()):
+            same = _same_text(kind, member, form)
+            if same is None and compared < MAX_COMPARED:
+                compared += 1
+                same = _equivalent(member, form, limit_s)
+            if same:
+                known[form] = index
                 break
-        else:
-            classes.append(len(members))
+        if form not in known:
+            known[form] = len(members)
             members.append(form)
+        classes.append(known[form])
     return classes
+
+
+def accepted_answers(question: Question) -> list[str]:
+    """Return the answers that are right: the question's own, then those of `meta["accept"]`.
+
+    Raises:
+        ValueError: `accept` is there and no list of texts or numbers.
+    """
+    own = [] if question.answer is None else [question.answer]
+    more = question.meta.get("accept")
+    if more is None:
+        return own
+    if not isinstance(more, list | tuple) or not all(map(_is_text, more)):
+        raise ValueError(
+            f"question {question.id!r}, meta.accept: found {reprlib.repr(more)}, "
+            "expected a list of texts"
+        )
+    return [*own, *map(str, more)]
+
+
+def _is_text(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return False
+    return isinstance(value, str) or math.isfinite(value)
 
 
 def kind_of(question: Question) -> Kind:
@@ -177,9 +215,9 @@ def kind_of(question: Question) -> Kind:
 def _quick_check(question: Question, prediction: str | None) -> Verdict | tuple[list[str], str]:
     """Return a verdict where text decides, else the gold expressions and the given one."""
     kind = kind_of(question)
+    accepted = accepted_answers(question)
     if question.answer is None:
         return Verdict("unverifiable", "no_gold")
-    accepted = [question.answer, *map(str, question.meta.get("accept") or ())]
     golds = [form for gold in accepted if (form := _gold_form(question, kind, gold)) is not None]
     if not golds:
         return Verdict("unverifiable", "gold_unparsable")
@@ -219,18 +257,25 @@ def _form(question: Question, kind: Kind, response: str | None) -> str | None:
     return None if answer is None else canonical(question, kind, answer)
 
 
-def _same_form(kind: Kind, first: str, second: str, limit_s: float) -> bool:
+def _same_text(kind: Kind, first: str, second: str) -> bool | None:
+    """Return whether two forms are the same answer, None where text does not decide it."""
     if first == second:
         return True
     if kind != "math" or max(len(first), len(second)) > MAX_MATH_CHARS:
         return False
-    known = compare_text(first, second)
-    if known is not None:
-        return known
-    # Math-Verify treats its two sides differently, an equivalence must not.
-    return any(
-        _compare(*sides, limit_s).outcome == "equal" for sides in ((first, second), (second, first))
-    )
+    return compare_text(first, second)
+
+
+def _equivalent(first: str, second: str, limit_s: float) -> bool:
+    """Math-Verify treats its two sides differently, an equivalence must not."""
+    for gold, given in ((first, second), (second, first)):
+        known = _cache.get((given, ""))
+        # Else each good answer would wait in turn for the one that takes too long by itself.
+        if known and known.outcome == "gold_timeout" and known.seconds >= limit_s:
+            return False
+        if _compare(gold, given, limit_s).outcome == "equal":
+            return True
+    return False
 
 
 def _compare(gold: str, given: str, limit_s: float) -> Comparison:

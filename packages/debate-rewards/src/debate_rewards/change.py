@@ -48,14 +48,17 @@ def intraclass_moments(debates: Sequence[Sequence[float]]) -> Moments | None:
     Source: SDRL (paper), Lemma 4.7; there the largest over all answers, here for the right one.
     """
     groups = [list(values) for values in debates if values]
-    within = _mean([pair for group in groups for pair in _products(group)])
     totals = [sum(group) for group in groups]
     sizes = [len(group) for group in groups]
+    squares = sum(value * value for group in groups for value in group)
+    # Every pair counts twice, once in each order.
+    pairs_within = sum(size * size for size in sizes) - sum(sizes)
     pairs_between = sum(sizes) ** 2 - sum(size * size for size in sizes)
-    if within is None or not pairs_between:
+    if not pairs_within or not pairs_between:
         return None
+    within = (sum(total * total for total in totals) - squares) / pairs_within
     between = (sum(totals) ** 2 - sum(total * total for total in totals)) / pairs_between
-    mean_square = sum(value * value for group in groups for value in group) / sum(sizes)
+    mean_square = squares / sum(sizes)
     return within - between, mean_square - between
 
 
@@ -72,11 +75,3 @@ def add_intraclass(sums: Sums, debates: Iterable[Mapping[TurnKey, bool]]) -> Non
         moments = intraclass_moments(groups)
         if moments is not None:
             sums.join(f"rho/round_{round_}", moments)
-
-
-def _products(values: Sequence[float]) -> list[float]:
-    return [a * b for i, a in enumerate(values) for b in values[i + 1 :]]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -95,7 +95,8 @@ def decisions_of(debate: ReadDebate, seed: int) -> dict[str, str | None]:
 
 def last_turns(debate: ReadDebate) -> dict[int, ReadTurn]:
     """Return the turns of the last round, by agent."""
-    return {key.agent: turn for key, turn in debate.turns.items() if key.round == debate.last_round}
+    last = debate.last_round
+    return {key.agent: turn for key, turn in debate.turns.items() if key.round == last}
 
 
 def answer_text(debate: ReadDebate, turn: ReadTurn) -> str | None:

@@ -1,9 +1,11 @@
 """A response's own final answer, and the form in which answers of each kind are compared."""
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from string import ascii_uppercase
 from typing import Literal, NamedTuple
 
 from debate_protocol.final_answer import answer_line, final_box
@@ -18,6 +20,7 @@ KINDS: tuple[Kind, ...] = ("math", "choice", "yes_no", "number", "text")
 _SOLUTION = re.compile(r"<\s*solution\s*>", re.IGNORECASE)
 _ANSWER_IS = re.compile(r"\b(?:answer|result)\s++is\b:?", re.IGNORECASE)
 _MAX_UNMARKED_CHARS = 4096
+_MAX_FOLDED_CHARS = 4096
 _THINKING_ENDS = re.compile(r"</\s*think\s*>", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:\s*+/\s*+\d+)?")
 _LETTER = re.compile(r"(?<![A-Za-z'’])\(?([A-Za-z])\)?(?![A-Za-z'’])")
@@ -116,9 +119,15 @@ def canonical(question: Question, kind: Kind, answer: FinalAnswer) -> str | None
 
 
 def text_form(text: str) -> str:
-    """Return the text without differences of case, white space, quotes and final full stops."""
-    folded = unicodedata.normalize("NFKC", _TEXT_COMMAND.sub(r"\1", text)).casefold()
-    return " ".join(folded.split()).strip("\"'`.“”‘’ ")
+    """Return the text without differences of case, white space, quotes and final full stops.
+
+    Compatible characters such as `ﬁ` and `fi` count as one (NFKC) in texts of at most 4,096
+    characters: sorting a run of combining marks takes time that grows with its square.
+    """
+    plain = _TEXT_COMMAND.sub(r"\1", text)
+    if len(plain) <= _MAX_FOLDED_CHARS:
+        plain = unicodedata.normalize("NFKC", plain)
+    return " ".join(plain.casefold().split()).strip("\"'`.“”‘’ ")
 
 
 def yes_no_form(answer: FinalAnswer) -> str | None:
@@ -156,7 +165,8 @@ def _choice_texts(choices: object) -> dict[str, str]:
     if isinstance(choices, Mapping):
         return {str(letter).upper(): str(text) for letter, text in choices.items()}
     if isinstance(choices, Sequence) and not isinstance(choices, str):
-        return {chr(ord("A") + index): str(text) for index, text in enumerate(choices)}
+        letters = itertools.chain(ascii_uppercase, map(str, itertools.count(27)))
+        return {letter: str(text) for letter, text in zip(letters, choices, strict=False)}
     return {}
 
 

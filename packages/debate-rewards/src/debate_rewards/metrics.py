@@ -125,23 +125,23 @@ def _measure(
 
 
 def _add_format(sums: Sums, debate: ReadDebate) -> None:
+    last = debate.last_round
     for key, turn in debate.turns.items():
         valid = float(not turn.failed)
         sums.add("format_all", valid)
-        if key.round == debate.last_round:
+        if key.round == last:
             sums.add("format", valid)
     sums.add("turns", len(debate.turns))
-    sums.add("rounds", debate.last_round + 1)
+    sums.add("rounds", last + 1)
     sums.add("failed_turns", sum(turn.failed for turn in debate.turns.values()))
 
 
 def _add_diversity(sums: Sums, debate: ReadDebate) -> None:
-    for round_ in range(debate.last_round + 1):
-        answers = [
-            None if turn.failed else turn.parsed.answer
-            for key, turn in debate.turns.items()
-            if key.round == round_
-        ]
+    by_round: dict[int, list[str | None]] = {}
+    for key, turn in debate.turns.items():
+        answer = None if turn.failed else turn.parsed.answer
+        by_round.setdefault(key.round, []).append(answer)
+    for round_, answers in by_round.items():
         classes = [n for n in answer_classes(debate.transcript.question, answers) if n is not None]
         if classes:
             sums.add(f"diversity/round_{round_}", len(set(classes)) / len(classes))

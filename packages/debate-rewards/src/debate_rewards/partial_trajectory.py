@@ -12,6 +12,7 @@ from debate_protocol.roles import gives_answers
 from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.answers import Verdict, check_many
 from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
+from debate_rewards.reading import check_turns
 
 _log = logging.getLogger(__name__)
 
@@ -82,18 +83,20 @@ def state_values(transcripts: Sequence[Transcript]) -> list[list[StateValue]]:
 
 
 def _found(transcripts: Sequence[Transcript]) -> list[_Found]:
+    for transcript in transcripts:
+        check_turns(transcript)
     asked = [
         (transcript.question, _answer(transcript, end))
         for transcript in transcripts
-        for _, turn in _states(transcript)
-        for end in _ends(transcript, turn)
+        for _, _, ends in _states(transcript)
+        for end in ends
     ]
     verdicts = iter(check_many(asked))
     return [_valued(transcript, verdicts) for transcript in transcripts]
 
 
 def _valued(transcript: Transcript, verdicts: Iterator[Verdict]) -> _Found:
-    states = [(guide, turn, _ends(transcript, turn)) for guide, turn in _states(transcript)]
+    states = _states(transcript)
     judged = [[next(verdicts) for _ in ends] for _, _, ends in states]
     unusable = [v.reason for own in judged for v in own if v.verdict == "unverifiable"]
     if unusable:
@@ -121,21 +124,23 @@ def _standard_error(mean: float, count: int) -> float | None:
     return float((mean * (1 - mean) / (count - 1)) ** 0.5) if count > 1 else None
 
 
-def _states(transcript: Transcript) -> Iterator[tuple[str | None, Turn]]:
-    for turn in transcript.turns:
-        yield None, turn
-        for branch in turn.branches:
-            yield branch.guide, branch.turn
-
-
-def _ends(transcript: Transcript, turn: Turn) -> list[Turn]:
-    """Return the answers that decide what the state after a turn is worth."""
+def _states(transcript: Transcript) -> list[tuple[str | None, Turn, list[Turn]]]:
+    """Return each state's guide, its turn, and the answers that decide what it is worth."""
     rules = transcript.protocol
-    if turn.continuations:
-        return [end for end in _leaves(turn) if gives_answers(rules, end.agent)]
-    answering = [t.round for t in transcript.turns if gives_answers(rules, t.agent)]
-    is_end = gives_answers(rules, turn.agent) and turn.round == max(answering)
-    return [turn] if is_end else []
+    answering = [turn.round for turn in transcript.turns if gives_answers(rules, turn.agent)]
+    last_round = max(answering, default=-1)
+
+    def ends(turn: Turn) -> list[Turn]:
+        if turn.continuations:
+            return [end for end in _leaves(turn) if gives_answers(rules, end.agent)]
+        is_end = gives_answers(rules, turn.agent) and turn.round == last_round
+        return [turn] if is_end else []
+
+    states: list[tuple[str | None, Turn, list[Turn]]] = []
+    for turn in transcript.turns:
+        states.append((None, turn, ends(turn)))
+        states += [(branch.guide, branch.turn, ends(branch.turn)) for branch in turn.branches]
+    return states
 
 
 def _leaves(turn: Turn) -> list[Turn]:

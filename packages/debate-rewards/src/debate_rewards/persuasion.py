@@ -1,6 +1,7 @@
 """What a critique is worth by how the group's opinion of its target changed."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -58,12 +59,13 @@ class Persuasion(BaseModel):
 
     def _score(self, debate: ReadDebate) -> Score:
         opinions = _opinions(ballots(debate, self.duplicates), self.ties)
+        changes = _changes(debate)
         credits: list[Credit] = []
         values: list[float | None] = []
         for turn in debate.turns.values():
             if not turn.failed:
                 parts, targets = _targets(debate, turn)
-                falls = {target: _fall(debate, opinions, turn, target) for target in targets}
+                falls = {target: _fall(opinions, changes, turn, target) for target in targets}
                 values += falls.values()
                 credits += _credits(turn, parts, falls)
         known = [value for value in values if value is not None]
@@ -100,21 +102,35 @@ def _targets(debate: ReadDebate, turn: ReadTurn) -> tuple[list[_Part], list[int]
     return [], []
 
 
+_Changes = Mapping[TurnKey, Sequence[tuple[TurnKey, TurnKey]]]
+
+
+def _changes(debate: ReadDebate) -> _Changes:
+    """Return, for each turn, its readers' last turns before they were shown it and first after."""
+    spoken: dict[int, list[TurnKey]] = {}
+    for key in sorted(debate.turns):
+        spoken.setdefault(key.agent, []).append(key)
+    changes: dict[TurnKey, list[tuple[TurnKey, TurnKey]]] = {}
+    for own in spoken.values():
+        seen: set[TurnKey] = set(debate.turns[own[0]].turn.shown)
+        for before, after in pairwise(own):
+            shown = set(debate.turns[after].turn.shown) - seen
+            seen |= shown
+            for key in shown:
+                changes.setdefault(key, []).append((before, after))
+    return changes
+
+
 def _fall(
-    debate: ReadDebate,
     opinions: Mapping[TurnKey, Mapping[int, float]],
+    changes: _Changes,
     critique: ReadTurn,
     target: int,
 ) -> float | None:
     falls = []
-    for judge in range(debate.transcript.protocol.num_agents):
-        if judge in (critique.key.agent, target):
+    for before, after in changes.get(critique.key, ()):
+        if after.agent in (critique.key.agent, target):
             continue
-        own = sorted(key for key in debate.turns if key.agent == judge)
-        after = next((key for key in own if critique.key in debate.turns[key].turn.shown), None)
-        if after is None or own.index(after) == 0:
-            continue
-        before = own[own.index(after) - 1]
         if target in opinions[before] and target in opinions[after]:
             falls.append((opinions[before][target] - opinions[after][target]) / 2)
     return sum(falls) / len(falls) if falls else None

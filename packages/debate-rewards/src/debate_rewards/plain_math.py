@@ -1,5 +1,6 @@
 """Mathematical answers that their text decides: plain numbers, bases, choice letters and words."""
 
+import functools
 import re
 from decimal import Decimal
 from fractions import Fraction
@@ -28,6 +29,7 @@ class Number(NamedTuple):
     decimal: bool
 
 
+@functools.lru_cache(maxsize=4096)
 def read_number(text: str) -> Number | None:
     r"""Return a plain number such as `-1,234.5`, `3/4`, `1 1/2`, `6e-5` or `\frac{3}{4}` exactly.
 

@@ -68,16 +68,12 @@ def read_debate(transcript: Transcript) -> ReadDebate:
     """Parse every turn of a transcript that owes an answer.
 
     Raises:
-        ValueError: The contract is unknown, an agent is out of range, or a turn is there twice.
+        ValueError: As `check_turns`, or the contract is unknown.
     """
+    check_turns(transcript)
     turns: dict[TurnKey, ReadTurn] = {}
-    num_agents = transcript.protocol.num_agents
     for turn in transcript.turns:
         key = turn.key
-        if not 0 <= key.agent < num_agents:
-            raise ValueError(f"{_where(transcript, key)}: expected agents 0 to {num_agents - 1}")
-        if key in turns:
-            raise ValueError(f"{_where(transcript, key)}: found twice, expected once")
         if not gives_answers(transcript.protocol, key.agent):
             continue  # a critic's feedback is nothing that votes, truth or statistics are about
         parsed = parse_turn(transcript, turn)
@@ -85,6 +81,34 @@ def read_debate(transcript: Transcript) -> ReadDebate:
         turns[key] = ReadTurn(key, turn, parsed, failed)
     contract = get_contract(transcript.protocol.contract)
     return ReadDebate(transcript, turns, "comparison" in contract.sections)
+
+
+def check_turns(transcript: Transcript) -> None:
+    """Refuse turns that cannot be.
+
+    Raises:
+        ValueError: An agent or round is out of range, a turn is there twice, or a branch is
+            another turn than the one it stands beside.
+    """
+    rules = transcript.protocol
+    seen: set[TurnKey] = set()
+    for turn in transcript.turns:
+        key = turn.key
+        if not 0 <= key.agent < rules.num_agents:
+            raise ValueError(
+                f"{_where(transcript, key)}: expected agents 0 to {rules.num_agents - 1}"
+            )
+        if not 0 <= key.round < rules.max_rounds:
+            raise ValueError(
+                f"{_where(transcript, key)}: expected rounds 0 to {rules.max_rounds - 1}"
+            )
+        if key in seen:
+            raise ValueError(f"{_where(transcript, key)}: found twice, expected once")
+        seen.add(key)
+        for branch in turn.branches:
+            if branch.turn.key != key:
+                other = f"agent {branch.turn.agent} in round {branch.turn.round}"
+                raise ValueError(f"{_where(transcript, key)}: found a branch that is of {other}")
 
 
 def _where(transcript: Transcript, key: TurnKey) -> str:
