@@ -1,12 +1,12 @@
 """The manners of thinking that agents are given, with the temperature each is sampled at."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from debate_protocol.config import Config
 
 
-class Persona(BaseModel):
+class Persona(Config):
     """A manner of thinking. `style` completes the prompt; `temperature` is the sampler's."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1)
     style: str = ""

@@ -4,8 +4,9 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
 from debate_rewards.reading import ReadDebate, read_debate
@@ -20,7 +21,7 @@ Results = Mapping[tuple[Item, Item], float]
 """Wins of the first over the second; a tie is half a win for each."""
 
 
-class BradleyTerry(BaseModel):
+class BradleyTerry(Config):
     """The Bradley-Terry strength of each judged turn, scaled to (−1, 1), stream `generator`.
 
     The strengths w > 0 of the turns (`unit: turn`), or of the agents over all rounds
@@ -40,11 +41,9 @@ class BradleyTerry(BaseModel):
     pairwise comparisons: its iteration and, at `prior: 1`, its logistic prior.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     type: Literal["bradley_terry"] = "bradley_terry"
     unit: Literal["turn", "agent"] = "turn"
-    prior: float = Field(default=1.0, ge=1e-3, allow_inf_nan=False)
+    prior: float = Field(default=1.0, ge=1e-3)
     ties: Ties = "half"
     duplicates: Duplicates = "one"
 

@@ -5,8 +5,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_protocol.types import Gate, GateDecision, Question
 from debate_rewards.answers import answer_classes, check_many
 from debate_rewards.decisions import last_turns
@@ -41,10 +42,8 @@ class SelectGates(Protocol):
         ...
 
 
-class _Rule(BaseModel):
+class _Rule(Config):
     """A rule decides on gates of one name, or on all; others go on."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     at: str | None = None
     """The gate's name, such as `round_0`."""
@@ -135,10 +134,8 @@ class Agreed(_Rule):
 SingleRule = Annotated[Informative | AtMost | Agreed, Field(discriminator="type")]
 
 
-class InOrder(BaseModel):
+class InOrder(Config):
     """Several rules, each on the debates that go on after those before it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["in_order"] = "in_order"
     rules: tuple[SingleRule, ...] = Field(min_length=1)

@@ -4,23 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_protocol.types import Transcript
 from debate_rewards.credits import Credit, Score
 from debate_rewards.single_rewards import SingleReward
 
 
-class Component(BaseModel):
+class Component(Config):
     """A part of a mixed reward and how much it counts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     reward: SingleReward
     weight: float
 
 
-class Mixed(BaseModel):
+class Mixed(Config):
     """Several rewards together, as a named mapping.
 
     `mix: advantages` keeps the components apart: each credit carries its component's name and
@@ -29,8 +28,6 @@ class Mixed(BaseModel):
 
     Source: multi-agent debate overview, section 5.1 (0.7 peers + 0.3 correctness).
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["mixed"] = "mixed"
     components: dict[str, Component] = Field(min_length=1)

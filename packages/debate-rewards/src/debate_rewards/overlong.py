@@ -4,14 +4,15 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from debate_protocol.config import Config
 from debate_protocol.types import Transcript, Turn
 from debate_rewards.credits import Credit, Score, mean_returns
 from debate_rewards.reading import ReadDebate, read_debate
 
 
-class Overlong(BaseModel):
+class Overlong(Config):
     """Minus what a turn's length l earns, stream `generator`.
 
     With L = `max_tokens` and B = `buffer`: 0 up to L − B tokens, then −factor · (l − (L − B)) / B,
@@ -26,13 +27,11 @@ class Overlong(BaseModel):
     Source: DAPO (Yu et al. 2025), soft overlong punishment, eq. 13, where factor is 1.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     type: Literal["overlong"] = "overlong"
     max_tokens: int = Field(ge=1)
     buffer: int = Field(ge=1)
-    factor: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    chars_per_token: float | None = Field(default=4.0, gt=0, allow_inf_nan=False)
+    factor: float = Field(default=1.0, ge=0)
+    chars_per_token: float | None = Field(default=4.0, gt=0)
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from debate_protocol.config import Config
 from debate_protocol.types import Transcript
 from debate_rewards.credits import Credit, Score
 from debate_rewards.reading import ReadDebate, ReadTurn, read_debate
@@ -26,9 +25,7 @@ class PairwiseVotes:
     failed: int
 
 
-class _Pairwise(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Pairwise(Config):
     ties: Ties = "half"
     duplicates: Duplicates = "one"
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from debate_protocol.config import Config
 from debate_protocol.parsing import parse_turn, turn_failed
 from debate_protocol.roles import gives_answers
 from debate_protocol.types import Transcript, Turn, TurnKey
@@ -36,7 +35,7 @@ class StateValue:
     failed: int
 
 
-class PartialTrajectory(BaseModel):
+class PartialTrajectory(Config):
     """The value of the state that each turn leads to, from 0 to 1, stream `generator`.
 
     It is the share of the turn's recorded continuations whose last answer is right. The turn that
@@ -47,8 +46,6 @@ class PartialTrajectory(BaseModel):
 
     Source: ACC-Debate (paper), section 4.2, r(z, x, y) by one-step roll-out.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["partial_trajectory"] = "partial_trajectory"
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from debate_protocol.comparisons import says_nothing
+from debate_protocol.config import Config
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.credits import Credit, Score, mean_returns
 from debate_rewards.reading import ReadDebate, ReadTurn, read_debate
@@ -17,7 +16,7 @@ CRITIC = "critic"
 """The stream's name; it covers the evaluation."""
 
 
-class Persuasion(BaseModel):
+class Persuasion(Config):
     """How far a critique lowered the group's opinion of its target, in [−1, 1], stream `critic`.
 
     A critique is a turn's evaluation of one other agent: its target. The opinion of judge j of an
@@ -41,8 +40,6 @@ class Persuasion(BaseModel):
     won (Zhang et al. 2016, Conversational flow in Oxford-style debates), taken per judge and
     target; our own as a reward.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["persuasion"] = "persuasion"
     ties: Ties = "half"

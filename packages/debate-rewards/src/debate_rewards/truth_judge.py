@@ -4,8 +4,9 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers import Verdict
 from debate_rewards.credits import Credit, Score, mean_returns
@@ -19,7 +20,7 @@ from debate_rewards.votes import Duplicates, all_votes, ballots
 _log = logging.getLogger(__name__)
 
 
-class TruthJudge(BaseModel):
+class TruthJudge(Config):
     """What each turn's comparisons are worth against the truth, stream `judge`.
 
     A vote on a right and a wrong turn is worth +1 if it names the right one, −1 if it names the
@@ -35,12 +36,10 @@ class TruthJudge(BaseModel):
     the place of the consensus, after section 5.1's mixing of ground truth into peer rewards.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     type: Literal["truth_judge"] = "truth_judge"
     duplicates: Duplicates = "one"
     judge_credit: JudgeCredit = "block"
-    format_penalty: float | None = Field(default=-0.5, le=0, allow_inf_nan=False)
+    format_penalty: float | None = Field(default=-0.5, le=0)
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
 from debate_rewards.judge_stream import JUDGE, judge_credits
@@ -23,7 +24,7 @@ from debate_rewards.v2_metrics import v2_metrics
 from debate_rewards.votes import Ballot, Duplicates, Share, Ties, Vote, all_votes, ballots, tally
 
 
-class V2(BaseModel):
+class V2(Config):
     """Peer votes as two streams, `generator` and `judge`.
 
     `generator`, per judged turn: 2·for/(for+against) − 1. `judge`, per comparison: agreement with
@@ -45,8 +46,6 @@ class V2(BaseModel):
     `duplicates: one`, `ties: half` and `consensus: leave_one_out` are defaults that the text does
     not have; `literal`, `count`, `ignore` and `inclusive` are the text's.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["v2"] = "v2"
     ties: Ties = "half"

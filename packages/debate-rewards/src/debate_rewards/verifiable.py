@@ -4,8 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from debate_protocol.config import Config
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers import Verdict, check_many
 from debate_rewards.credits import Credit, Score
@@ -14,7 +13,7 @@ from debate_rewards.reading import ReadDebate, read_debate
 _log = logging.getLogger(__name__)
 
 
-class Verifiable(BaseModel):
+class Verifiable(Config):
     """Right or wrong as +1 or −1 (`plus_minus`) or as 1 or 0 (`zero_one`), stream `generator`.
 
     A failed turn carries −1. When the question's own answer is missing or cannot be read, the
@@ -22,8 +21,6 @@ class Verifiable(BaseModel):
 
     Source: SDRL (paper), verifiable outcome reward.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["verifiable"] = "verifiable"
     values: Literal["plus_minus", "zero_one"] = "plus_minus"

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.debates import Debates, Select
 from debate_rollout.engine import Engine, streaming
@@ -17,10 +18,8 @@ TIMEOUT_S = 3600.0
 """Default time limit of one request of an engine that streams."""
 
 
-class LockStep(BaseModel):
+class LockStep(Config):
     """All open asks of all debates are one call of the engine."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["lock_step"] = "lock_step"
     timeout_s: float | None = Field(None, gt=0)
@@ -28,10 +27,8 @@ class LockStep(BaseModel):
     that stream; no limit with batch engines, where it holds for a call of a whole round."""
 
 
-class FreeRunning(BaseModel):
+class FreeRunning(Config):
     """Each debate goes on when its own replies are in; batch engines are run in lock-step."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["free_running"] = "free_running"
     in_flight: int = Field(1024, ge=1)
@@ -40,10 +37,8 @@ class FreeRunning(BaseModel):
     """As in `lock_step`."""
 
 
-class Auto(BaseModel):
+class Auto(Config):
     """`free_running` for engines that stream, `lock_step` for the others."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["auto"] = "auto"
     in_flight: int = Field(1024, ge=1)

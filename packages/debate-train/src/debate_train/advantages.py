@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.credits import Credit, Score
 
@@ -26,10 +27,8 @@ stream takes all.
 """
 
 
-class Stream(BaseModel):
+class Stream(Config):
     """Where one stream's values go and how much they weigh."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     weight: float = 1.0
     """λ of the stream; 0 leaves it out."""
@@ -65,7 +64,7 @@ class Advantage:
 TurnAdvantages = dict[TurnKey, list[Advantage]]
 
 
-class Advantages(BaseModel):
+class Advantages(Config):
     """Centres and scales credits.
 
     Values compare within a group: the debate (`group`), turns of one question and round
@@ -86,8 +85,6 @@ class Advantages(BaseModel):
     `std` is eq. 6 of Liu et al., "Self-Debate Reinforcement Learning": first answers compare with
     each other and so do the second answers to one debate prompt.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     center: Center = "group"
     scale: Scale = "none"

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_protocol.forms import Direct
 from debate_protocol.forms.settings import SpeakingSettings
 from debate_protocol.types import Question, Transcript
@@ -32,10 +33,8 @@ DEBATE: Mapping[str, str] = {
 """What is taken from debates."""
 
 
-class Evaluation(BaseModel):
+class Evaluation(Config):
     """When and on how many held-out questions the policy is measured."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     every: int = Field(0, ge=0)
     """Steps between evaluations on the dev split; 0 leaves them out."""

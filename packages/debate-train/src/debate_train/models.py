@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_train.chat_templates import check_template
 from debate_train.errors import ModelError
 from debate_train.model_files import (
@@ -32,10 +33,8 @@ _ON_LOGITS = (
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
-class Lora(BaseModel):
+class Lora(Config):
     """Low-rank adapters (Hu et al. 2021) on every linear layer, through peft."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     rank: int = Field(32, ge=1)
     alpha: float = Field(64.0, gt=0)
@@ -56,10 +55,8 @@ class LoadedModel:
     """Loads the model once more, as it was before any training."""
 
 
-class PretrainedModel(BaseModel):
+class PretrainedModel(Config):
     """A causal language model from a directory or a hub."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["pretrained"] = "pretrained"
     name: str
@@ -196,10 +193,8 @@ def _refuse_other_heads(name: str, model: "PreTrainedModel") -> None:
         )
 
 
-class ScratchModel(BaseModel):
+class ScratchModel(Config):
     """A small Qwen3-shaped model with random weights and a word-level tokenizer."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["scratch"] = "scratch"
     hidden_size: int = Field(64, ge=8)

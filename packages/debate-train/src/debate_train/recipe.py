@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from debate_protocol.config import Config
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import DebateRun, Transcript
 from debate_rewards.rewards import RewardConfig
@@ -26,10 +27,8 @@ if TYPE_CHECKING:
     from debate_train.checkpointing.checkpoints import Best
 
 
-class Demonstrations(BaseModel):
+class Demonstrations(Config):
     """Replies written by the data source instead of sampled: what a warm-start imitates."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["demonstrations"] = "demonstrations"
     errors: bool = True
@@ -39,10 +38,8 @@ class Demonstrations(BaseModel):
 Engine = Annotated[EngineConfig | Demonstrations, Field(discriminator="type")]
 
 
-class Rollout(BaseModel):
+class Rollout(Config):
     """How debates are sampled."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: Engine = TransformersEngine()
     driver: DriverConfig = AUTO
@@ -80,10 +77,8 @@ def _measured(name: str) -> str:
     return name
 
 
-class Gate(BaseModel):
+class Gate(Config):
     """What a phase must reach, on the dev split, before it may end."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     metric: Annotated[str, AfterValidator(_measured)]
     """Name as in the evaluation, such as eval/judge/accuracy."""
@@ -96,10 +91,8 @@ class Gate(BaseModel):
     """What happens to the phases after a gate that stayed shut."""
 
 
-class KeepBest(BaseModel):
+class KeepBest(Config):
     """Which checkpoint is kept besides the last ones."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     metric: Annotated[str, AfterValidator(_measured)]
     """Name as in the evaluation on the dev split, such as eval/majority/accuracy."""
@@ -112,10 +105,8 @@ class KeepBest(BaseModel):
         return value > best.value if self.mode == "max" else value < best.value
 
 
-class Checkpointing(BaseModel):
+class Checkpointing(Config):
     """When the run can be resumed from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     every: int = Field(0, ge=0)
     """Steps between checkpoints; 0 writes them only at the end of phases and on interrupt."""
@@ -124,10 +115,8 @@ class Checkpointing(BaseModel):
     """Whenever a look at the dev split is the best so far, a checkpoint is written and kept."""
 
 
-class Recording(BaseModel):
+class Recording(Config):
     """What the run directory keeps of rollouts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     every: int = Field(10, ge=1)
     """Steps between two recorded samples."""
@@ -145,14 +134,12 @@ _DEFAULT_TYPES: Mapping[str, str] = {
 }
 
 
-class Recipe(BaseModel):
+class Recipe(Config):
     """One run; every key that is left out is a default that we stand by.
 
     `phases` maps a name to the differences of that phase from the rest of the recipe; phases run
     in the order they are written. Without phases the recipe is its own only phase.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     seed: int = 0

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
-
+from debate_protocol.config import Config
 from debate_train.run_directory import RunDirectory
 
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
@@ -35,10 +34,8 @@ class Tracker(Protocol):
         ...
 
 
-class Tracking(BaseModel):
+class Tracking(Config):
     """Whether and where a run is tracked."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     wandb: bool = True
     project: str = "debate"

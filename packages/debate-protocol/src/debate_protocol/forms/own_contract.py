@@ -3,20 +3,19 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
+from debate_protocol.config import Config
 from debate_protocol.contract import CONTRACTS, Contract, ContractKind
 
 
-class OwnContract(BaseModel):
+class OwnContract(Config):
     """A contract written in a recipe; see `Contract`.
 
     Attributes:
         stop: Left out, the closing tag of the last section; null for none.
         instructions: What prompts say of a section; those left out get the usual words.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1)
     sections: tuple[str, ...] = ()

@@ -2,17 +2,9 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    NonNegativeInt,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, NonNegativeInt, Tag, field_validator, model_validator
 
+from debate_protocol.config import Config
 from debate_protocol.contract import CONTRACTS, Contract, get_contract
 from debate_protocol.contract_records import contract_to_json
 from debate_protocol.forms.own_contract import ContractChoice, OwnContract, named_or_own
@@ -34,15 +26,13 @@ PersonaChoice = Annotated[
 ]
 
 
-class SpeakingSettings(BaseModel):
+class SpeakingSettings(Config):
     """How agents are prompted and sampled, and how their replies are read.
 
     `temperature` holds when `personas` is `none`; otherwise each persona brings its own. The
     compact style has no room for persona texts, there personas only set temperatures.
     `think: drop` ignores tags inside thinking blocks and uses no stop string.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     contract: ContractChoice = "three_section"
     style: StyleChoice = "full"

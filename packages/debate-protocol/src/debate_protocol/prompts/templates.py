@@ -5,8 +5,9 @@ import re
 from string import Template
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
+from debate_protocol.config import Config
 from debate_protocol.prompts import full
 from debate_protocol.prompts.questions import answer_form, question_text
 from debate_protocol.prompts.view import View
@@ -18,7 +19,7 @@ PLACEHOLDERS = (
 _BLANK_LINES = re.compile(r"\n[^\S\n]*\n\s*")
 
 
-class PromptTemplates(BaseModel):
+class PromptTemplates(Config):
     """Templates of the three messages a form writes; places stand as `$name`, a dollar as `$$`.
 
     | place | what stands there |
@@ -38,8 +39,6 @@ class PromptTemplates(BaseModel):
         opening: Begins a conversation, or tells the debate afresh.
         news: What was said since the agent last spoke.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: str = "$rules"
     opening: str = (

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
+from debate_protocol.config import Config
 from debate_rollout.engine import Capability
 from debate_rollout.errors import EngineConfigError, missing_extra
 
@@ -41,14 +42,14 @@ _SECRET_VALUE = re.compile(r"\b(?:sk|pk|gsk|hf|xai|ghp)[-_][A-Za-z0-9_-]{12,}|\b
 _KEY = re.compile(r"[!-~]+")
 
 
-class OpenAIEngine(BaseModel):
+class OpenAIEngine(Config):
     """Chat completions over HTTP, for evaluation and transcripts.
 
     Replies have no token ids and no log-probabilities, so nothing can be trained on them. The
     key is read from the environment when the engine is opened and is nowhere written.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     type: Literal["openai"] = "openai"
     model: str | None = Field(None, min_length=1)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_protocol.types import Ask, Finish, Reply
 from debate_rollout.engine import Capability, Request, Sampling, Weights
 from debate_rollout.engines.scripted_stream import Delay, ScriptedStream
@@ -16,10 +17,8 @@ Script = Callable[[Ask], str]
 """What an agent says when it is asked."""
 
 
-class ScriptedEngine(BaseModel):
+class ScriptedEngine(Config):
     """Says what a script says, with tokens when it is given a tokenizer."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["scripted"] = "scripted"
     replies: tuple[str, ...] | dict[str, str] = ()

@@ -7,8 +7,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_protocol.types import Reply
 from debate_rollout.engine import (
     Capability,
@@ -20,10 +21,8 @@ from debate_rollout.engine import (
 )
 
 
-class Delay(BaseModel):
+class Delay(Config):
     """How long replies take: log-normal, the same for the same turn of a debate."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     median_s: float = Field(0.05, gt=0)
     spread: float = Field(1.0, ge=0)

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_rollout.engine import Capability
 from debate_rollout.errors import missing_extra
 
@@ -12,10 +13,8 @@ if TYPE_CHECKING:
     from debate_rollout.engines.transformers_sampler import TransformersSampler
 
 
-class TransformersEngine(BaseModel):
+class TransformersEngine(Config):
     """Batched generation with a key-value cache; the default without vLLM."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["transformers"] = "transformers"
     max_batch: int = Field(128, ge=1)

@@ -4,8 +4,9 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from debate_protocol.config import Config
 from debate_rollout.engine import Capability
 from debate_rollout.errors import EngineConfigError
 
@@ -58,10 +59,8 @@ CODE = (
 EXECUTORS = ("mp", "ray", "uni", "external_launcher")
 
 
-class VllmSettings(BaseModel):
+class VllmSettings(Config):
     """What is served and how much of the device it takes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` serves the type of the checkpoint or model that is opened (vLLM's own `auto` would

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from debate_protocol.config import Config
 from debate_train.checkpointing.whole_files import sync_directory
 
 MANIFEST = "manifest.json"
@@ -24,10 +25,8 @@ class RefusedCheckpoint(Exception):
     """Why a checkpoint is not used."""
 
 
-class Origin(BaseModel):
+class Origin(Config):
     """The run that a checkpoint belongs to, told by the recipe that it was started with."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     recipe: Sha256
     model: Sha256
@@ -45,19 +44,15 @@ class Origin(BaseModel):
         )
 
 
-class FileRecord(BaseModel):
+class FileRecord(Config):
     """A file as it was written."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     bytes: int = Field(ge=0)
     sha256: Sha256
 
 
-class Manifest(BaseModel):
+class Manifest(Config):
     """All that is in a checkpoint."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: str
     step: int = Field(ge=0)

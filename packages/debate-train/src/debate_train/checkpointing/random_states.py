@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from debate_protocol.config import Config
 from debate_train.errors import ModelError
 
 _FILE = "random.json"
 
 
-class _States(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _States(Config):
     python: tuple[int, list[int], float | None]
     numpy: tuple[str, list[int], int, int, float]
     torch: str

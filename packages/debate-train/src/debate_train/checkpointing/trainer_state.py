@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from debate_protocol.config import Config
 from debate_train.checkpointing.tensor_files import StoredTensors, write_tensors
 from debate_train.errors import ModelError
 
@@ -20,10 +21,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 _STEM, _COUNTS = "optimizer", "trainer.json"
 
 
-class Counts(BaseModel):
+class Counts(Config):
     """What a trainer has counted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schedule_steps: int = Field(ge=0)
     """Steps of the learning-rate schedule, those skipped for a non-finite gradient included."""

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from debate_protocol.config import Config
 from debate_protocol.types import Ask, Question
 from debate_train.data.source import DataSource, Seeds, Split
 from debate_train.errors import DataError
@@ -20,10 +21,8 @@ FILE_ENDINGS = (".jsonl", ".json", ".parquet")
 _META_KEYS = ("kind", "choices", "passage", "subject", "level", "length")
 
 
-class Fields(BaseModel):
+class Fields(Config):
     """Which key of a row holds what."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     question: str | None = None
     """None takes the first of question, problem and prompt that a row has."""
@@ -34,14 +33,12 @@ class Fields(BaseModel):
     id: str = "id"
 
 
-class Questions(BaseModel):
+class Questions(Config):
     """Rows with a question and perhaps an answer.
 
     Questions that stand more than once are used once. Those of `test_path` are never trained on,
     even when they stand in `path` too; without `test_path` a share of `path` is held out.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["questions"] = "questions"
     path: str

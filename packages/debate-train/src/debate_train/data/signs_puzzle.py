@@ -13,8 +13,9 @@ from functools import lru_cache
 from itertools import combinations, product
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_protocol.types import Ask, Question
 from debate_train.data.source import DataSource, Seeds, Split
 
@@ -63,10 +64,8 @@ def _puzzle(rng: random.Random, num_digits: int, largest_digit: int) -> Question
     return Question(text, text, accept[0], {"kind": "text", "accept": list(accept)})
 
 
-class SignsPuzzle(BaseModel):
+class SignsPuzzle(Config):
     """Puzzles made as needed; a question's split follows from its text, so splits never meet."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["signs_puzzle"] = "signs_puzzle"
     batch_size: int = Field(64, ge=1)

@@ -2,15 +2,16 @@
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_train.losses.loss_inputs import LossInputs, OldPolicy, ReferencePolicy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Dpo(BaseModel):
+class Dpo(Config):
     """Preference of one row over another: -log σ(β·(Δ chosen - Δ rejected)), Δ = Σ (p - ref).
 
     A pair is the rows of equal `pair`; positive advantages mark the chosen one, negative the
@@ -20,8 +21,6 @@ class Dpo(BaseModel):
     Pang et al. 2024, eq. 1 and 2. ACC-Debate prints the ratio of probabilities without log and β;
     this is the standard loss that it cites.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     supervised: ClassVar[bool] = True
     bears_stale_samples: ClassVar[bool] = True

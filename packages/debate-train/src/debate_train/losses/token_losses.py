@@ -8,19 +8,16 @@ micro-batches and ranks add up to it.
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_train.losses.loss_inputs import LossInputs, Normalise, OldPolicy, ReferencePolicy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class _Config(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Kl(_Config):
+class Kl(Config):
     """Penalty for leaving a reference policy, estimated by k3 = exp(r) - r - 1, r = ref - p.
 
     Source: Schulman, "Approximating KL divergence" (2020); over every sampled token.
@@ -35,7 +32,7 @@ class Kl(_Config):
         return difference.exp() - difference - 1
 
 
-class _TokenLoss(_Config):
+class _TokenLoss(Config):
     """A loss that is a weighted sum over actions, with a KL penalty on each."""
 
     supervised: ClassVar[bool] = False

@@ -1,12 +1,12 @@
 """How far rollouts run ahead of training."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from debate_protocol.config import Config
 
 
-class Pipeline(BaseModel):
+class Pipeline(Config):
     """Rollouts for later steps while this one trains."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     depth: int = Field(0, ge=0)
     """Steps that are played ahead, with weights at most this many steps old; 0 is on-policy."""

@@ -24,6 +24,7 @@ _KINDS = {
     "list": "a list",
     "tuple": "a list",
 }
+_PLAIN = {"none_required": "null", "finite_number": "a finite number"}
 _BOUNDS = {
     "greater_than": "more than {gt}",
     "greater_than_equal": "at least {ge}",
@@ -196,8 +197,8 @@ def _wanted(detail: ErrorDetails) -> str:
         return _BOUNDS[kind].format(**context)
     if kind == "literal_error":
         return str(context["expected"]).replace("'", "")
-    if kind == "none_required":
-        return "null"
+    if kind in _PLAIN:
+        return _PLAIN[kind]
     if kind.endswith(("_type", "_parsing", "_from_float")):
         name = _KINDS.get(kind.split("_")[0])
         if name is not None:

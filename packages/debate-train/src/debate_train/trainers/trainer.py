@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from debate_protocol.config import Config
 from debate_rollout.engine import Weights
 from debate_train.packed_rows.prefix_forest import Share
 
@@ -45,10 +46,8 @@ class Trainer(Protocol):
         ...
 
 
-class OptimizerSettings(BaseModel):
+class OptimizerSettings(Config):
     """AdamW (Loshchilov & Hutter 2019) and its schedule."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     learning_rate: float = Field(1e-5, ge=0)
     warmup_steps: int = Field(0, ge=0)
@@ -59,7 +58,7 @@ class OptimizerSettings(BaseModel):
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
     epochs: int = Field(1, ge=1)
     """Passes over each batch; an update for each minibatch of each pass."""
     minibatches: int = Field(1, ge=1)
