@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from debate_rewards.decisions import central, majority, peer_vote
 from debate_rewards.intervals import bootstrap_interval
 from debate_rewards.metrics import debate_metrics, question_values
+from debate_rewards.verifiable import Verifiable
 
 SILENT = ["", "", ""]
 
@@ -165,3 +168,18 @@ def test_bootstrap_interval_of_equal_values_has_no_width():
 def test_bootstrap_interval_refuses_nothing_and_impossible_levels(values, level):
     with pytest.raises(ValueError, match="expected"):
         bootstrap_interval(values, level=level)
+
+
+def test_debate_of_an_unknown_kind_is_counted_and_the_others_are_measured(hold):
+    good = hold(SILENT, answers=said("a", "b", "a", rounds=1), answer="a", id="good")
+    bad = hold(SILENT, answers=said("a", "b", "a", rounds=1), answer="a", id="bad")
+    bad = replace(bad, question=replace(bad.question, id="q2", meta={"kind": "word problem"}))
+    alone = debate_metrics([good])
+    both = debate_metrics([good, bad])
+    assert both.pop("unmeasured") == 0.5
+    assert both == alone
+    assert "unmeasured" not in alone
+    assert question_values([good, bad])["unmeasured"] == {good.question.id: 0.0, "q2": 1.0}
+    scores = Verifiable()([good, bad])
+    assert scores[0].agents == (1.0, -1.0, 1.0)
+    assert scores[1].agents == (None, None, None)

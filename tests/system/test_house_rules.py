@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "debate_rollout": {"debate_protocol", "pydantic"},
     "debate_train": {
         "debate_protocol", "debate_rewards", "debate_rollout", "datasets", "deepspeed", "numpy",
-        "omegaconf", "peft", "pydantic", "rich", "safetensors", "tokenizers", "torch",
+        "omegaconf", "regex", "peft", "pydantic", "rich", "safetensors", "tokenizers", "torch",
         "transformers", "wandb", "yaml",
     },
 }  # fmt: skip

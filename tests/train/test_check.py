@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.forms import Direct, Sequential, Simultaneous
-from debate_protocol.types import Question
 from debate_train.checks.check import CheckReport, check
-from debate_train.checks.check_context import TokenCounter, longest_prompt
 from debate_train.recipe import Recipe
 
 
@@ -31,10 +28,6 @@ def line_with(report: CheckReport, text: str) -> str:
     return line
 
 
-NOTHING = TokenCounter(lambda text: 0, 0, 0, "counted")
-"""Counts replies only."""
-
-
 def test_check_says_arithmetic_of_step_and_run() -> None:
     report = check(recipe(rollout={"max_tokens": 16, "debates_per_question": 2}))
     # 8 questions x 2 = 16 debates; x 5 agents x 2 rounds = 160 turns; 16 x 5 = 80 rows.
@@ -53,37 +46,13 @@ def test_check_counts_a_sample_for_each_turn_when_rebuilt() -> None:
     assert "80 samples (one for each turn)" in line_with(check(recipe(debate=debate)), "a step:")
 
 
-@pytest.mark.parametrize(
-    ("form", "replies"),
-    [
-        # Last prompt of 4 agents in 3 rounds: own 2 replies and 3 peers x 2 rounds.
-        (Simultaneous(num_agents=4, max_rounds=3), 2 + 3 * 2),
-        (Simultaneous(num_agents=4, max_rounds=3, conversation="rebuild"), 2 + 3 * 2),
-        # Only news of the last round in each ask, but an appended dialogue keeps them all.
-        (Simultaneous(num_agents=4, max_rounds=3, history_rounds=1), 2 + 3 * 2),
-        # Rebuilt: own 2 replies and 3 peers in the last round.
-        (Simultaneous(num_agents=4, max_rounds=3, history_rounds=1, conversation="rebuild"), 5),
-        # The last agent of a sequence also sees 3 peers of its own round.
-        (Sequential(num_agents=4, max_rounds=3, contract="five_section"), 2 + 3 * 2 + 3),
-        (Simultaneous(num_agents=4, max_rounds=3, stop_when_agreed=True), 2 + 3 * 2),
-        (Direct(contract="boxed"), 0),
-    ],
-)
-def test_longest_prompt_counts_every_reply_in_sight(form: Any, replies: int) -> None:
-    question = Question("q", "1 + 1 = ?", "2")
-    assert longest_prompt(form, question, 1000, NOTHING).prompt_tokens == replies * 1000
-
-
-def test_longest_prompt_keeps_own_replies_whole_when_fields_are_clipped() -> None:
-    form = Simultaneous(num_agents=3, max_rounds=2, max_chars_per_field=26)
-    # Own reply 1,000; of each of 2 peers at most 3 sections x (26 + 24) characters = 150.
-    question = Question("q", "1 + 1 = ?", "2")
-    assert longest_prompt(form, question, 1000, NOTHING).prompt_tokens == 1000 + 2 * 150
-
-
-def test_longest_prompt_stands_in_for_a_question_that_is_not_read() -> None:
-    form = Simultaneous(num_agents=2, max_rounds=1)
-    assert longest_prompt(form, None, 1000, NOTHING).prompt_tokens == 512
+def test_check_names_the_row_that_is_longer_than_the_window(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    rows = [{"id": f"row-{n}", "question": f"What is {n}?", "answer": n} for n in range(40)]
+    rows[7]["question"] = "how long " * 5000
+    path.write_text("\n".join(map(json.dumps, rows)))
+    (error,) = check(recipe(data={"path": str(path)})).errors
+    assert "the longest question, id 'row-7', alone has 10,000 tokens ('how long how" in error
 
 
 def test_check_refuses_context_above_window() -> None:

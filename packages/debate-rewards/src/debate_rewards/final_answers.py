@@ -141,13 +141,16 @@ def yes_no_form(answer: FinalAnswer) -> str | None:
 
 
 def choice_form(answer: FinalAnswer, choices: object) -> str | None:
-    """Return the chosen letter; an answer that repeats a choice's text has its letter."""
+    """Return the chosen label; an answer that repeats a choice's text has its label."""
     texts = _choice_texts(choices)
     whole = text_form(answer.text)
     for letter, text in texts.items():
         if whole == text_form(text):
             return letter
     text = _TEXT_COMMAND.sub(r"\1", answer.text)
+    bare = text.strip(" ().:[]").upper()
+    if bare in texts:
+        return bare  # A label may be no letter: 1, 2, 3, 4.
     allowed = {letter.upper() for letter in texts} or set("ABCDEFGHIJ")
     leading = re.match(r"\W*([A-Za-z])(?![A-Za-z'’])", text)
     # "A" and "I" are words too, so a letter inside a sentence must be a capital.

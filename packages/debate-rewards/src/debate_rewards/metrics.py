@@ -1,5 +1,6 @@
 """Metrics of a batch of debates: format, accuracy, judging, diversity and decisions."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from debate_protocol.roles import answering_agents
@@ -12,6 +13,10 @@ from debate_rewards.reading import ReadDebate, read_debate
 from debate_rewards.sums import Moments, Sums, pooled
 from debate_rewards.verifiable import turn_verdicts
 from debate_rewards.votes import Vote, ballots, tally
+
+_log = logging.getLogger(__name__)
+_ONE_DEBATE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
+"""What a malformed debate can end in; other errors concern all debates."""
 
 
 def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str, float]:
@@ -36,6 +41,8 @@ def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str
     - `winner_truth_correlation`: correlation of a voted turn's vote value with its correctness.
     - `turns`, `rounds`, `failed_turns`: per debate; `unverifiable`: share of debates whose
       question's answer is missing or unreadable; they count in nothing above that needs truth.
+    - `unmeasured`: share of debates that could not be measured; they count in nothing else;
+      left out where it is 0.
 
     Args:
         transcripts: Finished debates.
@@ -94,7 +101,35 @@ def _questions(transcripts: Sequence[Transcript], seed: int) -> dict[str, dict[s
 def _measure(
     transcripts: Sequence[Transcript], seed: int
 ) -> list[tuple[Sums, dict[TurnKey, bool] | None]]:
-    """Return per debate its sums and which turns are right, None without a usable answer."""
+    """Return per debate its sums and which turns are right, None without a usable answer.
+
+    A debate that cannot be measured, such as one whose question has an unknown kind, counts in
+    `unmeasured` alone.
+    """
+    try:
+        measured = _measure_all(transcripts, seed)
+    except _ONE_DEBATE:
+        measured = [_measure_one(transcript, seed) for transcript in transcripts]
+        for sums, _ in measured:
+            if "unmeasured" not in sums.moments:
+                sums.add("unmeasured", 0.0)
+    return measured
+
+
+def _measure_one(transcript: Transcript, seed: int) -> tuple[Sums, dict[TurnKey, bool] | None]:
+    try:
+        (measured,) = _measure_all([transcript], seed)
+    except _ONE_DEBATE as error:
+        _log.warning("debate %s is not measured: %s", transcript.id, error)
+        sums = Sums()
+        sums.add("unmeasured", 1.0)
+        return sums, None
+    return measured
+
+
+def _measure_all(
+    transcripts: Sequence[Transcript], seed: int
+) -> list[tuple[Sums, dict[TurnKey, bool] | None]]:
     debates = [read_debate(transcript) for transcript in transcripts]
     verdicts = turn_verdicts(debates)
     decisions = [decisions_of(debate, seed) for debate in debates]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from debate_protocol.config import Config
-from debate_protocol.types import Transcript, TurnKey
-from debate_rewards.answers import Verdict, check_many
+from debate_protocol.types import Question, Transcript, TurnKey
+from debate_rewards.answers import Verdict, check_many, kind_of
 from debate_rewards.credits import Credit, Score
 from debate_rewards.reading import ReadDebate, read_debate
 
@@ -60,14 +60,31 @@ class Verifiable(Config):
 
 
 def turn_verdicts(debates: Sequence[ReadDebate]) -> list[dict[TurnKey, Verdict]]:
-    """Return the verdict on every turn's answer, failed turns included, per debate."""
+    """Return the verdict on every turn's answer, failed turns included, per debate.
+
+    A question of an unknown kind is unverifiable, so that it leaves out one debate and not all.
+    """
+    usable = [_has_known_kind(debate.transcript.question) for debate in debates]
     asked = [
         (debate.transcript.question, None if turn.failed else turn.parsed.answer)
-        for debate in debates
+        for debate, is_usable in zip(debates, usable, strict=True)
+        if is_usable
         for turn in debate.turns.values()
     ]
     verdicts = iter(check_many(asked))
-    return [{key: next(verdicts) for key in debate.turns} for debate in debates]
+    unknown = Verdict("unverifiable", "unknown_kind")
+    return [
+        {key: next(verdicts) if is_usable else unknown for key in debate.turns}
+        for debate, is_usable in zip(debates, usable, strict=True)
+    ]
+
+
+def _has_known_kind(question: Question) -> bool:
+    try:
+        kind_of(question)
+    except ValueError:
+        return False
+    return True
 
 
 def _metrics(debate: ReadDebate, verdicts: dict[TurnKey, Verdict]) -> dict[str, float]:

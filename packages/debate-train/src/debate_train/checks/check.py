@@ -218,7 +218,18 @@ def _check_context(
             f"{text} is above the window of {window.tokens:,} ({window.source}); lower "
             "rollout.max_tokens, debate.num_agents or debate.max_rounds, or set "
             "debate.max_chars_per_field or debate.history_rounds=1"
+            + _longest_row(question, longest.question_tokens, window.tokens)
         )
+
+
+def _longest_row(question: Question | None, tokens: int, window: int) -> str:
+    """Name the longest question where it is a large part of what does not fit."""
+    if question is None or 2 * tokens < window:
+        return ""
+    return (
+        f"; the longest question, id {question.id!r:.80}, alone has {tokens:,} tokens "
+        f"({question.text!r:.60})"
+    )
 
 
 def _served_window(phase: Recipe) -> Window:

@@ -3,11 +3,13 @@
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from debate_protocol.contract import Contract
 from debate_protocol.forms import DebateForm
+from debate_protocol.tags import neutralised
 from debate_protocol.types import Gate, Message, Question, Reply, Sent
 from debate_train.model_files import read_json, reading_model
 from debate_train.models import ModelConfig, PretrainedModel, ScratchModel
@@ -17,7 +19,7 @@ CHARS_PER_TOKEN = 3
 ASSUMED_QUESTION_TOKENS = 512
 """For questions that are not read here; competition problems rarely have more."""
 _CLIP_MARK = 24
-_REPLY, _QUESTION = "\ue000", "\ue001"
+_REPLY, _QUESTION, _PASSAGE = "\ue000", "\ue001", "\ue002"
 _FAMILIES = (
     (r"Qwen/Qwen3-[\d.]+B-Base", 32768),
     (r"Qwen/Qwen3-[\d.]+B", 40960),
@@ -40,11 +42,12 @@ class TokenCounter:
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """The longest prompt of a debate and the turn that gets it."""
+    """The longest prompt of a debate, the turn that gets it, and the question's share in it."""
 
     prompt_tokens: int
     agent: int
     round: int
+    question_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +113,23 @@ def longest_prompt(
         max_tokens: Most tokens of a reply.
         counter: Counts the text around the replies.
     """
-    run = form.start(question or Question("longest", _QUESTION), seed=0)
     contract = form.contract_rules()
+    # A long question stands in every prompt, and is counted once.
+    question, inserted_tokens = _stand_in(question, contract, counter)
+    run = form.start(question, seed=0)
     longest = Longest(0, 0, 0)
     shown_tokens = _most_shown(form.max_chars_per_field, contract, max_tokens)
+    count = lru_cache(maxsize=4096)(counter.count)
 
     def tokens(message: Message) -> int:
         content = message["content"]
         reply = max_tokens if message["role"] == "assistant" else shown_tokens
         inserted = content.count(_REPLY) * reply
-        inserted += content.count(_QUESTION) * ASSUMED_QUESTION_TOKENS
-        text = content.replace(_REPLY, "").replace(_QUESTION, "")
-        return counter.count(text) + inserted + counter.per_message
+        text = content.replace(_REPLY, "")
+        for mark, size in inserted_tokens.items():
+            inserted += content.count(mark) * size
+            text = text.replace(mark, "")
+        return count(text) + inserted + counter.per_message
 
     asks = next(run)
     while True:
@@ -131,12 +139,30 @@ def longest_prompt(
             for ask in asks:
                 found = counter.per_prompt + sum(tokens(message) for message in ask.messages)
                 if found > longest.prompt_tokens:
-                    longest = Longest(found, ask.agent, ask.round)
+                    longest = Longest(found, ask.agent, ask.round, sum(inserted_tokens.values()))
             replies = [Reply(_longest_reply(contract, ask.agent)) for ask in asks]
         try:
             asks = run.send(replies)
         except StopIteration:
             return longest
+
+
+def _stand_in(
+    question: Question | None, contract: Contract, counter: TokenCounter
+) -> tuple[Question, dict[str, int]]:
+    """Return a question of one mark for each of its texts, and how many tokens a mark is."""
+    if question is None:
+        return Question("longest", _QUESTION), {_QUESTION: ASSUMED_QUESTION_TOKENS}
+
+    def tokens(text: str) -> int:
+        return counter.count(neutralised(text, contract))
+
+    sizes = {_QUESTION: tokens(question.text)}
+    meta = dict(question.meta)
+    if passage := meta.get("passage"):
+        sizes[_PASSAGE] = tokens(str(passage))
+        meta["passage"] = _PASSAGE
+    return replace(question, text=_QUESTION, meta=meta), sizes
 
 
 def _most_shown(max_chars: int | None, contract: Contract, max_tokens: int) -> int:

@@ -1,7 +1,7 @@
 """What can be said of a recipe's data without downloading any."""
 
+import os.path
 from dataclasses import dataclass
-from pathlib import Path
 
 from debate_protocol.types import Question
 from debate_train.checks.check_context import ASSUMED_QUESTION_TOKENS
@@ -35,18 +35,18 @@ def look_at_data(data: DataConfig) -> DataView:
         return DataView(errors=(str(error),))
     questions = _questions(data, source)
     longest = max(questions, key=_shown_length)
-    return DataView((_summary(data, source),), (), longest, source.can_demonstrate)
+    return DataView((_summary(data, source), *source.notes), (), longest, source.can_demonstrate)
 
 
 def _not_read(key: str, path: str) -> DataView:
     parquet = path.endswith(".parquet")
-    if parquet and not Path(path).is_file():
-        return DataView(errors=(f"{key}: there is no file {path!r}",))
-    if not parquet and (Path(path).exists() or path.startswith((".", "/", "~"))):
+    if parquet and not os.path.isfile(path):
+        return DataView(errors=(f"{key}: there is no file {path!r:.300}",))
+    if not parquet and (os.path.exists(path) or path.startswith((".", "/", "~"))):
         return DataView(
             errors=(
-                f"{key}: found {path!r}; expected a file that ends in .jsonl, .json or .parquet, "
-                "or the id of a hub data set such as openai/gsm8k",
+                f"{key}: found {path!r:.300}; expected a file that ends in .jsonl, .json or "
+                ".parquet, or the id of a hub data set such as openai/gsm8k",
             )
         )
     what = "parquet file, not read here" if parquet else "hub dataset, not checked here"

@@ -1,36 +1,24 @@
 """Questions from a file, or from a data set of a hub."""
 
-import json
+import hashlib
 import random
-import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator
 
 from debate_protocol.config import Config
 from debate_protocol.types import Ask, Question
+from debate_train.data.answer_pattern import checked
+from debate_train.data.question_rows import Fields, Reading, read_question, with_kinds
+from debate_train.data.row_files import hub_rows, is_file, read_rows
 from debate_train.data.source import DataSource, Seeds, Split
 from debate_train.errors import DataError
 
-QUESTION_KEYS = ("question", "problem", "prompt")
-FILE_ENDINGS = (".jsonl", ".json", ".parquet")
-_META_KEYS = ("kind", "choices", "passage", "subject", "level", "length")
-
-
-class Fields(Config):
-    """Which key of a row holds what."""
-
-    question: str | None = None
-    """None takes the first of question, problem and prompt that a row has."""
-    answer: str | None = "answer"
-    """None for open-ended questions."""
-    solution: str | None = "solution"
-    """A worked solution, for supervised phases; rows may lack it."""
-    id: str = "id"
+__all__ = ["Fields", "QuestionSource", "Questions"]
 
 
 class Questions(Config):
@@ -54,11 +42,11 @@ class Questions(Config):
     answer_pattern: str | None = None
     r"""Regular expression whose first group is the answer, such as `####\s*(.+)`."""
     kind: Literal["math", "choice", "yes_no", "number", "text"] | None = None
-    """How answers are compared; None leaves it to the row, and to mathematics last."""
+    """How answers are compared; None leaves it to the row, see `question_rows.with_kinds`."""
     batch_size: int = Field(16, ge=1)
     """Questions a step."""
     limit: int | None = Field(None, ge=1)
-    """Use only this many training questions."""
+    """Use only this many training questions, drawn by `seed` wherever they stand in the file."""
     holdout: float = Field(0.1, gt=0, lt=0.5)
     """Share of `path` for each of dev and test when there is no `test_path`."""
     seed: int | None = None
@@ -67,15 +55,7 @@ class Questions(Config):
     @field_validator("answer_pattern")
     @classmethod
     def _pattern_has_a_group(cls, pattern: str | None) -> str | None:
-        if pattern is None:
-            return None
-        try:
-            groups = re.compile(pattern).groups
-        except re.error as error:
-            raise ValueError(f"found {pattern!r}, no regular expression: {error}") from error
-        if groups == 0:
-            raise ValueError(f"found {pattern!r}; expected a group (…) around the answer")
-        return pattern
+        return pattern if pattern is None else checked(pattern)
 
     def open(self, run_seed: int = 0) -> "QuestionSource":
         """Read the rows and return the source in a run with this seed."""
@@ -87,22 +67,17 @@ class Questions(Config):
         return is_file(self.path)
 
 
-def is_file(path: str) -> bool:
-    """Return whether a path names a file (by its ending) rather than a hub data set."""
-    return path.endswith(FILE_ENDINGS)
-
-
 class QuestionSource(DataSource):
     """Questions in a shuffled order that repeats with another order each epoch."""
 
     def __init__(self, config: Questions, seeds: Seeds) -> None:
         self.config = config
         self._seeds = seeds
-        rows = _distinct(_questions(config, config.path, config.split, "data.path"))
+        self.notes: tuple[str, ...] = ()
+        rows = self._read(config.path, config.split, "data.path")
         if config.test_path is not None or not config.is_file:
             where = config.test_path or config.path
-            held = _questions(config, where, config.test_split, "data.test_path")
-            test = _distinct(held)
+            test = self._read(where, config.test_split, "data.test_path")
             known = {q.text for q in test}
             train = [q for q in rows if q.text not in known]
             dev, train = _hold_out(train, config.holdout, 0)
@@ -110,7 +85,7 @@ class QuestionSource(DataSource):
             test, rest = _hold_out(rows, config.holdout, 1)
             dev, train = _hold_out(rest, config.holdout, 0)
         self._splits: dict[Split, list[Question]] = {
-            "train": train[: config.limit],
+            "train": _limited(train, config.limit, self._seeds.held_out),
             "dev": dev,
             "test": test,
         }
@@ -119,6 +94,26 @@ class QuestionSource(DataSource):
                 f"data.path: {config.path!r} leaves no question to train on "
                 f"({len(rows)} distinct rows read); expected at least one beside those held out"
             )
+
+    def _read(self, path: str, split: str, key: str) -> list[Question]:
+        """Return the distinct questions of a file or hub data set, and note how they were read."""
+        config = self.config
+        reading = Reading(config.fields, config.kind, config.answer_pattern)
+        rows = read_rows(path, key) if is_file(path) else hub_rows(path, config.config, split, key)
+        placed = [
+            read_question(row, reading, f"{key}: {path!r}, row {number}")
+            for number, row in enumerate(rows, start=1)
+        ]
+        if not placed:
+            raise DataError(f"{key}: {path!r} is empty; expected one question a line")
+        questions = with_kinds(placed)
+        self.notes += (f"{key}: {_kinds(questions)}",)
+        if missed := sum(one.pattern_missed for one in placed):
+            self.notes += (
+                f"{key}: data.answer_pattern is not found in {missed:,} of {len(placed):,} rows, "
+                "whose answers are taken whole",
+            )
+        return _distinct(questions)
 
     def batch(self, step: int) -> list[Question]:
         """Return the questions of a step, going through shuffled epochs."""
@@ -154,6 +149,27 @@ class QuestionSource(DataSource):
         )
 
 
+def _kinds(questions: Sequence[Question]) -> str:
+    """Return how the answers of questions are compared, as `--check` says it."""
+    answered = Counter(q.meta.get("kind", "math") for q in questions if q.answer is not None)
+    said = [f"{kind} {count:,}" for kind, count in answered.most_common()]
+    if without := len(questions) - answered.total():
+        said.append(f"no answer {without:,}")
+    return f"answers are compared as: {', '.join(said)}"
+
+
+def _limited(questions: list[Question], limit: int | None, seed: int) -> list[Question]:
+    """Return a sample that depends on the texts and the seed, not on the order in the file."""
+    if limit is None or limit >= len(questions):
+        return questions
+
+    def place(question: Question) -> bytes:
+        return hashlib.sha256(f"limit/{seed}/{question.text}".encode()).digest()
+
+    kept = {question.text for question in sorted(questions, key=place)[:limit]}
+    return [question for question in questions if question.text in kept]
+
+
 def _hold_out(
     questions: list[Question], share: float, salt: int
 ) -> tuple[list[Question], list[Question]]:
@@ -163,7 +179,7 @@ def _hold_out(
     return held, [q for q in questions if q.text not in out]
 
 
-def _distinct(questions: Iterator[Question]) -> list[Question]:
+def _distinct(questions: Iterable[Question]) -> list[Question]:
     """Return one question for each text; an id that stands twice is made different."""
     found: dict[str, Question] = {}
     ids: set[str] = set()
@@ -177,103 +193,3 @@ def _distinct(questions: Iterator[Question]) -> list[Question]:
         ids.add(question.id)
         found[question.text] = question
     return list(found.values())
-
-
-def _questions(config: Questions, path: str, split: str, key: str) -> Iterator[Question]:
-    rows = read_rows(path, key) if is_file(path) else _hub_rows(path, config.config, split, key)
-    number = 0
-    for number, row in enumerate(rows, start=1):
-        yield _question(row, config, f"{key}: {path!r}, row {number}")
-    if number == 0:
-        raise DataError(f"{key}: {path!r} is empty; expected one question a line")
-
-
-def _question(row: Mapping[str, Any], config: Questions, where: str) -> Question:
-    fields = config.fields
-    keys = QUESTION_KEYS if fields.question is None else (fields.question,)
-    text = next((row[key] for key in keys if row.get(key)), None)
-    if not isinstance(text, str) or not text.strip():
-        raise DataError(
-            f"{where}: no text under {' or '.join(keys)} (found keys: "
-            f"{', '.join(map(str, row))}); expected a question, or set data.fields.question"
-        )
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise DataError(f"{where}: the question holds half of a character (a lone surrogate)")
-    answer = None if fields.answer is None else row.get(fields.answer)
-    if answer is not None:
-        answer = str(answer)
-        if config.answer_pattern and (match := re.search(config.answer_pattern, answer)):
-            answer = match.group(1).strip()
-    meta = {k: row[k] for k in _META_KEYS if row.get(k) is not None}
-    if fields.solution is not None and row.get(fields.solution):
-        meta["solution"] = str(row[fields.solution])
-    if config.kind is not None:
-        meta["kind"] = config.kind
-    identity = str(row.get(fields.id) or f"{zlib.crc32(text.encode()):08x}")
-    return Question(identity, text, answer, meta)
-
-
-def read_rows(path: str, key: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a .jsonl, .json or .parquet file."""
-    if not Path(path).is_file():
-        raise DataError(
-            f"{key}: there is no file {path!r}; expected a .jsonl, .json or .parquet file, "
-            "or the id of a hub data set such as openai/gsm8k"
-        )
-    if path.endswith(".parquet"):
-        yield from _datasets(key).Dataset.from_parquet(path)
-        return
-    try:
-        yield from _json_rows(Path(path), key)
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{key}: {path}: not readable as UTF-8 text ({error})") from error
-
-
-def _json_rows(path: Path, key: str) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8-sig") as file:
-        numbered: Iterator[tuple[int, Any]]
-        if path.suffix == ".json":
-            rows = _json(file.read(), f"{key}: {path}", "a list of objects")
-            if not isinstance(rows, list):
-                raise DataError(f"{key}: {path}: expected a list of objects, found {rows!r:.40}")
-            numbered = enumerate(rows, start=1)
-        else:
-            numbered = (
-                (number, _json(line, f"{key}: {path}:{number}", "one object a line"))
-                for number, line in enumerate(file, start=1)
-                if line.strip()
-            )
-        for number, row in numbered:
-            if not isinstance(row, dict):
-                raise DataError(f"{key}: {path}:{number}: expected an object, found {row!r:.40}")
-            yield row
-
-
-def _json(text: str, where: str, expected: str) -> Any:
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = getattr(error, "msg", "nested too deeply")
-        raise DataError(f"{where}: not JSON ({reason}); expected {expected}") from error
-
-
-def _hub_rows(path: str, config: str | None, split: str, key: str) -> Iterator[Mapping[str, Any]]:
-    try:
-        yield from _datasets(key).load_dataset(path, config, split=split)
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(
-            f"{key}: the hub data set {path!r} could not be read ({reason}); "
-            "a local file must end in .jsonl, .json or .parquet"
-        ) from error
-
-
-def _datasets(key: str) -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(
-            f"{key}: hub data sets and parquet files need the datasets package; "
-            "install it with: pip install 'debate-train[hub]'"
-        ) from error
-    return datasets

@@ -35,6 +35,9 @@ class DataSource(ABC):
     its own: a resumed run asks for the step it is at.
     """
 
+    notes: tuple[str, ...] = ()
+    """What `--check` says of how the data was read, one finding each."""
+
     @abstractmethod
     def batch(self, step: int) -> list[Question]:
         """Return the training questions of a step (from 0)."""

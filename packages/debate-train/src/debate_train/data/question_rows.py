@@ -1,0 +1,283 @@
+"""What a row of data says: its question, its answer, and how answers are compared."""
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from debate_protocol.config import Config
+from debate_protocol.types import Question
+from debate_rewards.final_answers import KINDS, FinalAnswer, canonical
+from debate_train.data.answer_pattern import answer_in
+from debate_train.errors import DataError
+
+QUESTION_KEYS = ("question", "problem", "prompt")
+_PLAIN_META = ("subject", "level", "length")
+_HALF = re.compile("[\ud800-\udfff]")
+_YES_NO = {"yes", "no", "true", "false"}
+_LETTER = re.compile(r"\(?[A-J]\)?[.:]?")
+
+
+class Fields(Config):
+    """Which key of a row holds what; `answer.value` is the key `value` inside of `answer`."""
+
+    question: str | None = None
+    """None takes the first of question, problem and prompt that a row has."""
+    answer: str | None = "answer"
+    """None for open-ended questions."""
+    solution: str | None = "solution"
+    """A worked solution, for supervised phases; rows may lack it."""
+    kind: str | None = "kind"
+    """How the row's answer is compared; None where the key means something else."""
+    choices: str | None = "choices"
+    """A list of texts, or an object of label and text; None as for `kind`."""
+    passage: str | None = "passage"
+    """A text that the question is about; None as for `kind`."""
+    id: str = "id"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How rows are read."""
+
+    fields: Fields
+    kind: str | None
+    """Holds for all rows; None leaves it to each."""
+    answer_pattern: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A question, and where its row stands."""
+
+    question: Question
+    where: str
+    pattern_missed: bool = False
+    """Whether the answer pattern was not found, so that the answer was taken whole."""
+
+
+def read_question(row: Mapping[str, Any], reading: Reading, where: str) -> Placed:
+    """Return the question of a row; its kind may still be open.
+
+    Raises:
+        DataError: Something in the row cannot be what the recipe takes it for.
+    """
+    fields = reading.fields
+    keys = QUESTION_KEYS if fields.question is None else (fields.question,)
+    text = next((found for key in keys if (found := _value(row, key))), None)
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(
+            f"{where}: no text under {' or '.join(keys)} (found keys: "
+            f"{', '.join(map(str, row)):.200}); expected a question, or set data.fields.question"
+        )
+    _refuse_half_characters(text, "the question", where)
+    meta = _meta(row, reading, where)
+    answer, missed = None, False
+    found = None if fields.answer is None else _value(row, fields.answer)
+    if found is not None:
+        answer = _answer_text(found, meta, fields.answer or "", where)
+        _refuse_half_characters(answer, "the answer", where)
+        if reading.answer_pattern is not None:
+            inner = answer_in(reading.answer_pattern, answer, where)
+            missed = inner is None
+            answer = answer if inner is None else inner
+    identity = _value(row, fields.id)
+    if identity in (None, ""):
+        identity = f"{zlib.crc32(text.encode()):08x}"
+    _refuse_unless(_is_scalar(identity), identity, "a text or a number", fields.id, where)
+    _refuse_half_characters(str(identity), "the id", where)
+    return Placed(Question(str(identity), text, answer, meta), where, missed)
+
+
+def with_kinds(placed: Sequence[Placed]) -> list[Question]:
+    """Return the questions of one file; where neither recipe nor row says a kind, it is inferred.
+
+    A question with choices is of kind `choice`. Where all answers of the others are yes, no, true
+    or false they are of kind `yes_no`; other answers are left to mathematics, the default.
+
+    Raises:
+        DataError: More than one kind fits.
+    """
+    unnamed = [p for p in placed if "kind" not in p.question.meta]
+    with_choices = [p for p in unnamed if "choices" in p.question.meta]
+    for one in with_choices:
+        _refuse_no_choice(one)
+    plain = [p for p in unnamed if "choices" not in p.question.meta and p.question.answer]
+    is_yes_no = _all_yes_no(plain)
+    _refuse_letters(plain)
+    inferred = {id(p): "choice" for p in with_choices}
+    if is_yes_no:
+        inferred |= {id(p): "yes_no" for p in plain}
+    return [
+        replace(p.question, meta={**p.question.meta, "kind": inferred[id(p)]})
+        if id(p) in inferred
+        else p.question
+        for p in placed
+    ]
+
+
+def _value(row: Mapping[str, Any], key: str) -> Any:
+    """Return what a key names, None where there is nothing; a dot steps inside."""
+    if key in row:
+        return row[key]
+    found: Any = row
+    for part in key.split("."):
+        if isinstance(found, Mapping):
+            found = found.get(part)
+        elif isinstance(found, list | tuple) and part.isdecimal() and int(part) < len(found):
+            found = found[int(part)]
+        else:
+            return None
+    return found
+
+
+def _meta(row: Mapping[str, Any], reading: Reading, where: str) -> dict[str, Any]:
+    fields = reading.fields
+    meta = {key: row[key] for key in _PLAIN_META if row.get(key) is not None}
+    kind = None if fields.kind is None else _value(row, fields.kind)
+    if reading.kind is not None:
+        meta["kind"] = reading.kind
+    elif kind is not None:
+        meta["kind"] = _known_kind(kind, where)
+    choices = None if fields.choices is None else _value(row, fields.choices)
+    if choices:
+        meta["choices"] = _choices(choices, fields.choices or "", where)
+    passage = None if fields.passage is None else _value(row, fields.passage)
+    if passage:
+        _refuse_unless(isinstance(passage, str), passage, "a text", fields.passage or "", where)
+        meta["passage"] = passage
+    solution = None if fields.solution is None else _value(row, fields.solution)
+    if solution:
+        _refuse_unless(_is_scalar(solution), solution, "a text", fields.solution or "", where)
+        meta["solution"] = str(solution)
+    for key, value in meta.items():
+        try:
+            written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise DataError(
+                f"{where}: {key}: found {value!r:.60}, which JSON cannot hold; expected texts "
+                "and numbers"
+            ) from error
+        _refuse_half_characters(written, key, where)
+    return meta
+
+
+def _known_kind(kind: object, where: str) -> str:
+    if isinstance(kind, str) and kind in KINDS:
+        return kind
+    near = get_close_matches(str(kind), KINDS, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise DataError(
+        f"{where}: kind: found {kind!r:.60}, expected one of {', '.join(KINDS)}{hint}; data.kind "
+        "sets it for all rows, and data.fields.kind=null leaves this key unread"
+    )
+
+
+def _choices(found: object, key: str, where: str) -> list[Any] | dict[str, Any]:
+    if isinstance(found, Mapping) and set(found) == {"text", "label"}:
+        # Two lists side by side, as AI2 ARC has them.
+        texts, labels = found["text"], found["label"]
+        if isinstance(texts, list) and isinstance(labels, list) and len(texts) == len(labels):
+            found = dict(zip(map(str, labels), texts, strict=True))
+    each = list(found.values()) if isinstance(found, Mapping) else found
+    fits = isinstance(each, list | tuple) and all(map(_is_scalar, each))
+    _refuse_unless(fits, found, "a list of texts, or an object of label and text", key, where)
+    return dict(found) if isinstance(found, Mapping) else list(each)  # type: ignore[call-overload]
+
+
+def _answer_text(found: object, meta: Mapping[str, Any], key: str, where: str) -> str:
+    """Return an answer as text; what could be meant in more than one way is refused."""
+    if isinstance(found, list | tuple) and len(found) == 1:
+        found = found[0]
+    if isinstance(found, bool):
+        if meta.get("kind") == "yes_no":
+            return "yes" if found else "no"
+        raise DataError(
+            f"{where}: {key}: found {json.dumps(found)}; expected a text or a number, or "
+            "data.kind=yes_no, which reads true as yes and false as no"
+        )
+    _refuse_unless(_is_scalar(found), found, "one text or one number", key, where)
+    choices = meta.get("choices")
+    if isinstance(found, int) and meta.get("kind", "choice") == "choice" and choices:
+        return _numbered_choice(found, choices, where)
+    return str(found)
+
+
+def _numbered_choice(number: int, choices: object, where: str) -> str:
+    """Return the letter of a choice that is given by its number, counted from 0 as in MMLU."""
+    if isinstance(choices, Mapping) or str(number) in map(str, choices):  # type: ignore[call-overload]
+        return str(number)
+    count = len(choices)  # type: ignore[arg-type]
+    if 0 <= number < min(count, 26):
+        return chr(ord("A") + number)
+    raise DataError(
+        f"{where}: answer: found {number} with {count} choices; expected the number of a choice, "
+        "counted from 0, or its letter or text"
+    )
+
+
+def _is_scalar(found: object) -> bool:
+    if isinstance(found, float):
+        return math.isfinite(found)
+    return isinstance(found, str | int) and not isinstance(found, bool)
+
+
+def _refuse_unless(fits: bool, found: object, expected: str, key: str, where: str) -> None:
+    if fits:
+        return
+    inside: Iterable[Any] = ()
+    if isinstance(found, Mapping):
+        inside = found
+    elif isinstance(found, list | tuple):
+        inside = range(len(found))
+    names = [f"{key}.{one}" for one in inside][:2]
+    hint = f"; data.fields can name what is inside, such as {' or '.join(names)}" if names else ""
+    raise DataError(f"{where}: {key}: found {found!r:.80}; expected {expected}{hint}")
+
+
+def _refuse_half_characters(text: str, what: str, where: str) -> None:
+    if _HALF.search(text):
+        raise DataError(f"{where}: {what} holds half of a character (a lone surrogate)")
+
+
+def _refuse_no_choice(one: Placed) -> None:
+    question = one.question
+    if not question.answer:
+        return
+    if canonical(question, "choice", FinalAnswer(question.answer.strip(), True)) is None:
+        raise DataError(
+            f"{one.where}: the row has choices, but its answer {question.answer!r:.60} is neither "
+            "the letter nor the text of one; expected one of them, or data.kind to say how answers "
+            f"are compared ({', '.join(KINDS)})"
+        )
+
+
+def _all_yes_no(plain: Sequence[Placed]) -> bool:
+    """Return whether all answers are yes or no; refuse rows of which only some are."""
+    is_one = [(p.question.answer or "").strip().lower() in _YES_NO for p in plain]
+    if not any(is_one) or all(is_one):
+        return any(is_one)
+    one, other = plain[is_one.index(True)], plain[is_one.index(False)]
+    raise DataError(
+        f"{one.where}: the answer is {one.question.answer!r} and that of {_row(other.where)} is "
+        f"{other.question.answer!r:.60}, so how answers are compared is not clear; expected "
+        "data.kind (math, or yes_no where all are), or a kind in each row"
+    )
+
+
+def _refuse_letters(plain: Sequence[Placed]) -> None:
+    answers = [(p.question.answer or "").strip() for p in plain]
+    if len(set(answers)) > 1 and all(map(_LETTER.fullmatch, answers)):
+        raise DataError(
+            f"{plain[0].where}: all answers are single letters, such as {answers[0]!r}, and the "
+            "rows hold no choices; expected data.kind=choice where they are letters of choices, "
+            "else data.kind=math or text"
+        )
+
+
+def _row(where: str) -> str:
+    return where[where.rindex("row ") :]

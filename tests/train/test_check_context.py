@@ -1,0 +1,60 @@
+"""The longest prompt that a debate can reach."""
+
+from typing import Any
+
+import pytest
+
+from debate_protocol.forms import Direct, Sequential, Simultaneous
+from debate_protocol.types import Question
+from debate_train.checks.check_context import TokenCounter, longest_prompt
+
+NOTHING = TokenCounter(lambda text: 0, 0, 0, "counted")
+"""Counts replies only."""
+
+
+@pytest.mark.parametrize(
+    ("form", "replies"),
+    [
+        # Last prompt of 4 agents in 3 rounds: own 2 replies and 3 peers x 2 rounds.
+        (Simultaneous(num_agents=4, max_rounds=3), 2 + 3 * 2),
+        (Simultaneous(num_agents=4, max_rounds=3, conversation="rebuild"), 2 + 3 * 2),
+        # Only news of the last round in each ask, but an appended dialogue keeps them all.
+        (Simultaneous(num_agents=4, max_rounds=3, history_rounds=1), 2 + 3 * 2),
+        # Rebuilt: own 2 replies and 3 peers in the last round.
+        (Simultaneous(num_agents=4, max_rounds=3, history_rounds=1, conversation="rebuild"), 5),
+        # The last agent of a sequence also sees 3 peers of its own round.
+        (Sequential(num_agents=4, max_rounds=3, contract="five_section"), 2 + 3 * 2 + 3),
+        (Simultaneous(num_agents=4, max_rounds=3, stop_when_agreed=True), 2 + 3 * 2),
+        (Direct(contract="boxed"), 0),
+    ],
+)
+def test_longest_prompt_counts_every_reply_in_sight(form: Any, replies: int) -> None:
+    question = Question("q", "1 + 1 = ?", "2")
+    assert longest_prompt(form, question, 1000, NOTHING).prompt_tokens == replies * 1000
+
+
+def test_longest_prompt_keeps_own_replies_whole_when_fields_are_clipped() -> None:
+    form = Simultaneous(num_agents=3, max_rounds=2, max_chars_per_field=26)
+    # Own reply 1,000; of each of 2 peers at most 3 sections x (26 + 24) characters = 150.
+    question = Question("q", "1 + 1 = ?", "2")
+    assert longest_prompt(form, question, 1000, NOTHING).prompt_tokens == 1000 + 2 * 150
+
+
+def test_longest_prompt_stands_in_for_a_question_that_is_not_read() -> None:
+    form = Simultaneous(num_agents=2, max_rounds=1)
+    assert longest_prompt(form, None, 1000, NOTHING).prompt_tokens == 512
+
+
+def test_longest_prompt_counts_a_long_question_and_passage_once() -> None:
+    counted: list[str] = []
+
+    def count(text: str) -> int:
+        counted.append(text)
+        return len(text)
+
+    question = Question("q", "x" * 100_000, "2", {"passage": "y" * 50_000})
+    form = Simultaneous(num_agents=5, max_rounds=3, conversation="rebuild")
+    longest = longest_prompt(form, question, 10, TokenCounter(count, 0, 0, "counted"))
+    assert longest.question_tokens == 150_000
+    assert 150_000 < longest.prompt_tokens < 175_000  # both once; the rest are instructions
+    assert sum(len(text) >= 50_000 for text in counted) == 2
