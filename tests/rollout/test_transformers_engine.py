@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 
 from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines import TransformersEngine
-from debate_rollout.errors import WeightsError
+from debate_rollout.errors import NotFiniteError, WeightsError
 from debate_rollout.testing import ask
 from debate_rollout.token_text import token_text
 
@@ -221,3 +221,16 @@ def test_generate_is_fast_when_the_model_is_tiny(
     begin = time.process_time()
     engine.generate(requests)
     assert time.process_time() - begin < 3  # about 0.3 s; one row at a time takes over 15 s
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_named_when_sampled(
+    model: Any, byte_bpe: Any, value: float, temperature: float
+) -> None:
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    next(t for name, t in weights.items() if "up_proj" in name)[3, 5] = value
+    engine = TransformersEngine().open(model, byte_bpe)
+    engine.load(Weights(1, weights))
+    with pytest.raises(NotFiniteError, match="log-probabilities are not finite"):
+        engine.generate(requests_for([[1, 2, 3]], Sampling(max_tokens=4, temperature=temperature)))

@@ -89,6 +89,9 @@ def test_main_prints_arithmetic_and_warnings_before_it_runs(
         ("data={type: questions, path: no.jsonl}", "data.path: there is no file 'no.jsonl'"),
         ("rollout.max_tokens=400", "is above the window of 512"),
         ("nonsense", "expected key=value"),
+        ("trainer.device=coda", "trainer.device: found 'coda'; expected auto, or a device such as"),
+        ("seed=99999999999999999999", "seed: found 99999999999999999999; expected less than 9223"),
+        ("seed=-1", "seed: found -1; expected at least 0"),
         ("model.type=pretrained", "model.name: missing"),
     ],
 )
@@ -159,6 +162,22 @@ def test_main_says_in_one_line_that_an_engine_does_not_answer(
     (told,) = [line for line in lines if line.startswith("debate-train:")]
     assert "http://127.0.0.1:9/v1/models: cannot be reached" in told
     assert "Traceback" not in "\n".join(lines) and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("key", ["trainer.device", "rollout.engine.device"])
+def test_main_refuses_a_device_that_is_not_there_before_it_loads_a_model(
+    key: str,
+    recipe: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(run_module, "_load_model", lambda recipe: pytest.fail("it was loaded"))
+    run = tmp_path / "run"
+    argv = [recipe, "rollout.engine.type=transformers", f"{key}=cuda:99", "--output", str(run)]
+    assert main(argv) == 2
+    assert f"{key}: found 'cuda:99', which cannot be used here" in capsys.readouterr().err
+    assert not run.exists()
 
 
 def test_main_shows_no_value_of_the_environment(

@@ -21,7 +21,7 @@ from transformers import (
     MptForCausalLM,
 )
 
-from debate_train.errors import RecipeError
+from debate_train.errors import ModelError, RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import LoadedModel
 from debate_train.trainers import TorchTrainer
@@ -114,3 +114,15 @@ def test_model_whose_rows_read_each_other_is_refused_when_its_weights_are_small(
     model = MiniMaxForCausalLM(MiniMaxConfig(**small, layer_types=layers))
     with pytest.raises(RecipeError, match="lets a row read the one before it"):
         opened(model, "prefix")
+
+
+@pytest.mark.parametrize("packing", ["prefix", "none"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_model_is_refused_for_itself_when_its_weights_are_not_finite(
+    value: float, packing: str
+) -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE))
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[3, 5] = value
+    with pytest.raises(ModelError, match="are not finite, so it cannot be trained"):
+        opened(model, packing)

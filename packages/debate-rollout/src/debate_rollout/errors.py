@@ -25,6 +25,10 @@ class WeightsError(RolloutError, ValueError):
     """Weights that do not fit the served model."""
 
 
+class NotFiniteError(RolloutError):
+    """A model whose logits are not finite, so that nothing can be sampled from it."""
+
+
 class EngineConfigError(RolloutError, ValueError):
     """Settings of an engine or of a call that cannot work."""
 

@@ -10,6 +10,7 @@ from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.drivers import LockStep, play_each
 from debate_rollout.engine import Engine, streaming
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
+from debate_train.checks.check_engines import refuse_absent_devices
 from debate_train.collection import Collection
 from debate_train.data import DataSource
 from debate_train.loop import named_debates
@@ -38,6 +39,7 @@ def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
         UsageError: `output` cannot be used, or holds debates of another recipe.
         EngineFailure: The engine failed twice on a request; debates that had ended are kept.
     """
+    refuse_absent_devices(recipe)
     source = recipe.data.open(recipe.seed)
     steps = [
         named_debates(recipe, source.batch(step), f"rollout/{step}") for step in range(recipe.steps)

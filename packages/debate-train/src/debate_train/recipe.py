@@ -142,7 +142,7 @@ class Recipe(Config):
     """
 
     name: str
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**63)
     steps: int = Field(ge=0)
     """Optimizer steps; a step plays `data.batch_size` questions once."""
     model: ModelConfig

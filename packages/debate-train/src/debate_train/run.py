@@ -14,7 +14,7 @@ from debate_rollout.engine import Engine
 from debate_train.checkpointing.checkpoint_manifest import Origin
 from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, RunState
 from debate_train.checkpointing.random_states import seed_all
-from debate_train.checks.check_engines import engine_errors
+from debate_train.checks.check_engines import engine_errors, refuse_absent_devices
 from debate_train.directory_lock import refuse_in_use
 from debate_train.errors import REFUSALS, RecipeError
 from debate_train.interrupts import Interrupts
@@ -47,7 +47,7 @@ def run(
     """
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
-    _refuse_in_use(output)
+    _refuse_early(recipe, output)
     source = recipe.data.open(recipe.seed)
     loaded = _load_model(recipe)
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -104,8 +104,9 @@ def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
         directory.close()
 
 
-def _refuse_in_use(output: Path | None) -> None:
-    """Refuse early: a second model may not fit beside that of the run which is there."""
+def _refuse_early(recipe: Recipe, output: Path | None) -> None:
+    """Refuse before a model is loaded: it may not fit beside that of a run which is there."""
+    refuse_absent_devices(recipe)
     if output is not None:
         with suppress(OSError):  # Told when the directory is opened.
             refuse_in_use(output)

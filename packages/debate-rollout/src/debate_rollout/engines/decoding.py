@@ -1,8 +1,10 @@
 """The generate loop: left-padded batches, one cache, finished rows dropped."""
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -12,6 +14,7 @@ from transformers import DynamicCache
 from debate_rollout.engine import Sampling
 from debate_rollout.engines.drawing import Draws
 from debate_rollout.engines.stop_strings import StopStrings
+from debate_rollout.errors import NotFiniteError
 
 DROP_SHARE = 0.125
 """Rows leave the batch and its cache once this share of it is finished."""
@@ -196,4 +199,12 @@ def _gather(out_BT: Tensor, logps_BT: Tensor, length_B: Tensor, reason_B: Tensor
     rows = zip(
         out_BT.tolist(), logps_BT.tolist(), length_B.tolist(), reason_B.tolist(), strict=True
     )
-    return [Sampled(ids[:n], logps[:n], _FINISH[why]) for ids, logps, n, why in rows]
+    found = [Sampled(ids[:n], logps[:n], _FINISH[why]) for ids, logps, n, why in rows]
+    if not all(map(math.isfinite, chain.from_iterable(one.logps for one in found))):
+        raise NotFiniteError(
+            "the model's log-probabilities are not finite, so nothing can be sampled from it: its "
+            "weights hold NaN or infinity, or its numbers overflow. Look for a training step "
+            "that exploded (a lower trainer.learning_rate), a damaged model folder, or a dtype "
+            "too narrow for the model (float16)"
+        )
+    return found

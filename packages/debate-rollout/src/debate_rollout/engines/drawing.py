@@ -99,6 +99,8 @@ class Draws:
             self.uniforms_BT[:, step] * total_B, total_B.nextafter(torch.zeros_like(total_B))
         )
         ids_B = torch.searchsorted(cdf_BV, target_B[:, None], right=True)[:, 0]
+        # Of logits that are not finite it finds no token; their log-probability says so.
+        ids_B = ids_B.clamp(max=logits_BV.shape[-1] - 1)
         ids_B = torch.where(self.greedy_B, logps_BV.argmax(-1), ids_B)
         return ids_B, logps_BV.gather(-1, ids_B[:, None])[:, 0]
 

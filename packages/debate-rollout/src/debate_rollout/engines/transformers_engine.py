@@ -7,6 +7,7 @@ from pydantic import Field
 
 from debate_protocol.config import Config
 from debate_rollout.engine import Capability
+from debate_rollout.engines.devices import Device
 from debate_rollout.errors import missing_extra
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class TransformersEngine(Config):
     type: Literal["transformers"] = "transformers"
     max_batch: int = Field(128, ge=1)
     """Most replies sampled side by side; lower it when memory runs out."""
-    device: str = "auto"
+    device: Device = "auto"
     """`auto` takes a CUDA device where there is one, else the CPU."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` keeps the type of the model that is opened."""

@@ -1,6 +1,8 @@
 """Whether a recipe's engine can do what training asks of it."""
 
+from debate_rollout.engines.devices import absent_device
 from debate_train.checks.check_data import DataView
+from debate_train.errors import RecipeError
 from debate_train.recipe import Demonstrations, Recipe
 
 NEEDED = {"tokens": "token ids", "logps": "log-probabilities"}
@@ -49,6 +51,31 @@ def process_errors(recipe: Recipe, size: int) -> list[str]:
             "take for its own; expected own, or type: vllm_server"
         )
     return found
+
+
+def refuse_absent_devices(recipe: Recipe) -> None:
+    """Refuse devices that are not there before a model is loaded for them.
+
+    Raises:
+        RecipeError: The recipe names one.
+    """
+    if errors := device_errors(recipe):
+        raise RecipeError("\n".join(errors))
+
+
+def device_errors(recipe: Recipe) -> list[str]:
+    """Return which devices that the recipe names are not there; needs torch."""
+    named = {"rollout.engine.device": getattr(recipe.rollout.engine, "device", "auto")}
+    for name, phase in recipe.phase_recipes().items():
+        where = f"phases.{name}." if "trainer" in recipe.phases.get(name, {}) else ""
+        named[f"{where}trainer.device"] = getattr(phase.trainer, "device", "auto")
+    absent = {key: (device, absent_device(device)) for key, device in named.items()}
+    return [
+        f"{key}: found {device!r}, which cannot be used here ({why}); expected auto, or a device "
+        "of this machine"
+        for key, (device, why) in absent.items()
+        if why is not None
+    ]
 
 
 def phase_errors(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> list[str]:

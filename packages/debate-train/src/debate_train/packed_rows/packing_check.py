@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from debate_train.errors import RecipeError
+from debate_train.errors import ModelError, RecipeError
 from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packed_attention import PackedAttentionError, attention_of
 from debate_train.packed_rows.packs import make_pack
@@ -31,10 +31,18 @@ def check_packing(model: nn.Module, share: Share) -> None:
 
     Raises:
         RecipeError: The model does not take packs, or computes something else for them.
+        ModelError: Its log-probabilities are not finite, packed or not.
     """
+    padded = _logps(model, "none")
+    if not bool(padded.isfinite().all()):
+        raise ModelError(
+            "model: the log-probabilities of its own tokens are not finite, so it cannot be "
+            "trained: its weights hold NaN or infinity, or its numbers overflow; expected the "
+            "weights of a working model: look for a damaged folder, an earlier training step or "
+            "phase that exploded (a lower trainer.learning_rate), or a dtype too narrow (float16)"
+        )
     if share == "none":
         return
-    padded = _logps(model, "none")
     try:
         _logps(model, share, training=True)  # Meets what is there in training alone: dropout.
         packed = _logps(model, share)

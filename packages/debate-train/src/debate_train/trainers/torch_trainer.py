@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Literal
 
+from debate_rollout.engines.devices import Device
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
 from debate_train.trainers.trainer import OptimizerSettings
@@ -14,7 +15,7 @@ class TorchTrainer(OptimizerSettings):
     """Plain PyTorch in this process."""
 
     type: Literal["torch"] = "torch"
-    device: str = "auto"
+    device: Device = "auto"
     """Where the model is trained; `auto` takes a CUDA device where there is one, else the CPU."""
 
     def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "TorchTrainerSession":
