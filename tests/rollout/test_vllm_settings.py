@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from debate_rollout.engines import VllmEngine
+from debate_rollout.engines import VllmEngine, VllmServerEngine
 from debate_rollout.engines.vllm_settings import check_names, on_cpu, serving_arguments
 from debate_rollout.errors import EngineConfigError
 
@@ -18,6 +18,8 @@ from debate_rollout.errors import EngineConfigError
         ("trust_remote_code", True, "could run code"),
         ("worker_cls", "os.system", "could run code"),
         ("distributed_executor_backend", "my.module.Executor", "expected one of mp, ray"),
+        ("distributed_executor_backend", "external_launcher", "expected one of mp, ray, uni"),
+        ("enable_sleep_mode", True, "nothing here puts vLLM to sleep"),
     ],
 )
 def test_vllm_args_are_refused_when_they_are_ours_or_run_code(
@@ -32,10 +34,17 @@ def test_vllm_args_pass_what_is_vllms_own() -> None:
         "tensor_parallel_size": 2,
         "data_parallel_size": 4,
         "distributed_executor_backend": "ray",
-        "enable_sleep_mode": True,
         "max_num_batched_tokens": 8192,
     }
     assert VllmEngine(vllm_args=given).vllm_args == given
+
+
+def test_batch_invariant_needs_a_process_of_its_own() -> None:
+    with pytest.raises(ValidationError, match="under the trainer, too; expected process: own"):
+        VllmEngine(batch_invariant=True)
+    assert VllmEngine(batch_invariant=True, process="own").batch_invariant
+    with pytest.raises(ValidationError, match="batch_invariant: set together with url"):
+        VllmServerEngine(url="http://host:8000", batch_invariant=True)
 
 
 def test_check_names_gives_the_nearest_when_vllm_has_no_such_argument() -> None:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from debate_rollout.drivers import Auto, FreeRunning, LockStep
 from debate_train.checks.check import check
-from debate_train.checks.check_engines import process_errors
+from debate_train.checks.check_engines import process_errors, process_warnings
 from debate_train.recipe import Recipe
 
 
@@ -47,6 +47,62 @@ def test_process_errors_name_what_knows_of_one_process_only() -> None:
     assert process_errors(shared, 1) == []
     own = recipe(engine={"type": "vllm", "process": "own"})
     assert len(process_errors(own, 2)) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "visible", "shared"),
+    [
+        ({}, None, "0"),
+        ({}, "4,5", "4"),
+        ({"devices": "1, 0"}, None, "0"),
+        ({"devices": "5"}, "4,5", None),
+        ({"devices": "4,5"}, "4,5,6", "4"),
+        ({"transfer": "file"}, None, None),
+        ({"url": "http://host:8000"}, None, None),
+    ],
+)
+def test_process_errors_name_a_server_on_the_gpu_that_sends_its_weights(
+    engine: dict[str, Any], visible: str | None, shared: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    errors = process_errors(recipe(engine={"type": "vllm_server", "transfer": "nccl"} | engine), 1)
+    assert [error.partition("starts on GPU ")[2].partition(",")[0] for error in errors] == (
+        [] if shared is None else [shared]
+    )
+    assert all("rollout.engine.devices: found " in error for error in errors)
+
+
+def test_process_errors_follow_the_trainers_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    engine = {"type": "vllm_server", "transfer": "nccl"}
+    found = recipe(engine=engine)
+    elsewhere = found.model_copy(
+        update={"trainer": found.trainer.model_copy(update={"device": "cuda:1"})}
+    )
+    assert process_errors(found, 1) and not process_errors(elsewhere, 1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "size", "proposed"),
+    [
+        ({"process": "own"}, 8, 8),
+        ({"process": "own", "vllm_args": {"tensor_parallel_size": 2}}, 8, 4),
+        ({"process": "own", "vllm_args": {"data_parallel_size": 8}}, 8, None),
+        ({"process": "own"}, 1, None),
+        ({"type": "vllm_server", "devices": "4,5,6,7"}, 4, 4),
+        ({"type": "vllm_server", "url": "http://host:8000"}, 8, None),
+        ({"type": "transformers"}, 8, None),
+    ],
+)
+def test_process_warnings_name_gpus_that_do_not_sample(
+    engine: dict[str, Any], size: int, proposed: int | None
+) -> None:
+    found = process_warnings(recipe(engine={"type": "vllm"} | engine), size)
+    assert len(found) == (proposed is not None)
+    if proposed is not None:
+        assert f"expected data_parallel_size: {proposed} (an engine on each)" in found[0]
 
 
 def test_driver_is_chosen_by_type_and_auto_when_none_is_given() -> None:

@@ -168,7 +168,9 @@ def test_plan_says_what_a_run_in_several_processes_needs_when_it_would_be_refuse
     assert "refused: rollout.engine.process: found shared in 8 processes" in printed
     assert "expected own, or type: vllm_server" in printed
     assert main(["selfplay_v2", qwen, "--plan", "rollout.engine.process=own"]) == 0
-    assert "as it is" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    # Stage 1 sends each gradient and each weight once, 2 and 3 the gradients of every pack.
+    assert "as it is" not in printed and "of the stages that fit, 1 sends least" in printed
 
 
 def test_plan_says_what_would_make_it_fit_when_nothing_does(

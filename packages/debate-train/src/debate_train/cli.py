@@ -105,10 +105,14 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 
 def _check(recipe: "Recipe", processes: int, with_tokenizer: bool) -> "CheckReport":
     from debate_train.checks.check import check
-    from debate_train.checks.check_engines import process_errors
+    from debate_train.checks.check_engines import process_errors, process_warnings
 
     found = check(recipe, with_tokenizer=with_tokenizer)
-    return replace(found, errors=(*found.errors, *process_errors(recipe, processes)))
+    return replace(
+        found,
+        errors=(*found.errors, *process_errors(recipe, processes)),
+        warnings=(*found.warnings, *process_warnings(recipe, processes)),
+    )
 
 
 def _again(arguments: argparse.Namespace) -> list[str]:

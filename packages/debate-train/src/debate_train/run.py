@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 import yaml
 
-from debate_rollout.engine import Engine
 from debate_train.checkpointing.checkpoint_manifest import Origin
 from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, RunState
 from debate_train.checkpointing.random_states import seed_all
-from debate_train.checks.check_engines import engine_errors, refuse_absent_devices
+from debate_train.checks.check_engines import refuse_absent_devices
 from debate_train.directory_lock import refuse_in_use
+from debate_train.engine_opening import open_engine, refuse_unusable
 from debate_train.errors import REFUSALS, RecipeError
 from debate_train.interrupts import Interrupts
 from debate_train.models import LoadedModel
@@ -23,7 +23,7 @@ from debate_train.phases import Desk, Phases
 from debate_train.policy import with_adapter
 from debate_train.progress import Progress
 from debate_train.ranks.followers import Begin, lead
-from debate_train.recipe import Demonstrations, Recipe
+from debate_train.recipe import Recipe
 from debate_train.report import write_report
 from debate_train.resumes import note_resume, refuse_another_run, shown_changes
 from debate_train.run_directory import RunDirectory
@@ -57,7 +57,7 @@ def run(
         start = _go_back(recipe, directory, checkpoints, resolved_yaml) if resume else None
         seed_all(recipe.seed)
         try:
-            engine = _open_engine(recipe, loaded)
+            engine = open_engine(recipe, loaded)
         except BaseException:
             if not resume:
                 directory.discard_unused()
@@ -106,6 +106,7 @@ def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
 
 def _refuse_early(recipe: Recipe, output: Path | None) -> None:
     """Refuse before a model is loaded: it may not fit beside that of a run which is there."""
+    refuse_unusable(recipe)
     refuse_absent_devices(recipe)
     if output is not None:
         with suppress(OSError):  # Told when the directory is opened.
@@ -155,14 +156,3 @@ def _write_report(directory: RunDirectory) -> Path | None:
     except OSError as error:
         print(f"warning: no report: {error}", file=sys.stderr)
         return None
-
-
-def _open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
-    """Return the engine that samples from the policy."""
-    errors = engine_errors(recipe)
-    if errors:
-        raise RecipeError("\n".join(errors))
-    config = recipe.rollout.engine
-    assert not isinstance(config, Demonstrations)
-    engine: Engine = config.open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
-    return engine

@@ -1,8 +1,10 @@
 """Chat completions as JSON: what a request says, and what a response means."""
 
+import ipaddress
 import json
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from debate_protocol.types import Finish, Reply
 from debate_rollout.engine import Request
@@ -46,6 +48,15 @@ def request_body(config: "OpenAIEngine", request: Request) -> bytes:
     if sampling.min_p > 0:
         body["min_p"] = sampling.min_p
     return json.dumps(body).encode()
+
+
+def uses_proxies(base_url: str) -> bool:
+    """Return whether proxies of the environment are meant: not for an endpoint on this machine."""
+    host = urlsplit(base_url).hostname or ""
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost" and not host.endswith(".localhost")
 
 
 def read_reply(content: bytes, request: Request) -> tuple[Reply, int, int]:

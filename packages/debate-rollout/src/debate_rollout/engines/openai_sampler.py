@@ -18,6 +18,7 @@ from debate_rollout.engines.openai_messages import (
     read_reply,
     request_body,
     says_overflow,
+    uses_proxies,
 )
 from debate_rollout.errors import EndpointError, EngineConfigError
 
@@ -81,6 +82,7 @@ class OpenAISampler:
         self._client = httpx.AsyncClient(
             follow_redirects=False,
             timeout=None,  # a try as a whole is timed
+            trust_env=uses_proxies(config.base_url),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )
         self._background = Background("openai")

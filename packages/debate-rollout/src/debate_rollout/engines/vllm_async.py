@@ -16,7 +16,7 @@ from debate_rollout.engines.vllm_hand_over import (
 )
 from debate_rollout.engines.vllm_model import ServedModel, finish_of
 from debate_rollout.engines.vllm_settings import serving_arguments
-from debate_rollout.engines.vllm_start import engine_arguments, start_beside
+from debate_rollout.engines.vllm_start import engine_arguments, environment_of, start_beside
 from debate_rollout.errors import RolloutError, WeightsError
 
 from vllm import SamplingParams  # isort: skip  (after vllm_start has set its environment)
@@ -56,7 +56,7 @@ class VllmAsync:
 
         async def start() -> Any:
             arguments = engine_arguments(ours, config.vllm_args)
-            return start_beside(self._served.on_disk(model), arguments)
+            return start_beside(self._served.on_disk(model), arguments, environment_of(config))
 
         try:
             self._engine = self._background.run(start(), START_S, "starting vLLM")

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import model_validator
+
 from debate_rollout.engines.vllm_settings import VllmSettings
 from debate_rollout.errors import missing_extra
 
@@ -19,6 +21,15 @@ class VllmEngine(VllmSettings):
     are handed over in memory. `own` gives it a process (vLLM's AsyncLLM): sampling goes on while
     this one renders, parses and trains, data parallel engines are possible, and weights pass
     through a file."""
+
+    @model_validator(mode="after")
+    def _keeps_torch_as_it_is(self) -> "VllmEngine":
+        if self.batch_invariant and self.process == "shared":
+            raise ValueError(
+                "batch_invariant: found true with process: shared, where vLLM would replace "
+                "torch's operations under the trainer, too; expected process: own"
+            )
+        return self
 
     def open(
         self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}

@@ -6,13 +6,13 @@ Both sides need CUDA devices; the tensors are broadcast from this process's devi
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import httpx
 import torch
 from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_ip, get_open_port
 
+from debate_rollout.engines.vllm_calls import ServerCalls
 from debate_rollout.errors import EngineConfigError
 
 
@@ -31,40 +31,6 @@ class Tensors(WeightSource):  # type: ignore[misc]  # vLLM is untyped here
             yield name, tensor.detach().cuda()
 
 
-class ServerCalls:
-    """The four calls that vLLM's trainer side makes, over HTTP."""
-
-    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
-        self._client = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Let the workers meet this process."""
-        self._post("/init_weight_transfer_engine", {"init_info": init_info})
-
-    def start_weight_update(self) -> None:
-        """Open a refresh."""
-        self._post("/start_weight_update", {})
-
-    def update_weights(self, update_info: Any) -> None:
-        """Let the workers receive."""
-        self._post("/update_weights", {"update_info": update_info})
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Close a refresh."""
-        self._post("/finish_weight_update", {"weight_version": weight_version})
-
-    def workers(self) -> int:
-        """Return how many workers the server has."""
-        return int(self._client.get("/get_world_size").raise_for_status().json()["world_size"])
-
-    def name_version(self, label: str) -> None:
-        """Label the weights that are served."""
-        self._post("/update_weight_version", {"new_version": label})
-
-    def _post(self, path: str, json: Mapping[str, Any]) -> None:
-        self._client.post(path, json=json).raise_for_status()
-
-
 class NcclTransfer:
     """One meeting with the server's workers, then a broadcast a refresh."""
 
@@ -76,19 +42,34 @@ class NcclTransfer:
         self._calls = ServerCalls(url, headers, timeout_s)
         self._source = Tensors()
         self._sender: Any = None
+        self._device = torch.cuda.current_device()
 
     def send(self, tensors: Mapping[str, Any], label: str) -> None:
         """Serve these tensors under a label."""
-        self._source.tensors = tensors
+        # Each thread has a current device of its own, and this may be any thread.
+        with torch.cuda.device(self._device):
+            # vLLM packs on streams that do not wait for the one which made the tensors.
+            torch.cuda.synchronize()
+            self._source.tensors = tensors
+            try:
+                self._meet().send_weights()
+            finally:
+                self._source.tensors = {}
+        self._calls.name_version(label)
+
+    def _meet(self) -> Any:
+        """Return vLLM's sending side, which meets the server's workers the first time."""
         if self._sender is None:
             meeting = NCCLTrainerInitInfo(
                 rank=0,
                 master_address=get_ip(),
                 master_port=get_open_port(),
                 world_size=1 + self._calls.workers(),
+                # With two, a module whose parts come in two buffers is loaded on the second's
+                # stream without waiting for the first.
+                packed_num_buffers=1,
             )
             self._sender = WeightTransferTrainerFactory.trainer_init(
                 meeting, client=self._calls, source=self._source
             )
-        self._sender.send_weights()
-        self._calls.name_version(label)
+        return self._sender

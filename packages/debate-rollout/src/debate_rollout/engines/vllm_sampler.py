@@ -63,7 +63,7 @@ class VllmSampler:
         ours = serving_arguments(config, self._served.dtype, self.context_window)
         try:
             arguments = engine_arguments(ours, config.vllm_args)
-            self._llm = start_here(self._served.on_disk(model), arguments)
+            self._llm, self._state = start_here(self._served.on_disk(model), arguments)
         except BaseException:
             self._served.close()
             raise
@@ -87,14 +87,14 @@ class VllmSampler:
             if self._served.room(request) < 1:
                 self._ended.append(Finished(ticket, self._served.overflow(request, self._version)))
                 return ticket
-            inner = self._engine.add_request(
-                str(ticket),
-                {"prompt_token_ids": list(request.prompt_ids)},
-                SamplingParams(
-                    **self._served.sampling(request), output_kind=RequestOutputKind.FINAL_ONLY
-                ),
-                lora_request=self._adapter,
+            sampling = SamplingParams(
+                **self._served.sampling(request), output_kind=RequestOutputKind.FINAL_ONLY
             )
+            prompt = {"prompt_token_ids": list(request.prompt_ids)}
+            with self._state.entered():
+                inner = self._engine.add_request(
+                    str(ticket), prompt, sampling, lora_request=self._adapter
+                )
         except Exception as error:
             self._ended.append(Finished(ticket, error))
         else:
@@ -105,10 +105,11 @@ class VllmSampler:
     def collect(self, timeout_s: float) -> list[Finished]:
         """Step vLLM until a request has ended or the time is over."""
         deadline = time.monotonic() + timeout_s
-        while not self._ended and self._open:
-            self._step()
-            if time.monotonic() >= deadline:
-                break
+        with self._state.entered():
+            while not self._ended and self._open:
+                self._step()
+                if time.monotonic() >= deadline:
+                    break
         ended, self._ended = list(self._ended), deque()
         return ended
 
@@ -116,7 +117,8 @@ class VllmSampler:
         """Give a request up."""
         one = self._open.pop(str(ticket), None)
         if one is not None:
-            self._engine.abort_request([one.inner], internal=True)
+            with self._state.entered():
+                self._engine.abort_request([one.inner], internal=True)
         self._ended = deque(done for done in self._ended if done.ticket != ticket)
 
     def load(self, weights: Weights) -> None:
@@ -129,10 +131,11 @@ class VllmSampler:
             WeightsError: When names or shapes do not fit; nothing is changed then.
         """
         self._check_alive()
-        if weights.kind == "lora":
-            self._load_adapter(weights)
-        else:
-            self._load_full(weights)
+        with self._state.entered(ordered=True):
+            if weights.kind == "lora":
+                self._load_adapter(weights)
+            else:
+                self._load_full(weights)
         self._version = weights.version
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import httpx
 from debate_protocol.types import Reply
 from debate_rollout.engine import Capability, Finished, Request, Weights, generate_by_streaming
 from debate_rollout.engines.background import Background
+from debate_rollout.engines.vllm_calls import is_healthy
 from debate_rollout.engines.vllm_control import ServerControl
 from debate_rollout.engines.vllm_model import ServedModel, finish_of
 from debate_rollout.engines.vllm_process import ServerProcess, free_port, server_command
@@ -105,7 +106,7 @@ class VllmServer:
 
     def _start(self, model: Any) -> tuple[str, str]:
         try:
-            from debate_rollout.engines.vllm_start import engine_arguments
+            from debate_rollout.engines.vllm_start import engine_arguments, environment_of
         except ImportError as error:
             raise missing_extra("starting a vLLM server", "vllm", error) from error
         config, key = self._config, secrets.token_hex(16)
@@ -116,6 +117,7 @@ class VllmServer:
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
             "VLLM_API_KEY": key,
+            **environment_of(config),
         }
         if config.devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = config.devices
@@ -125,13 +127,7 @@ class VllmServer:
         command = server_command(self._served.on_disk(model), port, arguments)
         self._process = ServerProcess(command, environment, Path(named))
 
-        def is_ready() -> bool:
-            try:
-                return httpx.get(f"{url}/health", timeout=5.0).status_code == 200
-            except httpx.TransportError:
-                return False
-
-        self._process.wait(is_ready, config.start_timeout_s)
+        self._process.wait(lambda: is_healthy(url), config.start_timeout_s)
         return url, key
 
     def _connect(self, url: str, key: str | None) -> None:

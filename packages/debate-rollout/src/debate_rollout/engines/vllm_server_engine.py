@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 ABOUT_STARTING = frozenset(
     ("dtype", "max_batch", "gpu_memory_utilization", "kv_cache_mib", "block_size",
-     "enforce_eager", "vllm_args", "port", "devices", "log_file", "start_timeout_s")
+     "enforce_eager", "vllm_args", "batch_invariant", "port", "devices", "log_file",
+     "start_timeout_s")
 )  # fmt: skip
 """Settings that a server which is already running has settled."""
 

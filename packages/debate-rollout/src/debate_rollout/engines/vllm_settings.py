@@ -45,6 +45,7 @@ GUARDED: Mapping[str, str] = {
     "spec_method": "log-probabilities are those of the policy",
     "spec_model": "log-probabilities are those of the policy",
     "served_model_name": "requests name the model themselves",
+    "enable_sleep_mode": "nothing here puts vLLM to sleep or wakes it",
 }
 """Arguments of vLLM that guard what training relies on, and what that is."""
 
@@ -56,7 +57,11 @@ CODE = (
 )  # fmt: skip
 """Arguments of vLLM that name code to run, or a secret: no recipe sets them."""
 
-EXECUTORS = ("mp", "ray", "uni", "external_launcher")
+EXECUTORS = ("mp", "ray", "uni")
+"""vLLM's `external_launcher` would take the trainer's ranks for its own."""
+
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+"""Environment variable of vLLM's kernels that do not depend on the batch."""
 
 
 class VllmSettings(Config):
@@ -81,7 +86,12 @@ class VllmSettings(Config):
     """Set to serve adapters; at least the rank of the adapter that is trained."""
     vllm_args: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of vLLM by the names of its `EngineArgs`, such as
-    `tensor_parallel_size: 2`, `distributed_executor_backend: ray` or `enable_sleep_mode: true`."""
+    `tensor_parallel_size: 2` or `distributed_executor_backend: ray`."""
+    batch_invariant: bool = False
+    """Let vLLM take kernels whose results do not depend on which other requests are in the batch
+    (its `VLLM_BATCH_INVARIANT=1`), so that a reply follows from its prompt, seed and weights alone
+    in bfloat16, too. Slower; needs an NVIDIA GPU of compute capability 9.0 or above, and a process
+    of its own (`process: own` or `vllm_server`). Without effect on a CPU."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,10 +9,12 @@ from typing import Any
 # Before vllm is imported: it reads these once.
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
-import numpy as np
 import torch
 
-if not torch.cuda.is_available():
+if torch.cuda.is_available():
+    # A forked core would inherit locks that other threads of this process hold.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+else:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     # The sampler is compiled even in eager mode; without a C++ compiler that fails.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
@@ -21,7 +22,13 @@ if not torch.cuda.is_available():
 from vllm import LLM
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 
-from debate_rollout.engines.vllm_settings import check_names, on_cpu
+from debate_rollout.engines.process_state import ThreadState, undisturbed
+from debate_rollout.engines.vllm_settings import (
+    BATCH_INVARIANT,
+    VllmSettings,
+    check_names,
+    on_cpu,
+)
 from debate_rollout.errors import EngineConfigError
 
 
@@ -36,15 +43,25 @@ def engine_arguments(ours: Mapping[str, Any], given: Mapping[str, Any]) -> dict[
     return {**given, **chosen}
 
 
+def environment_of(settings: VllmSettings) -> dict[str, str]:
+    """Return what the environment of vLLM's own process holds beside ours."""
+    if not settings.batch_invariant or not torch.cuda.is_available():
+        return {}
+    return {BATCH_INVARIANT: "1"}
+
+
 _running_here = False
 """vLLM keeps one state for a process: closing one of two engines would end the other."""
 
 
-def start_here(model: str, arguments: Mapping[str, Any]) -> Any:
-    """Return a running `vllm.LLM` whose core is stepped by this process.
+def start_here(model: str, arguments: Mapping[str, Any]) -> tuple[Any, ThreadState]:
+    """Return a running `vllm.LLM` whose core is stepped by this process, and what it runs in.
+
+    Every call of it belongs inside `ThreadState.entered`.
 
     Raises:
-        EngineConfigError: When the arguments ask for data parallel engines, or a vLLM runs here.
+        EngineConfigError: When the arguments ask for data parallel engines, or a vLLM runs here,
+            or it would replace torch's own operations.
     """
     global _running_here
     if _running_here:
@@ -57,10 +74,17 @@ def start_here(model: str, arguments: Mapping[str, Any]) -> Any:
             f"vllm_args.data_parallel_size: found {arguments['data_parallel_size']} with process "
             "'shared'; expected process: own, or engine type vllm_server"
         )
-    with _undisturbed(), _environment("VLLM_ENABLE_V1_MULTIPROCESSING", "0"):
+    if os.environ.get(BATCH_INVARIANT, "0") not in ("", "0"):
+        raise EngineConfigError(
+            f"environment: found {BATCH_INVARIANT} with process 'shared', where vLLM would replace "
+            "torch's operations under the trainer, too; expected process: own, or engine type "
+            "vllm_server, with batch_invariant: true"
+        )
+    with undisturbed(), _environment({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}):
         llm = LLM(model, **arguments)
+        state = ThreadState.now()
     _running_here = True
-    return llm
+    return llm, state
 
 
 def stop_here(llm: Any) -> None:
@@ -70,41 +94,28 @@ def stop_here(llm: Any) -> None:
     llm.llm_engine.engine_core.shutdown()
 
 
-def start_beside(model: str, arguments: Mapping[str, Any]) -> Any:
-    """Return a running `AsyncLLM`, whose core has a process of its own; call on an event loop."""
+def start_beside(model: str, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
+    """Return a running `AsyncLLM`, whose core has a process of its own; call on an event loop.
+
+    `environment` is added to that of the process.
+    """
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    with _undisturbed(), _environment("VLLM_ENABLE_V1_MULTIPROCESSING", "1"):
+    with undisturbed(), _environment({"VLLM_ENABLE_V1_MULTIPROCESSING": "1", **environment}):
         return AsyncLLM.from_engine_args(
             AsyncEngineArgs(model=model, disable_log_stats=True, **arguments)
         )
 
 
 @contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Keep this process's random states and thread setting, which vLLM replaces."""
-    set_num_threads = torch.set_num_threads
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    try:
-        yield
-    finally:
-        torch.set_num_threads = set_num_threads
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -12,7 +12,7 @@ from debate_train.checks.check_context import (
     token_counter,
 )
 from debate_train.checks.check_data import DataView, look_at_data
-from debate_train.checks.check_engines import engine_errors, phase_errors
+from debate_train.checks.check_engines import engine_errors, missing_library, phase_errors
 from debate_train.checks.check_warnings import run_warnings, warnings_of
 from debate_train.data import DataConfig
 from debate_train.errors import UsageError
@@ -78,6 +78,7 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
             if getattr(phase, key) != getattr(recipe, key)
         ]
     found.warnings += run_warnings(recipe)
+    found.warnings += _absent(recipe)
     unique = dict.fromkeys
     return CheckReport(
         tuple(found.lines), tuple(unique(found.warnings)), tuple(unique(found.errors))
@@ -107,7 +108,13 @@ def check_collecting(recipe: Recipe) -> CheckReport:
     )
     if not found.errors:
         _check_context(recipe, view.longest, token_counter(recipe.model), found)
-    return CheckReport(tuple(found.lines), (), tuple(found.errors))
+    return CheckReport(tuple(found.lines), tuple(_absent(recipe)), tuple(found.errors))
+
+
+def _absent(recipe: Recipe) -> list[str]:
+    """Return what to install before the recipe can run here: it may run elsewhere."""
+    missing = missing_library(recipe)
+    return [] if missing is None else [missing]
 
 
 def _identity(data: DataConfig) -> str:

@@ -1,8 +1,15 @@
 """Whether a recipe's engine can do what training asks of it."""
 
+from collections.abc import Mapping
+from importlib.util import find_spec
+from math import prod
+from typing import Any
+
 from debate_rollout.engines.devices import absent_device
+from debate_rollout.engines.vllm_settings import VllmSettings
 from debate_train.checks.check_data import DataView
 from debate_train.errors import RecipeError
+from debate_train.ranks.launching import named_devices
 from debate_train.recipe import Demonstrations, Recipe
 
 NEEDED = {"tokens": "token ids", "logps": "log-probabilities"}
@@ -33,10 +40,10 @@ def engine_errors(recipe: Recipe) -> list[str]:
 
 
 def process_errors(recipe: Recipe, size: int) -> list[str]:
-    """Return which trainers and engines know of one process only, where there are several."""
+    """Return which trainers and engines cannot be used in so many processes."""
     if size == 1:
-        return []
-    found = []
+        return _shared_gpu_errors(recipe)
+    found = _shared_gpu_errors(recipe)
     for name, phase in recipe.phase_recipes().items():
         where = f"phases.{name}." if recipe.phases else ""
         if phase.trainer.type != "deepspeed":
@@ -76,6 +83,72 @@ def device_errors(recipe: Recipe) -> list[str]:
         for key, (device, why) in absent.items()
         if why is not None
     ]
+
+
+def process_warnings(recipe: Recipe, size: int) -> list[str]:
+    """Return which of so many GPUs the recipe's engine would leave idle while it samples."""
+    engine = recipe.rollout.engine
+    if not isinstance(engine, VllmSettings) or getattr(engine, "url", None) is not None:
+        return []
+    named = getattr(engine, "devices", None)
+    devices = size if named is None else len(named.split(","))
+    used = _workers(engine.vllm_args)
+    if devices <= used or getattr(engine, "process", None) == "shared":
+        return []
+    where = f"{size} processes" if named is None else f"devices: {named}"
+    return [
+        f"rollout.engine.vllm_args: one engine on {used} of the GPUs of {where} samples, and the "
+        f"others wait; expected data_parallel_size: {devices // used} (an engine on each), or "
+        "tensor_parallel_size for a model that does not fit on one"
+    ]
+
+
+def _workers(arguments: Mapping[str, Any]) -> int:
+    """Return how many GPUs vLLM takes under these arguments."""
+    names = ("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
+    sizes = [arguments.get(name, 1) for name in names]
+    return prod(size if isinstance(size, int) and size > 0 else 1 for size in sizes)
+
+
+def _shared_gpu_errors(recipe: Recipe) -> list[str]:
+    """Return whether a server that is started shares rank 0's GPU, which NCCL does not take."""
+    engine = recipe.rollout.engine
+    if engine.type != "vllm_server" or engine.url is not None or engine.transfer != "nccl":
+        return []
+    visible = named_devices() or [str(gpu) for gpu in range(64)]
+    place = getattr(recipe.trainer, "device", "auto").partition(":")[2]
+    own = visible[int(place)] if place.isdecimal() and int(place) < len(visible) else visible[0]
+    if engine.devices is None:
+        served = visible[: _workers(engine.vllm_args)]
+    else:
+        served = [name.strip() for name in engine.devices.split(",")]
+    if own not in served:
+        return []
+    return [
+        f"rollout.engine.devices: found {engine.devices or 'null'}, so the server starts on GPU "
+        f"{own}, from which the trainer sends weights, and NCCL refuses two processes on one GPU; "
+        "expected other GPUs, or transfer: file"
+    ]
+
+
+def missing_library(recipe: Recipe) -> str | None:
+    """Return what the recipe's engine needs and is not installed here, None for nothing.
+
+    A server that runs elsewhere needs nothing here but an HTTP client.
+    """
+    engine = recipe.rollout.engine
+    needs = {"vllm": ("vllm",), "vllm_server": ("vllm", "httpx"), "openai": ("httpx",)}
+    wanted = needs.get(engine.type, ())
+    if getattr(engine, "url", None) is not None:
+        wanted = ("httpx",)
+    absent = [name for name in wanted if find_spec(name) is None]
+    if not absent:
+        return None
+    extra = "openai" if engine.type == "openai" else "vllm"
+    return (
+        f"rollout.engine.type: found {engine.type}, which needs {' and '.join(absent)}, not "
+        f"installed here; expected `pip install 'debate-rollout[{extra}]'`, or another engine"
+    )
 
 
 def phase_errors(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> list[str]:

@@ -139,6 +139,13 @@ def _stages(phase: Recipe, layout: Layout, engine: _Engine, gpu_memory: float) -
         yield "  " + advice(layout, free, _with_lora(phase), engine.alone)
     elif chosen is not None and chosen not in fitting:
         yield f"  stage {chosen} does not fit; it would with trainer.zero_stage={fitting[0]}"
+    if len(fitting) > 1 and layout.ranks > 1 and chosen is not None:
+        sizes = {s: layout.moved(s).gradients + layout.moved(s).gathers for s in fitting}
+        least = min(fitting, key=lambda s: sizes[s])
+        yield (
+            f"  of the stages that fit, {least} sends least: {sizes[least] / 1e9:.2f} GB an update "
+            "from each rank"
+        )
 
 
 def _with_lora(phase: Recipe) -> WithLora | None:

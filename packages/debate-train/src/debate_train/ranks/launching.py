@@ -98,7 +98,7 @@ def visible_devices(count: int) -> list[int | str]:
     """
     if _DEVICES not in os.environ or os.environ.get("DS_ACCELERATOR") == "cpu":
         return list(range(count))
-    named = _named_devices()
+    named = named_devices()
     if not named:
         return [-1] * count
     if len(named) < count:
@@ -110,7 +110,7 @@ def visible_devices(count: int) -> list[int | str]:
     return [int(name) if name.isdecimal() else name for name in named[:count]]
 
 
-def _named_devices() -> list[str]:
+def named_devices() -> list[str]:
     """Return what CUDA_VISIBLE_DEVICES names; CUDA ends reading at the first -1."""
     names = [name.strip() for name in os.environ.get(_DEVICES, "").split(",")]
     ends = (k for k, name in enumerate(names) if not name or name.startswith("-"))
@@ -118,7 +118,7 @@ def _named_devices() -> list[str]:
 
 
 def _warn_of_devices() -> None:
-    if _named_devices():
+    if named_devices():
         print(
             f"warning: {_DEVICES}={os.environ[_DEVICES]} is not used with --hostfile: on every "
             "machine `slots=N` takes GPUs 0 to N - 1; expected --nproc on one machine, or "
