@@ -53,6 +53,14 @@ def test_recipe_reads_back_as_written_to_a_run(path: Path, tmp_path: Path) -> No
     assert again.recipe.phase_recipes() == loaded.recipe.phase_recipes()
 
 
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_saves_at_least_four_times_a_phase_or_by_the_clock(path: Path) -> None:
+    recipe = load_recipe(path, model=Recipe).recipe
+    every, minutes = recipe.checkpoint.every, recipe.checkpoint.every_minutes
+    assert 0 < minutes <= 15
+    assert every == 0 or all(every <= p.steps / 4 for p in recipe.phase_recipes().values())
+
+
 def test_phase_of_another_variant_gets_the_defaults_of_that_variant() -> None:
     loaded = load_recipe("recipes/selfplay_v2_harder.yaml", model=Recipe)
     phases = loaded.recipe.phase_recipes()

@@ -1,5 +1,6 @@
 """The five calls of a step: what goes in, what comes out, and that no seed is used twice."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from debate_protocol.types import Ask, Gate, Question
 from debate_rollout.drivers import play
 from debate_rollout.engine import Weights
 from debate_rollout.engines import ScriptedEngine
+from debate_rollout.errors import EngineFailure
 from debate_train.checks.check_warnings import warnings_of
 from debate_train.data import SignsPuzzle
 from debate_train.loop import Step, Work, rollouts_of, start_debates, train
@@ -75,6 +77,23 @@ class Trainer:
         return Weights(version, {})
 
 
+class Kept:
+    """Holds the steps that were recorded, and counts those that ended well."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.ended = 0
+
+    def learning(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def record(self, step: Step) -> None:
+        self.steps.append(step)
+
+    def after(self, step: Step) -> None:
+        self.ended += 1
+
+
 def work(form: Recipe, trainer: Any) -> Work:
     tokenizer = word_tokenizer()
     player = ScriptedEngine().open(None, tokenizer, script=SOURCE.demonstrate)
@@ -82,9 +101,11 @@ def work(form: Recipe, trainer: Any) -> Work:
 
 
 def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights() -> None:
-    form, trainer, kept = recipe(advantage={"center": "none"}), Trainer(), list[Step]()
+    form, trainer, keeper = recipe(advantage={"center": "none"}), Trainer(), Kept()
     both = work(form, trainer)
-    train(both, rollouts_of(both), range(4, 6), kept.append)
+    train(both, rollouts_of(both), range(4, 6), keeper)
+    kept = keeper.steps
+    assert keeper.ended == 2
     assert [step.number for step in kept] == [4, 5]
     assert trainer.versions == [5, 6]
     assert [step.metrics["loss"] for step in kept] == [1.0, 2.0]
@@ -100,11 +121,11 @@ def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights() -> N
 
 
 def test_no_weights_are_served_while_replies_are_demonstrated() -> None:
-    trainer, kept = Trainer(), list[Step]()
+    trainer = Trainer()
     form = recipe()
     shown = work(form, trainer)
     both = replace(shown, engine=ScriptedEngine(replies=("no",)).open())
-    train(both, rollouts_of(both), range(2), kept.append)
+    train(both, rollouts_of(both), range(2), Kept())
     assert trainer.versions == []
     assert len(trainer.batches) == 2
 
@@ -181,3 +202,17 @@ def test_debate_ends_early_when_answers_are_equivalent_but_not_equal() -> None:
     (played,) = play(start_debates(form, [question], "train/0"), player, max_tokens=64)
     assert played.meta["ended"] == "agreed"
     assert len(played.turns) == 3
+
+
+def test_step_is_recorded_when_the_engine_takes_no_weights_after_it() -> None:
+    form, keeper = recipe(), Kept()
+    both = work(form, Trainer())
+    rollouts = rollouts_of(both)
+
+    def refuse(version: int) -> None:
+        raise EngineFailure("no answer")
+
+    rollouts.refresh = refuse  # type: ignore[method-assign]
+    with pytest.raises(EngineFailure):
+        train(both, rollouts, range(2), keeper)
+    assert ([step.number for step in keeper.steps], keeper.ended) == ([0], 0)

@@ -1,27 +1,60 @@
 """Interrupts wait for the end of the step, so that a checkpoint can be written."""
 
+import os
 import signal
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""Ctrl-C, `kill`, and a terminal or connection that is closed, where the system has them."""
+_AFTER_STEP = (
+    "interrupted: stopping after this step, with a checkpoint; press again to stop at once, "
+    "without this step"
+)
+_AT_ONCE = "interrupted: stopping now, with a checkpoint of all steps that are complete"
+_SOON = "interrupted: a checkpoint is being made; press again to stop without it"
+
+
+class Stopped(KeyboardInterrupt):
+    """The first interrupt came where nothing that is under way needs to end."""
+
 
 class Interrupts:
-    """While open, the first SIGINT or SIGTERM is noted; the second stops at once.
+    """While open, the first SIGINT, SIGTERM or SIGHUP is noted; the second ends the step.
+
+    It raises KeyboardInterrupt, upon which the last complete step can still be saved; the third
+    stops whatever is under way.
+
+    A SIGHUP that is ignored when this opens, as under `nohup`, stays ignored.
 
     Args:
         echo_s: seconds in which further signals are taken for the first: a launcher passes on
             what the terminal has sent to its processes already.
+        say: shows what will happen; called from a signal handler.
     """
 
-    def __init__(self, echo_s: float = 0.0) -> None:
-        self.asked = False
+    def __init__(self, echo_s: float = 0.0, say: Callable[[str], None] | None = None) -> None:
         self._echo_s = echo_s
+        self._say = say or _write
+        self._count = 0
         self._first = 0.0
+        self._may_stop = self._is_guarded = False
         self._old: dict[int, Any] = {}
 
+    @property
+    def asked(self) -> bool:
+        """Whether the run is to stop."""
+        return self._count > 0
+
     def __enter__(self) -> "Interrupts":
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
+            if number.name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN:
+                continue
             try:
                 self._old[number] = signal.signal(number, self._note)
             except ValueError:  # Not the main thread: whoever owns it handles interrupts.
@@ -32,8 +65,69 @@ class Interrupts:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """While open, the first interrupt, also one that has come already, raises `Stopped`."""
+        if self.asked:
+            raise Stopped
+        self._may_stop = True
+        try:
+            yield
+        finally:
+            self._may_stop = False
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """While weights change or a checkpoint is written the second interrupt is noted, too."""
+        self._is_guarded = True
+        try:
+            yield
+        finally:
+            self._is_guarded = False
+
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and time.monotonic() - self._first >= self._echo_s:
+        if self.asked and time.monotonic() - self._first < self._echo_s:
+            return
+        self._count += 1
+        if self._count == 1:
+            self._first = time.monotonic()
+            if self._may_stop:
+                self._say(_AT_ONCE)
+                raise Stopped
+            self._say(_AFTER_STEP)
+        elif self._is_guarded and self._count == 2:
+            self._say(_SOON)
+        else:
             raise KeyboardInterrupt
-        if not self.asked:
-            self.asked, self._first = True, time.monotonic()
+
+
+def _write(text: str) -> None:
+    """Write past Python's streams, which may be in the middle of a write of their own."""
+    with suppress(OSError):
+        os.write(2, f"\n{text}\n".encode())
+
+
+def leave_on_interrupt() -> None:
+    """Let an interrupt end this process at once, without a traceback, until `raise_interrupts`."""
+    with suppress(ValueError):  # Not the main thread.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _leave)
+
+
+def raise_interrupts() -> None:
+    """Let an interrupt raise KeyboardInterrupt again."""
+    with suppress(ValueError):
+        if signal.getsignal(signal.SIGINT) is _leave:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def ignore_interrupts() -> None:
+    """Heed no further interrupt: the process ends anyway."""
+    with suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    with suppress(OSError):
+        os.write(2, b"interrupted\n")
+    os._exit(130)

@@ -1,9 +1,11 @@
 """The training loop: five calls from questions to an optimizer step."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from transformers import PreTrainedTokenizerFast
 
@@ -43,8 +45,24 @@ class Work:
     tokenizer: PreTrainedTokenizerFast
 
 
-def train(work: Work, rollouts: Rollouts, steps: range, keep: Callable[[Step], None]) -> None:
-    """Play, score and learn for these steps; `keep` is called after each."""
+class Keeper(Protocol):
+    """What is done with each step."""
+
+    def learning(self) -> AbstractContextManager[None]:
+        """Keep from the trainer what would leave a step half made."""
+        ...
+
+    def record(self, step: Step) -> None:
+        """Write what is kept of a step that has been trained."""
+        ...
+
+    def after(self, step: Step) -> None:
+        """Look, save or stop where it is time to; the engine serves the step's weights."""
+        ...
+
+
+def train(work: Work, rollouts: Rollouts, steps: range, keep: Keeper) -> None:
+    """Play, score and learn for these steps, and keep each."""
     recipe, advantage = work.recipe, work.recipe.advantage
     imitation = Imitation(recipe)
     with rollouts.over(steps):
@@ -59,9 +77,16 @@ def train(work: Work, rollouts: Rollouts, steps: range, keep: Callable[[Step], N
                 seed=zlib.crc32(f"{recipe.seed}/minibatches/{step}".encode()),
             )
             batch, counts = imitation.fit(transcripts, batch)
-            metrics = counts | work.trainer.step(batch)
-            rollouts.refresh(version=step + 1)
-            keep(Step(step, transcripts, scores, batch, metrics | rollouts.times))
+            with keep.learning():
+                metrics = counts | work.trainer.step(batch)
+            done = Step(step, transcripts, scores, batch, metrics | rollouts.times)
+            try:
+                rollouts.refresh(version=step + 1)
+            except BaseException:
+                keep.record(done)  # An engine that takes no weights undoes no step.
+                raise
+            keep.record(done)
+            keep.after(done)
 
 
 def rollouts_of(work: Work) -> Rollouts:

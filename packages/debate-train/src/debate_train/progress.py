@@ -1,6 +1,7 @@
 """How far a run is: a live display on a terminal, plain lines elsewhere."""
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -10,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
+
+from debate_train.streams import steady
 
 # The first of each tuple that a step reports is shown.
 SHOWN = (
@@ -38,7 +41,7 @@ class Progress:
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or Console(file=steady(sys.stderr))
         self._live = (
             self._console.is_terminal and not os.environ.get("CI") if live is None else live
         )

@@ -109,7 +109,10 @@ class Checkpointing(Config):
     """When the run can be resumed from."""
 
     every: int = Field(0, ge=0)
-    """Steps between checkpoints; 0 writes them only at the end of phases and on interrupt."""
+    """Steps between checkpoints; 0 counts minutes alone."""
+    every_minutes: float = Field(15.0, ge=0)
+    """Minutes after which a step is followed by a checkpoint; 0 counts steps alone. They are also
+    written at the end of phases, on interrupts, and when a run fails between two updates."""
     keep_last: int = Field(2, ge=1)
     keep_best: KeepBest | None = None
     """Whenever a look at the dev split is the best so far, a checkpoint is written and kept."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from debate_rollout.errors import EngineFailure, RolloutError
 from debate_train.errors import REFUSALS, RunFailure, UsageError
+from debate_train.interrupts import ignore_interrupts, raise_interrupts
+from debate_train.streams import steady_streams
 
 if TYPE_CHECKING:
     from debate_train.checks.check import CheckReport
@@ -87,6 +89,7 @@ def run_recipe(
     if arguments.check:
         return DONE
     sys.stdout.flush()
+    raise_interrupts()
     try:
         return act(CheckedRecipe(loaded.recipe, resolved_yaml(loaded)))
     except UsageError as error:
@@ -94,15 +97,21 @@ def run_recipe(
 
 
 def exit_code(program: str, act: Callable[[], int]) -> int:
-    """Run a command; return its exit code, with a message where it failed."""
+    """Run a command; return its exit code, with a message where it failed.
+
+    Output that cannot be written, to a pipe that was closed or a full disk, changes nothing.
+    """
+    with steady_streams():
+        return _exit_code(program, act)
+
+
+def _exit_code(program: str, act: Callable[[], int]) -> int:
     try:
         return act()
     except KeyboardInterrupt:
+        ignore_interrupts()  # Another would end the message with a traceback.
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
-        return FAILED
     except REFUSALS as error:
         print(f"{program}: {error}", file=sys.stderr)
         return BAD_USAGE

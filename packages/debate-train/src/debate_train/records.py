@@ -15,8 +15,23 @@ from debate_train.rows import PER_TOKEN, Row
 from debate_train.run_directory import RunDirectory
 
 
-def step_metrics(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
-    """Return all metrics of a step; `seconds` is its wall time."""
+def step_metrics(step: Step, recipe: Recipe, seconds: float) -> tuple[dict[str, float], str | None]:
+    """Return all metrics of a step, and what kept some of them from being measured, if anything.
+
+    Args:
+        step: one that was trained: what cannot be measured of it must not undo that.
+        recipe: its phase's.
+        seconds: its wall time.
+    """
+    try:
+        return _measured(step, recipe, seconds), None
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        found = {"time/step_s": seconds, "failures/metrics": 1.0}
+        return found | step.metrics, problem
+
+
+def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
     every = [turn.token_counts for x in step.transcripts for turn in x.sampled_turns()]
     counts = [found for found in every if found is not None]
     turns = max(1, len(counts))

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 from debate_train.errors import UsageError
+from debate_train.interrupts import SIGNALS
 from debate_train.recipe_command import (
     DONE,
     CheckedRecipe,
@@ -48,11 +49,13 @@ def _main(arguments: argparse.Namespace) -> int:
             raise UsageError("--output: found none; expected a folder for the transcripts")
         from debate_train.collecting import collect
 
-        before = signal.signal(signal.SIGTERM, _interrupt)
+        ends = [n for n in SIGNALS if signal.getsignal(n) == signal.SIG_DFL]
+        before = {number: signal.signal(number, _interrupt) for number in ends}
         try:
             collect(checked.recipe, checked.text, arguments.output)
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
         return DONE
 
     return run_recipe(arguments, check_collecting, act)

@@ -16,10 +16,10 @@ from debate_train.checkpointing.random_states import seed_all
 from debate_train.checks.check_engines import refuse_absent_devices
 from debate_train.directory_lock import refuse_in_use
 from debate_train.engine_opening import open_engine, refuse_unusable
-from debate_train.errors import REFUSALS, RecipeError
+from debate_train.errors import RecipeError
 from debate_train.interrupts import Interrupts
 from debate_train.models import LoadedModel
-from debate_train.phases import Desk, Phases
+from debate_train.phases import Phases, RunParts
 from debate_train.policy import with_adapter
 from debate_train.progress import Progress
 from debate_train.ranks.followers import Begin, lead
@@ -56,17 +56,12 @@ def run(
         checkpoints = _checkpoints(recipe, directory)
         start = _go_back(recipe, directory, checkpoints, resolved_yaml) if resume else None
         seed_all(recipe.seed)
-        try:
-            engine = open_engine(recipe, loaded)
-        except BaseException:
-            if not resume:
-                directory.discard_unused()
-            raise
+        engine = open_engine(recipe, loaded)
         tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
         finished = False
         try:
             with Progress() as progress, Interrupts(echo_s) as interrupts:
-                desk = Desk(
+                parts = RunParts(
                     directory=directory,
                     tracker=tracker,
                     progress=progress,
@@ -78,7 +73,7 @@ def run(
                     state=RunState() if start is None else start.state,
                     start=None if start is None else start.path,
                 )
-                code = Phases(recipe, desk).run()
+                code = Phases(recipe, parts).run()
                 finished = True
         finally:
             tracker.close(failed=not finished)
@@ -93,10 +88,10 @@ def run(
 
 @contextmanager
 def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
-    """Keep others out; a new run that is refused before its first step leaves nothing."""
+    """Keep others out; a new run that ends before its first step is complete leaves nothing."""
     try:
         yield
-    except REFUSALS:
+    except BaseException:
         if is_new:
             directory.discard_unused()
         raise

@@ -48,6 +48,8 @@ class RunState:
     """Measures on the test split when the last phase began."""
     looked: tuple[str, int, dict[str, float]] | None = None
     """The last look at the dev split: phase, step, means by name."""
+    owes_look: bool = False
+    """Whether the look at the dev split after the last step is still to be made."""
     best: Best | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each part so far."""

@@ -6,12 +6,14 @@ library draws besides comes from the global ones.
 
 import json
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 
 from debate_protocol.config import Config
 from debate_train.errors import ModelError
@@ -33,17 +35,34 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def save_random_states(directory: Path) -> None:
-    """Write the global random states of this process."""
-    version, words, gauss = random.getstate()
-    drawn: Any = np.random.get_state()
-    name, keys, place, has_gauss, cached = drawn
+@dataclass(frozen=True, slots=True)
+class RandomStates:
+    """The global random states of this process, as the libraries hand them out."""
+
+    python: Any
+    numpy: Any
+    torch: Tensor
+    cuda: list[Tensor]
+
+
+def random_states() -> RandomStates:
+    """Return the global random states of this process."""
     on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return RandomStates(
+        random.getstate(), np.random.get_state(), torch.get_rng_state(), list(on_devices)
+    )
+
+
+def save_random_states(directory: Path, taken: RandomStates | None = None) -> None:
+    """Write random states that were taken before, or else those of now."""
+    taken = taken or random_states()
+    version, words, gauss = taken.python
+    name, keys, place, has_gauss, cached = taken.numpy
     states = {
         "python": [version, list(words), gauss],
         "numpy": [name, keys.tolist(), place, has_gauss, cached],
-        "torch": _hex(torch.get_rng_state()),
-        "cuda": [_hex(state) for state in on_devices],
+        "torch": _hex(taken.torch),
+        "cuda": [_hex(state) for state in taken.cuda],
     }
     (directory / _FILE).write_text(json.dumps(states), encoding="utf-8")
 

@@ -13,7 +13,7 @@ from debate_train.checks.check_context import (
 )
 from debate_train.checks.check_data import DataView, look_at_data
 from debate_train.checks.check_engines import engine_errors, missing_library, phase_errors
-from debate_train.checks.check_warnings import run_warnings, warnings_of
+from debate_train.checks.check_warnings import crash_cost, run_warnings, warnings_of
 from debate_train.data import DataConfig
 from debate_train.errors import UsageError
 from debate_train.losses.loss_inputs import reference_error
@@ -77,6 +77,7 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
             for key in SHARED_BY_PHASES
             if getattr(phase, key) != getattr(recipe, key)
         ]
+    found.lines.append(crash_cost(recipe))
     found.warnings += run_warnings(recipe)
     found.warnings += _absent(recipe)
     unique = dict.fromkeys

@@ -49,9 +49,28 @@ def warnings_of(phase: Recipe) -> Iterator[str]:
         )
 
 
+def crash_cost(recipe: Recipe) -> str:
+    """Return one line: when checkpoints are written, and what a crash costs."""
+    saving = recipe.checkpoint
+    often = [f"{saving.every:,} steps"] if saving.every else []
+    often += [f"{saving.every_minutes:g} minutes"] if saving.every_minutes else []
+    if not often:
+        return "checkpoints: at the end of phases; a crash costs all of a phase"
+    return f"checkpoints: after {' or '.join(often)}; a crash costs at most as much, and a step"
+
+
 def run_warnings(recipe: Recipe) -> Iterator[str]:
     """Yield one sentence for each such setting of the run as a whole."""
-    best = recipe.checkpoint.keep_best
+    saving = recipe.checkpoint
+    if saving.every_minutes == 0:
+        for name, phase in recipe.phase_recipes().items():
+            if phase.steps > 1 and not 0 < saving.every < phase.steps:
+                yield (
+                    f"checkpoint.every: found {saving.every} and no every_minutes, so a crash "
+                    f"costs all {phase.steps:,} steps of phase {name}; expected fewer steps than "
+                    f"that, such as {max(1, phase.steps // 4)}, or every_minutes: 15"
+                )
+    best = saving.keep_best
     looks = any(
         p.gate is not None or p.evaluation.every > 0 for p in recipe.phase_recipes().values()
     )

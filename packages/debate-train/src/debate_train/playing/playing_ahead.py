@@ -68,6 +68,8 @@ class PlayerAhead:
         copy = copied(weights(version)) if is_first or is_needed else None
         with self._changed:
             self._newest = version
+            for old in [step for step in self._played if step < version]:
+                del self._played[old]
             if copy is not None:
                 self._weights[version] = copy
             self._changed.notify_all()
@@ -83,7 +85,8 @@ class PlayerAhead:
             if step not in self._played:
                 assert self._failure is not None
                 raise self._failure[1]
-            return self._played.pop(step)
+            # Kept until the step is complete: a checkpoint before it needs these debates.
+            return self._played[step]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -99,7 +102,7 @@ class PlayerAhead:
                 self._changed.notify_all()
 
     def with_old_weights(self) -> dict[int, Sequence[Transcript]]:
-        """Wait for all steps whose weights are older than the newest; return what is not taken.
+        """Wait for all steps whose weights are older than the newest; return those not complete.
 
         Steps that failed, and those after them, are left out.
         """

@@ -60,6 +60,9 @@ class Rollouts:
         try:
             ahead.start()
             yield
+        except BaseException:
+            self._known = ahead.with_old_weights()  # For a checkpoint of the last complete step.
+            raise
         finally:
             self._ahead = None
             ahead.close()
@@ -75,7 +78,7 @@ class Rollouts:
         if self._ahead is not None:
             transcripts, seconds = self._ahead.take(step)
         elif step in self._known:
-            transcripts, seconds = self._known.pop(step), 0.0
+            transcripts, seconds = self._known[step], 0.0
         else:
             transcripts = self._source.play(step, self._source.sampler)
         waited = time.perf_counter() - began
@@ -84,7 +87,8 @@ class Rollouts:
         return transcripts
 
     def refresh(self, version: int) -> None:
-        """Let later steps be played with the policy's present weights."""
+        """Let later steps be played with the policy's present weights; those before are over."""
+        self._known = {step: found for step, found in self._known.items() if step >= version}
         if self._ahead is not None:
             self._ahead.offer(version, self._source.weights)
         elif self._source.sampler is self._source.engine:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from debate_train.errors import UsageError
+from debate_train.interrupts import SIGNALS
 from debate_train.ranks.processes import LostProcessError, Processes, join, own_place
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def follow() -> int:
     the run ended, unless this process failed: launchers end all others at the first failure, and
     rank 0 may still be writing.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     place = own_place()
     try:

@@ -34,6 +34,7 @@ class DeepSpeedSession:
         check_types(config, loaded)
         self._config, self._loaded, self._loss = config, loaded, loss
         self._processes = join()
+        self._is_whole = True
         values = values_of(loss.reference_policy, loaded)
         lead(Open(config, loss, total_steps))
         self._worker = self._made(lambda: DeepSpeedWorker(config, loaded, loss, total_steps))
@@ -44,12 +45,24 @@ class DeepSpeedSession:
         """Make the updates of a batch; one with a non-finite gradient is skipped and counted."""
         started = time.perf_counter()
         plan = self._config.plan(batch, self._loss, self._processes.place.size)
-        stats, outcome = self._call("step", plan)
+        self._is_whole = False
+        try:
+            stats, outcome = self._call("step", plan)
+        except Exception:
+            self._is_whole = not self._worker.has_updated
+            raise
+        self._is_whole = True
         return {
             **stats.metrics(batch.sampled_tokens),
             **outcome,
             "time/train_s": time.perf_counter() - started,
         }
+
+    @property
+    def completed(self) -> int | None:
+        """Steps that the weights stand after; None in the middle of one, or without the others."""
+        is_whole = self._is_whole and not self._processes.broken
+        return self._worker.counts().schedule_steps if is_whole else None
 
     def weights(self, version: int) -> Weights:
         """Return the policy's weights; they share memory with rank 0's model."""

@@ -91,6 +91,8 @@ class DeepSpeedWorker:
         check_packing(self._model, config.packing)
         self._norm, self._done = 0.0, 0
         self._skips = Skips()
+        self.has_updated = False
+        """Whether the last step has begun to change weights."""
         self._reference = self._open_reference()
         self._schedule = LambdaLR(
             self._optimizer, lambda step: config.rate_factor(step, total_steps)
@@ -105,6 +107,7 @@ class DeepSpeedWorker:
             What was measured, over all ranks, and the outcome of the updates.
         """
         own = self._processes.deal(plan)
+        self.has_updated = False
         size = self._processes.place.size
         self._engine.train()
         rate = float(self._optimizer.param_groups[0]["lr"])
@@ -125,6 +128,7 @@ class DeepSpeedWorker:
         }
 
     def _update(self) -> Update:
+        self.has_updated = True
         self._engine.step()
         if self._config.zero_stage == 0:
             return Update(self._norm, not self._norm < float("inf"))

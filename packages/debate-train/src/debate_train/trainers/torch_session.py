@@ -53,6 +53,7 @@ class TorchTrainerSession:
             recompute_layers(self._model)
         check_packing(self._model, config.packing)
         self._skips = Skips()
+        self._is_whole = self._has_updated = True
         self._reference: Reference | None = None
         if loss.reference_policy is not None:
             self._reference = open_reference(loss.reference_policy, self._model)
@@ -75,8 +76,15 @@ class TorchTrainerSession:
             backward=lambda share: share.backward(),  # type: ignore[no-untyped-call]
             update=self._update,
         )
-        stats, made = learning.learn(self._config.plan(batch, self._loss)[0])
+        plan = self._config.plan(batch, self._loss)[0]
+        self._is_whole = self._has_updated = False
+        try:
+            stats, made = learning.learn(plan)
+        except Exception:
+            self._is_whole = not self._has_updated
+            raise
         set_schedule(self._schedule, self._schedule.last_epoch + 1)
+        self._is_whole = True
         return {
             **stats.metrics(batch.sampled_tokens),
             **self._skips.metrics(made),
@@ -89,9 +97,15 @@ class TorchTrainerSession:
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._config.max_grad_norm))
         is_finite = norm < float("inf")
         if is_finite:
+            self._has_updated = True
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return Update(norm, not is_finite)
+
+    @property
+    def completed(self) -> int | None:
+        """Steps that the weights stand after; None in the middle of one."""
+        return self._schedule.last_epoch if self._is_whole else None
 
     def weights(self, version: int) -> Weights:
         """Return the policy's weights; they share memory with the model."""

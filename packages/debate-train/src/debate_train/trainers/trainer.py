@@ -29,6 +29,14 @@ class Trainer(Protocol):
         """Make one optimizer step; return metrics measured before it."""
         ...
 
+    @property
+    def completed(self) -> int | None:
+        """Steps of the phase that the weights stand after; None in the middle of one.
+
+        A step that failed before it changed a weight leaves the number as it was.
+        """
+        ...
+
     def weights(self, version: int) -> Weights:
         """Return the policy's weights for an engine."""
         ...

@@ -1,0 +1,94 @@
+"""Output that cannot be shown ends nothing."""
+
+import errno
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from debate_train.progress import Progress
+from debate_train.recipe_command import exit_code
+from debate_train.streams import SteadyStream, steady_streams
+
+
+class Full(io.StringIO):
+    """A file on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Closed(io.StringIO):
+    """A pipe that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("stream", [Full(), Closed(), None])
+@pytest.mark.parametrize("live", [False, True])
+def test_progress_goes_on_when_it_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO | None, live: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress(live=live) as progress:
+        progress.start("train", 2)
+        progress.step(1, {"loss": 0.5})
+        progress.note("a line of its own")
+
+
+def test_command_ends_well_when_nobody_reads_what_it_prints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Closed())
+    monkeypatch.setattr(sys, "stderr", Full())
+
+    def act() -> int:
+        print("printed")
+        print("warned", file=sys.stderr, flush=True)
+        return 0
+
+    assert exit_code("debate-train", act) == 0
+    assert isinstance(sys.stdout, Closed)
+
+
+def test_text_that_the_encoding_lacks_is_escaped() -> None:
+    inner = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    stream = SteadyStream(inner)
+    assert stream.write("a\u20ac") == 2
+    stream.flush()
+    assert inner.buffer.getvalue() == b"a\\u20ac"  # type: ignore[attr-defined]
+
+
+def test_pipe_that_was_closed_ends_the_process_without_an_error() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    code = "from debate_train.streams import steady_streams\nwith steady_streams(): print(1)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writes, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_files_get_no_standard_descriptor_when_those_are_closed(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom debate_train.streams import steady_streams\n"
+        "with steady_streams():\n"
+        "    print('lost'); sys.stdout.flush()\n"
+        f"    number = open({str(tmp_path / 'kept')!r}, 'w').fileno()\n"
+        "sys.exit(number)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(["sh", "-c", '"$@" >&- 2>&-', "sh", *command], check=False)
+    assert done.returncode > 2
+
+
+def test_streams_are_those_before_when_steady_ones_end() -> None:
+    before = sys.stdout, sys.stderr
+    with steady_streams():
+        assert sys.stdout is not before[0]
+    assert (sys.stdout, sys.stderr) == before
