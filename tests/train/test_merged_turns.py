@@ -40,7 +40,7 @@ def metrics_of(transcripts: Sequence[Transcript], loaded: LoadedModel) -> dict[s
     given = [{} for _ in transcripts]
     batch = build_batch(transcripts, given, {"generator": Stream()}, loaded.tokenizer)
     scores = [Score(()) for _ in transcripts]
-    return step_metrics(Step(0, transcripts, scores, batch, {}), RECIPE, 1.0)
+    return step_metrics(Step(0, transcripts, scores, batch, {}), RECIPE, 1.0)[0]
 
 
 @pytest.mark.parametrize(

@@ -89,10 +89,8 @@ class DeepSpeedWorker:
         if self._is_sharded:
             prepare_for_packs(self._engine)
         check_packing(self._model, config.packing)
-        self._norm, self._done = 0.0, 0
+        self._norm, self._done, self.has_updated = 0.0, 0, False
         self._skips = Skips()
-        self.has_updated = False
-        """Whether the last step has begun to change weights."""
         self._reference = self._open_reference()
         self._schedule = LambdaLR(
             self._optimizer, lambda step: config.rate_factor(step, total_steps)
@@ -107,7 +105,7 @@ class DeepSpeedWorker:
             What was measured, over all ranks, and the outcome of the updates.
         """
         own = self._processes.deal(plan)
-        self.has_updated = False
+        self.has_updated = False  # Until the step begins to change weights.
         size = self._processes.place.size
         self._engine.train()
         rate = float(self._optimizer.param_groups[0]["lr"])
