@@ -88,7 +88,7 @@ def no_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "number", "act", "saved"),
+    "case",
     [
         ((loop, "build_batch"), 3, fail, 2),
         ((Rollouts, "take"), 3, no_engine, 2),
@@ -98,15 +98,9 @@ def no_engine() -> None:
     ],
 )
 def test_run_that_fails_leaves_its_last_complete_step(
-    run: Run,
-    tmp_path: Path,
-    whole: End,
-    monkeypatch: pytest.MonkeyPatch,
-    place: tuple[Any, str],
-    number: int,
-    act: Callable[[], object],
-    saved: int | None,
+    run: Run, tmp_path: Path, whole: End, monkeypatch: pytest.MonkeyPatch, case: Any
 ) -> None:
+    place, number, act, saved = case
     with monkeypatch.context() as patch:
         at_call(patch, *place, number, act)
         assert run() == 1
@@ -151,7 +145,7 @@ def twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "number", "act", "saved", "said"),
+    "case",
     [
         ((loop, "build_batch"), 1, hang_up, 1, "stopping after this step"),
         ((loop, "build_batch"), 2, twice, 1, "press again to stop at once, without this step"),
@@ -168,12 +162,9 @@ def test_run_that_is_interrupted_leaves_its_last_complete_step(
     whole: End,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    place: tuple[Any, str],
-    number: int,
-    act: Callable[[], object],
-    saved: int | None,
-    said: str,
+    case: Any,
 ) -> None:
+    place, number, act, saved, said = case
     with monkeypatch.context() as patch:
         at_call(patch, *place, number, act)
         assert run() == 130
