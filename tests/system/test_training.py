@@ -41,7 +41,11 @@ phases:
     reward: {type: verifiable, values: zero_one}
     advantage: {streams: {generator: {sections: {solution: 4, evaluation: 1, comparison: 1}}}}
     loss: {type: sft, kl: {weight: 0}}
-    trainer: {learning_rate: 5.0e-3, schedule: linear, final_rate: 0.1, weight_decay: 0.01}
+    trainer:
+      learning_rate: 5.0e-3
+      schedule: linear
+      final_rate: 0.1
+      optimizer: {weight_decay: 0.01}
     evaluation: {every: 3}
     # Never reached: looked at after 4, 6 and 7 steps, then the run goes on all the same.
     gate: {metric: eval/judge/accuracy, at_least: 2, every: 2, max_steps: 7, when_shut: go_on}

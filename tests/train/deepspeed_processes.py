@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
     "learning_rate": 1e-3,
     "warmup_steps": 2,
     "schedule": "linear",
-    "weight_decay": 0.1,
+    "optimizer": {"weight_decay": 0.1},
     "tokens_per_micro_batch": 40,
 }
 SEVERAL: dict[str, Any] = {"epochs": 2, "minibatches": 2}
@@ -37,6 +37,14 @@ LOSSES: dict[str, Loss] = {
     "plain": ImportanceSampling(),
     "grpo": Grpo(kl=Kl(weight=0.1, reference="base")),
 }
+OPTIMIZERS: dict[str, tuple[int, float, dict[str, Any]]] = {
+    "momentum": (2, 0.1, {"type": "sgd", "momentum": 0.9}),
+    "no moments": (3, 0.1, {"type": "sgd"}),
+    "NAdam": (3, 1e-3, {"type": "torch", "name": "NAdam"}),
+    "Adagrad": (1, 1e-3, {"type": "torch", "name": "Adagrad"}),
+    "Adafactor": (0, 1e-3, {"type": "torch", "name": "Adafactor"}),
+}
+"""Stage, learning rate and what keeps other things than AdamW: nothing, a product, rows, …"""
 Config = TorchTrainer | DeepSpeedTrainer
 LORA_CASES = [
     *(f"stage {stage}" for stage in range(4)),
@@ -137,7 +145,14 @@ def _copy(weights: Weights) -> dict[str, torch.Tensor]:
 def zero(stage: int, **more: Any) -> DeepSpeedTrainer:
     """Without a threshold, so that tiny parameters are sharded, too."""
     small = {"zero_optimization": {"stage3_param_persistence_threshold": 0}} if stage == 3 else {}
-    return DeepSpeedTrainer(zero_stage=stage, deepspeed_args=small, **SETTINGS, **more)  # type: ignore[arg-type]
+    return DeepSpeedTrainer(zero_stage=stage, deepspeed_args=small, **SETTINGS | more)  # type: ignore[arg-type]
+
+
+def _resumed(
+    stage: int, rate: float, optimizer: dict[str, Any]
+) -> tuple[str, Config, Config | None, int]:
+    config = zero(stage, learning_rate=rate, optimizer=optimizer)
+    return ("plain", config, config, -1)
 
 
 def cases(names: list[str]) -> dict[str, tuple[str, Config, Config | None, int]]:
@@ -169,6 +184,7 @@ def cases(names: list[str]) -> dict[str, tuple[str, Config, Config | None, int]]
             zero(3, recompute_layers=True),
             -1,
         ),
+        **{name: _resumed(*OPTIMIZERS[name]) for name in OPTIMIZERS},
         "rows": ("plain", zero(3, packing="rows"), None, -1),
         "padded": ("plain", zero(2, packing="none"), None, -1),
         "several updates, stage 1": ("ppo", zero(1, **SEVERAL), None, -1),
@@ -185,13 +201,14 @@ def cases(names: list[str]) -> dict[str, tuple[str, Config, Config | None, int]]
 
 def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
     rows = []
-    wanted: dict[tuple[str, int, int], Any] = {}
+    wanted: dict[tuple[str, int, str], Any] = {}
     start = _copy(TorchTrainer(**SETTINGS).open(loaded(model), LOSSES["plain"], 1).weights(0))
     for name, (loss, config, other, poison) in cases(names).items():
         run = Run(model, loss)
-        key = (loss, poison, config.epochs)
+        names_of_parts = ("epochs", "minibatches", "optimizer", "learning_rate")
+        parts = {part: getattr(config, part) for part in names_of_parts}
+        key = (loss, poison, str(parts))
         if key not in wanted:
-            parts = {"epochs": config.epochs, "minibatches": config.minibatches}
             wanted[key] = run.train(TorchTrainer(**SETTINGS | parts), None, poison)
         steps, weights = wanted[key]
         found, own = run.train(config, other, poison)

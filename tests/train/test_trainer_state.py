@@ -22,6 +22,7 @@ from debate_train.models import LoadedModel, ScratchModel
 from debate_train.rows import Batch
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import trainable
+from debate_train.trainers.optimizers import AdamW
 
 MakeModel = Callable[..., LoadedModel]
 MakeBatch = Callable[..., Batch]
@@ -135,7 +136,7 @@ def test_state_comes_back_exactly_in_its_own_types(tmp_path: Path) -> None:
     moments = {"exp_avg": torch.randn(2), "exp_avg_sq": torch.rand(2).bfloat16()}
     counts = Counts(schedule_steps=7, optimizer_steps={"w": 5}, skipped_in_a_row=2)
     write_trainer_state(tmp_path, iter([("w", ParameterState(moments, master))]), counts)
-    stored = StoredTrainerState(tmp_path, {"w": (2,), "never": (3,)})
+    stored = StoredTrainerState(tmp_path, {"w": (2,), "never": (3,)}, AdamW().kept())
     assert stored.counts == counts
     found = stored.of("w")
     assert found is not None and found.master is not None
@@ -160,7 +161,7 @@ def test_state_of_other_parameters_is_refused(
     counts = Counts(schedule_steps=1, optimizer_steps={"w": 1})
     write_trainer_state(tmp_path, [("w", ParameterState(moments))], counts)
     with pytest.raises(ModelError, match=message):
-        StoredTrainerState(tmp_path, shapes).of("w")
+        StoredTrainerState(tmp_path, shapes, AdamW().kept()).of("w")
 
 
 def test_state_with_a_lost_part_is_refused(

@@ -15,6 +15,7 @@ from debate_train.models import LoadedModel
 from debate_train.rows import Batch, Row
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import trainable
+from debate_train.trainers.optimizers import AdamW
 
 MakeModel = Callable[..., LoadedModel]
 MakeBatch = Callable[..., Batch]
@@ -71,24 +72,6 @@ def test_first_step_moves_each_parameter_by_the_warmed_up_rate(
         expected = -2.5e-4 * gradient[name][clear].sign()
         torch.testing.assert_close(moved, expected, rtol=0, atol=5e-7)
     assert trainer.step(batch)["optim/learning_rate"] == pytest.approx(5e-4)
-
-
-@pytest.mark.parametrize(("device", "is_fused"), [("cpu", True), ("meta", False)])
-def test_adamw_is_fused_where_torch_has_it(device: str, is_fused: bool) -> None:
-    parameter = torch.nn.Parameter(torch.zeros(2, device=device))
-    assert TorchTrainer().adamw([parameter]).param_groups[0]["fused"] is is_fused
-
-
-def test_adamw_makes_the_published_step() -> None:
-    # Twice with gradient 2: m/(1 - 0.9^t) = 2, v/(1 - 0.8^t) = 4, a step is 0.1 · 2/(2 + 1e-8);
-    # before it the weight shrinks by 1 - 0.1 · 0.5: 1 -> 0.95 - 0.1 -> 0.8075 - 0.1.
-    parameter = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
-    settings = TorchTrainer(learning_rate=0.1, beta1=0.9, beta2=0.8, weight_decay=0.5)
-    optimizer = settings.adamw([parameter])
-    for expected in (0.85, 0.7075):
-        parameter.grad = torch.full((1,), 2.0, dtype=torch.float64)
-        optimizer.step()
-        assert parameter.item() == pytest.approx(expected, abs=2e-9)
 
 
 def row(tokens: list[int], *, advantage: float, sampler: float, temperature: float) -> Row:
@@ -227,7 +210,10 @@ def test_lora_trains_the_adapter_alone(tiny: MakeModel, random_batch: MakeBatch)
 def test_resumed_trainer_goes_on_exactly(
     tiny: MakeModel, random_batch: MakeBatch, tmp_path: Path, lora_rank: int, loss: Loss
 ) -> None:
-    config = TorchTrainer(learning_rate=1e-2, warmup_steps=2, schedule="linear", weight_decay=0.1)
+    optimizer = AdamW(weight_decay=0.1)
+    config = TorchTrainer(
+        learning_rate=1e-2, warmup_steps=2, schedule="linear", optimizer=optimizer
+    )
     batches = [random_batch(seed) for seed in range(6)]
 
     def steps(trainer: object, part: list[Batch]) -> list[dict[str, float]]:

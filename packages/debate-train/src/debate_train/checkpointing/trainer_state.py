@@ -7,6 +7,7 @@ counts stand in `trainer.json`. Nothing in it depends on how a trainer splits th
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
@@ -16,8 +17,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from debate_protocol.config import Config
 from debate_train.checkpointing.tensor_files import StoredTensors, write_tensors
 from debate_train.errors import ModelError
+from debate_train.trainers.optimizers import Kept
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 _STEM, _COUNTS = "optimizer", "trainer.json"
 
 
@@ -27,17 +28,22 @@ class Counts(Config):
     schedule_steps: int = Field(ge=0)
     """Steps of the learning-rate schedule, those skipped for a non-finite gradient included."""
     optimizer_steps: dict[str, int]
-    """Updates of each parameter; one that never had a gradient is left out."""
+    """Updates of each parameter; one of which nothing is kept is left out.
+
+    Counted by the optimizer; 1 where it counts none.
+    """
+    scalars: dict[str, dict[str, int | float]] = Field(default_factory=dict)
+    """Other numbers that it keeps of a parameter, by name."""
     skipped_in_a_row: int = Field(0, ge=0)
     """Steps skipped since the last that was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterState:
-    """What an optimizer holds of one parameter, all of its shape."""
+    """The tensors that an optimizer holds of one parameter."""
 
     moments: Mapping[str, Tensor]
-    """By name in `MOMENTS`."""
+    """By name; of the parameter's shape, but for the `others` of `Kept`."""
     master: Tensor | None = None
     """Its float32 value, where the model holds a rounded one."""
 
@@ -54,20 +60,29 @@ def _flat(states: Iterable[tuple[str, ParameterState]]) -> Iterator[tuple[str, T
     for name, state in states:
         if state.master is not None:
             yield f"master/{name}", state.master
-        for moment in MOMENTS:
-            yield f"{moment}/{name}", state.moments[moment]
+        for moment, tensor in state.moments.items():
+            yield f"{moment}/{name}", tensor
 
 
 class StoredTrainerState:
     """What `write_trainer_state` wrote, read parameter by parameter.
 
+    Args:
+        directory: the checkpoint.
+        shapes: of the parameters that are trained, by name.
+        kept: what the optimizer keeps of a parameter.
+
     Raises:
-        ModelError: It is not whole, or belongs to other parameters than `shapes` names.
+        ModelError: It is not whole, or belongs to other parameters or another optimizer.
     """
 
-    def __init__(self, directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self._directory, self._shapes = directory, shapes
+    def __init__(self, directory: Path, shapes: Mapping[str, tuple[int, ...]], kept: Kept) -> None:
+        self._directory, self._shapes, self._kept = directory, shapes, kept
         self._tensors = StoredTensors.of(directory, _STEM)
+        self._parts: dict[str, list[str]] = {}
+        for key in self._tensors.names():
+            part, _, name = key.partition("/")
+            self._parts.setdefault(name, []).append(part)
         try:
             self.counts = Counts.model_validate_json((directory / _COUNTS).read_bytes())
         except (OSError, ValidationError) as error:
@@ -77,64 +92,103 @@ class StoredTrainerState:
             raise self._refusal(f"state of {', '.join(others[:3])}, which is not trained")
 
     def of(self, name: str) -> ParameterState | None:
-        """Return the state of a parameter, None where it never had a gradient."""
+        """Return the state of a parameter, None where nothing is kept of it."""
         if name not in self.counts.optimizer_steps:
             return None
-        moments = {moment: self._read(moment, name) for moment in MOMENTS}
-        master = self._read("master", name) if f"master/{name}" in self._tensors else None
-        return ParameterState(moments, master)
+        parts = [part for part in self._parts.get(name, ()) if part != "master"]
+        known = (*self._kept.moments, *self._kept.others)
+        strange = [part for part in parts if part not in known]
+        if strange:
+            raise self._refusal(f"{', '.join(strange)} of {name}", "which it does not keep")
+        missing = [part for part in self._kept.moments if part not in parts]
+        if missing or not parts:
+            raise self._refusal(f"no {(missing or list(known) or ['state'])[0]} of {name}")
+        moments = {part: self._read(part, name) for part in parts}
+        has_master = f"master/{name}" in self._tensors
+        return ParameterState(moments, self._read("master", name) if has_master else None)
 
     def _read(self, part: str, name: str) -> Tensor:
-        if f"{part}/{name}" not in self._tensors:
-            raise self._refusal(f"no {part} of {name}")
         tensor = self._tensors.read(f"{part}/{name}")
-        if tuple(tensor.shape) != self._shapes[name]:
+        if part not in self._kept.others and tuple(tensor.shape) != self._shapes[name]:
             raise self._refusal(f"{part} of {name} with shape {tuple(tensor.shape)}")
         return tensor
 
-    def _refusal(self, found: str) -> ModelError:
+    def _refusal(self, found: str, why: str = "") -> ModelError:
         return ModelError(
-            f"checkpoint {self._directory}: found {found}; expected the optimizer state of the "
-            "model in the recipe that the run was started with"
+            f"checkpoint {self._directory}: found {found}{', ' * bool(why)}{why}; expected the "
+            "optimizer state of the model and trainer.optimizer in the recipe that the run was "
+            "started with"
         )
+
+
+def tensors_of(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return what an optimizer keeps of a parameter but for single numbers."""
+    return {k: v for k, v in state.items() if isinstance(v, Tensor) and v.dim() > 0}
+
+
+def scalars_of(state: Mapping[str, Any]) -> dict[str, int | float]:
+    """Return the single numbers that an optimizer keeps of a parameter."""
+    found = {}
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.dim() == 0:
+            found[name] = float(value)
+        elif isinstance(value, int | float):
+            found[name] = value
+    return found
 
 
 def save_torch_optimizer(
     directory: Path,
     optimizer: Optimizer,
     parameters: Mapping[str, nn.Parameter],
-    counts: Callable[[dict[str, int]], Counts],
+    counts: Callable[[dict[str, int], dict[str, dict[str, int | float]]], Counts],
 ) -> None:
-    """Write the state of an optimizer that holds whole parameters."""
-    stepped = {name: optimizer.state[p] for name, p in parameters.items() if p in optimizer.state}
-    states = (
-        (name, ParameterState({moment: state[moment] for moment in MOMENTS}))
-        for name, state in stepped.items()
-    )
-    steps = {name: int(state["step"]) for name, state in stepped.items()}
-    write_trainer_state(directory, states, counts(steps))
+    """Write the state of an optimizer that holds whole parameters.
+
+    Args:
+        directory: where the checkpoint is written.
+        optimizer: of these parameters.
+        parameters: by name.
+        counts: returns the trainer's counts with the optimizer's steps and other numbers.
+    """
+    kept = {name: optimizer.state[p] for name, p in parameters.items() if p in optimizer.state}
+    # One without momentum has an empty state, or one of None.
+    kept = {name: state for name, state in kept.items() if tensors_of(state)}
+    scalars = {name: scalars_of(state) for name, state in kept.items()}
+    steps = {name: int(numbers.pop("step", 1)) for name, numbers in scalars.items()}
+    states = ((name, ParameterState(tensors_of(state))) for name, state in kept.items())
+    others = {name: numbers for name, numbers in scalars.items() if numbers}
+    write_trainer_state(directory, states, counts(steps, others))
 
 
 def load_torch_optimizer(
     stored: StoredTrainerState, optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> None:
-    """Put stored state into an optimizer of these parameters, one group in this order.
+    """Put stored state into an optimizer of these parameters, all in one group.
 
     Moments of another type are cast; a master becomes the parameter's value.
     """
     import torch
 
-    states = {}
-    for number, (name, parameter) in enumerate(parameters.items()):
+    group = optimizer.param_groups[0]
+    of_torch = type(optimizer).__module__.startswith("torch.optim")
+    beside = group.get("fused") or group.get("capturable")
+    for name, parameter in parameters.items():
+        optimizer.state.pop(parameter, None)
         state = stored.of(name)
         if state is None:
             continue
         if state.master is not None:
             parameter.data.copy_(state.master)
-        step = torch.tensor(float(stored.counts.optimizer_steps[name]))
-        states[number] = {"step": step, **state.moments}
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
+        found: dict[str, Any] = {}
+        for part, tensor in state.moments.items():
+            alike = of_torch and tensor.shape == parameter.shape
+            found[part] = tensor.to(parameter.device, parameter.dtype if alike else None)
+        steps = stored.counts.optimizer_steps[name]
+        for part, value in {"step": steps, **stored.counts.scalars.get(name, {})}.items():
+            where = parameter.device if beside else "cpu"
+            found[part] = torch.tensor(float(value), device=where) if of_torch else value
+        optimizer.state[parameter] = found
 
 
 def set_schedule(schedule: LambdaLR, steps: int) -> None:

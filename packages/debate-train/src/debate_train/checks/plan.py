@@ -96,7 +96,8 @@ def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
         deepspeed=is_deepspeed,
         offload_optimizer=getattr(trainer, "offload_optimizer", False),
         offload_params=getattr(trainer, "offload_params", False),
-        stages=(1, 2, 3) if is_half else (0, 1, 2, 3),
+        stages=(1, 2, 3) if is_half else (0,) if trainer.optimizer.needs_whole else (0, 1, 2, 3),
+        moments=trainer.optimizer.kept().bytes_each,
     )
 
 
@@ -118,7 +119,10 @@ def _stages(phase: Recipe, layout: Layout, engine: _Engine, gpu_memory: float) -
     fitting = [s for s in layout.stages if layout.memory(s).total <= free]
     for stage in range(4):
         if stage not in layout.stages:
-            yield f"  {stage}  refused: bfloat16 and float16 need stage 1 or above"
+            why = "bfloat16 and float16 need stage 1 or above"
+            if stage:
+                why = f"{phase.trainer.optimizer.label} needs parameters whole: stage 0"
+            yield f"  {stage}  refused: {why}"
             continue
         need, sent = layout.memory(stage), layout.moved(stage)
         parts = (need.weights, need.gradients, need.optimizer, need.reference, need.activations)

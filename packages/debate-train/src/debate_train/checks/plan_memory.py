@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from debate_train.checks.model_shape import Shape
 
-MASTER, MOMENTS = 4, 8
+MASTER, MOMENTS = 4, 8.0
 """Bytes of a float32 master weight, and of AdamW's two moments."""
 HEAD_LOGITS = 3 * 4 * (1 << 22)
 """Bytes of a chunk of logits, its softmax and its gradient; see `logps.py`."""
@@ -48,8 +48,18 @@ class Moved:
     """From rank 0 to each replica of an engine, once a step."""
 
 
-def memory(shape: Shape, stage: int, ranks: int, activations: int, reference: bool) -> Memory:
-    """Return the bytes of one rank at a ZeRO stage whose packs keep so many for activations."""
+def memory(
+    shape: Shape,
+    stage: int,
+    ranks: int,
+    activations: int,
+    reference: bool,
+    moments: float = MOMENTS,
+) -> Memory:
+    """Return the bytes of one rank at a ZeRO stage whose packs keep so many for activations.
+
+    The optimizer keeps `moments` bytes of each trained parameter.
+    """
     width, trained = shape.weight_bytes, shape.trained
     sharded = {level: ranks if stage >= level else 1 for level in (1, 2, 3)}
     # DeepSpeed keeps float32 masters from stage 1 on, also of float32 weights.
@@ -57,7 +67,7 @@ def memory(shape: Shape, stage: int, ranks: int, activations: int, reference: bo
     return Memory(
         weights=width * shape.parameters / sharded[3],
         gradients=width * trained / sharded[2],
-        optimizer=masters + MOMENTS * trained / sharded[1],
+        optimizer=masters + moments * trained / sharded[1],
         reference=width * trained / sharded[3] if reference else 0.0,
         activations=activations + HEAD_LOGITS,
     )
@@ -99,7 +109,9 @@ class Layout:
     offload_optimizer: bool = False
     offload_params: bool = False
     stages: tuple[int, ...] = (0, 1, 2, 3)
-    """Those that its precision can be trained at."""
+    """Those that its precision and its optimizer can be trained at."""
+    moments: float = MOMENTS
+    """Bytes that the optimizer keeps of a trained parameter."""
 
     @property
     def pack(self) -> int:
@@ -114,7 +126,7 @@ class Layout:
     def memory(self, stage: int) -> Memory:
         """Return the bytes of one rank at a stage."""
         activations = self.shape.activation_bytes(self.recompute) * self.pack
-        found = memory(self.shape, stage, self.ranks, activations, self.reference)
+        found = memory(self.shape, stage, self.ranks, activations, self.reference, self.moments)
         offloaded = found.optimizer if self.offload_optimizer and stage else 0.0
         offloaded += found.weights if self.offload_params and stage == 3 else 0.0
         return replace(found, offloaded=offloaded)

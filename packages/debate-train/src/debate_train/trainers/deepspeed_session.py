@@ -16,7 +16,8 @@ from debate_train.policy import export_weights
 from debate_train.ranks.followers import Call, Open, lead
 from debate_train.ranks.processes import join, lost
 from debate_train.rows import Batch
-from debate_train.trainers.deepspeed_worker import DeepSpeedWorker, Stored, check_types
+from debate_train.trainers.deepspeed_state import Stored
+from debate_train.trainers.deepspeed_worker import DeepSpeedWorker, check_types
 from debate_train.trainers.objective import trainable
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ class DeepSpeedSession:
         Only rank 0 reads the checkpoint.
         """
         own = trainable(self._loaded.model)
-        stored = StoredTrainerState(directory, {n: tuple(p.shape) for n, p in own.items()})
+        shapes = {n: tuple(p.shape) for n, p in own.items()}
+        stored = StoredTrainerState(directory, shapes, self._config.optimizer.kept())
         self._call("prepare_load", stored.counts)
         load_policy(directory, self._loaded)
 

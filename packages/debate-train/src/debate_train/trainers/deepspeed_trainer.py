@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from debate_train.errors import RecipeError
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
-from debate_train.trainers.trainer import OptimizerSettings
+from debate_train.trainers.trainer import TrainerSettings
 
 if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_session import DeepSpeedSession
@@ -35,7 +35,7 @@ _OWN = (
 """Settings of DeepSpeed that follow from the recipe's other keys or that results depend on."""
 
 
-class DeepSpeedTrainer(OptimizerSettings):
+class DeepSpeedTrainer(TrainerSettings):
     """DeepSpeed in one or several processes."""
 
     type: Literal["deepspeed"] = "deepspeed"
@@ -80,6 +80,12 @@ class DeepSpeedTrainer(OptimizerSettings):
                     f"{key}: found true with zero_stage {self.zero_stage}; expected zero_stage "
                     f"{stage} or above"
                 )
+        if self.zero_stage and self.optimizer.needs_whole:
+            raise ValueError(
+                f"optimizer: found {self.optimizer.label} with zero_stage {self.zero_stage}, which "
+                "cuts parameters into parts without shape; expected zero_stage 0 or trainer.type "
+                "torch, or an optimizer such as adamw"
+            )
         return self
 
     def type_problem(self, dtypes: Collection[str]) -> str | None:

@@ -1,16 +1,14 @@
 """What every rank holds of the `deepspeed` trainer: its shards, and the calls made together."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from debate_train.checkpointing.trainer_state import MOMENTS, Counts, ParameterState, set_schedule
+from debate_train.checkpointing.trainer_state import Counts, ParameterState, set_schedule
 from debate_train.errors import RecipeError
 from debate_train.losses import Loss
 from debate_train.losses.references import (
@@ -24,6 +22,7 @@ from debate_train.models import LoadedModel
 from debate_train.packed_rows.packing_check import check_packing
 from debate_train.packed_rows.packs import Pack
 from debate_train.ranks.processes import join
+from debate_train.trainers.deepspeed_state import EngineState, Stored, shape_of
 from debate_train.trainers.deepspeed_trainer import settings_error
 from debate_train.trainers.objective import StepStats, trainable
 from debate_train.trainers.recomputing import keep_layers, recompute_layers
@@ -32,9 +31,6 @@ from debate_train.trainers.zero3 import prepare_for_packs, shard, without_values
 
 if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
-
-Stored = tuple[Tensor, dict[str, Tensor] | None]
-"""A parameter's value, and its moments where it has any."""
 
 
 def check_types(config: "DeepSpeedTrainer", loaded: LoadedModel) -> None:
@@ -75,7 +71,7 @@ class DeepSpeedWorker:
             if config.recompute_layers:
                 recompute_layers(self._model, is_sharded=self._is_sharded)
             parameters: list[Any] = list(trainable(self._model).values())
-            self._optimizer = config.adamw(parameters)
+            self._optimizer = config.make_optimizer(parameters)
             if config.zero_stage == 0:
                 self._optimizer.register_step_pre_hook(self._clip)
             self._engine, _, _, _ = deepspeed.initialize(
@@ -86,10 +82,12 @@ class DeepSpeedWorker:
             )
         except ValidationError as error:
             raise settings_error(error) from error
+        self._state = EngineState(config, self._processes, self._engine, self._optimizer)
+        self._optimizer = self._state.optimizer
         if self._is_sharded:
             prepare_for_packs(self._engine)
         check_packing(self._model, config.packing)
-        self._norm, self._done, self.has_updated = 0.0, 0, False
+        self._norm, self.has_updated = 0.0, False
         self._skips = Skips()
         self._reference = self._open_reference()
         self._schedule = LambdaLR(
@@ -149,35 +147,26 @@ class DeepSpeedWorker:
             return
         whole = trainable(self._loaded.model) if self._processes.place.rank == 0 else {}
         for name, parameter in trainable(self._model).items():
-            with torch.no_grad(), self._whole(parameter):
+            with torch.no_grad(), self._state.whole(parameter):
                 if name in whole:
                     whole[name].copy_(parameter)
 
     def counts(self) -> Counts:
         """Return what has been counted so far."""
-        steps = {int(s["step"]) for s in self._optimizer.state.values() if "step" in s}
-        done = max(steps, default=0)
-        names = trainable(self._model) if done else ()
+        steps, numbers = self._state.numbers()
+        names = list(trainable(self._model)) if steps else []
         return Counts(
             schedule_steps=self._schedule.last_epoch,
-            optimizer_steps=dict.fromkeys(names, done),
+            optimizer_steps=dict.fromkeys(names, steps),
             skipped_in_a_row=self._skips.in_a_row,
+            scalars={name: dict(numbers) for name in names if numbers},
         )
 
     def states(self) -> Iterator[tuple[str, ParameterState]]:
         """Yield whole masters and moments, parameter by parameter."""
-        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
-
-        if not self.counts().optimizer_steps:
-            return
-        for name, parameter in trainable(self._model).items():
-            if self._config.zero_stage == 0:
-                state = self._optimizer.state[parameter]
-                yield name, ParameterState({moment: state[moment] for moment in MOMENTS})
-                continue
-            master = safe_get_full_fp32_param(parameter)
-            moments = {m: safe_get_full_optimizer_state(parameter, m) for m in MOMENTS}
-            yield name, ParameterState(moments, master if self._config.bf16 else None)
+        if self.counts().optimizer_steps:
+            for name, parameter in trainable(self._model).items():
+                yield name, self._state.of(parameter)
 
     def reference_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield what of the reference only a checkpoint can bring back, whole."""
@@ -186,7 +175,7 @@ class DeepSpeedWorker:
             return
         with kept.acting():
             for name, parameter in kept.parameters.items():
-                with self._whole(parameter):
+                with self._state.whole(parameter):
                     yield name, parameter.detach().clone()
 
     def load_reference(self, read: Read | None = None) -> None:
@@ -195,19 +184,15 @@ class DeepSpeedWorker:
             return
         with self._reference.acting():
             for name, parameter in self._reference.parameters.items():
-                whole = self._from_rank_0(read and read(name), _shape(parameter))
-                with torch.no_grad(), self._whole(parameter, modifier_rank=0):
+                whole = self._state.from_rank_0(read and read(name), shape_of(parameter))
+                with torch.no_grad(), self._state.whole(parameter, modifier_rank=0):
                     parameter.copy_(whole)
 
     def prepare_load(self, counts: Counts | None = None) -> None:
         """Take counts from rank 0, and make optimizer state exist so that it can be overwritten."""
         found = self._processes.share(counts)
-        self._done = max(found.optimizer_steps.values(), default=0)
-        if self._done:
-            self._make_moments()
-        for parameter, state in self._optimizer.state.items():
-            # A fused step reads its count where the parameter is.
-            state["step"] = torch.tensor(float(self._done), device=parameter.device)
+        done = max(found.optimizer_steps.values(), default=0)
+        self._state.prepare(done, next(iter(found.scalars.values()), {}))
         set_schedule(self._schedule, found.schedule_steps)
         self._skips.in_a_row = found.skipped_in_a_row
 
@@ -215,46 +200,7 @@ class DeepSpeedWorker:
         """Take values and moments from rank 0, which alone reads them."""
         for name, parameter in trainable(self._model).items():
             value, moments = read(name) if read is not None else (None, None)
-            self._put(parameter, value, moments)
-
-    def _put(
-        self, parameter: nn.Parameter, value: Tensor | None, moments: dict[str, Tensor] | None
-    ) -> None:
-        shape = _shape(parameter)
-        master = self._from_rank_0(value, shape)
-        with torch.no_grad(), self._whole(parameter, modifier_rank=0):
-            parameter.copy_(master)
-        if self._config.zero_stage > 0:
-            self._set_share(parameter, master)
-        if not self._done:
-            return
-        for moment in MOMENTS:
-            whole = self._from_rank_0(None if moments is None else moments[moment], shape)
-            if self._config.zero_stage > 0:
-                self._set_share(parameter, whole, moment)
-            else:
-                self._optimizer.state[parameter][moment] = whole
-
-    def _set_share(self, parameter: Any, whole: Tensor, moment: str | None = None) -> None:
-        """Set this rank's share of a parameter's float32 value, or of a moment of it."""
-        if not self._is_sharded:
-            parameter.set_full_hp_param(whole, moment)
-            return
-        # DeepSpeed's own call for whole tensors fails where they do not divide by the ranks.
-        size, rank = parameter.ds_tensor.numel(), self._processes.place.rank
-        share = torch.zeros(size, dtype=whole.dtype, device=whole.device)
-        own = whole.flatten()[rank * size : (rank + 1) * size]
-        share[: own.numel()] = own
-        parameter._z3_optimizer.set_local_hp_param(share, parameter, moment)
-
-    def _from_rank_0(self, value: Tensor | None, shape: torch.Size) -> Tensor:
-        device = self._engine.device
-        if value is None:
-            value = torch.zeros(shape)
-        tensor = value.to(device, torch.float32).contiguous()
-        if self._processes.place.size > 1:
-            torch.distributed.broadcast(tensor, 0)
-        return tensor
+            self._state.put(parameter, value, moments)
 
     def close(self) -> None:
         """Free what DeepSpeed holds."""
@@ -264,17 +210,6 @@ class DeepSpeedWorker:
         self._engine.destroy()
         self._engine = self._model = None
 
-    def _whole(
-        self, parameter: nn.Parameter, modifier_rank: int | None = None
-    ) -> AbstractContextManager[Any]:
-        """Hold a parameter whole; what this rank then writes to it goes to all."""
-        import deepspeed
-
-        found: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(
-            [parameter], modifier_rank=modifier_rank, enabled=self._is_sharded
-        )
-        return found
-
     def _open_reference(self) -> Reference | None:
         if self._loss.reference_policy is None:
             return None
@@ -283,17 +218,3 @@ class DeepSpeedWorker:
             settle = self._engine.optimizer.parameter_offload.partition_all_parameters
             return open_reference(self._loss.reference_policy, self._model, settle)
         return open_reference(self._loss.reference_policy, self._model)
-
-    def _make_moments(self) -> None:
-        """Make an empty step; it still decays weights and copies masters to them."""
-        self._engine.eval()
-        tokens = torch.zeros(1, 1, dtype=torch.long, device=self._engine.device)
-        nothing = self._model(input_ids=tokens, use_cache=False).logits.sum() * 0
-        self._engine.backward(nothing, scale_wrt_gas=False)
-        self._engine.step()
-
-
-def _shape(parameter: nn.Parameter) -> torch.Size:
-    """Return a parameter's shape; one in shards has none of its own."""
-    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
-    return shape

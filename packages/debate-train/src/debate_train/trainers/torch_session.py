@@ -58,7 +58,7 @@ class TorchTrainerSession:
         if loss.reference_policy is not None:
             self._reference = open_reference(loss.reference_policy, self._model)
         self._write_reference(values_of(loss.reference_policy, loaded))
-        self._optimizer = config.adamw(list(trainable(self._model).values()))
+        self._optimizer = config.make_optimizer(list(trainable(self._model).values()))
         self._schedule = LambdaLR(
             self._optimizer, lambda step: config.rate_factor(step, total_steps)
         )
@@ -119,8 +119,11 @@ class TorchTrainerSession:
             directory,
             self._optimizer,
             trainable(self._model),
-            lambda updates: Counts(
-                schedule_steps=steps, optimizer_steps=updates, skipped_in_a_row=skipped
+            lambda updates, numbers: Counts(
+                schedule_steps=steps,
+                optimizer_steps=updates,
+                skipped_in_a_row=skipped,
+                scalars=numbers,
             ),
         )
         kept = in_checkpoints(self._loss.reference_policy, self._reference)
@@ -132,7 +135,8 @@ class TorchTrainerSession:
         """Read what any trainer saved."""
         load_policy(directory, self._loaded)
         parameters = trainable(self._model)
-        stored = StoredTrainerState(directory, {n: tuple(p.shape) for n, p in parameters.items()})
+        shapes = {n: tuple(p.shape) for n, p in parameters.items()}
+        stored = StoredTrainerState(directory, shapes, self._config.optimizer.kept())
         load_torch_optimizer(stored, self._optimizer, parameters)
         set_schedule(self._schedule, stored.counts.schedule_steps)
         self._skips.in_a_row = stored.counts.skipped_in_a_row

@@ -2,16 +2,18 @@
 
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import model_validator
+
 from debate_rollout.engines.devices import Device
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel
-from debate_train.trainers.trainer import OptimizerSettings
+from debate_train.trainers.trainer import TrainerSettings
 
 if TYPE_CHECKING:
     from debate_train.trainers.torch_session import TorchTrainerSession
 
 
-class TorchTrainer(OptimizerSettings):
+class TorchTrainer(TrainerSettings):
     """Plain PyTorch in this process."""
 
     type: Literal["torch"] = "torch"
@@ -23,3 +25,12 @@ class TorchTrainer(OptimizerSettings):
         from debate_train.trainers.torch_session import TorchTrainerSession
 
         return TorchTrainerSession(self, loaded, loss, total_steps)
+
+    @model_validator(mode="after")
+    def _optimizer_is_ours(self) -> "TorchTrainer":
+        if self.optimizer.type == "deepspeed":
+            raise ValueError(
+                f"optimizer: found DeepSpeed's {self.optimizer.name} with trainer.type torch; "
+                "expected trainer.type deepspeed, or another optimizer"
+            )
+        return self

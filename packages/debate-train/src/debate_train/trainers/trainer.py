@@ -1,25 +1,30 @@
 """What every trainer offers to the loop, and the settings they share."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from debate_protocol.config import Config
 from debate_rollout.engine import Weights
 from debate_train.packed_rows.prefix_forest import Share
+from debate_train.trainers.named_optimizers import DeepSpeedOptimizer, TorchOptimizer
+from debate_train.trainers.optimizers import Adam, AdamW, AdamW8bit, Sgd
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
-    from torch.optim import AdamW
+    from torch.optim import Optimizer
 
     from debate_train.losses import Loss
     from debate_train.packed_rows.packs import Pack
     from debate_train.rows import Batch
 
 Schedule = Literal["constant", "linear", "cosine"]
-FUSED_DEVICES = frozenset({"cpu", "cuda"})
-"""Where torch updates a parameter in one pass over its memory, without intermediate results."""
+OptimizerConfig = Annotated[
+    AdamW | Adam | AdamW8bit | Sgd | TorchOptimizer | DeepSpeedOptimizer,
+    Field(discriminator="type"),
+]
 
 
 class Trainer(Protocol):
@@ -54,8 +59,8 @@ class Trainer(Protocol):
         ...
 
 
-class OptimizerSettings(Config):
-    """AdamW (Loshchilov & Hutter 2019) and its schedule."""
+class TrainerSettings(Config):
+    """The optimizer, its schedule, and how a batch becomes updates."""
 
     learning_rate: float = Field(1e-5, ge=0)
     warmup_steps: int = Field(0, ge=0)
@@ -63,9 +68,7 @@ class OptimizerSettings(Config):
     """After the warm-up: stay, or fall along a line or a cosine over the phase's `steps`."""
     final_rate: float = Field(0.0, ge=0, le=1)
     """Share of the learning rate that a falling schedule ends at, and stays at."""
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.95, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
+    optimizer: OptimizerConfig = AdamW()
     max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
     epochs: int = Field(1, ge=1)
     """Passes over each batch; an update for each minibatch of each pass."""
@@ -107,21 +110,24 @@ class OptimizerSettings(Config):
         done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
         return self.final_rate + (1 - self.final_rate) * decay(self.schedule, min(1.0, done))
 
-    def adamw(self, parameters: "list[Parameter]") -> "AdamW":
-        """Return the optimizer of these parameters, in one kernel where torch has it.
+    def make_optimizer(self, parameters: "list[Parameter]") -> "Optimizer":
+        """Return the optimizer of these parameters at the full learning rate."""
+        return self.optimizer.make(parameters, self.learning_rate)
 
-        torch's own choice on CUDA works on lists of tensors, whose intermediate results take 8
-        more bytes a parameter at the peak of a step.
-        """
-        from torch.optim import AdamW
-
-        return AdamW(
-            parameters,
-            lr=self.learning_rate,
-            betas=(self.beta1, self.beta2),
-            weight_decay=self.weight_decay,
-            fused=all(p.device.type in FUSED_DEVICES for p in parameters),
-        )
+    @model_validator(mode="before")
+    @classmethod
+    def _default_optimizer(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        if moved := [key for key in ("beta1", "beta2", "weight_decay") if key in data]:
+            raise ValueError(
+                f"{', '.join(moved)}: found among the trainer's keys; expected "
+                + ", ".join(f"trainer.optimizer.{key}" for key in moved)
+            )
+        part = data.get("optimizer")
+        if isinstance(part, Mapping) and "type" not in part:
+            return {**data, "optimizer": {"type": "adamw", **part}}
+        return data
 
 
 def decay(schedule: Schedule, done: float) -> float:
