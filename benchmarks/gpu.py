@@ -2,8 +2,8 @@
 
     python3 benchmarks/gpu.py | tee gpu.jsonl
 
-Needs a CUDA device, torch, transformers, pydantic and numpy: no network, and none of our packages
-installed. Each part that fails prints a line with its error, and the others go on.
+Needs a CUDA device, torch and transformers (with the numpy they use): no network, and none of our
+packages installed. Each part that fails prints a line with its error, and the others go on.
 `--cpu-smoke` runs all parts in miniature on the CPU.
 """
 
@@ -40,12 +40,14 @@ PEAK_TFLOPS = {
 def main(arguments: list[str] | None = None) -> int:
     """Run all parts; return 1 when a check or a part failed."""
     options = parse(arguments)
+    runner = Runner(options.limit_s)
+    if not runner.attempt("import", _import):
+        return runner.end()
     import torch
 
     if not options.cpu_smoke and not torch.cuda.is_available():
         print("gpu: found no CUDA device; expected one, or --cpu-smoke", file=sys.stderr)
         return 2
-    runner = Runner(options.limit_s)
     from gpu_checks import CHECKS
     from gpu_models import MODELS, TINY
     from gpu_speed import Device, measure, measured_peak
@@ -60,8 +62,17 @@ def main(arguments: list[str] | None = None) -> int:
         for workload in options.workloads.split(","):
             found = replace(device, tokens=options.tokens, repeats=options.repeats)
             measure(runner, found, size, shapes[size], workload)
-    runner.line("gpu/done", {"seconds": round(runner.seconds(), 1), "failed": runner.failed})
-    return 1 if runner.failed else 0
+    return runner.end()
+
+
+def _import() -> None:
+    """Import all that the parts need, so that what is missing is a line of the output, too."""
+    import gpu_checks
+    import gpu_models
+    import gpu_speed
+    import transformers
+
+    del gpu_checks, gpu_models, gpu_speed, transformers
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -121,6 +132,11 @@ class Runner:
             self.failed.append(name)
         return passed
 
+    def end(self) -> int:
+        """Print the last line; return the exit code."""
+        self.line("gpu/done", {"seconds": round(self.seconds(), 1), "failed": self.failed})
+        return 1 if self.failed else 0
+
     def line(self, benchmark: str, found: dict[str, Any]) -> None:
         """Print a line that is no measurement."""
         print(json.dumps({"benchmark": benchmark} | found), flush=True)
@@ -130,9 +146,11 @@ def free_memory() -> None:
     """Give back what a failed part held."""
     import gc
 
-    import torch
-
     gc.collect()
+    try:
+        import torch
+    except ImportError:
+        return
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

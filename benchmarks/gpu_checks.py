@@ -34,11 +34,15 @@ def check_attention_fp32(device: str) -> bool:
 
 
 def check_attention_bf16(device: str) -> bool:
-    """Compare PyTorch's varlen attention with attention under a mask, in bfloat16."""
-    return _check_attention(device, torch.bfloat16, limit=0.02)
+    """Compare PyTorch's varlen attention with attention under a mask, in bfloat16.
+
+    Each tensor may err three times as much as it does under a mask in the same type: gradients
+    of keys that several runs see are added up in bfloat16.
+    """
+    return _check_attention(device, torch.bfloat16, limit=None)
 
 
-def _check_attention(device: str, dtype: torch.dtype, limit: float) -> bool:
+def _check_attention(device: str, dtype: torch.dtype, limit: float | None) -> bool:
     passed = True
     for name, rows, share in (("forest", ROWS, "prefix"), ("rows", ROWS, "rows")):
         (pack,) = make_packs(make_batch(rows, 30), 1 << 20, share)
@@ -59,11 +63,12 @@ def _check_attention(device: str, dtype: torch.dtype, limit: float) -> bool:
         errors = {key: _distance(found[key], expected[key]) for key in expected}
         usual = {key: _distance(rounded[key], expected[key]) for key in expected}
         worst = max(errors.values())
-        passes = worst <= limit
+        limits = {key: 3 * usual[key] if limit is None else limit for key in errors}
+        passes = all(errors[key] <= limits[key] for key in errors)
         settings = {
             "tokens": size, "runs": len(pack.layout.parents) if pack.layout else 0,
             "device": device, "errors": _short(errors), "same_type_under_a_mask": _short(usual),
-            "limit": limit, "passes": passes, "of": "largest value of each tensor",
+            "limits": _short(limits), "passes": passes, "of": "largest value of each tensor",
         }  # fmt: skip
         kind = str(dtype).removeprefix("torch.")
         print_line(

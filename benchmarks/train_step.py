@@ -24,7 +24,7 @@ from train_step_data import GROUP, LOSS, PROMPTS, equal_turns, groups, tiny_mode
 from train_step_trl import SETTINGS, Update
 
 from debate_train.models import LoadedModel
-from debate_train.rows import Batch
+from debate_train.row_types import Batch
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate
 

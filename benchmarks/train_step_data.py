@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from debate_train.losses import PpoClip
-from debate_train.rows import Batch, Row
+from debate_train.row_types import Batch, Row
 
 LOSS = PpoClip()
 VOCABULARY, GROUP, PROMPTS, MAX_COMPLETION = 512, 8, 4, 64

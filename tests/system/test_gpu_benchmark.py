@@ -15,8 +15,11 @@ from debate_train.packed_rows.prefix_forest import PrefixForest
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ("--cpu-smoke", "--workloads", "grpo")
-ABSENT = ("omegaconf", "deepspeed", "peft", "datasets", "wandb", "accelerate")
-"""What a bare machine need not have."""
+ABSENT = (
+    *("pydantic", "pydantic_core", "omegaconf", "httpx", "openai", "lxml", "math_verify"),
+    *("deepspeed", "peft", "datasets", "wandb", "accelerate", "pytest"),
+)
+"""What a machine need not have: neither torch nor transformers works without the rest."""
 
 Run = Callable[..., tuple[int, list[dict[str, Any]]]]
 
@@ -103,6 +106,16 @@ def test_part_that_fails_leaves_a_line_and_the_others_go_on(
     assert lines[0]["error"] == "RuntimeError: no kernel image for cpu"
     assert lines[-1]["failed"] == ["check/broken"]
     assert any(line["benchmark"].endswith("/row_tokens") for line in lines)
+
+
+def test_missing_package_is_a_line_of_the_output(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gpu_checks", "gpu_speed", "gpu_models"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "debate_train.packed_rows.packing", None)
+    code, lines = run(*SMOKE)
+    assert code == 1
+    assert "debate_train.packed_rows.packing" in lines[0]["error"]
+    assert [line["benchmark"] for line in lines] == ["gpu/import", "gpu/done"]
 
 
 def test_nothing_is_begun_after_the_limit(run: Run) -> None:

@@ -18,7 +18,8 @@ from debate_train.evaluation import direct_form
 from debate_train.imitation import Imitation
 from debate_train.playing.rollouts import Rollouts, Source
 from debate_train.recipe import Recipe
-from debate_train.rows import Batch, build_batch
+from debate_train.row_types import Batch
+from debate_train.rows import build_batch
 from debate_train.trainers import Trainer
 
 

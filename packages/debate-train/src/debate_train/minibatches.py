@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from debate_train.rows import Batch
+    from debate_train.row_types import Batch
 
 
 def minibatches(batch: "Batch", count: int) -> "list[Batch]":

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from debate_train.losses.loss_inputs import Normalise
-    from debate_train.rows import Batch, Floats, Row
+    from debate_train.row_types import Batch, Floats, Row
 
 Bools = NDArray[np.bool_]
 

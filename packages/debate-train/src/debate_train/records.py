@@ -11,7 +11,8 @@ from debate_rewards.metrics import debate_metrics
 from debate_train.loop import Step
 from debate_train.losses.diagnostics import gradient_shares
 from debate_train.recipe import Demonstrations, Recipe
-from debate_train.rows import PER_TOKEN, Row
+from debate_train.row_types import Row
+from debate_train.rows import PER_TOKEN
 from debate_train.run_directory import RunDirectory
 
 

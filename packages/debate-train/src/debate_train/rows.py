@@ -15,55 +15,8 @@ from transformers import PreTrainedTokenizerFast
 from debate_protocol.types import Reply, Transcript, Turn
 from debate_rollout.token_text import token_text
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
+from debate_train.row_types import Batch, Floats, Row
 from debate_train.token_credit import stream_credit, turn_tokens
-
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One sequence; every array has shape (T,) and speaks of the token as a target.
-
-    `mask` is 1 on sampled tokens; `advantages` are Σ λ_s·A_s, 0 elsewhere. `streams` has bit s
-    set where stream s of the batch covers the token. `segments` numbers the turns of the row
-    from 1, 0 on tokens that nobody sampled.
-    """
-
-    tokens: Ints
-    mask: Floats
-    advantages: Floats
-    sampler_logps: Floats
-    temperatures: Floats
-    streams: Ints
-    versions: Ints
-    segments: Ints
-    agent: int
-    debate: int
-    group: int = 0
-    """Number of the row's question within the step."""
-    pair: int = -1
-    """Rows with the same number, which land in one pack; -1 stands alone."""
-    credits: Floats | None = None
-    """What each stream adds to `advantages`, shape (S, T); None where nothing keeps them apart."""
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The rows of one step, the names of their streams, and counts over the whole step.
-
-    The counts are the denominators of means, so they hold for every rank and micro-batch.
-    """
-
-    rows: tuple[Row, ...]
-    streams: tuple[str, ...]
-    sampled_tokens: int
-    turns: int
-    seed: int = 0
-    """Draws which rows each update takes, where a batch makes several."""
 
 
 @dataclass(frozen=True, slots=True)

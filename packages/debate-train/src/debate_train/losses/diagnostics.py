@@ -8,7 +8,7 @@ from debate_train.normalisation import weigh
 
 if TYPE_CHECKING:
     from debate_train.losses import Loss
-    from debate_train.rows import Batch
+    from debate_train.row_types import Batch
 
 
 def gradient_shares(batch: "Batch", loss: "Loss") -> dict[str, float]:

@@ -15,7 +15,7 @@ from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
 from debate_train.ranks.followers import Call, Open, lead
 from debate_train.ranks.processes import join, lost
-from debate_train.rows import Batch
+from debate_train.row_types import Batch
 from debate_train.trainers.deepspeed_state import Stored
 from debate_train.trainers.deepspeed_worker import DeepSpeedWorker, check_types
 from debate_train.trainers.objective import trainable

@@ -31,7 +31,7 @@ from debate_train.losses.references import (
 from debate_train.models import LoadedModel
 from debate_train.packed_rows.packing_check import check_packing
 from debate_train.policy import export_weights
-from debate_train.rows import Batch
+from debate_train.row_types import Batch
 from debate_train.trainers.objective import trainable
 from debate_train.trainers.recomputing import keep_layers, recompute_layers
 from debate_train.trainers.updates import Learning, Skips, Update

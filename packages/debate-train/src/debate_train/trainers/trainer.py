@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from debate_train.losses import Loss
     from debate_train.packed_rows.packs import Pack
-    from debate_train.rows import Batch
+    from debate_train.row_types import Batch
 
 Schedule = Literal["constant", "linear", "cosine"]
 OptimizerConfig = Annotated[
