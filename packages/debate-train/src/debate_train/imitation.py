@@ -9,7 +9,7 @@ from debate_protocol.types import Transcript
 from debate_rewards.reading import read_debate
 from debate_train.errors import UsageError
 from debate_train.recipe import Demonstrations, Recipe
-from debate_train.rows import Batch, Row
+from debate_train.row_types import Batch, Row
 
 ENOUGH = 16
 """Turns after which a phase that can imitate none of them is stopped: fewer may fail by chance."""
