@@ -1,5 +1,6 @@
 """The optimizers that a recipe may pick, and what each keeps of a parameter."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,16 +35,16 @@ class Kept:
         return bool(self.moments or self.others)
 
 
-class OptimizerBase(Config):
+class OptimizerBase(Config, ABC):
     """What every optimizer of a recipe offers."""
 
+    @abstractmethod
     def make(self, parameters: "Sequence[Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kept(self) -> Kept:
         """Return what it keeps of a parameter."""
-        raise NotImplementedError
 
     @property
     def label(self) -> str:
