@@ -3,9 +3,7 @@
 python examples/one_debate.py
 """
 
-from debate_protocol.forms import Simultaneous
-from debate_protocol.showing import shown_debate
-from debate_protocol.types import Ask, Question
+from debate_protocol import Ask, Question, Simultaneous, shown_debate
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 

@@ -5,7 +5,7 @@ python examples/score_transcript.py [TRANSCRIPTS.jsonl]
 
 import sys
 
-from debate_protocol.transcripts import from_json, read_transcripts
+from debate_protocol import from_json, read_transcripts
 from debate_rewards import V2, WinRate, check, debate_metrics, peer_vote
 
 TURN = "<solution>{}</solution><evaluation>{}</evaluation><comparison>{}</comparison>"

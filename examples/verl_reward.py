@@ -9,7 +9,7 @@ python examples/verl_reward.py
 from collections.abc import Mapping
 from typing import Any
 
-from debate_protocol.types import Question
+from debate_protocol import Question
 from debate_rewards import check
 
 

@@ -110,6 +110,11 @@ def test_stop_string_is_the_last_closing_tag_or_what_was_written_or_none() -> No
     assert poem_form().stop_strings() == ("</comparison>",)
     assert poem_form(stop="</poem>").stop_strings() == ("</poem>",)
     assert poem_form(stop=None).stop_strings() == ()
+    # In Python, too.
+    sections = ("poem", "comparison")
+    assert Contract("poem", sections).stop == "</comparison>"
+    assert Contract("poem", sections, None).stop is None
+    assert Contract("free", kind="boxed").stop is None
     # What a dump says in full reads back as the same form, a null stop included.
     for form in (poem_form(), poem_form(stop=None)):
         assert Simultaneous.model_validate(form.model_dump(mode="json")) == form

@@ -1,16 +1,154 @@
 """Debate between language models: contract, parsing, prompts, forms and transcripts."""
 
-from debate_protocol.contract import CONTRACTS, Contract, get_contract
-from debate_protocol.parsing import Parsed, ParseError, parse, parse_turn, turn_failed
+import importlib
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from debate_protocol.comparisons import Comparison
+    from debate_protocol.contract import CONTRACTS, Contract, get_contract
+    from debate_protocol.fields import TranscriptError
+    from debate_protocol.forms import (
+        ActorCritic,
+        DebateForm,
+        Direct,
+        SelfDebate,
+        Sequential,
+        Simultaneous,
+    )
+    from debate_protocol.parsing import (
+        Parsed,
+        ParseError,
+        SectionText,
+        parse,
+        parse_turn,
+        turn_failed,
+    )
+    from debate_protocol.personas import DEFAULT_PERSONAS, Persona
+    from debate_protocol.prompts.templates import PromptTemplates
+    from debate_protocol.showing import shown_debate
+    from debate_protocol.transcript_checks import transcript_problems
+    from debate_protocol.transcript_xml import from_xml, to_xml
+    from debate_protocol.transcripts import (
+        TornLineWarning,
+        from_json,
+        read_transcripts,
+        to_json,
+        write_transcripts,
+    )
+    from debate_protocol.types import (
+        Ask,
+        Branch,
+        DebateRun,
+        Gate,
+        Message,
+        Protocol,
+        Question,
+        Reply,
+        Transcript,
+        Turn,
+        TurnKey,
+    )
+    from debate_protocol.visibility import neighbours, sees, shown_turns
+
+_HOMES = {
+    "comparisons": ("Comparison",),
+    "contract": ("CONTRACTS", "Contract", "get_contract"),
+    "fields": ("TranscriptError",),
+    "forms": (
+        "ActorCritic",
+        "DebateForm",
+        "Direct",
+        "SelfDebate",
+        "Sequential",
+        "Simultaneous",
+    ),
+    "parsing": ("ParseError", "Parsed", "SectionText", "parse", "parse_turn", "turn_failed"),
+    "personas": ("DEFAULT_PERSONAS", "Persona"),
+    "prompts.templates": ("PromptTemplates",),
+    "showing": ("shown_debate",),
+    "transcript_checks": ("transcript_problems",),
+    "transcript_xml": ("from_xml", "to_xml"),
+    "transcripts": (
+        "TornLineWarning",
+        "from_json",
+        "read_transcripts",
+        "to_json",
+        "write_transcripts",
+    ),
+    "types": (
+        "Ask",
+        "Branch",
+        "DebateRun",
+        "Gate",
+        "Message",
+        "Protocol",
+        "Question",
+        "Reply",
+        "Transcript",
+        "Turn",
+        "TurnKey",
+    ),
+    "visibility": ("neighbours", "sees", "shown_turns"),
+}
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    # Importing a name's module only when it is asked for keeps `import debate_protocol` quick:
+    # forms bring pydantic, and XML brings lxml.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 __all__ = [
+    "ActorCritic",
+    "Ask",
+    "Branch",
     "CONTRACTS",
+    "Comparison",
     "Contract",
+    "DEFAULT_PERSONAS",
+    "DebateForm",
+    "DebateRun",
+    "Direct",
+    "Gate",
+    "Message",
     "ParseError",
     "Parsed",
+    "Persona",
+    "PromptTemplates",
+    "Protocol",
+    "Question",
+    "Reply",
+    "SectionText",
+    "SelfDebate",
+    "Sequential",
+    "Simultaneous",
+    "TornLineWarning",
+    "Transcript",
+    "TranscriptError",
+    "Turn",
+    "TurnKey",
+    "from_json",
+    "from_xml",
     "get_contract",
+    "neighbours",
     "parse",
     "parse_turn",
+    "read_transcripts",
+    "sees",
+    "shown_debate",
+    "shown_turns",
+    "to_json",
+    "to_xml",
+    "transcript_problems",
     "turn_failed",
+    "write_transcripts",
 ]

@@ -7,23 +7,28 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 from debate_protocol import __version__
+from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
 from debate_protocol.contract import CONTRACTS, Contract, get_contract
+from debate_protocol.control_characters import escaped
 from debate_protocol.fields import TranscriptError, optional, required
+from debate_protocol.json_lines import bounded_lines, json_line, json_lines
 from debate_protocol.parsing import Parsed, parse, turn_failed
 from debate_protocol.showing import shown_debate
 from debate_protocol.tags import ThinkMode
 from debate_protocol.transcript_checks import transcript_problems
-from debate_protocol.transcripts import json_line, json_lines, read_lines, to_json
+from debate_protocol.transcripts import read_lines, to_json
 from debate_protocol.types import Transcript
 
+MAX_DOCUMENT_BYTES = 1 << 27
+"""Longest XML document that is read: what it holds takes up to ten times as much memory."""
 _FILE = "transcripts, JSON Lines or XML, or -"
 _NOTHING_FOUND = "found no transcripts, expected one a line, or an XML document of them"
 # A document may begin with a byte order mark; no line of JSON does in these encodings.
 _XML_STARTS = (b"<", b"\xef\xbb\xbf<", b"\xff\xfe", b"\xfe\xff")
-DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+NAME = "debate-protocol"
 
 
 class UsageError(Exception):
@@ -32,25 +37,21 @@ class UsageError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 done, 1 failed, 2 bad usage, 130 interrupted."""
-    options = _parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], int] = options.command
-    try:
-        code = command(options)
-        sys.stdout.flush()
-        return code
-    except UsageError as problem:
-        _say(f"debate-protocol: {problem}", sys.stderr)
-        return BAD_USAGE
-    except BrokenPipeError:
-        # The reader has seen enough; without this, Python complains when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
-    except KeyboardInterrupt:
-        return INTERRUPTED
+
+    def run() -> int:
+        options = _parser().parse_args(arguments)
+        command: Callable[[argparse.Namespace], int] = options.command
+        try:
+            return command(options)
+        except UsageError as problem:
+            complain(NAME, problem)
+            return BAD_USAGE
+
+    return run_command(NAME, run)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="debate-protocol", description=__doc__)
+    parser = argparse.ArgumentParser(prog=NAME, description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="parse | validate | show | export")
     one = commands.add_parser("parse", help="read responses, one JSON object a line")
@@ -80,14 +81,14 @@ def _parse(options: argparse.Namespace) -> int:
         raise UsageError(f"--{problem}") from None
     code = DONE
     with _opened(options.file) as stream:
-        for number, row, _ in json_lines(stream, options.file):
+        for number, row, _ in json_lines(bounded_lines(stream), options.file):
             where = f"{options.file}:{number}"
             if isinstance(row, TranscriptError):
                 raise UsageError(str(row))
             told, parsed = _parsed_row(row, where, contract, options.think)
             _write(told)
             if options.strict and parsed.problems:
-                _say(f"{where}: {'; '.join(parsed.problems)}", sys.stderr)
+                complain(where, "; ".join(parsed.problems))
                 code = FAILED
     return code
 
@@ -136,11 +137,11 @@ def _validate(options: argparse.Namespace) -> int:
         for number, read, _ in _transcripts(stream, options.file):
             if isinstance(read, TranscriptError):
                 wrong += 1
-                _say(str(read))
+                _say(escaped(str(read)))
                 continue
             problems = transcript_problems(read)
             for problem in problems:
-                _say(f"{options.file}:{number}: {problem}")
+                _say(escaped(f"{options.file}:{number}: {problem}"))
             debates, turns = debates + 1, turns + len(read.turns)
             wrong += bool(problems)
             failed += _failed_turns(read)
@@ -192,7 +193,12 @@ def _export(options: argparse.Namespace) -> int:
             raise UsageError(f"{options.file}: {problem}") from None
     else:
         for transcript in transcripts:
-            _write(to_json(transcript))
+            try:
+                line = json_line(to_json(transcript))
+            except RecursionError:
+                what = f"debate {transcript.id!r}: an object in it is nested too deeply"
+                raise UsageError(f"{options.file}: {what}") from None
+            sys.stdout.buffer.write(line)
     return DONE
 
 
@@ -202,7 +208,7 @@ def _whole(stream: BinaryIO, name: str) -> Iterator[Transcript]:
         if isinstance(read, Transcript):
             yield read
         elif torn:
-            _say(f"{read}; the other lines are read", sys.stderr)
+            complain(NAME, f"{read}; the other lines are read")
         else:
             raise UsageError(str(read))
 
@@ -212,24 +218,33 @@ def _transcripts(
 ) -> Iterator[tuple[int, Transcript | TranscriptError, bool]]:
     """Read JSON Lines or XML, whichever begins in the first line that is not blank."""
     lines: list[bytes] = []
-    for line in stream:
+    following = bounded_lines(stream)
+    for line in following:
         lines.append(line)
         if line.strip():
             break
     if lines and lines[-1].lstrip().startswith(_XML_STARTS):
         from debate_protocol.transcript_xml import read_xml
 
-        document = b"".join((*lines, stream.read()))
+        document = b"".join((*lines, stream.read(MAX_DOCUMENT_BYTES + 1)))
+        if len(document) > MAX_DOCUMENT_BYTES:
+            what = f"a document of more than {MAX_DOCUMENT_BYTES} bytes; expected several smaller"
+            yield 1, TranscriptError.at(name, what), False
+            return
         yield from ((number, read, False) for number, read in read_xml(document, name))
     else:
-        yield from read_lines(itertools.chain(lines, stream), name)
+        yield from read_lines(itertools.chain(lines, following), name)
 
 
 @contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
     if file == "-":
+        if sys.stdin is None:
+            raise UsageError("-: standard input is closed")
         yield sys.stdin.buffer
         return
+    if "\0" in file:
+        raise UsageError(f"{file!r}: no file can have this name")
     try:
         stream = open(file, "rb")  # noqa: SIM115 - closed below; only opening may be misuse
     except OSError as problem:
@@ -238,12 +253,11 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _say(text: str, stream: TextIO | None = None) -> None:
+def _say(text: str) -> None:
     """Print a line that may hold what the terminal's encoding has no place for."""
-    stream = stream or sys.stdout
-    stream.flush()
-    stream.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
-    stream.buffer.flush()
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def _write(value: object) -> None:

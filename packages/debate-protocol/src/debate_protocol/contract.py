@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 ContractKind = Literal["xml", "boxed", "answer_line"]
 _SECTION_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -22,7 +22,8 @@ class Contract:
     Args:
         name: What recipes and transcripts call it.
         sections: Tag names in order; empty unless `kind` is `xml`.
-        stop: Stop string that ends a response, or None.
+        stop: Stop string that ends a response, None for none. Left out, it is the closing tag of
+            the last section, or None without sections.
         kind: Where the answer is read from.
         instructions: What prompts say of a section instead of the usual; any of the sections.
 
@@ -32,8 +33,8 @@ class Contract:
     """
 
     name: str
-    sections: tuple[str, ...]
-    stop: str | None
+    sections: tuple[str, ...] = ()
+    stop: str | None = cast(None, ...)
     kind: ContractKind = "xml"
     instructions: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -56,6 +57,9 @@ class Contract:
                 )
         if len(set(self.sections)) != len(self.sections):
             raise ValueError(f"contract {self.name!r}: a section is named twice: {self.sections!r}")
+        if cast(object, self.stop) is ...:
+            last_tag = f"</{self.sections[-1]}>" if self.sections else None
+            object.__setattr__(self, "stop", last_tag)
         if self.stop == "":
             raise ValueError(f"contract {self.name!r}: stop is empty; write null for none")
         for section in self.instructions:

@@ -4,11 +4,10 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+from debate_protocol.control_characters import escaped
 from debate_protocol.parsing import parse_turn, turn_failed
 from debate_protocol.types import Transcript, Turn
 
-# What a terminal would act on, from escape sequences to changes of writing direction.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _WORD = re.compile(r"\S+|\s+")
 _MIN_WIDTH = 20
 
@@ -26,13 +25,13 @@ def shown_debate(
         width: Wrap lines at this many columns; None leaves them as they are.
     """
     question, rules = transcript.question, transcript.protocol
-    topology = _safe(rules.topology)
+    topology = escaped(rules.topology)
     topology += "" if rules.degree is None else f" of degree {rules.degree}"
     topology += "" if rules.center is None else f" around agent {rules.center}"
     rows = [
         _heading(f"Debate {transcript.id or '(no id)'}", emphasis),
         f"{rules.num_agents} agents, {rules.max_rounds} rounds, {rules.schedule}, "
-        f"{_safe(str(rules.contract))}, topology {topology}",
+        f"{escaped(str(rules.contract))}, topology {topology}",
         "",
         *_wrapped(question.text, "", width),
     ]
@@ -46,7 +45,7 @@ def shown_debate(
         rows += ["", *_shown_turn(transcript, turn, emphasis, width)]
     ended = transcript.meta.get("ended")
     if ended is not None:
-        rows += ["", f"Ended: {_safe(str(ended))}"]
+        rows += ["", f"Ended: {escaped(str(ended))}"]
     return "\n".join(rows) + "\n"
 
 
@@ -67,7 +66,7 @@ def _shown_turn(
     except ValueError:  # a contract that is not known here
         failed, sections = False, {}
     if failed:
-        yield f"  failed: {_safe(turn.failure or 'no answer can be read')}"
+        yield f"  failed: {escaped(turn.failure or 'no answer can be read')}"
     for section, said in sections.items():
         yield f"  {_heading(section, emphasis)}"
         yield from _wrapped(said.text, "    ", width)
@@ -76,16 +75,12 @@ def _shown_turn(
 
 
 def _heading(text: str, emphasis: bool) -> str:
-    return f"\x1b[1m{_safe(text)}\x1b[0m" if emphasis else _safe(text)
-
-
-def _safe(text: str) -> str:
-    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
+    return f"\x1b[1m{escaped(text)}\x1b[0m" if emphasis else escaped(text)
 
 
 def _wrapped(text: str, indent: str, width: int | None) -> list[str]:
     """Return the lines of a text, made safe, indented and, with a width, wrapped."""
-    lines = _safe(text).split("\n")
+    lines = escaped(text).split("\n")
     if width is None:
         return [f"{indent}{line}".rstrip() for line in lines]
     room = max(width, _MIN_WIDTH) - len(indent)

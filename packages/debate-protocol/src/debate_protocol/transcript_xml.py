@@ -13,8 +13,10 @@ from typing import Any
 
 from lxml import etree
 
+from debate_protocol.control_characters import escaped_xml
 from debate_protocol.fields import TranscriptError
-from debate_protocol.transcripts import SCHEMA, from_json, refuse_constant, to_json
+from debate_protocol.json_lines import json_value
+from debate_protocol.transcripts import SCHEMA, from_json, to_json
 from debate_protocol.types import Transcript
 
 NAMESPACE = "urn:debate-transcript:1"
@@ -51,7 +53,7 @@ def to_xml(transcripts: Iterable[Transcript]) -> bytes:
             raise TranscriptError.at(f"debate {transcript.id!r}", what) from None
     etree.indent(root)
     document: bytes = etree.tostring(root, encoding="UTF-8", xml_declaration=True)
-    return document + b"\n"
+    return escaped_xml(document) + b"\n"
 
 
 def from_xml(document: bytes, name: str = "XML") -> list[Transcript]:
@@ -242,7 +244,7 @@ def _value(key: str, element: etree._Element) -> Any:
 def _json(element: etree._Element) -> _Fields:
     where = f"line {element.sourceline}: {_local(element)}"
     try:
-        value = json.loads(_text(element), parse_constant=refuse_constant)
+        value = json_value(_text(element))
     except (ValueError, RecursionError) as problem:
         raise TranscriptError.at(where, f"not JSON ({problem})") from None
     if not isinstance(value, dict):

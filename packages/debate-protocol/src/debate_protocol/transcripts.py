@@ -3,7 +3,6 @@
 Unknown keys are kept. A transcript without `shown` gets it from schedule, topology and history.
 """
 
-import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +12,8 @@ from typing import Any, cast, get_args
 
 from debate_protocol.contract_records import contract_to_json, read_contract
 from debate_protocol.fields import TranscriptError, at_most, optional, required, unknown_keys
+from debate_protocol.json_lines import bounded_lines, json_lines
+from debate_protocol.json_lines import json_line as json_line
 from debate_protocol.turn_records import read_turn, turn_to_json
 from debate_protocol.types import (
     MAX_AGENTS,
@@ -116,7 +117,7 @@ def read_transcripts(path: str | os.PathLike[str]) -> list[Transcript]:
     """
     transcripts = []
     with Path(path).open("rb") as file:
-        for _, read, torn in read_lines(file, str(path)):
+        for _, read, torn in read_lines(bounded_lines(file), str(path)):
             if isinstance(read, Transcript):
                 transcripts.append(read)
             elif torn:
@@ -142,40 +143,6 @@ def write_transcripts(path: str | os.PathLike[str], transcripts: Iterable[Transc
         unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def json_line(value: object) -> bytes:
-    """Return a value as one line of UTF-8 JSON; lone surrogates are escaped."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    try:
-        return text.encode() + b"\n"
-    except UnicodeEncodeError:
-        return json.dumps(value, allow_nan=False).encode() + b"\n"
-
-
-def json_lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, object, bool]]:
-    """Yield line number, value and whether it is a torn last line, for each line with content.
-
-    The value of a line that is not JSON is a `TranscriptError` that names file and line.
-    """
-    lines = ((number, raw) for number, raw in enumerate(stream, 1) if raw.strip())
-    current = next(lines, None)
-    while current is not None:
-        following = next(lines, None)
-        number, raw = current
-        try:
-            yield number, json.loads(raw, parse_constant=refuse_constant), False
-        except (ValueError, RecursionError) as problem:
-            torn = following is None
-            what = "the last line is cut off" if torn else "not JSON"
-            error = TranscriptError.at(f"{name}:{number}", f"{what} ({problem})")
-            yield number, error, torn
-        current = following
-
-
-def refuse_constant(name: str) -> object:
-    """Refuse NaN and the infinities, which are no JSON; for `json.loads(parse_constant=…)`."""
-    raise ValueError(f"{name} is no JSON value")
 
 
 def read_lines(

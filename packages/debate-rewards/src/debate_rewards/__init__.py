@@ -53,6 +53,10 @@ def __getattr__(name: str) -> object:
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 __all__ = [
     "Agreed",
     "AtMost",

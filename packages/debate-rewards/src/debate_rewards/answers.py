@@ -180,7 +180,7 @@ def accepted_answers(question: Question) -> list[str]:
     more = question.meta.get("accept")
     if more is None:
         return own
-    if not isinstance(more, list | tuple) or not all(map(_is_text, more)):
+    if not is_texts(more):
         raise ValueError(
             f"question {question.id!r}, meta.accept: found {reprlib.repr(more)}, "
             "expected a list of texts"
@@ -188,10 +188,13 @@ def accepted_answers(question: Question) -> list[str]:
     return [*own, *map(str, more)]
 
 
-def _is_text(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return False
-    return isinstance(value, str) or math.isfinite(value)
+def is_texts(value: object) -> bool:
+    """Return whether a value is a list of texts, for which finite numbers may stand."""
+    return isinstance(value, list | tuple) and all(
+        isinstance(one, str)
+        or (isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one))
+        for one in value
+    )
 
 
 def kind_of(question: Question) -> Kind:

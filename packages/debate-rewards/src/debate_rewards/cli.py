@@ -3,13 +3,14 @@
 import argparse
 import difflib
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
+from debate_protocol.control_characters import escaped_json
 from debate_protocol.types import Transcript
 from debate_rewards import __version__
 from debate_rewards.answers import LIMIT_S, check_many
@@ -20,6 +21,7 @@ from debate_rewards.metrics import debate_statistics
 from debate_rewards.mixed import weighted_sum
 from debate_rewards.rewards import REWARDS, RewardConfig
 
+NAME = "debate-rewards"
 _VERIFY_CHUNK = 256
 _MAX_LIMIT_S = 86400.0
 _TRANSCRIPTS = "transcripts, one a line, or -"
@@ -27,28 +29,25 @@ _TRANSCRIPTS = "transcripts, one a line, or -"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 done, 1 failed, 2 bad usage, 130 interrupted."""
-    arguments = _parser().parse_args(argv)
-    try:
-        arguments.run(arguments)
-        sys.stdout.flush()
-    except ValueError as error:
-        print(f"debate-rewards: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        # The reader has seen enough; what is still buffered must not fail at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return 130
-    except RuntimeError as error:
-        print(f"debate-rewards: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    def run() -> int:
+        arguments = _parser().parse_args(argv)
+        try:
+            arguments.run(arguments)
+        except ValueError as error:
+            complain(NAME, error)
+            return BAD_USAGE
+        except RuntimeError as error:
+            complain(NAME, error)
+            return FAILED
+        return DONE
+
+    return run_command(NAME, run)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="debate-rewards", description="Score debates, verify answers, print statistics."
+        prog=NAME, description="Score debates, verify answers, print statistics."
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="score | verify | stats")
@@ -221,7 +220,7 @@ def _value(text: str) -> Any:
 
 def _print_lines(rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
-        print(json.dumps(row))
+        print(escaped_json(json.dumps(row)))
     sys.stdout.flush()
 
 

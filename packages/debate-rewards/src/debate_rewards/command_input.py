@@ -1,12 +1,16 @@
 """What the `debate-rewards` command reads: transcripts, and answers to verify."""
 
+import reprlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
-from debate_protocol.transcripts import json_lines, read_lines
+from debate_protocol.command_streams import complain
+from debate_protocol.json_lines import bounded_lines, json_lines
+from debate_protocol.transcripts import read_lines
 from debate_protocol.types import Question, Transcript
+from debate_rewards.answers import is_texts
 from debate_rewards.final_answers import Kind
 
 EXPECTED = '"id", "gold" and "prediction"'
@@ -39,11 +43,11 @@ def transcripts_in(file: str) -> list[Transcript]:
     """
     transcripts = []
     with _opened(file) as stream:
-        for _, read, torn in read_lines(stream, _name(file)):
+        for _, read, torn in read_lines(bounded_lines(stream), _name(file)):
             if isinstance(read, Transcript):
                 transcripts.append(read)
             elif torn:
-                print(f"debate-rewards: {read}; the other lines are read", file=sys.stderr)
+                complain("debate-rewards", f"{read}; the other lines are read")
             else:
                 raise UsageError(str(read))
     if not transcripts:
@@ -59,7 +63,7 @@ def pairs_in(file: str) -> list[Pair]:
     """
     pairs = []
     with _opened(file) as stream:
-        for number, row, _ in json_lines(stream, _name(file)):
+        for number, row, _ in json_lines(bounded_lines(stream), _name(file)):
             where = f"{_name(file)}:{number}"
             if isinstance(row, Exception):
                 raise UsageError(str(row))
@@ -77,8 +81,10 @@ def pairs_in(file: str) -> list[Pair]:
 def _meta(row: dict[str, Any], where: str) -> dict[str, Any]:
     meta = {key: row[key] for key in ("choices", "accept") if row.get(key) is not None}
     for key, value in meta.items():
-        if not isinstance(value, list) and not (key == "choices" and isinstance(value, dict)):
-            raise UsageError(f"{where}, {key}: found {value!r}, expected a list of texts")
+        texts = list(value.values()) if key == "choices" and isinstance(value, dict) else value
+        if not is_texts(texts):
+            found = reprlib.repr(value)
+            raise UsageError(f"{where}, {key}: found {found}, expected a list of texts")
     return meta
 
 
@@ -98,8 +104,12 @@ def _name(file: str) -> str:
 
 @contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
+    if "\0" in file:
+        raise UsageError(f"{file!r}: no file can have this name")
     try:
         if file == "-":
+            if sys.stdin is None:
+                raise UsageError("standard input: cannot be read: it is closed")
             yield sys.stdin.buffer
         else:
             with open(file, "rb") as stream:

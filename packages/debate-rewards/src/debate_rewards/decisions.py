@@ -138,4 +138,6 @@ def _judged(debate: ReadDebate, judges: list[TurnKey]) -> list[ReadTurn]:
 
 
 def _draw(transcript: Transcript, seed: int, among: Sequence[int]) -> int:
-    return random.Random(f"{seed}\n{transcript.id}").choice(among)
+    # The bytes that Python itself would take, but for ids with lone surrogates.
+    drawn_by = f"{seed}\n{transcript.id}".encode("utf-8", "surrogatepass")
+    return random.Random(drawn_by).choice(among)

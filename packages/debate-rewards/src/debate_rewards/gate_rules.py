@@ -84,7 +84,7 @@ class Informative(_Rule):
         for place, name in members.items():
             found = {right[index] for index in groups.get(name, ())}
             if None in found:
-                _log.warning("question %s is left out: no usable answer", gates[place].question.id)
+                _log.warning("question %r is left out: no usable answer", gates[place].question.id)
             if found != {True, False}:
                 decisions[place] = "drop"
         return decisions

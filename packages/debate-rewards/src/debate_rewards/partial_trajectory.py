@@ -97,7 +97,7 @@ def _valued(transcript: Transcript, verdicts: Iterator[Verdict]) -> _Found:
     judged = [[next(verdicts) for _ in ends] for _, _, ends in states]
     unusable = [v.reason for own in judged for v in own if v.verdict == "unverifiable"]
     if unusable:
-        _log.warning("question %s is left out: %s", transcript.question.id, unusable[0])
+        _log.warning("question %r is left out: %s", transcript.question.id, unusable[0])
     values = []
     for (guide, turn, ends), own in zip(states, judged, strict=True):
         right = [verdict.verdict == "right" for verdict in own]

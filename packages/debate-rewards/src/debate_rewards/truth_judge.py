@@ -57,7 +57,7 @@ class TruthJudge(Config):
         unusable = [v for v in verdicts.values() if v.verdict == "unverifiable"]
         if unusable:
             name, reason = debate.transcript.question.id, unusable[0].reason
-            _log.warning("question %s is left out: %s", name, reason)
+            _log.warning("question %r is left out: %s", name, reason)
             credits = [
                 Credit(*key, JUDGE, None, expected=False)
                 for key, turn in debate.turns.items()

@@ -41,7 +41,7 @@ class Verifiable(Config):
         unverifiable = [v for v in verdicts.values() if v.verdict == "unverifiable"]
         if unverifiable:
             question = debate.transcript.question
-            _log.warning("question %s is left out: %s", question.id, unverifiable[0].reason)
+            _log.warning("question %r is left out: %s", question.id, unverifiable[0].reason)
             credits = tuple(Credit(*key, "generator", None, expected=False) for key in debate.turns)
             return Score(credits, (None,) * num_agents, {"verifiable/unverifiable_gold": 1.0})
         wrong = -1.0 if self.values == "plus_minus" else 0.0

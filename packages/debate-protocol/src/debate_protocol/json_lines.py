@@ -1,0 +1,83 @@
+"""JSON Lines: one value a line, with what is wrong of each line that cannot be read."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+from debate_protocol.control_characters import escaped_json
+from debate_protocol.fields import TranscriptError
+
+_MAX_DIGITS = 1000
+MAX_LINE_BYTES = 1 << 25
+"""Longest line that is read: its values take up to thirty times as much memory."""
+# What a line may give that was cut anywhere; a value that is refused was read whole.
+_CUT_OFF = (json.JSONDecodeError, UnicodeDecodeError)
+
+
+def json_line(value: object) -> bytes:
+    """Return a value as one line of UTF-8 JSON; control characters and surrogates are escaped."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        return escaped_json(text).encode() + b"\n"
+    except UnicodeEncodeError:
+        return escaped_json(json.dumps(value, allow_nan=False)).encode() + b"\n"
+
+
+def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a stream, no more than is needed to see that one is too long."""
+    return iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
+
+
+def json_lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, object, bool]]:
+    """Yield line number, value and whether it is a torn last line, for each line with content.
+
+    The value of a line that is not JSON is a `TranscriptError` that names file and line.
+    """
+    lines = ((number, raw) for number, raw in enumerate(stream, 1) if raw.strip())
+    current = next(lines, None)
+    while current is not None:
+        number, raw = current
+        if len(raw) > MAX_LINE_BYTES:
+            what = f"a line of more than {MAX_LINE_BYTES} bytes; expected one value a line"
+            yield number, TranscriptError.at(f"{name}:{number}", what), False
+            return
+        following = next(lines, None)
+        try:
+            yield number, json_value(raw), False
+        except (ValueError, RecursionError) as problem:
+            torn = following is None and isinstance(problem, _CUT_OFF)
+            what = "the last line is cut off" if torn else "not JSON"
+            error = TranscriptError.at(f"{name}:{number}", f"{what} ({problem})")
+            yield number, error, torn
+        current = following
+
+
+def json_value(text: str | bytes) -> object:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: It is none, holds NaN or an infinity, or a number of too many digits.
+        RecursionError: It is nested too deeply.
+    """
+    return json.loads(
+        text, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_number
+    )
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _integer(digits: str) -> int:
+    # Python's own refusal would advise to change a setting of Python.
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits, expected at most {_MAX_DIGITS}")
+    return int(digits)
+
+
+def _number(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:20]} is beyond the largest number")
+    return value

@@ -1,0 +1,175 @@
+"""How commands end: closed, broken and full streams, interrupts, and what a terminal is sent."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import debate_protocol.__main__
+import debate_rewards.__main__
+from debate_protocol import cli
+from debate_protocol.transcript_xml import from_xml
+from debate_protocol.transcripts import from_json
+from debate_rewards import cli as rewards_cli
+
+# Each acts on a terminal or turns its writing direction.
+ACTING = "\x07\x1b[31m\x7f\x9b31m\x85\u061c\u200e\u2028\u202e\u2066"
+DEBATE: dict[str, Any] = {
+    "id": f"d{ACTING}",
+    "question": {"text": f"6?{ACTING}", "answer": f"6{ACTING}", "meta": {"kind": "text"}},
+    "protocol": {"num_agents": 1},
+    "turns": [{"agent": 0, "round": 0, "text": f"<solution>{ACTING}42</solution>", ACTING: ACTING}],
+    "meta": {ACTING: ACTING},
+}
+RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+COMMANDS = {
+    "validate": (cli.main, ["validate"]),
+    "show": (cli.main, ["show"]),
+    "jsonl": (cli.main, ["export", "--to", "jsonl"]),
+    "xml": (cli.main, ["export", "--to", "xml"]),
+    "score": (rewards_cli.main, ["score", "--reward", "verifiable"]),
+    "stats": (rewards_cli.main, ["stats"]),
+}
+
+
+@pytest.fixture
+def debates(tmp_path: Path) -> str:
+    path = tmp_path / "debates.jsonl"
+    path.write_text(json.dumps(DEBATE) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_terminal_is_sent_no_character_that_acts_on_it(
+    name: str, broken: bool, debates: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if broken:
+        odd = DEBATE | {"protocol": {"num_agents": 1, "topology": ACTING, "contract": ACTING}}
+        Path(debates).write_text(json.dumps(odd) + "\n")
+    main, options = COMMANDS[name]
+    assert main([options[0], debates, *options[1:]]) in ((0, 1, 2) if broken else (0,))
+    printed = capsys.readouterr()
+    assert printed.out + printed.err
+    assert not RAW.search(printed.out + printed.err)
+
+
+def test_what_is_escaped_comes_back_equal(debates: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["export", debates, "--to", "jsonl"]) == 0
+    assert from_json(json.loads(capsys.readouterr().out)) == from_json(DEBATE)
+    assert cli.main(["export", debates, "--to", "xml"]) == 0
+    assert from_xml(capsys.readouterr().out.encode()) == [from_json(DEBATE)]
+
+
+@pytest.mark.parametrize("main", [cli.main, rewards_cli.main])
+def test_a_command_refuses_a_file_name_that_cannot_be(
+    main: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "validate" if main is cli.main else "stats"
+    assert main([command, "a\0b.jsonl"]) == 2
+    assert "'a\\x00b.jsonl': no file can have this name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": ' + "9" * 5000 + "}", "a number of 5000 digits, expected at most 1000"),
+        ('{"meta": {"a": 1e999}}', "1e999 is beyond the largest number"),
+        ('{"meta": NaN}', "NaN is no JSON value"),
+        ("[" * 100_000, "maximum recursion depth"),
+    ],
+)
+def test_a_last_line_with_an_impossible_value_is_not_taken_for_a_torn_one(
+    line: str, message: str, debates: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open(debates, "a") as file:
+        file.write(line)
+    for main, command in ((cli.main, "show"), (rewards_cli.main, "stats")):
+        wanted = ["--id", "other"] if command == "show" else []
+        assert main([command, debates, *wanted]) == 2
+        assert f"debates.jsonl:2: not JSON ({message}" in capsys.readouterr().err
+
+
+def test_a_line_that_is_too_long_is_refused(
+    debates: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("debate_protocol.json_lines.MAX_LINE_BYTES", 3000)
+    for main, command in ((cli.main, "validate"), (rewards_cli.main, "stats")):
+        assert main([command, debates]) == 0
+        capsys.readouterr()
+    with open(debates, "a") as file:
+        file.write(" " * 3000 + json.dumps(DEBATE) + "\n")
+    for main, command, code in ((cli.main, "validate", 1), (rewards_cli.main, "stats", 2)):
+        assert main([command, debates]) == code
+        printed = capsys.readouterr()
+        assert "debates.jsonl:2: a line of more than 3000 bytes" in printed.out + printed.err
+
+
+@pytest.mark.parametrize("package", ["debate_protocol", "debate_rewards"])
+def test_an_interrupt_while_a_command_is_imported_ends_it(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    start = {"debate_protocol": debate_protocol.__main__, "debate_rewards": debate_rewards.__main__}
+    monkeypatch.setitem(sys.modules, f"{package}.cli", Interrupted(f"{package}.cli"))
+    assert start[package].main([]) == 130
+
+
+RUNS = (
+    [sys.executable, "-m", "debate_protocol", "export", "--to", "jsonl"],
+    [sys.executable, "-m", "debate_rewards", "score", "--reward", "verifiable"],
+)
+
+
+def shell(command: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", command, "bash", *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("run", RUNS, ids=["protocol", "rewards"])
+def test_commands_end_without_a_traceback_when_their_streams_are_closed_or_full(
+    run: list[str], tmp_path: Path
+) -> None:
+    many = tmp_path / "many.jsonl"
+    many.write_text((json.dumps(DEBATE) + "\n") * 500)
+    # One process a line: code, and a part of what standard error holds; nothing for nothing.
+    cases = {
+        '"$@" >&-': (1, "standard output is closed"),
+        '"$@" >/dev/full': (1, "No space left on device"),
+        '"$@" 2>&- >/dev/null': (0, ""),
+        '"$@" | head -c 9 >/dev/null; exit ${PIPESTATUS[0]}': (0, ""),
+    }
+    for command, (code, message) in cases.items():
+        done = shell(command, [*run, str(many)])
+        assert (done.returncode, bool(done.stderr)) == (code, bool(message)), done.stderr
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("run", RUNS, ids=["protocol", "rewards"])
+def test_commands_exit_with_130_when_they_are_interrupted(run: list[str]) -> None:
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [*run, "-"], stdin=reading, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    os.close(reading)
+    try:
+        # The command has read these lines once the pipe, which holds fewer, has taken them.
+        os.write(writing, (json.dumps(DEBATE) + "\n").encode() * 400)
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+    finally:
+        os.close(writing)
+        process.kill()
+    assert (process.returncode, complaint) == (130, "")
