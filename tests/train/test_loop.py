@@ -133,21 +133,6 @@ def test_no_weights_are_served_while_replies_are_demonstrated() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rollout": {"top_p": 0.9}}, "top_p < 1, top_k and min_p"),
-        ({"rollout": {"min_p": 0.1}}, "top_p < 1, top_k and min_p"),
-        (
-            {"debate": {"num_agents": 3, "personas": "none", "temperature": 0}},
-            "agent 0 has temperature 0",
-        ),
-        (
-            {
-                "debate": {
-                    "num_agents": 3,
-                    "personas": [{"name": "a"}, {"name": "b", "temperature": 0}],
-                }
-            },
-            "agent 1 has temperature 0",
-        ),
         ({"gate": {"metric": "eval/format", "at_least": 1, "max_steps": 1}}, "found 1, but the"),
         (
             {

@@ -4,18 +4,16 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from debate_protocol.config import Config
-from debate_protocol.forms import Direct
+from debate_protocol.forms import DebateForm, Direct
 from debate_protocol.forms.settings import SpeakingSettings
-from debate_protocol.types import Question, Transcript
+from debate_protocol.types import DebateRun, Question, Transcript
 
 if TYPE_CHECKING:
     from debate_rollout.engine import Engine
-    from debate_train.recipe import Recipe
+    from debate_train.recipe import Recipe, Rollout
 
 DIRECT: Mapping[str, str] = {"correct": "eval/direct/accuracy"}
 """What is taken from single-turn replies: name in `debate_rewards.metrics` to ours."""
@@ -33,25 +31,20 @@ DEBATE: Mapping[str, str] = {
 """What is taken from debates."""
 
 
-class Evaluation(Config):
-    """When and on how many held-out questions the policy is measured."""
-
-    every: int = Field(0, ge=0)
-    """Steps between evaluations on the dev split; 0 leaves them out."""
-    questions: int = Field(128, ge=0)
-    """Questions of each evaluation; 0 leaves out the one before and after the run, too."""
-    direct_samples: int = Field(4, ge=1)
-    """Single-turn replies to each question."""
-
-
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A mean over questions with its 95 % bootstrap interval."""
+    """A mean over questions with its 95 % bootstrap interval.
+
+    The interval resamples questions, each with all its runs, so that it covers both which
+    questions were drawn and how replies were sampled. `run_deviation` is the standard deviation
+    (n − 1) between the means of the runs, None for one run: the noise of sampling alone.
+    """
 
     mean: float
     low: float
     high: float
     questions: int
+    run_deviation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,45 +67,99 @@ def evaluate(
     `name` seeds the sampling, so that evaluations before and after a run differ only by the
     policy.
     """
+    evaluation = recipe.evaluation
+    form, rollout = evaluation.form(recipe.debate), evaluation.rollout(recipe.rollout)
+    alone, debates = _starts(recipe, form, questions, name)
+    values = _by_run(rollout, engine, alone, DIRECT)[0]
+    transcripts: list[Transcript] = []
+    if not isinstance(form, Direct):
+        found, transcripts = _by_run(rollout, engine, debates, DEBATE)
+        values |= found
+    return Measures({key: _measure(one) for key, one in values.items()}, transcripts)
+
+
+Runs = Sequence[Sequence[DebateRun]]
+"""What is played, for each run."""
+
+
+def _starts(
+    recipe: "Recipe", form: DebateForm, questions: Sequence[Question], name: str
+) -> tuple[Runs, Runs]:
+    """Return the single-turn replies and the debates of each run."""
     from debate_rewards.answers import same_answer
-    from debate_rewards.intervals import bootstrap_interval
+
+    single, samples = direct_form(form), recipe.evaluation.direct_samples
+    alone: list[list[DebateRun]] = []
+    debates: list[list[DebateRun]] = []
+    for run in range(recipe.evaluation.runs):
+        mark = f"/run-{run + 1}" if run else ""
+
+        def seed(question: Question, copy: int, mark: str = mark) -> int:
+            text = f"{recipe.seed}/{name}{mark}/{question.id}/{copy}"
+            return zlib.crc32(text.encode())
+
+        alone.append(
+            [
+                single.start(q, seed=seed(q, copy), debate_id=f"{q.id}{mark}/{copy}")
+                for q in questions
+                for copy in range(samples)
+            ]
+        )
+        debates.append(
+            [
+                form.start(
+                    q,
+                    seed=seed(q, -1),
+                    debate_id=f"{q.id}{mark}",
+                    same_answer=partial(same_answer, q),
+                )
+                for q in questions
+            ]
+        )
+    return alone, debates
+
+
+Values = dict[str, "_Values"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """One measure: each question's value over all runs, and each run's mean over questions."""
+
+    by_question: Mapping[str, float]
+    by_run: Sequence[float]
+
+
+def _by_run(
+    rollout: "Rollout", engine: "Engine", runs: Runs, wanted: Mapping[str, str]
+) -> tuple[Values, list[Transcript]]:
+    """Play all runs at once; return the wanted measures by our names, and the transcripts."""
     from debate_rewards.metrics import question_values
 
-    form, samples = recipe.debate, recipe.evaluation.direct_samples
-    alone = recipe.rollout.play(
-        [
-            direct_form(form).start(
-                q, seed=_seed(recipe, name, q, copy), debate_id=f"{q.id}/{copy}"
-            )
-            for q in questions
-            for copy in range(samples)
-        ],
-        engine,
-    )
-    values = {DIRECT[k]: v for k, v in question_values(alone).items() if k in DIRECT}
-    debates: list[Transcript] = []
-    if not isinstance(form, Direct):
-        debates = recipe.rollout.play(
-            [
-                form.start(q, seed=_seed(recipe, name, q, -1), same_answer=partial(same_answer, q))
-                for q in questions
-            ],
-            engine,
+    played = rollout.play([one for run in runs for one in run], engine)
+    size = len(played) // len(runs)
+    each = [question_values(played[k * size : (k + 1) * size]) for k in range(len(runs))]
+    pooled = each[0] if len(runs) == 1 else question_values(played)
+    values = {
+        ours: _Values(
+            pooled[theirs], [fmean(one[theirs].values()) for one in each if theirs in one]
         )
-        found = question_values(debates)
-        values |= {DEBATE[k]: found[k] for k in DEBATE if k in found}
-    measures = {
-        key: Measure(*bootstrap_interval(list(by_question.values())), len(by_question))
-        for key, by_question in values.items()
+        for theirs, ours in wanted.items()
+        if theirs in pooled
     }
-    return Measures(measures, debates)
+    return values, played
+
+
+def _measure(values: _Values) -> Measure:
+    from debate_rewards.intervals import bootstrap_interval
+
+    interval = bootstrap_interval(list(values.by_question.values()))
+    several = len(values.by_run) > 1
+    deviation = stdev(values.by_run) if several else None
+    return Measure(*interval, len(values.by_question), deviation)
 
 
 def direct_form(form: SpeakingSettings) -> Direct:
     """Return the form in which one agent answers once, prompted as in this form."""
     shared = {name: getattr(form, name) for name in SpeakingSettings.model_fields}
     return Direct(**shared)
-
-
-def _seed(recipe: "Recipe", name: str, question: Question, copy: int) -> int:
-    return zlib.crc32(f"{recipe.seed}/{name}/{question.id}/{copy}".encode())

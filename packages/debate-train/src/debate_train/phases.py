@@ -21,6 +21,7 @@ from debate_train.checkpointing.random_states import (
 from debate_train.data import DataSource
 from debate_train.errors import RecipeError
 from debate_train.evaluation import evaluate
+from debate_train.evaluation_settings import sampled_as
 from debate_train.interrupts import Interrupts, Stopped
 from debate_train.keeper import Interrupted, StepKeeper
 from debate_train.loop import Work, rollouts_of, train
@@ -102,10 +103,11 @@ class Phases:
             return
         if state.before is None:  # A shut gate kept the last phase from starting.
             state.before = after
-        changes = write_results(parts.directory, state.before, after, asdict(state))
+        how = sampled_as(self._phases[-1][1])
+        changes = write_results(parts.directory, state.before, after, asdict(state), how)
         parts.tracker.summarise(changes)
         parts.progress.close()
-        print_results(state.before, after, state.seconds)
+        print_results(state.before, after, state.seconds, how)
 
     def _rest_is_skipped(self) -> bool:
         shut = [name for name, opened in self.state.gates.items() if not opened]

@@ -14,7 +14,8 @@ from debate_rollout.engine import Engine as OpenEngine
 from debate_rollout.engines import EngineConfig, TransformersEngine
 from debate_train.advantages import Advantages
 from debate_train.data import DataConfig
-from debate_train.evaluation import DEBATE, DIRECT, Evaluation
+from debate_train.evaluation import DEBATE, DIRECT
+from debate_train.evaluation_settings import Evaluation
 from debate_train.losses import Loss
 from debate_train.models import ModelConfig
 from debate_train.playing.pipeline import Pipeline
@@ -223,22 +224,31 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
-    def _on_policy_sampling(self) -> "Recipe":
-        """Refuse samplers whose log-probabilities are not those of the policy trained."""
+    def _evaluation_has_a_form(self) -> "Recipe":
+        self.evaluation.form(self.debate)
+        return self
+
+    def sampling_problem(self) -> str | None:
+        """Return why what is sampled cannot be trained on; collecting debates may do it.
+
+        The log-probabilities of the sampler must be those of the policy that is trained.
+        """
         if self.loss.supervised:
-            return self
+            return None
         greedy = [i for i in range(self.debate.num_agents) if self.debate.temperature_of(i) == 0]
         if greedy:
-            raise ValueError(
+            return (
                 f"debate: agent {greedy[0]} has temperature 0, which draws nothing to learn from; "
-                "expected temperatures above 0 in reinforcement learning"
+                "expected temperatures above 0 in reinforcement learning (evaluation.temperature "
+                "may be 0)"
             )
         if self.rollout.top_p < 1 or self.rollout.top_k > 0 or self.rollout.min_p > 0:
-            raise ValueError(
+            return (
                 "rollout: top_p < 1, top_k and min_p cut the distribution, so ratios to it are "
-                "biased; expected neutral values in reinforcement learning (legal in evaluation)"
+                "biased; expected neutral values in reinforcement learning (evaluation.top_p, "
+                "top_k and min_p are those of evaluations, and debate-rollout takes any)"
             )
-        return self
+        return None
 
     @model_validator(mode="after")
     def _stale_samples_are_bounded(self) -> "Recipe":

@@ -22,7 +22,10 @@ TABLE: Mapping[str, str] = {
 
 def measures_json(measures: Measures) -> dict[str, dict[str, float]]:
     """Return measures as JSON holds them."""
-    return {name: asdict(measure) for name, measure in measures.found.items()}
+    return {
+        name: {key: value for key, value in asdict(measure).items() if value is not None}
+        for name, measure in measures.found.items()
+    }
 
 
 def write_results(
@@ -30,8 +33,12 @@ def write_results(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
     state: Mapping[str, Any],
+    how: str,
 ) -> dict[str, float]:
-    """Write results.json; return the change of each measure."""
+    """Write results.json; return the change of each measure.
+
+    `how` says in what debates and at which temperatures it was measured.
+    """
     rows = [
         {"measure": shown, "name": name, "before": before[name], "after": after[name]}
         for name, shown in TABLE.items()
@@ -40,6 +47,7 @@ def write_results(
     directory.write_results(
         {
             "table": rows,
+            "measured": how,
             "before": before,
             "after": after,
             "gates": state["gates"],
@@ -51,10 +59,12 @@ def write_results(
 
 
 def print_results(
-    before: Mapping[str, Any], after: Mapping[str, Any], seconds: Mapping[str, float]
+    before: Mapping[str, Any], after: Mapping[str, Any], seconds: Mapping[str, float], how: str
 ) -> None:
-    """Print the table from before to after, and how long each part took."""
-    table = Table(title="test split, mean [95 % interval over questions]")
+    """Print the table from before to after, how it was measured, and how long each part took."""
+    several = any("run_deviation" in measure for measure in after.values())
+    beside = " ± deviation between runs" if several else ""
+    table = Table(title=f"test split, mean [95 % interval over questions]{beside}")
     table.add_column("measure")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
@@ -65,9 +75,12 @@ def print_results(
             table.add_row(shown, _shown(before[name]), _shown(after[name]), f"{change:+.3f}")
     console = Console()
     console.print(table)
+    console.print(f"measured: {how}", highlight=False)
     parts = ", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items())
     console.print(f"time: {parts}", highlight=False)
 
 
 def _shown(measure: Mapping[str, float]) -> str:
-    return f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"
+    text = f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"
+    deviation = measure.get("run_deviation")
+    return text if deviation is None else f"{text} ± {deviation:.3f}"

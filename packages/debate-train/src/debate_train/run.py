@@ -102,6 +102,9 @@ def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
 def _refuse_early(recipe: Recipe, output: Path | None) -> None:
     """Refuse before a model is loaded: it may not fit beside that of a run which is there."""
     refuse_unusable(recipe)
+    for phase in recipe.phase_recipes().values():
+        if problem := phase.sampling_problem():
+            raise RecipeError(problem)
     refuse_absent_devices(recipe)
     if output is not None:
         with suppress(OSError):  # Told when the directory is opened.

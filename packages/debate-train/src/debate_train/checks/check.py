@@ -16,6 +16,7 @@ from debate_train.checks.check_engines import engine_errors, missing_library, ph
 from debate_train.checks.check_warnings import crash_cost, run_warnings, warnings_of
 from debate_train.data import DataConfig
 from debate_train.errors import UsageError
+from debate_train.evaluation_settings import sampled_as
 from debate_train.losses.loss_inputs import reference_error
 from debate_train.models import PretrainedModel
 from debate_train.recipe import Demonstrations, Recipe
@@ -65,10 +66,16 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
     for name, phase in phases.items():
         _arithmetic(name, phase, found)
         if counter is not None:
-            _check_context(phase, views[_identity(phase.data)].longest, counter, found)
+            longest = views[_identity(phase.data)].longest
+            _check_context(phase, longest, counter, found)
+            evaluated = phase.model_copy(update={"debate": phase.evaluation.form(phase.debate)})
+            if phase.evaluation.questions and evaluated.debate != phase.debate:
+                _check_context(evaluated, longest, counter, found, "evaluation: ")
         where = f"phase {name}: " if recipe.phases else ""
         found.warnings += [where + text for text in warnings_of(phase)]
         found.errors += phase_errors(name, phase, recipe, views[_identity(phase.data)])
+        if problem := phase.sampling_problem():
+            found.errors.append(where + problem)
         if error := reference_error(phase.loss.reference_policy):
             found.errors.append(error)
         found.errors += [
@@ -186,10 +193,11 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
         )
     evaluation = phase.evaluation
     if evaluation.questions:
+        turns = evaluation.form(phase.debate).turn_count()
         found.lines.append(
             f"  an evaluation: {_many(evaluation.questions, 'question')} at most, each with "
             f"{_many(evaluation.direct_samples, 'direct reply')} and "
-            f"{_many(each, 'turn')} of debate"
+            f"{_many(turns, 'turn')} of debate; {sampled_as(phase)}"
         )
 
 
@@ -205,14 +213,18 @@ def _temperatures(phase: Recipe) -> str:
 
 
 def _check_context(
-    phase: Recipe, question: Question | None, counter: TokenCounter, found: _Findings
+    phase: Recipe,
+    question: Question | None,
+    counter: TokenCounter,
+    found: _Findings,
+    what: str = "",
 ) -> None:
     reply = phase.rollout.max_tokens
     longest = longest_prompt(phase.debate, question, reply, counter)
     total = longest.prompt_tokens + reply
     window = _served_window(phase)
     text = (
-        f"context: at most {total:,} tokens (prompt {longest.prompt_tokens:,} of agent "
+        f"{what}context: at most {total:,} tokens (prompt {longest.prompt_tokens:,} of agent "
         f"{longest.agent} in round {longest.round + 1} + reply {reply:,}; {counter.how})"
     )
     if window.tokens is None:
