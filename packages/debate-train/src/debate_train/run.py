@@ -148,9 +148,9 @@ def _go_back(
 
 
 def _write_report(directory: RunDirectory) -> Path | None:
-    """Write the report; a full disk does not hide what the run itself ended with."""
+    """Write the report; whatever becomes of it does not hide what the run itself ended with."""
     try:
         return write_report(directory.path)
-    except OSError as error:
-        print(f"warning: no report: {error}", file=sys.stderr)
+    except Exception as error:
+        print(f"warning: no report: {type(error).__name__}: {error}", file=sys.stderr)
         return None

@@ -44,7 +44,9 @@ class Axis:
 
 def write_value(value: float, form: Form) -> str:
     """Return a value as a person reads it."""
-    if form == "share":
+    if abs(value) >= 1e12:
+        text = f"{value:.3g}"
+    elif form == "share":
         text = f"{100 * value:.1f} %"
     elif form == "count":
         text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,10 +1,10 @@
 """The command `debate-report RUN_DIR`."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
 from debate_train.report.page import write_report
 
 
@@ -18,16 +18,18 @@ def report_main(argv: Sequence[str] | None = None) -> int:
         prog="debate-report", description="Write report.html from the files of a run directory."
     )
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run")
-    run_dir: Path = parser.parse_args(argv).run_dir
-    try:
-        path = write_report(run_dir)
-    except FileNotFoundError as error:
-        print(f"debate-report: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(
-            f"debate-report: cannot write {run_dir}/report.html: {error.strerror}", file=sys.stderr
-        )
-        return 1
-    print(path)
-    return 0
+
+    def run() -> int:
+        run_dir: Path = parser.parse_args(argv).run_dir
+        try:
+            path = write_report(run_dir)
+        except FileNotFoundError as error:
+            complain(parser.prog, error)
+            return BAD_USAGE
+        except OSError as error:
+            complain(parser.prog, f"cannot write {run_dir}/report.html: {error.strerror}")
+            return FAILED
+        print(path)
+        return DONE
+
+    return run_command(parser.prog, run)

@@ -6,8 +6,12 @@ from typing import Any
 
 from debate_train.report.charts import Form, Series, line_chart, write_duration, write_value
 from debate_train.report.html import Child, Html, fold, join, table, tag
+from debate_train.report.run_files import finite
 
 ROW_KEYS = ("phase", "step", "time_s")
+MAX_PHASES = 20
+MAX_MEASURES = 500
+MAX_STEP = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,18 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> Html:
     phases: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         phases.setdefault(str(row.get("phase", "")), []).append(row)
-    return join(_phase(name, measured) for name, measured in phases.items())
+    shown = list(phases.items())
+    left_out = len(shown) - MAX_PHASES
+    if left_out <= 0:
+        return join(_phase(name, measured) for name, measured in shown)
+    first, last = shown[: MAX_PHASES // 2], shown[-(MAX_PHASES - MAX_PHASES // 2) :]
+    return join(
+        [
+            *(_phase(name, measured) for name, measured in first),
+            tag("p", f"… {left_out:,} more phases in metrics.jsonl", class_="note"),
+            *(_phase(name, measured) for name, measured in last),
+        ]
+    )
 
 
 def _phase(name: str, rows: Sequence[Mapping[str, Any]]) -> Html:
@@ -95,25 +110,30 @@ def _phase(name: str, rows: Sequence[Mapping[str, Any]]) -> Html:
         for panel in (*PANELS, *_time_panels(known))
         if (drawn := list(_drawn(panel, known)))
     ]
-    steps = {row.get("step") for row in rows}
+    steps = {_step(row) for row in rows}
     took = _took(rows)
     return tag(
         "section",
-        tag("h3", name, " ", tag("small", f"{len(steps):,} steps measured{took}")),
+        tag("h3", name[:200], " ", tag("small", f"{len(steps):,} steps measured{took}")),
         tag("div", *charts, class_="panels") if charts else None,
         fold(f"All {len(known)} measures of this phase", _all_measures(known)),
     )
 
 
 def series_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[float, float]]:
-    """Return value by step of every numeric measure; the last row of a step wins."""
+    """Return value by step of every measure that can be drawn; the last row of a step wins."""
     known: dict[str, dict[float, float]] = {}
     for row in rows:
         for name, value in row.items():
-            if name in ROW_KEYS or isinstance(value, bool) or not isinstance(value, int | float):
-                continue
-            known.setdefault(name, {})[float(row.get("step", 0))] = float(value)
+            number = None if name in ROW_KEYS else finite(value)
+            if number is not None:
+                known.setdefault(name, {})[_step(row)] = number
     return known
+
+
+def _step(row: Mapping[str, Any]) -> float:
+    step = finite(row.get("step"))
+    return step if step is not None and 0 <= step <= MAX_STEP else 0.0
 
 
 def _drawn(panel: Panel, known: Mapping[str, Mapping[float, float]]) -> Iterator[Series]:
@@ -134,7 +154,7 @@ def _time_panels(known: Mapping[str, Mapping[float, float]]) -> Iterator[Panel]:
 
 def _all_measures(known: Mapping[str, Mapping[float, float]]) -> Html:
     rows: list[list[Child]] = []
-    for name in sorted(known):
+    for name in sorted(known)[:MAX_MEASURES]:
         values = [value for _, value in sorted(known[name].items())]
         numbers = (values[0], values[-1], min(values), max(values))
         rows.append([tag("code", name), *(_exact(value) for value in numbers), len(values)])
@@ -145,8 +165,14 @@ def _exact(value: float) -> str:
     return write_value(value, "count") if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def seconds_of(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return how long the run had taken, in seconds, at each row that says so."""
+    times = (finite(row.get("time_s")) for row in rows)
+    return [time for time in times if time is not None and 0 <= time <= MAX_STEP]
+
+
 def _took(rows: Sequence[Mapping[str, Any]]) -> str:
-    times = [row["time_s"] for row in rows if isinstance(row.get("time_s"), int | float)]
+    times = seconds_of(rows)
     if len(times) < 2:
         return ""
     return f" in {write_duration(times[-1] - times[0])}"

@@ -1,7 +1,8 @@
 """A few readable debates of a run, always the same ones for the same files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from debate_protocol.comparisons import Comparison
@@ -11,9 +12,14 @@ from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers import check
 from debate_rewards.reading import ReadTurn, read_debate
 from debate_train.report.html import Html, escape, fold, join, tag
-from debate_train.report.run_files import read_debates
+from debate_train.report.run_files import ReadFile, read_debates
 
 MAX_CHARS = 5000
+MAX_FAILURE_CHARS = 200
+MAX_TURNS = 100
+MAX_VOTES = 100
+CHECKING_S = 4.0
+"""How long the answers of one debate are checked for."""
 _SEARCHED_FILES = 4
 _MARKS = {"right": "✓", "wrong": "✗", "unverifiable": "?"}
 
@@ -28,21 +34,66 @@ class Pick:
 
 
 class Told:
-    """A debate ready to be shown: parsed turns, and verdicts where the truth is known."""
+    """A debate ready to be shown: its first turns, and verdicts where the truth is known."""
 
     def __init__(self, debate: Transcript) -> None:
         self.read = read_debate(debate)
         self.sections = get_contract(debate.protocol.contract).sections
+        in_order = sorted(self.read.turns.items(), key=lambda item: (item[0].round, item[0]))
+        self.turns = [turn for _, turn in in_order[:MAX_TURNS]]
         self.verdicts: dict[TurnKey, str] = {}
-        if debate.question.answer is not None:
-            self.verdicts = {
-                key: check(debate.question, turn.parsed.answer).verdict
-                for key, turn in self.read.turns.items()
-                if not turn.failed
-            }
+        if debate.question.answer is None:
+            return
+        spent = 0.0
+        for turn in self.turns:
+            # What training has judged is remembered; a report alone does not wait for long.
+            if not turn.failed and spent < CHECKING_S:
+                verdict = check(debate.question, turn.parsed.answer, limit_s=CHECKING_S)
+                spent += verdict.seconds
+                self.verdicts[turn.key] = verdict.verdict
 
 
-def pick(files: Sequence[Path]) -> list[Pick]:
+def debates(files: Sequence[Path]) -> Html:
+    """Return the debates to read, with what could not be read of the files they are from."""
+    if not files:
+        return tag("p", "No transcripts yet.")
+    read = Reader()
+    shown = [_shown(picked) for picked in pick(files, read)]
+    bad = [one for one in read.files.values() if one.unreadable]
+    unreadable = sum(one.unreadable for one in bad)
+    lines = "1 line" if unreadable == 1 else f"{unreadable:,} lines"
+    note = f"{lines} of transcripts could not be read, the first: {bad[0].problem}" if bad else ""
+    return join(
+        [
+            tag("p", _clip(note, MAX_FAILURE_CHARS), class_="badge wrong") if bad else None,
+            *shown,
+            None if shown else tag("p", "No debate can be shown."),
+        ]
+    )
+
+
+def _shown(picked: Pick) -> Html:
+    try:
+        return show(picked)
+    except (ValueError, RuntimeError) as problem:
+        why = f"{picked.why}, {picked.source}: cannot be shown: {problem}"
+        return tag("p", _clip(why, MAX_FAILURE_CHARS), class_="badge wrong")
+
+
+class Reader:
+    """Reads each file of transcripts once."""
+
+    def __init__(self) -> None:
+        self.files: dict[Path, ReadFile] = {}
+
+    def __call__(self, path: Path) -> tuple[Transcript, ...]:
+        """Return the debates of a file."""
+        if path not in self.files:
+            self.files[path] = read_debates(path)
+        return self.files[path].debates
+
+
+def pick(files: Sequence[Path], read: Reader | None = None) -> list[Pick]:
     """Choose one debate of the first steps, one of the last, and the last disagreement.
 
     When the first and the last file share a question, both show that one. A disagreement is the
@@ -50,11 +101,12 @@ def pick(files: Sequence[Path]) -> list[Pick]:
     """
     if not files:
         return []
-    first = read_debates(files[0])
+    read = read or Reader()
+    first = read(files[0])
     if len(files) == 1:
-        last, early, late = first, next(iter(first), None), next(iter(first[1:]), None)
+        early, late = next(iter(first), None), next(iter(first[1:]), None)
     else:
-        last = read_debates(files[-1])
+        last = read(files[-1])
         shared = {debate.question.id for debate in first} & {debate.question.id for debate in last}
         early, late = _first_about(first, shared), _first_about(last, shared)
     picks = [
@@ -64,8 +116,7 @@ def pick(files: Sequence[Path]) -> list[Pick]:
     ]
     used = {id(picked.transcript) for picked in picks}
     for path in files[: -_SEARCHED_FILES - 1 : -1]:
-        debates = last if path == files[-1] else first if path == files[0] else read_debates(path)
-        for debate in debates:
+        for debate in read(path):
             if id(debate) not in used and _disagreed(debate):
                 return [*picks, Pick("A disagreement", path.stem, debate)]
     return picks
@@ -76,6 +127,8 @@ def show(picked: Pick) -> Html:
     debate = picked.transcript
     told = Told(debate)
     protocol = debate.protocol
+    left_out = len(told.read.turns) - len(told.turns)
+    rounds = groupby(told.turns, key=lambda turn: turn.key.round)
     return tag(
         "article",
         tag(
@@ -89,7 +142,8 @@ def show(picked: Pick) -> Html:
             ),
         ),
         _question(debate),
-        *(_round(number, told) for number in range(told.read.last_round + 1)),
+        *(_round(number, turns, told) for number, turns in rounds),
+        tag("p", f"… {left_out:,} more turns in the transcript file") if left_out > 0 else None,
         class_="debate",
     )
 
@@ -122,8 +176,7 @@ def _question(debate: Transcript) -> Html:
     )
 
 
-def _round(number: int, told: Told) -> Html:
-    turns = [turn for key, turn in sorted(told.read.turns.items()) if key.round == number]
+def _round(number: int, turns: Iterable[ReadTurn], told: Told) -> Html:
     return tag(
         "section",
         tag("h4", f"Round {number + 1}"),
@@ -145,7 +198,7 @@ def _turn(read: ReadTurn, told: Told) -> Html:
 def _badge(read: ReadTurn, told: Told) -> Html | None:
     if read.failed:
         why = f": {read.turn.failure}" if read.turn.failure else ""
-        return tag("span", f"failed{why}", class_="badge wrong")
+        return tag("span", _clip(f"failed{why}", MAX_FAILURE_CHARS), class_="badge wrong")
     verdict = told.verdicts.get(read.key)
     return (
         tag("span", f"{_MARKS[verdict]} {verdict}", class_=f"badge {verdict}") if verdict else None
@@ -154,7 +207,7 @@ def _badge(read: ReadTurn, told: Told) -> Html | None:
 
 def _section(name: str, read: ReadTurn, told: Told) -> Html:
     section = read.parsed.sections[name]
-    votes = read.parsed.comparisons if name == "comparison" else ()
+    votes = read.parsed.comparisons[:MAX_VOTES] if name == "comparison" else ()
     only_votes = bool(votes) and len(votes) == len(section.text.splitlines())
     judged = told.read.judged_by(read) if votes else {}
     verdicts = {agent: told.verdicts.get(turn.key) for agent, turn in judged.items()}
@@ -180,8 +233,8 @@ def _text(text: str) -> Html:
     return tag("p", _clip(text), class_="text", dir="auto")
 
 
-def _clip(text: str) -> Html:
-    if len(text) <= MAX_CHARS:
+def _clip(text: str, limit: int = MAX_CHARS) -> Html:
+    if len(text) <= limit:
         return escape(text)
-    left_out = f"… {len(text) - MAX_CHARS:,} more characters in the transcript file"
-    return join([escape(text[:MAX_CHARS]), tag("em", left_out)])
+    left_out = f"… {len(text) - limit:,} more characters in the transcript file"
+    return join([escape(text[:limit]), tag("em", left_out)])

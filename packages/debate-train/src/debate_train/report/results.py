@@ -5,8 +5,11 @@ from typing import Any
 
 from debate_train.report.charts import interval_chart, write_value
 from debate_train.report.html import Html, fold, join, table, tag
+from debate_train.report.run_files import finite
 
 Interval = tuple[float, float, float]
+MAX_ROWS, MAX_SHOWN = 500, 500
+_ENDS = ("low", "high")
 
 
 def results(found: Mapping[str, Any] | None) -> Html:
@@ -53,20 +56,21 @@ def _comparison(rows: Sequence[tuple[str, Interval, Interval]]) -> Html:
 
 def _read(rows: Any) -> Iterator[tuple[str, Interval, Interval]]:
     for row in rows if isinstance(rows, list) else ():
+        if not isinstance(row, Mapping):
+            continue
         before, after = _interval(row.get("before")), _interval(row.get("after"))
         if before and after:
-            yield str(row.get("measure", "")), before, after
+            yield str(row.get("measure", ""))[:MAX_SHOWN], before, after
 
 
 def _interval(value: Any) -> Interval | None:
     """Return (mean, low, high); a bare number or missing ends give an interval of no width."""
-    if isinstance(value, int | float):
-        return (float(value),) * 3
-    if not isinstance(value, Mapping) or not isinstance(value.get("mean"), int | float):
+    mean = finite(value.get("mean") if isinstance(value, Mapping) else value)
+    if mean is None:
         return None
-    mean = float(value["mean"])
-    ends = (value.get("low"), value.get("high"))
-    low, high = (float(end) if isinstance(end, int | float) else mean for end in ends)
+    if not isinstance(value, Mapping):
+        return mean, mean, mean
+    low, high = (mean if end is None else end for end in map(finite, map(value.get, _ENDS)))
     return mean, low, high
 
 
@@ -97,7 +101,8 @@ def _listed(values: Mapping[str, Any]) -> Html:
             rows += [(f"{key}: {name}", _shown(item)) for name, item in value.items()]
         else:
             rows.append((key, _shown(value)))
-    return table(["value", "found"], rows)
+    short = [(key[:MAX_SHOWN], shown[:MAX_SHOWN]) for key, shown in rows[:MAX_ROWS]]
+    return table(["value", "found"], short)
 
 
 def _shown(value: Any) -> str:

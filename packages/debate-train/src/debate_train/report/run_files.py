@@ -2,18 +2,20 @@
 
 import json
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from debate_protocol.contract import find_contract
-from debate_protocol.transcripts import read_transcripts
+from debate_protocol.json_lines import bounded_lines
+from debate_protocol.transcripts import read_lines
 from debate_protocol.types import Transcript
+from debate_rewards.reading import check_turns
 from debate_train.reading.recipe_changes import shown_change
 
 _STEP = re.compile(r"(.*?)-?(\d+)")
+_LARGEST = 1e100
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,43 +77,77 @@ def read_run(run_dir: Path) -> RunFiles:
     )
 
 
-def read_debates(path: Path) -> list[Transcript]:
-    """Return the debates of a file, none when it cannot be read.
+@dataclass(frozen=True, slots=True)
+class ReadFile:
+    """The debates of a transcript file, and what is wrong with the first line that has none."""
 
-    Debates under a contract that is named but not built in are left out: nobody here knows its
-    sections.
+    debates: tuple[Transcript, ...] = ()
+    unreadable: int = 0
+    problem: str = ""
+
+
+def read_debates(path: Path) -> ReadFile:
+    """Return the debates of a file; a line that cannot be read hides itself alone.
+
+    A last line that an interrupt cut off is only one debate less. Debates under a contract that
+    is named but not built in, and those whose turns cannot be, count as unreadable.
     """
+    debates: list[Transcript] = []
+    problems: list[str] = []
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # A line cut off by an interrupt is one debate less.
-            debates = read_transcripts(path)
-    except (OSError, ValueError):
-        return []
-    return [debate for debate in debates if find_contract(debate.protocol.contract)]
+        with path.open("rb") as file:
+            for number, read, torn in read_lines(bounded_lines(file), path.name):
+                problem = str(read) if isinstance(read, ValueError) else _problem(read)
+                if isinstance(read, Transcript) and not problem:
+                    debates.append(read)
+                elif not torn:
+                    found = problem if isinstance(read, ValueError) else f"line {number}: {problem}"
+                    problems.append(found)
+    except OSError as error:
+        problems.append(f"{path.name}: {error.strerror}")
+    return ReadFile(tuple(debates), len(problems), next(iter(problems), ""))
+
+
+def finite(value: object) -> float | None:
+    """Return a number that can be drawn: not NaN, infinite or beyond measure; else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # Of larger numbers the sums and differences overflow.
+    return float(value) if -_LARGEST <= value <= _LARGEST else None
+
+
+def _problem(debate: Transcript) -> str:
+    if not find_contract(debate.protocol.contract):
+        return f"contract {str(debate.protocol.contract)!r} is not known here"
+    try:
+        check_turns(debate)
+    except ValueError as problem:
+        return str(problem)
+    return ""
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _rows(text: str) -> list[dict[str, Any]]:
-    rows = []
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
+    rows = (_value(line) for line in text.split("\n"))
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def _object(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(_text(path))
-    except json.JSONDecodeError:
-        return None
+    value = _value(_text(path))
     return value if isinstance(value, dict) else None
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # Also of numbers with more digits than Python reads.
+        return None
 
 
 def _in_order(folder: Path, phases: Sequence[str]) -> list[Path]:

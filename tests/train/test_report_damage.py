@@ -1,0 +1,187 @@
+"""The report of runs whose files are damaged, absurd or huge: it is written, and says so."""
+
+import json
+import math
+import re
+
+import pytest
+
+from debate_protocol.transcripts import json_line, to_json
+from debate_protocol.types import Protocol, Question, Transcript, Turn
+from debate_train.report import report_main, write_report
+from debate_train.report import results as results_part
+from debate_train.report.page import render
+from debate_train.report.run_files import read_run
+from debate_train.run import _write_report
+
+HUGE = "9" * 5000
+
+
+def debate(name="d", **changes):
+    turns = (Turn(0, 0, "<solution>4</solution>"), Turn(1, 0, "<solution>5</solution>"))
+    question = Question(name, "2 + 2?", "4", {"kind": "number"})
+    return Transcript(name, question, Protocol(2), changes.pop("turns", turns), **changes)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Write a run directory from texts of its files, and return its report."""
+
+    def written(**files):
+        (tmp_path / "recipe.yaml").write_text("steps: 1\n")
+        for name, text in files.items():
+            path = tmp_path / re.sub("_(jsonl?)$", r".\1", name.replace("__", "/"))
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return write_report(tmp_path).read_text()
+
+    return written
+
+
+def rows(*values, name="loss"):
+    return "".join(
+        json.dumps({"phase": "rl", "step": step, name: value}) + "\n"
+        for step, value in enumerate(values, 1)
+    )
+
+
+def test_a_line_that_cannot_be_read_hides_itself_alone(run):
+    good, other = json_line(to_json(debate("good"))), json_line(to_json(debate("other")))
+    page = run(transcripts__rl_000001_jsonl=good + b'{"id": \n' + other)
+    assert page.count('class="debate"') == 2
+    assert "1 line of transcripts could not be read, the first: rl_000001.jsonl:2: not JSON" in page
+
+
+def test_a_torn_last_line_is_no_complaint(run):
+    page = run(transcripts__rl_1_jsonl=json_line(to_json(debate())) + b'{"id": "to')
+    assert page.count('class="debate"') == 1
+    assert "could not be read" not in page
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"[]\n[]\n", "transcript: found []"),
+        (json_line(to_json(debate()) | {"turns": 3}), "turns: found 3"),
+        (
+            json_line(to_json(debate()) | {"protocol": {"num_agents": 2, "contract": "own"}}),
+            "contract &#x27;own&#x27; is not known here",
+        ),
+        (json_line(to_json(debate(turns=(Turn(7, 0, "x"),)))), "expected agents 0 to 1"),
+    ],
+)
+def test_unreadable_transcripts_are_not_taken_for_none(run, line, problem):
+    page = run(transcripts__rl_1_jsonl=line)
+    assert "No transcripts yet" not in page
+    assert "of transcripts could not be read" in page
+    assert problem in page
+
+
+def test_a_debate_whose_answers_cannot_be_judged_says_why(run):
+    odd = debate()
+    odd = to_json(odd) | {"question": {"text": "?", "answer": "4", "meta": {"kind": "word"}}}
+    page = run(transcripts__rl_1_jsonl=json_line(odd) + json_line(to_json(debate("fine"))))
+    assert "cannot be shown" in page and "meta.kind: found &#x27;word&#x27;" in page
+    assert page.count('class="debate"') == 1
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        rows(1e308, -1e308, 1e308),
+        rows(math.nan, math.inf, -math.inf, 1.0, 2.0),
+        rows(1.0, 2.0).replace("1.0", HUGE),
+        rows(1, 10**4000, 2),
+        rows(5e-324, 0.0, -5e-324),
+        '{"step": [1], "loss": 1}\n{"step": {}, "loss": 2}\n{"step": 1e308, "loss": 3}\n',
+        '{"step": "two", "loss": 1, "time_s": NaN}\n{"phase": [], "loss": 2, "time_s": 1e308}\n',
+        '[]\n"x"\nnull\n{"loss": {"a": 1}}\n' + "[" * 100_000,
+    ],
+)
+def test_a_curve_leaves_out_numbers_that_cannot_be_drawn(run, metrics):
+    page = run(**{"metrics.jsonl": metrics})
+    assert "cannot be shown" not in page
+    assert not re.search(r"\b(nan|inf)\b", page.partition("<body")[2])
+    assert len(page) < 100_000
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        '{"table": [1, null, [], {"measure": 3}]}',
+        '{"table": {"a": 1}}',
+        '{"table": [{"measure": "m", "before": NaN, "after": 1}]}',
+        '{"table": [{"measure": "m", "before": {"mean": 1e308, "low": "x"}, "after": -1e308}]}',
+        '{"table": [{"measure": "m", "before": {"mean": true}, "after": {"mean": [1]}}]}',
+        '{"table": [{"measure": "m", "before": 1, "after": ' + "9" * 400 + "}]}",
+        '{"table": [], "gates": {"a": ' + HUGE + "}}",
+        '{"gates": ' + "[" * 5000 + "]" * 5000 + "}",
+        '{"seconds": ' + json.dumps({str(k): "x" * 9999 for k in range(2000)}) + "}",
+        "[1]",
+        "{",
+    ],
+)
+def test_misshapen_results_cost_their_table_alone(run, results):
+    page = run(results_json=results, **{"metrics.jsonl": rows(0.5, 0.6)})
+    assert "<h3>rl" in page
+    assert len(page) < 1_000_000
+
+
+@pytest.mark.parametrize("text", ["[]", '{"resumed": [1, {"from_step": 1, "changes": {"a": 1}}]}',
+                                  '{"resumed": {"a": 1}, "device": [1], "started": 5}',
+                                  '{"a": {"b": ' + HUGE + "}}", "\x00"])  # fmt: skip
+def test_a_misshapen_environment_costs_itself_alone(run, text):
+    page = run(environment_json=text, **{"metrics.jsonl": rows(0.5, 0.6)})
+    assert "<h3>rl" in page
+
+
+def test_hundreds_of_phases_are_bounded(run):
+    one = rows(*(step / 9 for step in range(40)))
+    many = "".join(one.replace('"rl"', f'"phase {k}"') for k in range(300))
+    page = run(**{"metrics.jsonl": many})
+    assert "phase 0 <" in page and "phase 299 <" in page
+    assert "… 280 more phases in metrics.jsonl" in page
+    assert len(page) < 1_500_000
+
+
+def test_a_debate_of_many_turns_is_bounded(run):
+    turns = tuple(Turn(agent, 0, "<solution>4</solution>") for agent in range(400))
+    large = debate(turns=turns)
+    large = Transcript(large.id, large.question, Protocol(400), turns)
+    page = run(transcripts__rl_1_jsonl=json_line(to_json(large)))
+    assert page.count("<h5>Agent ") == 100
+    assert "… 300 more turns in the transcript file" in page
+
+
+def test_a_long_failure_stays_short_and_may_break_anywhere(run):
+    turns = (Turn(0, 0, "x", failure="y" * 5000),)
+    page = run(transcripts__rl_1_jsonl=json_line(to_json(debate(turns=turns))))
+    assert "4,808 more characters in the transcript file" in page
+    assert "y" * 201 not in page
+    assert re.search(r"\.badge \{[^}]*overflow-wrap: anywhere", page)
+
+
+def test_a_part_that_cannot_be_made_costs_itself_alone(run, tmp_path, monkeypatch):
+    run(**{"metrics.jsonl": rows(0.5, 0.6)}, results_json='{"a": 1}')
+    monkeypatch.setattr(results_part, "_listed", lambda values: 1 / 0)
+    page = render(read_run(tmp_path))
+    assert "This part cannot be shown: ZeroDivisionError: division by zero" in page
+    assert "<h3>rl" in page
+
+
+def test_the_end_of_a_run_is_shown_whatever_the_report_does(tmp_path, monkeypatch, capsys):
+    def broken(path):
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("debate_train.run.write_report", broken)
+
+    class Directory:
+        path = tmp_path
+
+    assert _write_report(Directory()) is None
+    assert capsys.readouterr().err == "warning: no report: RecursionError: too deep\n"
+
+
+def test_command_names_a_folder_that_is_no_run(tmp_path, capsys):
+    assert report_main([str(tmp_path / "no\x1bne")]) == 2
+    assert "no\\x1bne is not a run directory" in capsys.readouterr().err
