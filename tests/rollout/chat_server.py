@@ -87,8 +87,9 @@ def _handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
-            content = text.encode()
+            content = answer.body
+            if not isinstance(content, bytes):
+                content = (content if isinstance(content, str) else json.dumps(content)).encode()
             self.send_response(answer.status)
             for name, value in {"Content-Length": str(len(content)), **answer.headers}.items():
                 self.send_header(name, value)

@@ -131,7 +131,7 @@ def test_reply_says_how_it_ended(answer: Answer, text: str, finish: str) -> None
         Answer(200, {"error": {"message": "overloaded"}}),
         Answer(200, {"choices": [{"text": "an older interface"}]}),
         Answer(200, "[" * 100_000),
-        Answer(200, "zipped", {"Content-Encoding": "gzip"}),
+        Answer(200, "zipped", {"Content-Encoding": "gzip, gzip"}),
         Answer(200, "short", {"Content-Length": "99", "Connection": "close"}),
     ],
     ids=lambda answer: f"{answer.status}-{str(answer.body)[:12]}",

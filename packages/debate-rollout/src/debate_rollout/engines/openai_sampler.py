@@ -4,7 +4,7 @@ import asyncio
 import email.utils
 import itertools
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import httpx
 from debate_protocol.types import Reply
 from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming
 from debate_rollout.engines.background import Background
+from debate_rollout.engines.hidden_key import HiddenKey
 from debate_rollout.engines.openai_messages import (
     UnreadableReply,
     read_reply,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 32 << 20
 """A longer response is no reply."""
+BYTES_OF_A_TOKEN = 256
+"""More than a token of a reply takes in a response, with all that is said about it."""
 _SHOWN = 300
 """Characters of a response that an error shows."""
 _PASSING = frozenset((408, 409, 425, 429))
@@ -77,7 +80,7 @@ class OpenAISampler:
         self._config = config
         self._url = f"{config.base_url}/chat/completions"
         self._auth = None if key is None else _Bearer(key)
-        self._hide = _hiding(key)
+        self._hide = HiddenKey(key)
         self._slots = asyncio.Semaphore(config.max_in_flight)
         self._client = httpx.AsyncClient(
             follow_redirects=False,
@@ -151,28 +154,35 @@ class OpenAISampler:
     async def _in_time(self, body: bytes, request: Request) -> Reply:
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                status, headers, content = await self._post(body)
+                most = min(MOST_BYTES, (1 << 20) + BYTES_OF_A_TOKEN * request.sampling.max_tokens)
+                status, headers, content = await self._post(body, most)
         except TimeoutError:
             raise _Passing(f"no reply within {self._config.timeout_s:g} s") from None
         except httpx.TransportError as error:
             said = self._shown(str(error))
             raise _Passing(f"{type(error).__name__}: {said}") from None
-        except httpx.HTTPError as error:  # such as a compressed body that is none
+        except httpx.HTTPError as error:
             raise _Passing(f"unreadable response: {type(error).__name__}") from None
         if 200 <= status < 300:
             return self._read(content, request)
         return self._failed(status, headers, content, request)
 
-    async def _post(self, body: bytes) -> tuple[int, httpx.Headers, bytes]:
-        headers = {"Content-Type": "application/json"}
+    async def _post(self, body: bytes, most: int) -> tuple[int, httpx.Headers, bytes]:
+        # A few compressed bytes can hold gigabytes: none are asked for, and none unpacked.
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         async with self._client.stream(
             "POST", self._url, content=body, headers=headers, auth=self._auth
         ) as response:
+            encoding = response.headers.get("content-encoding", "identity").strip().lower()
+            if encoding not in ("", "identity"):
+                if response.is_success:
+                    raise _Passing("a compressed response, which was not asked for")
+                return response.status_code, response.headers, b"(compressed)"
             content = bytearray()
-            async for part in response.aiter_bytes():
+            async for part in response.aiter_raw():
                 content += part
-                if len(content) > MOST_BYTES:
-                    raise _Passing(f"a response of more than {MOST_BYTES >> 20} MiB")
+                if len(content) > most:
+                    raise _Passing(f"a response of more than {most >> 20} MiB")
             return response.status_code, response.headers, bytes(content)
 
     def _read(self, content: bytes, request: Request) -> Reply:
@@ -186,7 +196,7 @@ class OpenAISampler:
             prompt_tokens=self.usage.prompt_tokens + prompt_tokens,
             completion_tokens=self.usage.completion_tokens + completion_tokens,
         )
-        return reply
+        return replace(reply, text=self._hide(reply.text))
 
     def _failed(
         self, status: int, headers: httpx.Headers, content: bytes, request: Request
@@ -213,10 +223,6 @@ class OpenAISampler:
         text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
         text = self._hide(text).strip()
         return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
-
-
-def _hiding(key: str | None) -> Callable[[str], str]:
-    return lambda text: text if key is None else text.replace(key, "[key]")
 
 
 def _asked_pause(headers: httpx.Headers) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from debate_rollout.engines.hidden_key import HiddenKey
 from debate_rollout.engines.vllm_hand_over import OLD_WEIGHTS_SERVE, refresh_error, write_weights
 from debate_rollout.engines.vllm_process import ServerProcess
 from debate_rollout.engines.vllm_wire import PATHS, body
@@ -41,6 +42,8 @@ class ServerControl:
         self._client = client
         self._process = process
         self._broken: str | None = None
+        key = client.headers.get("Authorization", "").removeprefix("Bearer ")
+        self._hide = HiddenKey(key or None)
         self._adapters: dict[str, Path] = {}
 
     def check_alive(self) -> None:
@@ -161,7 +164,7 @@ class ServerControl:
         if found.status_code != 200:
             raise EndpointError(
                 f"{self._url}{path}: found status {found.status_code}, expected 200: "
-                f"{found.text[:_SHOWN]}"
+                f"{self._hide(found.text[: 2 * _SHOWN])[:_SHOWN]}"
             )
         is_json = found.headers.get("content-type", "").startswith("application/json")
         return found.json() if is_json else None

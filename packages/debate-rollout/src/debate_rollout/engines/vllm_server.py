@@ -133,6 +133,7 @@ class VllmServer:
     def _connect(self, url: str, key: str | None) -> None:
         """Learn what the server serves, and check that it samples as training needs it."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        headers["Accept-Encoding"] = "identity"
         # vLLM drops idle connections after 5 s: ours end first, or a request meets a closing one.
         limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0

@@ -1,0 +1,87 @@
+"""Weights through `transfer: nccl` into a real vLLM server; only NCCL itself is replaced."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from debate_protocol.types import Reply
+from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engines import VllmServerEngine
+from debate_rollout.testing import ask
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+
+HOOK = Path(__file__).parent / "sitecustomize_nccl"
+Logps = Callable[[Any, Reply], list[float]]
+
+
+def requests() -> list[Request]:
+    prompts = [tuple(3 + (7 * k + j) % 290 for j in range(40 + k)) for k in range(6)]
+    sampling = Sampling(max_tokens=8)
+    return [Request(ask(), replace(sampling, seed=k), p) for k, p in enumerate(prompts)]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Replace NCCL here and in servers started from here; note the devices that were used."""
+    from tests.rollout.nccl_over_store import replace_nccl
+
+    from debate_rollout.engines import vllm_nccl
+
+    noted: list[Any] = []
+
+    def device(number: int) -> contextlib.nullcontext[None]:
+        noted.append(number)
+        return contextlib.nullcontext()
+
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        current_device=lambda: 1,
+        device=device,
+        synchronize=lambda: noted.append("synchronised"),
+    )
+    monkeypatch.setattr(vllm_nccl, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
+    replace_nccl(monkeypatch.setattr)
+    before = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(HOOK), before))))
+    return noted
+
+
+@pytest.mark.parametrize(
+    "engines", [1, pytest.param(2, marks=pytest.mark.slow)], ids=["one", "data-parallel"]
+)
+def test_nccl_refreshes_a_server_when_its_broadcasts_pass_through_a_store(
+    engines: int, calls: list[Any], tiny_model: Any, byte_bpe: Any, hf_logps: Logps
+) -> None:
+    models = [tiny_model(byte_bpe, seed, tied=False, window=256) for seed in (0, 1, 2)]
+    config = VllmServerEngine(
+        transfer="nccl", enforce_eager=True, kv_cache_mib=64, max_batch=16, max_connections=16,
+        vllm_args={} if engines == 1 else {"data_parallel_size": engines},
+    )  # fmt: skip
+    engine = config.open(models[0], byte_bpe)
+    try:
+        for version, model in ((1, models[1]), (2, models[2]), (3, models[0])):
+            engine.generate(requests())  # Fills the prefix cache with the weights before.
+            engine.load(Weights(version, model.state_dict()))
+            for reply in engine.generate(requests()):
+                assert reply.weight_version == version and reply.version_spans == ()
+                # Tensors of the wrong model are off by 0.1 and more.
+                assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
+        # Each refresh waits for the trainer's own stream, on the trainer's device.
+        assert calls == [1, "synchronised"] * 3
+        assert not list(engine._served.folder.glob("weights-*"))  # none went through a file
+        assert not engine._nccl._source.tensors
+    finally:
+        engine.close()
