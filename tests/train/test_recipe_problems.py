@@ -165,7 +165,7 @@ def test_override_refuses_what_is_not_key_value(tmp_path: Path, argument: str) -
         ("hello", ":1: found no `key: value` lines"),
         ("name: a\nname: b\n", ":2: not readable as YAML (found duplicate key name)"),
         ("name: [a\n", "not readable as YAML"),
-        ("name: !!python/object:os.x {}\n", "not readable as YAML"),
+        ("name: !!python/object:os.x {}\n", "found the tag"),
         ("name: ${\n", "interpolation"),
         ("name: ${nope}\n", "name: Interpolation key 'nope' not found"),
         ("name: ${oc.env:DEBATE_NOT_SET}\n", "name: Environment variable 'DEBATE_NOT_SET'"),

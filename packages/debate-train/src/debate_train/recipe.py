@@ -1,7 +1,8 @@
 """The recipe: everything that one run is made of."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -138,6 +139,23 @@ _DEFAULT_TYPES: Mapping[str, str] = {
 }
 
 
+_MOST_PHASES = 100
+_LONGEST_NAME = 100
+
+
+def _names_one_file(name: str) -> str:
+    parts = {"/", "\\", "\0"} & set(name)
+    if parts or name in ("", ".", "..") or not name.isprintable() or len(name) > _LONGEST_NAME:
+        raise ValueError(
+            f"found {name[:60]!r}; expected a name that a folder can have: at most "
+            f"{_LONGEST_NAME} characters and none of / and \\"
+        )
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_names_one_file)]
+
+
 class Recipe(Config):
     """One run; every key that is left out is a default that we stand by.
 
@@ -145,7 +163,8 @@ class Recipe(Config):
     in the order they are written. Without phases the recipe is its own only phase.
     """
 
-    name: str
+    name: FileName
+    """Names the run's folder below `runs/`."""
     seed: int = Field(0, ge=0, lt=2**63)
     steps: int = Field(ge=0)
     """Optimizer steps; a step plays `data.batch_size` questions once."""
@@ -163,7 +182,7 @@ class Recipe(Config):
     checkpoint: Checkpointing = Checkpointing()
     recording: Recording = Recording()
     tracking: Tracking = Tracking()
-    phases: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    phases: dict[FileName, dict[str, Any]] = Field(default_factory=dict, max_length=_MOST_PHASES)
 
     def phase_recipes(self) -> dict[str, "Recipe"]:
         """Return each phase as a whole recipe, in order.
@@ -171,8 +190,16 @@ class Recipe(Config):
         Differences are merged into what the recipe says, not into its defaults: a phase of
         another variant gets that variant's defaults.
         """
-        if not self.phases:
-            return {"train": self}
+        return dict(self._phase_recipes) if self.phases else {"train": self}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy, whose phases follow from what was changed."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("_phase_recipes", None)
+        return copied
+
+    @cached_property
+    def _phase_recipes(self) -> dict[str, "Recipe"]:
         base = self.model_dump(exclude={"phases"}, exclude_unset=True)
         schema = Schema((Recipe,))
         return {

@@ -6,8 +6,10 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from debate_protocol.control_characters import escaped
 from debate_rollout.errors import EngineFailure, RolloutError
 from debate_train.errors import REFUSALS, RunFailure, UsageError
 from debate_train.interrupts import ignore_interrupts, raise_interrupts
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_NAME = {errno.ENAMETOOLONG, errno.ELOOP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ def run_recipe(
     Raises:
         UsageError: The recipe is wrong, or cannot be run here.
     """
+    for name, value in vars(arguments).items():
+        _refuse_unreadable(name, value)
     from debate_train.reading.recipe_file import load_recipe
     from debate_train.reading.recipe_written import resolved_yaml
     from debate_train.recipe import Recipe
@@ -81,9 +86,9 @@ def run_recipe(
     report = check(loaded.recipe)
     redact = loaded.reading.redact
     for line in (f"recipe: {loaded.path}", *loaded.notes, *report.lines):
-        print(redact(line))
+        print(_shown(redact(line)))
     for line in report.warnings:
-        print(redact(f"warning: {line}"), file=sys.stderr)
+        print(_shown(redact(f"warning: {line}")), file=sys.stderr)
     if report.errors:
         raise UsageError(redact("\n".join(report.errors)))
     if arguments.check:
@@ -94,6 +99,19 @@ def run_recipe(
         return act(CheckedRecipe(loaded.recipe, resolved_yaml(loaded)))
     except UsageError as error:
         raise UsageError(redact(str(error))) from error
+
+
+def _refuse_unreadable(name: str, value: object) -> None:
+    """Refuse paths that are no text: they could be neither printed nor kept."""
+    if isinstance(value, str | Path):
+        text = str(value)
+        if "\0" in text or text.encode(errors="replace").decode() != text:
+            raise UsageError(f"{name}: found {text[:200]!a}, which is not UTF-8; expected text")
+
+
+def _shown(text: str) -> str:
+    """Return text that changes nothing in a terminal and can be written to any."""
+    return escaped(text).encode(errors="backslashreplace").decode()
 
 
 def exit_code(program: str, act: Callable[[], int]) -> int:
@@ -113,18 +131,22 @@ def _exit_code(program: str, act: Callable[[], int]) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except REFUSALS as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(_shown(f"{program}: {error}"), file=sys.stderr)
         return BAD_USAGE
     except EngineFailure as error:
         # What an engine itself reports is clear; of anything else the place is wanted, too.
         if not isinstance(error.__cause__, OSError | RolloutError):
             traceback.print_exception(error.__cause__)
-        print(f"{program}: {error}", file=sys.stderr)
+        print(_shown(f"{program}: {error}"), file=sys.stderr)
         return FAILED
     except (RunFailure, RolloutError) as error:  # also an engine that took no weights
-        print(f"{program}: {error}", file=sys.stderr)
+        print(_shown(f"{program}: {error}"), file=sys.stderr)
         return FAILED
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_NAME:
+            named = str(error.filename)[:200]
+            print(_shown(f"{program}: {named!r}: {error.strerror}"), file=sys.stderr)
+            return BAD_USAGE
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             print(f"{program}: {error}; make room on the disk", file=sys.stderr)
         else:

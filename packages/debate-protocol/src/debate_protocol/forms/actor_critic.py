@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from debate_protocol.forms.exchange import Exchange, ExchangeSettings
 from debate_protocol.forms.guided import sampled_beside
+from debate_protocol.forms.settings import MOST
 from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import side_seed
 from debate_protocol.forms.wrong_answers import wrong_answer
@@ -38,10 +39,10 @@ class ActorCritic(ExchangeSettings):
 
     type: Literal["actor_critic"] = "actor_critic"
     num_agents: Literal[2] = 2
-    max_rounds: int = Field(default=5, ge=1)
+    max_rounds: int = Field(default=5, ge=1, le=MOST)
     guided: bool = False
     guide_round_zero: bool = False
-    continuations: int = Field(default=0, ge=0)
+    continuations: int = Field(default=0, ge=0, le=MOST)
 
     @model_validator(mode="after")
     def _branches_are_valued(self) -> Self:

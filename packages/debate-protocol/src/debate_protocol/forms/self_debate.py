@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt
 
 from debate_protocol.forms.pairing import Pairing, draw_pair
-from debate_protocol.forms.settings import FreeTextSettings
+from debate_protocol.forms.settings import MOST, FreeTextSettings
 from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.parsing import Parsed, spoken_text
@@ -51,8 +51,8 @@ class SelfDebate(FreeTextSettings):
 
     type: Literal["self_debate"] = "self_debate"
     max_rounds: Literal[2] = 2
-    first_turns: int = Field(default=8, ge=2)
-    second_turns: int = Field(default=8, ge=1)
+    first_turns: int = Field(default=8, ge=2, le=MOST)
+    second_turns: int = Field(default=8, ge=1, le=MOST)
     pairing: Pairing = "freq"
     gate_after: tuple[NonNegativeInt, ...] = (0,)
 

@@ -26,6 +26,11 @@ PersonaChoice = Annotated[
 ]
 
 
+MOST = 128
+"""Agents, rounds and samples of a prompt at most: what agents read grows with their squares."""
+MOST_TURNS = 512
+
+
 class SpeakingSettings(Config):
     """How agents are prompted and sampled, and how their replies are read.
 
@@ -103,7 +108,7 @@ class SpeakingSettings(Config):
 class GatedSettings(SpeakingSettings):
     """Adds the rounds after which a form yields a gate, as in `gate_after: [0]`."""
 
-    max_rounds: int = Field(default=1, ge=1)
+    max_rounds: int = Field(default=1, ge=1, le=MOST)
     gate_after: tuple[NonNegativeInt, ...] = ()
 
     @model_validator(mode="after")
@@ -155,8 +160,8 @@ class DebateSettings(GatedSettings):
         gate_after: The rounds, from 0, after which a gate asks whether the debate goes on.
     """
 
-    num_agents: int = 5
-    max_rounds: int = Field(default=3, ge=1)
+    num_agents: int = Field(default=5, le=MOST)
+    max_rounds: int = Field(default=3, ge=1, le=MOST)
     topology: TopologyName = "all"
     degree: int | None = None
     center: int | None = None
@@ -182,6 +187,16 @@ class DebateSettings(GatedSettings):
             raise ValueError(
                 f"conversation: append needs history_rounds -1 or 1, found {self.history_rounds}; "
                 "a dialogue that only grows cannot leave rounds out: use conversation: rebuild"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _turns_can_be_read(self) -> Self:
+        turns = self.num_agents * self.max_rounds
+        if turns > MOST_TURNS:
+            raise ValueError(
+                f"num_agents: found {self.num_agents} agents for {self.max_rounds} rounds, "
+                f"{turns:,} turns that refer to each other; expected at most {MOST_TURNS}"
             )
         return self
 

@@ -4,6 +4,7 @@ OmegaConf reads YAML and interpolates; the merge rule is ours (`recipe_merge`); 
 what is valid. `extends: other.yaml` makes a file a mapping of differences.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -104,6 +105,10 @@ def find_recipe(name: str | Path) -> Path:
         RecipeError: There is none; names the nearest.
     """
     path = Path(name)
+    if "\0" in str(name) or not _is_utf8(str(name)):
+        raise RecipeError(
+            f"{str(name)[:200]!a}: found no name of a file; expected a recipe (.yaml)"
+        )
     if path.is_file():
         return path
     shipped = SHIPPED / path.name
@@ -113,11 +118,21 @@ def find_recipe(name: str | Path) -> Path:
                 return candidate
     if path.is_dir():
         raise RecipeError(f"{path}: found a directory; expected a recipe file (.yaml)")
+    if os.path.lexists(path):
+        raise RecipeError(f"{path}: found no file that can be read; expected a recipe file (.yaml)")
     folder = path.parent if len(path.parts) > 1 and path.parent.is_dir() else SHIPPED
     names = sorted(file.stem for file in folder.glob("*.yaml"))
     near = get_close_matches(path.stem, names, n=1)
     hint = f"; did you mean {folder / near[0]}.yaml?" if near else ""
     raise RecipeError(f"{path}: no such recipe; expected a YAML file{hint}")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
@@ -136,6 +151,8 @@ def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
             f"{where}: extends: found {parent_name!r}; expected one file, relative to this one"
         )
     parent_path = path.parent / parent_name
+    if "\0" in parent_name or not _is_utf8(parent_name):
+        raise RecipeError(f"{where}: extends: found {parent_name!a}; expected the name of a file")
     if not parent_path.is_file():
         names = [file.name for file in parent_path.parent.glob("*.yaml")]
         near = get_close_matches(parent_path.name, names, n=1)

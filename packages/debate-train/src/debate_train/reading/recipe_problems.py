@@ -90,14 +90,18 @@ class Problems:
         """Return where in the data an error stands: its location without union branches."""
         path: KeyPath = ()
         held: Any = self._reading.resolved
-        for key in detail["loc"]:
+        is_missing = detail["type"] == "missing"
+        for key in detail["loc"][:-1] if is_missing else detail["loc"]:
             try:
                 held = value_at(held, (key,))
             except KeyError:
-                self._tags[path] = str(key)
-            else:
-                path = (*path, key)
-        return (*path, detail["loc"][-1]) if detail["type"] == "missing" else path
+                place, data = self._place(path)
+                if key in place.variants or key not in (place.keys(data) or ()):
+                    self._tags[path] = str(key)
+                    continue
+                held = {}  # A part that was left out, which its defaults do not fill.
+            path = (*path, key)
+        return (*path, detail["loc"][-1]) if is_missing else path
 
     def _line(self, path: KeyPath, details: list[ErrorDetails]) -> str:
         first = details[0]

@@ -10,9 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from debate_train.errors import RecipeError
+from debate_train.reading.recipe_nodes import MOST_VALUES, composed
 
 KeyPath = tuple[str | int, ...]
 COMMAND_LINE = "command line"
+LARGEST_FILE = 256 << 10
+LONGEST_ARGUMENT = 64 << 10
 _NULLS = ("", "~", "null", "Null", "NULL")
 
 
@@ -44,21 +47,11 @@ def read_yaml(path: Path, shown: str | None = None) -> Source:
         RecipeError: It cannot be read, is not YAML, or is not a mapping.
     """
     name = shown or str(path)
+    text = _text(path, name)
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RecipeError(
-            f"{name}: byte {error.start} is not UTF-8; expected a YAML recipe"
-        ) from error
-    except OSError as error:
-        raise RecipeError(
-            f"{name}: cannot be read ({error.strerror}); expected a YAML recipe"
-        ) from error
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is not None and not isinstance(node, yaml.MappingNode):
-            raise RecipeError(f"{name}:1: found no `key: value` lines; expected a YAML mapping")
+        node = composed(text, name)
         data = _container(text)
+        return Source(data, dict(_origins(node, name)))
     except yaml.YAMLError as error:
         raise RecipeError(_yaml_problem(name, error)) from error
     except OmegaConfBaseException as error:
@@ -69,7 +62,25 @@ def read_yaml(path: Path, shown: str | None = None) -> Source:
         ) from error
     except RecursionError as error:
         raise RecipeError(f"{name}: nested too deeply, or an alias that holds itself") from error
-    return Source(data, dict(_origins(node, name)))
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        with path.open("rb") as file:
+            found = file.read(LARGEST_FILE + 1)
+        if len(found) > LARGEST_FILE:
+            raise RecipeError(
+                f"{name}: found more than {LARGEST_FILE >> 10} KiB; expected a YAML recipe"
+            )
+        return found.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RecipeError(
+            f"{name}: byte {error.start} is not UTF-8; expected a YAML recipe"
+        ) from error
+    except OSError as error:
+        raise RecipeError(
+            f"{name}: cannot be read ({error.strerror}); expected a YAML recipe"
+        ) from error
 
 
 def read_overrides(arguments: Sequence[str]) -> Source:
@@ -81,6 +92,7 @@ def read_overrides(arguments: Sequence[str]) -> Source:
     data: dict[Any, Any] = {}
     origins: dict[KeyPath, Origin] = {}
     for argument in arguments:
+        _refuse_unreadable(argument)
         key, equals, text = argument.partition("=")
         path = tuple(key.strip().split("."))
         if not equals or not all(path):
@@ -100,6 +112,20 @@ def read_overrides(arguments: Sequence[str]) -> Source:
     return Source(data, origins)
 
 
+def _refuse_unreadable(argument: str) -> None:
+    try:
+        argument.encode()
+    except UnicodeEncodeError as error:
+        raise RecipeError(
+            f"{COMMAND_LINE}: found {argument[:200]!a}, which is not UTF-8; expected key=value"
+        ) from error
+    if len(argument) > LONGEST_ARGUMENT:
+        raise RecipeError(
+            f"{COMMAND_LINE}: found an argument of {len(argument):,} characters "
+            f"({argument[:30]!r}...); expected at most {LONGEST_ARGUMENT:,}"
+        )
+
+
 def value_at(data: Any, path: KeyPath) -> Any:
     """Return the value at a path; KeyError where there is none."""
     for part in path:
@@ -113,14 +139,18 @@ def value_at(data: Any, path: KeyPath) -> Any:
 
 
 def _value(argument: str, text: str) -> Any:
+    name = f"{COMMAND_LINE} {argument[:200]!r}"
     try:
+        composed(f"value: {text}", name)
         value = _container(f"value: {text}")["value"]
-    except yaml.YAMLError as error:
-        if text[:1] in "[{\"'":
-            raise RecipeError(_yaml_problem(f"{COMMAND_LINE} {argument!r}", error)) from error
-        return text
+    except (yaml.YAMLError, RecipeError, RecursionError) as error:
+        if text[:1] not in "[{\"'":
+            return text
+        if isinstance(error, RecipeError):
+            raise
+        raise RecipeError(_yaml_problem(name, error)) from error
     except OmegaConfBaseException as error:
-        raise RecipeError(f"{COMMAND_LINE} {argument!r}: {_first_line(error)}") from error
+        raise RecipeError(f"{name}: {_first_line(error)}") from error
     if value is None and text not in _NULLS:
         return text  # YAML took it for a comment
     if isinstance(value, str) and text[:1] not in "\"'":
@@ -163,12 +193,15 @@ def _origin(
     yield from _origins(node, name, path)
 
 
-def _yaml_problem(name: str, error: yaml.YAMLError) -> str:
+def _yaml_problem(name: str, error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     line = f":{mark.line + 1}" if mark is not None and not name.startswith(COMMAND_LINE) else ""
     problem = getattr(error, "problem", None) or _first_line(error)
+    if problem.startswith(("YAML node expansion", "YAML aliases expand")):
+        problem = f"its aliases stand for too many values; expected at most {MOST_VALUES:,}"
     return f"{name}{line}: not readable as YAML ({problem})"
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

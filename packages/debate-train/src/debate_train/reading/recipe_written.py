@@ -1,5 +1,6 @@
 """The recipe of a run directory: complete, valid as a recipe again, and without secrets."""
 
+import re
 from typing import Any
 
 import yaml
@@ -7,6 +8,8 @@ import yaml
 from debate_train.reading.recipe_file import LoadedRecipe, phase_reading
 from debate_train.reading.recipe_schema import PHASES, Schema
 from debate_train.reading.recipe_values import Reading
+
+_OPENING = re.compile(r"(\\*)\$\{")
 
 
 def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
@@ -29,7 +32,7 @@ def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
 
 
 def _complete(model: Any, reading: Reading) -> dict[str, Any]:
-    full: dict[str, Any] = model.model_validate(reading.resolved).model_dump(mode="json")
+    full: dict[str, Any] = _as_text(model.model_validate(reading.resolved).model_dump(mode="json"))
     _keep_written(full, reading.resolved, reading.written)
     return full
 
@@ -47,6 +50,17 @@ def _difference(base: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
             value = _difference(old, value)
         found[key] = value
     return found
+
+
+def _as_text(value: Any) -> Any:
+    """Return values with `${` written so that it is read as text again."""
+    if isinstance(value, dict):
+        return {key: _as_text(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_text(item) for item in value]
+    if isinstance(value, str):
+        return _OPENING.sub(lambda match: match[1] * 2 + "\\${", value)
+    return value
 
 
 def _keep_written(full: Any, data: Any, written: Any) -> None:
