@@ -75,7 +75,7 @@ def test_check_reads_window_and_tokenizer_of_a_local_model(tmp_path: Path) -> No
     scratch.load_tokenizer().save_pretrained(tmp_path)
     config = {"max_position_embeddings": 256}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    report = check(recipe(model={"name": str(tmp_path)}, rollout={"max_tokens": 64}))
+    report = check(recipe(model={"name": str(tmp_path)}, rollout={"max_tokens": 256}))
     (error,) = report.errors
     assert "window of 256" in error
     assert "counted with its tokenizer" in error
@@ -144,7 +144,8 @@ def test_check_refuses_another_engine_and_missing_demonstrations_in_a_phase(
 ) -> None:
     path = tmp_path / "q.jsonl"
     path.write_text("\n".join(json.dumps({"question": f"{i} ?"}) for i in range(40)))
-    demonstrate = {"loss": {"type": "sft"}, "rollout": {"engine": {"type": "demonstrations"}}}
+    rollout = {"engine": {"type": "demonstrations"}, "max_tokens": 256}
+    demonstrate = {"loss": {"type": "sft"}, "rollout": rollout}
     phases = {
         "good": demonstrate,
         "lacking": demonstrate | {"data": {"type": "questions", "path": str(path)}},
@@ -212,7 +213,11 @@ def test_check_names_phase_and_refuses_what_a_run_has_once() -> None:
     changed = {
         "one": {"debate": {"num_agents": 3}},
         "two": {"seed": 1},
-        "three": {"loss": {"type": "sft"}, "debate": {"num_agents": 3}},
+        "three": {
+            "loss": {"type": "sft"},
+            "debate": {"num_agents": 3},
+            "rollout": {"engine": {"type": "demonstrations"}, "max_tokens": 256},
+        },
     }
     report = check(recipe(phases=changed))
     (warning,) = report.warnings
@@ -260,7 +265,7 @@ def test_check_matches_served_adapters_with_trained_ones(
 def test_check_says_what_is_played_ahead_and_warns_when_nothing_overlaps(
     engine: dict[str, object], warned: bool
 ) -> None:
-    changes = {"rollout": {"engine": engine, "max_tokens": 64}, "loss": {"type": "dapo"}}
+    changes = {"rollout": {"engine": engine, "max_tokens": 256}, "loss": {"type": "dapo"}}
     report = check(recipe(pipeline={"depth": 2}, **changes))
     line = "  up to 2 steps played ahead of training, with weights at most 2 steps old"
     assert line in report.lines

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +43,30 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 TOKENIZER = byte_tokenizer()
 
 
-class Keeper:
-    """A trainer that keeps its batches."""
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
+class Trainer:
+    """Learns nothing."""
 
     def step(self, batch: Batch) -> dict[str, float]:
-        self.batches.append(batch)
         return {}
 
     def weights(self, version: int) -> Weights:
         return Weights(version, {})
+
+
+class Kept:
+    """Holds the steps that were recorded."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def learning(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def record(self, step: Step) -> None:
+        self.steps.append(step)
+
+    def after(self, step: Step) -> None:
+        return None
 
 
 def supervised(path: Path, solutions: Sequence[str], **changes: Any) -> Recipe:
@@ -77,11 +90,11 @@ def supervised(path: Path, solutions: Sequence[str], **changes: Any) -> Recipe:
 
 
 def steps_of(recipe: Recipe, steps: int = 2) -> list[Step]:
-    source, kept = recipe.data.open(), list[Step]()
+    source, kept = recipe.data.open(), Kept()
     player = ScriptedEngine().open(None, TOKENIZER, script=source.demonstrate)
-    work = Work(recipe, source, player, player, Keeper(), TOKENIZER)  # type: ignore[arg-type]
-    train(work, rollouts_of(work), range(steps), kept.append)
-    return kept
+    work = Work(recipe, source, player, player, Trainer(), TOKENIZER)  # type: ignore[arg-type]
+    train(work, rollouts_of(work), range(steps), kept)
+    return kept.steps
 
 
 def test_demonstrations_that_fail_or_are_wrong_weigh_nothing(tmp_path: Path) -> None:

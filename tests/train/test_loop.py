@@ -13,7 +13,8 @@ from debate_rollout.engines import ScriptedEngine
 from debate_rollout.errors import EngineFailure
 from debate_train.checks.check_warnings import warnings_of
 from debate_train.data import SignsPuzzle
-from debate_train.loop import Step, Work, rollouts_of, start_debates, train
+from debate_train.loop import Step, Work, rollouts_of, train
+from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.rows import Batch
 from debate_train.word_tokenizer import word_tokenizer

@@ -16,9 +16,9 @@ from debate_rollout.engine import Engine, Request, Weights
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.engines.scripted_stream import Delay
 from debate_train.data import SignsPuzzle
-from debate_train.loop import start_debates
 from debate_train.playing.playing_ahead import copied
 from debate_train.playing.rollouts import Play, Rollouts, Source
+from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.word_tokenizer import word_tokenizer
 

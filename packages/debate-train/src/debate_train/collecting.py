@@ -13,8 +13,8 @@ from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_train.checks.check_engines import refuse_absent_devices
 from debate_train.collection import Collection
 from debate_train.data import DataSource
-from debate_train.loop import named_debates
 from debate_train.models import PretrainedModel
+from debate_train.playing.starts import named_debates
 from debate_train.progress import Progress
 from debate_train.recipe import Demonstrations, Recipe
 

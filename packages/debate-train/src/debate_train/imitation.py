@@ -50,7 +50,7 @@ class Demonstrated:
                 f"found {self.asked:,} demonstrated turns that are asked to compare others and do "
                 "not, which would teach agents not to compare; expected debate.type: direct for "
                 "this phase, or data that demonstrates comparisons, such as signs_puzzle in the "
-                "compact style"
+                "compact style, with room for them in rollout.max_tokens"
             )
         return None
 
@@ -65,8 +65,8 @@ class Imitation:
         self._seen = Demonstrated(0, 0, 0, 0)
 
     def fit(
-        self, transcripts: Sequence[Transcript], batch: Batch
-    ) -> tuple[Batch, dict[str, float]]:
+        self, transcripts: Sequence[Transcript], batch: "Batch"
+    ) -> "tuple[Batch, dict[str, float]]":
         """Return the batch without weights below 0, and counts of what is not imitated.
 
         Raises:
@@ -101,7 +101,7 @@ def look_at_demonstrations(transcripts: Sequence[Transcript]) -> Demonstrated:
     return Demonstrated(turns, failed, asked, silent)
 
 
-def without_negative_weights(batch: Batch) -> tuple[Batch, int]:
+def without_negative_weights(batch: "Batch") -> "tuple[Batch, int]":
     """Return the batch without weights below 0, and how many turns had one.
 
     A supervised loss raises what has a positive weight; a negative one would train against the
@@ -111,7 +111,7 @@ def without_negative_weights(batch: Batch) -> tuple[Batch, int]:
     return replace(batch, rows=tuple(row for row, _ in found)), sum(turns for _, turns in found)
 
 
-def _imitated(row: Row) -> tuple[Row, int]:
+def _imitated(row: "Row") -> "tuple[Row, int]":
     parts = row.advantages[None, :] if row.credits is None else row.credits
     against = (parts < 0).any(axis=0)
     if not against.any():

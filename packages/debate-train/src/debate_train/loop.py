@@ -4,19 +4,17 @@ import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from transformers import PreTrainedTokenizerFast
 
-from debate_protocol.types import DebateRun, Question, Transcript
-from debate_rewards.answers import same_answer
+from debate_protocol.types import Transcript
 from debate_rewards.credits import Score
 from debate_rollout.engine import Engine
 from debate_train.data import DataSource
-from debate_train.evaluation import direct_form
 from debate_train.imitation import Imitation
 from debate_train.playing.rollouts import Rollouts, Source
+from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.row_types import Batch
 from debate_train.rows import build_batch
@@ -100,26 +98,3 @@ def rollouts_of(work: Work) -> Rollouts:
 
     source = Source(play_step, work.sampler, work.engine, work.trainer.weights)
     return Rollouts(source, recipe.pipeline.depth)
-
-
-def start_debates(recipe: Recipe, questions: Sequence[Question], name: str) -> list[DebateRun]:
-    """Return the debates of these questions, each with a seed from the recipe's and its name."""
-    return [run for _, run in named_debates(recipe, questions, name)]
-
-
-def named_debates(
-    recipe: Recipe, questions: Sequence[Question], name: str
-) -> list[tuple[str, DebateRun]]:
-    """Return the id and the debate of each copy of these questions, seeded by its id."""
-    runs = []
-    single = direct_form(recipe.debate)
-    copies = recipe.rollout.debates_per_question + recipe.rollout.direct_per_question
-    for number, question in enumerate(questions):
-        same = partial(same_answer, question)
-        for copy in range(copies):
-            identity = f"{name}/{number}/{copy}"
-            seed = zlib.crc32(f"{recipe.seed}/{identity}".encode())
-            form = recipe.debate if copy < recipe.rollout.debates_per_question else single
-            run = form.start(question, seed=seed, debate_id=identity, same_answer=same)
-            runs.append((identity, run))
-    return runs

@@ -13,6 +13,8 @@ from debate_train.checks.check_context import (
 )
 from debate_train.checks.check_data import DataView, look_at_data
 from debate_train.checks.check_engines import engine_errors, missing_library, phase_errors
+from debate_train.checks.check_imitation import imitation_errors, see_demonstrations
+from debate_train.checks.check_learning import truth_errors
 from debate_train.checks.check_warnings import crash_cost, run_warnings, warnings_of
 from debate_train.data import DataConfig
 from debate_train.errors import UsageError
@@ -64,16 +66,17 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
     counter = None if found.errors else token_counter(recipe.model)
     found.errors += engine_errors(recipe)
     for name, phase in phases.items():
+        view = views[_identity(phase.data)]
         _arithmetic(name, phase, found)
         if counter is not None:
-            longest = views[_identity(phase.data)].longest
-            _check_context(phase, longest, counter, found)
+            _check_context(phase, view.longest, counter, found)
             evaluated = phase.model_copy(update={"debate": phase.evaluation.form(phase.debate)})
             if phase.evaluation.questions and evaluated.debate != phase.debate:
-                _check_context(evaluated, longest, counter, found, "evaluation: ")
+                _check_context(evaluated, view.longest, counter, found, "evaluation: ")
         where = f"phase {name}: " if recipe.phases else ""
-        found.warnings += [where + text for text in warnings_of(phase)]
-        found.errors += phase_errors(name, phase, recipe, views[_identity(phase.data)])
+        if not isinstance(recipe.rollout.engine, Demonstrations):
+            _check_learning(name if recipe.phases else "", phase, view, counter, found)
+        found.errors += phase_errors(name, phase, recipe, view)
         if problem := phase.sampling_problem():
             found.errors.append(where + problem)
         if error := reference_error(phase.loss.reference_policy):
@@ -91,6 +94,22 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
     return CheckReport(
         tuple(found.lines), tuple(unique(found.warnings)), tuple(unique(found.errors))
     )
+
+
+def _check_learning(
+    name: str, phase: Recipe, view: DataView, counter: TokenCounter | None, found: _Findings
+) -> None:
+    """Say what a phase cannot learn; `name` is empty where there are no phases."""
+    where, key = (f"phase {name}: ", f"phases.{name}.") if name else ("", "")
+    answers = view.has_answers(phase.data)
+    found.warnings += [where + text for text in warnings_of(phase, answers=answers)]
+    if phase.steps:
+        found.errors += [key + text for text in imitation_errors(phase)]
+        found.errors += [key + text for text in truth_errors(phase, answers=answers)]
+    if view.source is not None and counter is not None:
+        seen = see_demonstrations(phase, view.source, counter)
+        found.warnings += [where + text for text in seen.warnings]
+        found.errors += [key + text for text in seen.errors]
 
 
 def check_collecting(recipe: Recipe) -> CheckReport:

@@ -39,6 +39,11 @@ class TokenCounter:
     per_prompt: int
     how: str
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the text itself is counted, not estimated."""
+        return self.how.startswith("counted")
+
 
 @dataclass(frozen=True, slots=True)
 class Longest:

@@ -15,12 +15,21 @@ _SHOWN = ("passage", "choices")
 
 @dataclass(frozen=True, slots=True)
 class DataView:
-    """What was seen. `longest` and `can_demonstrate` are None where nothing was read."""
+    """What was seen. `longest`, `can_demonstrate` and `source` are None where nothing was read."""
 
     lines: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     longest: Question | None = None
     can_demonstrate: bool | None = None
+    source: DataSource | None = None
+
+    def has_answers(self, data: DataConfig) -> bool:
+        """Return whether any training question may have an answer."""
+        if not isinstance(data, Questions):
+            return True
+        if self.source is None:
+            return data.fields.answer is not None
+        return any(question.answer for question in self.source.split("train", _ALL))
 
 
 def look_at_data(data: DataConfig) -> DataView:
@@ -35,7 +44,8 @@ def look_at_data(data: DataConfig) -> DataView:
         return DataView(errors=(str(error),))
     questions = _questions(data, source)
     longest = max(questions, key=_shown_length)
-    return DataView((_summary(data, source), *source.notes), (), longest, source.can_demonstrate)
+    lines = (_summary(data, source), *source.notes)
+    return DataView(lines, (), longest, source.can_demonstrate, source)
 
 
 def _not_read(key: str, path: str) -> DataView:

@@ -1,18 +1,25 @@
 """What a recipe may say but should not: settings known to teach little or to do harm."""
 
 from collections.abc import Iterator
-from itertools import combinations
 
-from debate_protocol.forms import Direct
-from debate_protocol.types import Protocol
-from debate_protocol.visibility import sees
-from debate_rewards.rewards import V2, Mixed, RewardConfig
+from debate_rewards.rewards import V2
 from debate_train.advantages import SECTIONS
+from debate_train.checks.check_learning import (
+    learning_warnings,
+    lessons_of,
+    reward_parts,
+)
+from debate_train.checks.few_judges import few_judges
 from debate_train.recipe import Recipe
 
 
-def warnings_of(phase: Recipe) -> Iterator[str]:
-    """Yield one sentence for each setting of a phase that is legal but should be looked at."""
+def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
+    """Yield one sentence for each setting of a phase that is legal but should be looked at.
+
+    Args:
+        phase: The phase.
+        answers: Whether its questions have answers.
+    """
     yield from _precision_warnings(phase)
     yield from _overlap_warnings(phase)
     yield from _schedule_warnings(phase)
@@ -23,9 +30,13 @@ def warnings_of(phase: Recipe) -> Iterator[str]:
         )
     if phase.loss.supervised:
         return
-    streams, debate = phase.advantage.streams, phase.debate
-    for reward in _parts(phase.reward):
+    streams = phase.advantage.streams
+    lessons = lessons_of(phase, answers=answers) if phase.steps else None
+    judged = lessons is None or (lessons.asked and not lessons.teaches_nothing)
+    for reward in reward_parts(phase.reward).values():
         if isinstance(reward, V2):
+            few = few_judges(phase, reward)
+            yield from ((few,) if judged and few else ())
             yield from _v2_warnings(phase, reward)
         for name in getattr(reward, "streams", ()):
             if name not in streams:
@@ -41,12 +52,8 @@ def warnings_of(phase: Recipe) -> Iterator[str]:
                 f"advantage.streams: no stream covers section {section} of the contract, so "
                 "nothing in it is learned; expected it in the sections of a stream"
             )
-    center, copies = phase.advantage.center, phase.rollout.debates_per_question
-    if isinstance(debate, Direct) and (center == "group" or (center == "round" and copies == 1)):
-        yield (
-            "advantage.center: a direct reply is alone in its group, so every advantage is 0; "
-            "expected center: round with rollout.debates_per_question above 1, or batch"
-        )
+    if lessons is not None:
+        yield from learning_warnings(phase, lessons)
 
 
 def crash_cost(recipe: Recipe) -> str:
@@ -113,24 +120,7 @@ def _precision_warnings(phase: Recipe) -> Iterator[str]:
         )
 
 
-def _parts(reward: RewardConfig) -> list[RewardConfig]:
-    if isinstance(reward, Mixed):
-        return [component.reward for component in reward.components.values()]
-    return [reward]
-
-
 def _v2_warnings(phase: Recipe, reward: V2) -> Iterator[str]:
-    judge = phase.advantage.streams.get("judge")
-    weight = 0.0 if judge is None else judge.weight
-    rules = phase.debate.protocol()
-    if text := reward.warning(phase.debate.num_agents, weight):
-        yield text
-    elif weight > 0 and reward.consensus != "none" and (most := _most_judges(rules)) < 3:
-        yield (
-            f"debate.topology: under {rules.topology} at most {most} agents see both of a pair and "
-            "can judge it, so the judge stream teaches little; expected topology all, a higher "
-            "degree, or judge weight 0"
-        )
     if reward.unvoted == "literal":
         yield (
             "reward.unvoted: literal gives -1 to turns that nobody could vote on, such as all of "
@@ -141,12 +131,3 @@ def _v2_warnings(phase: Recipe, reward: V2) -> Iterator[str]:
             "advantage.center: group compares turns of different rounds, which were judged by "
             "different votes; round was safer where it was measured"
         )
-
-
-def _most_judges(rules: Protocol) -> int:
-    """Return how many agents see both of a pair, for the pair that most see."""
-    agents = range(rules.num_agents)
-    return max(
-        sum(sees(rules, judge, a) and sees(rules, judge, b) for judge in agents)
-        for a, b in combinations(agents, 2)
-    )

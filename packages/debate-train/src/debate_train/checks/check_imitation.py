@@ -1,0 +1,77 @@
+"""Whether what a supervised phase would imitate can be imitated."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from debate_protocol.types import Ask, Reply
+from debate_train.checks.check_context import TokenCounter
+from debate_train.checks.scripted_debates import hold
+from debate_train.data import DataSource
+from debate_train.imitation import look_at_demonstrations
+from debate_train.playing.starts import named_debates
+from debate_train.recipe import Demonstrations, Recipe
+
+_TURNS = 128
+"""About how many demonstrated turns are looked at."""
+
+
+def imitation_errors(phase: Recipe) -> Iterator[str]:
+    """Yield what is wrong with the phase's loss for the replies that it gets."""
+    demonstrated = isinstance(phase.rollout.engine, Demonstrations)
+    if phase.loss.type == "sft" and not demonstrated:
+        yield (
+            f"loss.type: found sft with replies that {phase.rollout.engine.type} samples, which it "
+            "would imitate as they are; expected rollout.engine.type: demonstrations, or a loss "
+            "for samples, such as reinforce"
+        )
+    if demonstrated and phase.loss.type != "sft":
+        yield (
+            f"loss.type: found {phase.loss.type} with demonstrations, which no policy sampled; "
+            "expected sft"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is wrong with demonstrations that were looked at."""
+
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def see_demonstrations(phase: Recipe, source: DataSource, counter: TokenCounter) -> Seen:
+    """Play some debates of demonstrations and look at what would be imitated.
+
+    Replies are cut at `rollout.max_tokens` where `counter` counts and does not estimate.
+    """
+    engine = phase.rollout.engine
+    if not isinstance(engine, Demonstrations) or not source.can_demonstrate:
+        return Seen()
+    most, cut = phase.rollout.max_tokens, 0
+
+    def say(ask: Ask) -> Reply:
+        nonlocal cut
+        text = source.demonstrate(ask, errors=engine.errors)
+        tokens = counter.count(text) if counter.is_exact else 0
+        if tokens <= most:
+            return Reply(text)
+        cut += 1
+        return Reply(text[: len(text) * most // tokens], "length")
+
+    copies = {"debates_per_question": 1, "direct_per_question": 0}
+    once = phase.model_copy(update={"rollout": phase.rollout.model_copy(update=copies)})
+    questions = source.batch(0)[: max(1, _TURNS // phase.debate.turn_count())]
+    played = [hold(run, say) for _, run in named_debates(once, questions, "check")]
+    found = look_at_demonstrations(played)
+    key = "rollout.engine.type: "
+    if problem := found.problem(str(phase.debate.contract_rules())):
+        return Seen(errors=(key + problem,))
+    if found.failed or cut:
+        return Seen(
+            warnings=(
+                f"{key}of {found.turns:,} demonstrated turns {cut:,} are longer than "
+                f"rollout.max_tokens and {found.failed:,} hold no readable answer: these weigh "
+                "nothing",
+            )
+        )
+    return Seen()

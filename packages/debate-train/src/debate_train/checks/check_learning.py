@@ -1,0 +1,279 @@
+"""Whether anything can be learned: a scripted debate through form, reward and advantages."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from debate_protocol.forms import Direct
+from debate_protocol.types import Transcript
+from debate_rewards.bradley_terry import BradleyTerry
+from debate_rewards.overlong import Overlong
+from debate_rewards.partial_trajectory import PartialTrajectory
+from debate_rewards.persuasion import Persuasion
+from debate_rewards.reading import read_debate
+from debate_rewards.rewards import V2, Mixed, RewardConfig, WinMinusLoss, WinRate
+from debate_rewards.truth_judge import TruthJudge
+from debate_rewards.verifiable import Verifiable
+from debate_train.checks.few_judges import few_judges
+from debate_train.checks.scripted_debates import Taught, scripted_step, small_recipe, taught
+from debate_train.recipe import Recipe
+
+STEPS = 6
+"""Scripted steps after which a value that never came is taken never to come."""
+BY_VOTES = (V2, WinRate, WinMinusLoss, BradleyTerry, TruthJudge, Persuasion)
+BY_TRUTH = (Verifiable, TruthJudge, PartialTrajectory)
+OURS = (*BY_VOTES, *BY_TRUTH, Overlong)
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """What scripted debates of a phase taught.
+
+    `given` are the streams that the reward has values for and that are trained, by component;
+    `taught` those of them in which some token had an advantage, `from_failures` those in which
+    one had where turns failed. `asked` says whether anybody was shown two others, and so is asked
+    to compare them, `compares` whether the contract has room for it, `answers` whether the
+    questions have any.
+    """
+
+    given: tuple[Taught, ...]
+    taught: frozenset[Taught]
+    from_failures: frozenset[Taught]
+    asked: bool
+    compares: bool
+    answers: bool
+
+    @property
+    def teaches_nothing(self) -> bool:
+        """Whether no value reached any token, other than from failed turns."""
+        return not self.taught.intersection(self.given)
+
+
+def lessons_of(phase: Recipe, *, answers: bool = True) -> Lessons | None:
+    """Play scripted debates of a phase.
+
+    Args:
+        phase: The phase.
+        answers: Whether its questions have answers.
+
+    Returns:
+        None where that says nothing: nothing is trained or nothing is sampled, the reward is of
+        another package, or the debate is too large to play.
+    """
+    small = small_recipe(phase)
+    parts = reward_parts(phase.reward)
+    if (
+        small is None
+        or phase.loss.supervised
+        or not all(isinstance(p, OURS) for p in parts.values())
+    ):
+        return None
+    given = tuple(_given(phase))
+    found: dict[bool, set[Taught]] = {False: set(), True: set()}
+    played: list[Transcript] = []
+    with _quiet():
+        for failures, taught_so_far in found.items():
+            for number in range(STEPS):
+                if taught_so_far.issuperset(given) or (failures and found[False].issuperset(given)):
+                    break
+                step = scripted_step(small, number, answers=answers, failures=failures)
+                taught_so_far |= taught(small, step)
+                played += step
+    asked, compares = _asked(played)
+    return Lessons(given, frozenset(found[False]), frozenset(found[True]), asked, compares, answers)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep rewards from naming the questions of the script that they leave out."""
+    logger = logging.getLogger("debate_rewards")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def learning_warnings(phase: Recipe, lessons: Lessons) -> Iterator[str]:
+    """Yield one sentence for each value of the reward that never reaches a token, with a reason."""
+    if not lessons.given:
+        if any(stream in phase.advantage.streams for stream in _streams(phase.reward)):
+            yield (
+                "nothing is learned: every stream that the reward has values for has weight 0; "
+                "expected a weight in advantage.streams, or in reward.components"
+            )
+        return
+    parts = reward_parts(phase.reward)
+    dead = [one for one in lessons.given if one not in lessons.taught]
+    reasons = {one: _reason(phase, parts, one, lessons) for one in dead}
+    if lessons.teaches_nothing:
+        only = "only failed turns teach anything" if lessons.from_failures else "nothing is learned"
+        for reason in dict.fromkeys(reasons.values()):
+            yield f"{only}: {reason}"
+        return
+    said = {few_judges(phase, part) for part in parts.values()}  # Warned of by themselves.
+    for component, reason in dict.fromkeys((c, reasons[s, c]) for s, c in dead):
+        streams = " and ".join(s for s, c in dead if c == component and reasons[s, c] == reason)
+        where = f"reward.components.{component}" if component else "reward"
+        if reason not in said:
+            yield f"{where}: no value of stream {streams} reaches a token: {reason}"
+
+
+def truth_errors(phase: Recipe, *, answers: bool) -> Iterator[str]:
+    """Yield an error where the phase learns from answers alone, and its questions have none."""
+    parts = reward_parts(phase.reward).values()
+    without = [_without_answers(part) for part in parts]
+    if not answers and all(without):
+        yield f"reward.type: {without[0]}"
+
+
+def reward_parts(reward: RewardConfig) -> dict[str, RewardConfig]:
+    """Return the rewards that a reward is made of, by component; one alone is called ''."""
+    if isinstance(reward, Mixed):
+        return {name: component.reward for name, component in reward.components.items()}
+    return {"": reward}
+
+
+def _streams(reward: RewardConfig) -> tuple[str, ...]:
+    found: tuple[str, ...] = getattr(reward, "streams", ())
+    return found
+
+
+def _given(phase: Recipe) -> Iterator[Taught]:
+    """Yield the streams that have values and are trained, with the component that is told apart."""
+    reward, streams = phase.reward, phase.advantage.streams
+    apart = isinstance(reward, Mixed) and reward.mix == "advantages"
+    seen: set[Taught] = set()
+    for name, part in reward_parts(reward).items():
+        if isinstance(reward, Mixed) and reward.components[name].weight == 0:
+            continue
+        for stream in _streams(part):
+            one = (stream, name if apart else "")
+            trained = stream in streams and streams[stream].weight != 0
+            if trained and one not in seen:
+                seen.add(one)
+                yield one
+
+
+def _asked(transcripts: Sequence[Transcript]) -> tuple[bool, bool]:
+    debates = [read_debate(transcript) for transcript in transcripts]
+    asked = any(debate.expected_pairs(turn) for debate in debates for turn in debate.turns.values())
+    return asked, any(debate.compares for debate in debates)
+
+
+def _reason(
+    phase: Recipe,
+    parts: dict[str, RewardConfig],
+    one: Taught,
+    lessons: Lessons,
+) -> str:
+    """Return why a stream has no value: the first of the causes that are known."""
+    stream, component = one
+    found = [p for name, p in parts.items() if component in ("", name)]
+    rewards = [p for p in found if stream in _streams(p)]
+    for reward in rewards:
+        reason = (
+            (None if lessons.answers else _without_answers(reward))
+            or _without_votes(phase, reward, lessons)
+            or _without_value(phase, reward, stream)
+        )
+        if reason is not None:
+            return reason
+    return _levelled(phase, stream)
+
+
+def _without_answers(reward: RewardConfig) -> str | None:
+    if not isinstance(reward, BY_TRUTH):
+        return None
+    return (
+        f"{reward.type} compares with the questions' own answers, and no training question has "
+        "one; expected data.fields.answer to name a key that rows have, or another reward"
+    )
+
+
+def _without_votes(phase: Recipe, reward: RewardConfig, lessons: Lessons) -> str | None:
+    if not isinstance(reward, BY_VOTES):
+        return None
+    if not lessons.compares:
+        return (
+            f"{reward.type} counts comparisons, and contract {phase.debate.contract_rules()} has "
+            "no comparison section; expected three_section, five_section, or a contract of your "
+            "own with that section"
+        )
+    if not lessons.asked:
+        return (
+            f"{reward.type} counts comparisons, and nobody is shown two other agents to compare: "
+            f"{_why_unseen(phase)}"
+        )
+    return None
+
+
+def _why_unseen(phase: Recipe) -> str:
+    debate, rules = phase.debate, phase.debate.protocol()
+    if debate.num_agents < 3:
+        return (
+            f"found debate.num_agents {debate.num_agents}; expected at least 3 agents, as nobody "
+            "judges themselves"
+        )
+    if rules.schedule == "parallel" and debate.max_rounds == 1:
+        return (
+            "found one parallel round, in which all speak at once; expected debate.max_rounds "
+            "above 1, or debate.type: sequential"
+        )
+    if rules.history_rounds == 0 and rules.schedule == "parallel":
+        return (
+            "found debate.history_rounds 0, which shows no earlier round; expected -1, or the "
+            "number of rounds to show"
+        )
+    return (
+        f"found debate.topology {rules.topology} with {debate.num_agents} agents and degree "
+        f"{rules.degree or 'none'}; expected all, or a degree of at least 2"
+    )
+
+
+def _without_value(phase: Recipe, reward: RewardConfig, stream: str) -> str | None:
+    if isinstance(reward, Persuasion):
+        return (
+            "persuasion compares votes on a critique's target before and after the critique was "
+            f"read, and nobody votes twice around one: found {phase.debate.max_rounds} rounds; "
+            "expected 3 agents and 3 rounds at least, and evaluations in the contract"
+        )
+    if isinstance(reward, V2) and stream == "judge":
+        if reward.consensus == "peer_prediction" and phase.data.batch_size == 1:
+            return (
+                "peer_prediction compares verdicts with those on other questions of the step, and "
+                "a step has one question; expected data.batch_size above 1"
+            )
+        return few_judges(phase, reward)
+    if (
+        isinstance(reward, Overlong)
+        and phase.rollout.max_tokens <= reward.max_tokens - reward.buffer
+    ):
+        return (
+            f"overlong begins above {reward.max_tokens - reward.buffer:,} tokens "
+            f"(max_tokens - buffer), and rollout.max_tokens is {phase.rollout.max_tokens:,}; "
+            "expected reward.max_tokens at most that of rollout"
+        )
+    return None
+
+
+def _levelled(phase: Recipe, stream: str) -> str:
+    own = phase.advantage.streams[stream]
+    center = own.center or phase.advantage.center
+    sections = phase.debate.contract_rules().sections
+    if sections and not any(own.section_weight(stream, section) for section in sections):
+        return (
+            f"advantage.streams.{stream}.sections: found none that is a section of contract "
+            f"{phase.debate.contract_rules()}; expected some of {', '.join(sections)}"
+        )
+    if isinstance(phase.debate, Direct) and center != "none":
+        return (
+            "advantage.center: a direct reply is alone in its group, so every advantage is 0; "
+            "expected center: round with rollout.debates_per_question above 1, or batch"
+        )
+    return (
+        f"advantage.center: found {center}, under which every value is alone in its group, or "
+        "like all others there; expected another center, or more rollout.debates_per_question"
+    )
