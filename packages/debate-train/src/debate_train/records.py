@@ -10,6 +10,7 @@ from torch import Tensor
 from debate_rewards.metrics import debate_metrics
 from debate_train.loop import Step
 from debate_train.losses.diagnostics import gradient_shares
+from debate_train.paper_metrics import paper_metrics
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.row_types import Row
 from debate_train.rows import PER_TOKEN
@@ -42,11 +43,8 @@ def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
     returns = [value for s in step.scores for value in s.agents if value is not None]
     mixed = [len({v for v in s.agents if v is not None}) > 1 for s in step.scores]
     demonstrated = isinstance(recipe.rollout.engine, Demonstrations)
-    watched = (
-        {}
-        if demonstrated
-        else debate_metrics([x for x in step.transcripts if x.protocol.num_agents == agents])
-    )
+    whole = [x for x in step.transcripts if x.protocol.num_agents == agents]
+    watched = {} if demonstrated else debate_metrics(whole)
     metrics = mean_metrics([score.metrics for score in step.scores])
     metrics |= {k: v for k, v in watched.items() if k.startswith("judge/")}
     metrics |= {f"train/{k}": v for k, v in watched.items() if not k.startswith("judge/")}
@@ -63,9 +61,11 @@ def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
     if step.batch.turns:  # Turns without tokens, such as those that found no room, have no rows.
         metrics["rollout/merged_turn_fraction"] = 1 - len(step.batch.rows) / step.batch.turns
     if not demonstrated:
-        metrics |= staleness(step)
+        metrics |= staleness(step) | paper_metrics(
+            step.transcripts, step.batch.rows, watched, recipe.data.dataset, agents
+        )
     if returns:
-        metrics["reward/total"] = fmean(returns)
+        metrics["reward/total"] = metrics["env/all/reward/total"] = fmean(returns)
     return metrics | gradient_shares(step.batch, recipe.loss) | step.metrics
 
 

@@ -2,10 +2,12 @@
 
 import hashlib
 import random
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -60,6 +62,12 @@ class Questions(Config):
     def open(self, run_seed: int = 0) -> "QuestionSource":
         """Read the rows and return the source in a run with this seed."""
         return QuestionSource(self, Seeds.of(self.seed, run_seed))
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data in metrics: of the file, or the last part of a hub id."""
+        name = PurePath(self.path)
+        return re.sub(r"[^\w.-]+", "_", name.stem if self.is_file else name.name) or "data"
 
     @property
     def is_file(self) -> bool:

@@ -76,6 +76,11 @@ class SignsPuzzle(Config):
     seed: int | None = None
     """Seed of the questions, see `debate_train.data.source.Seeds`."""
 
+    @property
+    def dataset(self) -> str:
+        """The name of the data in metrics."""
+        return self.type
+
     def open(self, run_seed: int = 0) -> "SignsPuzzleSource":
         """Return the source of these puzzles in a run with this seed."""
         return SignsPuzzleSource(self, Seeds.of(self.seed, run_seed))
