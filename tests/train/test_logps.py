@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from debate_train.losses import Dapo, Grpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce
 from debate_train.models import LoadedModel
@@ -162,3 +163,23 @@ def test_constant_advantage_moves_nothing_when_ratio_has_the_samplers_temperatur
         assert metrics["loss"] == pytest.approx(-1.0, abs=1e-5)
     assert metrics["optim/ratio_min"] == pytest.approx(1.0, abs=1e-4)
     assert metrics["optim/ratio_max"] == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_head_that_is_not_trained_takes_no_memory_for_its_gradient(is_trained: bool) -> None:
+    made = []
+
+    class Made(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), more: Any = None) -> Any:
+            found = func(*args, **(more or {}))
+            made.append(getattr(found, "shape", None))
+            return found
+
+    weight = torch.randn(50, 4).requires_grad_(is_trained)
+    hidden = torch.randn(3, 4, requires_grad=True)
+    found, _ = logps.hidden_logps(hidden, weight, torch.tensor([1, 2, 3]), torch.ones(3))
+    with Made():
+        found.sum().backward()  # type: ignore[no-untyped-call]
+    assert hidden.grad is not None
+    assert (weight.grad is not None) == is_trained
+    assert (weight.shape in made) == is_trained

@@ -1,5 +1,6 @@
 """A model for which packed rows are not what rows alone are is refused when a trainer opens."""
 
+import re
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from transformers import (
 from debate_train.errors import ModelError, RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import LoadedModel
+from debate_train.ranks.processes import LostProcessError
 from debate_train.trainers import TorchTrainer
 
 SHAPE: dict[str, Any] = {
@@ -76,6 +78,47 @@ def test_model_that_does_not_is_refused_with_a_way_out(
 ) -> None:
     with pytest.raises(RecipeError, match=rf"trainer.packing: found .*{found}.*packing=none"):
         opened(model, packing)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("No module named 'torch.nn.attention.varlen'"),
+        RuntimeError("FlashAttention only supports Ampere GPUs or newer.\nmore lines"),
+        NotImplementedError("Could not run 'torch_attn::_varlen_attn'"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_torch_or_gpu_without_the_kernel_is_refused_with_a_way_out(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("debate_train.packed_rows.packed_attention.block_attention", fails)
+    first = re.escape(str(error).splitlines()[0])
+    with pytest.raises(RecipeError, match=rf"with torch .*{first}\); .*packing=none"):
+        opened(LlamaForCausalLM(LlamaConfig(**SHAPE)), "prefix")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        LostProcessError("rank 0 of 2: found another process gone"),
+        RuntimeError("Connection closed by peer"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_failure_that_is_not_the_models_is_not_blamed_on_it(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("debate_train.packed_rows.packed_attention.block_attention", fails)
+    with pytest.raises(type(error), match=str(error)):
+        opened(LlamaForCausalLM(LlamaConfig(**SHAPE)), "prefix")
 
 
 class Blind(LlamaForCausalLM):
