@@ -12,8 +12,8 @@ from debate_train.packed_rows.packs import Pack
 
 CHUNK_LOGITS = 1 << 21
 """Logits held at once; a chunk of tokens is this over the vocabulary's size."""
-CUDA_CHUNK_LOGITS = 1 << 27
-"""The same on a GPU, where small products leave most of it idle: half a gigabyte in float32."""
+CUDA_CHUNK_LOGITS = 1 << 26
+"""The same on a GPU, where small products leave most of it idle: a quarter of a GB in float32."""
 
 
 class _TokenLogps(torch.autograd.Function):
@@ -47,7 +47,9 @@ class _TokenLogps(torch.autograd.Function):
     def backward(ctx: Any, grad_logps: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, temperatures, kept = ctx.saved_tensors
         grad_hidden = torch.zeros_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=_wide(weight.dtype))
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = torch.zeros_like(weight, dtype=_wide(weight.dtype))
         for start in range(0, len(targets), ctx.chunk):
             part = slice(start, start + ctx.chunk)
             if kept is None:
@@ -59,16 +61,15 @@ class _TokenLogps(torch.autograd.Function):
             slope *= (-grad_logps[part] / temperatures[part])[:, None]
             narrow = slope.to(weight.dtype)
             grad_hidden[part] = (narrow @ weight).to(hidden.dtype)
-            if ctx.needs_input_grad[1] and narrow.dtype == grad_weight.dtype:
+            if grad_weight is None:
+                continue
+            if narrow.dtype == grad_weight.dtype:
                 grad_weight.addmm_(narrow.T, hidden[part])
-            elif ctx.needs_input_grad[1]:  # Products in half precision, their sum in float32.
+            else:  # Products in half precision, their sum in float32.
                 grad_weight += narrow.T @ hidden[part].to(narrow.dtype)
-        return (
-            grad_hidden,
-            grad_weight.to(weight.dtype) if ctx.needs_input_grad[1] else None,
-            None,
-            None,
-        )
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None
 
 
 def _logits(hidden: Tensor, weight: Tensor, temperatures: Tensor) -> Tensor:

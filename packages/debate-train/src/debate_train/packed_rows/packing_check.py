@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from debate_train.errors import ModelError, RecipeError
+from debate_train.errors import ModelError, RecipeError, RunFailure
 from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packed_attention import PackedAttentionError, attention_of
 from debate_train.packed_rows.packs import make_pack
@@ -19,6 +19,9 @@ _MEAN_GAP = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, tor
 _LEAK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}
 """What a row may change of the next, in nats: nothing, but for rounding where experts take the
 tokens of all rows in one product."""
+
+_REFUSALS = (TypeError, KeyError, AttributeError, ImportError, RuntimeError)
+"""What a model says that takes other arguments, an older torch, or a GPU without the kernel."""
 
 
 def check_packing(model: nn.Module, share: Share) -> None:
@@ -49,9 +52,12 @@ def check_packing(model: nn.Module, share: Share) -> None:
         changed = _logps(model, share, moved=1)
     except PackedAttentionError as error:
         raise _refused(model, share, str(error)) from error
-    except (TypeError, KeyError, AttributeError) as error:
-        what = f"does not take them ({type(error).__name__}: {error})"
-        raise _refused(model, share, what) from error
+    except _REFUSALS as error:
+        if isinstance(error, RunFailure | torch.OutOfMemoryError) or "onnection" in str(error):
+            raise  # Another process of the run is gone, or memory is.
+        lines = str(error).strip().splitlines() or [""]
+        what = f"does not take them with torch {torch.__version__} on this device"
+        raise _refused(model, share, f"{what} ({type(error).__name__}: {lines[0]})") from error
     kind = next(model.parameters()).dtype
     leak = float((changed - packed)[_OWN[0] :].abs().max())
     if not leak <= _LEAK.get(kind, 1e-4):
