@@ -2,7 +2,7 @@
 # uv is fetched into .uv/ when it is not on PATH. `make help` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-vllm lint types format clean
+.PHONY: help setup quickstart test test-arithmetics test-vllm lint types format clean
 
 # Name one to override the search: make setup PYTHON=/path/to/python3.12
 PYTHON ?=
@@ -75,6 +75,9 @@ quickstart: setup  ## train a tiny debater from scratch and show what it gained 
 test: setup lint types  ## lint, types and every test that needs neither a GPU nor vLLM
 	@echo "== pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not vllm" --durations=10 $(PYTEST_ARGS)
+
+test-arithmetics: setup  ## the numeric tests again, under each vector arithmetic of this processor
+	@$(BIN)/python .ci/arithmetics.py $(PYTEST_ARGS) tests/train tests/rollout
 
 test-vllm: $(VLLM_STAMP)  ## every test that needs vLLM, in an environment of its own (.venv-vllm)
 	@echo "== pytest -m vllm"

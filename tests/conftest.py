@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def repository() -> Path:
     """The root of the repository."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """Compute everything in float64, whatever asks for float32: see `arithmetic.py`."""
+    from arithmetic import in_float64
+
+    with in_float64():
+        yield
 
 
 def _without_cuda() -> bool:

@@ -9,6 +9,8 @@ import torch
 from debate_rollout.engine import Sampling
 from debate_rollout.engines.drawing import Draws, seed_bits, uniforms
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 # Probabilities 1/2, 1/4, 1/8, 1/8 at temperature 1.
 LOGITS = torch.tensor([0.5, 0.25, 0.125, 0.125]).log()

@@ -15,6 +15,8 @@ from debate_rollout.errors import NotFiniteError, WeightsError
 from debate_rollout.testing import ask
 from debate_rollout.token_text import token_text
 
+pytestmark = pytest.mark.numeric
+
 SAMPLING = Sampling(max_tokens=16)
 
 
@@ -28,14 +30,14 @@ def requests_for(prompts: Sequence[Sequence[int]], sampling: Sampling = SAMPLING
 def score(model: Any, prompt: Sequence[int], ids: Sequence[int], temperature: float) -> list[float]:
     """Log-probabilities by one forward pass over prompt and reply, no cache, no padding."""
     with torch.no_grad():
-        logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].float()
+        logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
     logps = (logits / temperature).log_softmax(-1)
     return [float(logps[k, token]) for k, token in enumerate(ids)]
 
 
 @pytest.fixture(scope="module")
 def model(tiny_model: Callable[..., Any], byte_bpe: Any) -> Any:
-    return tiny_model(byte_bpe)
+    return tiny_model(byte_bpe).double()
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,7 @@ def prompts() -> list[list[int]]:
     return [*made, made[0], made[1]]  # equal prompts are run once
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("max_batch", [1, 4, 128])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_generate_reports_the_models_own_log_probabilities(
@@ -58,10 +61,11 @@ def test_generate_reports_the_models_own_log_probabilities(
     ):
         assert reply.prompt_ids == tuple(prompt)
         expected = score(model, prompt, reply.token_ids, temperature)
-        assert reply.logps == pytest.approx(expected, abs=1e-4)
+        assert reply.logps == pytest.approx(expected, abs=1e-12)
         assert reply.text == token_text(byte_bpe, reply.token_ids).text
 
 
+@pytest.mark.usefixtures("float64")
 def test_generate_equals_greedy_decoding_when_the_temperature_is_zero(
     model: Any, byte_bpe: Any, prompts: list[list[int]]
 ) -> None:
@@ -72,9 +76,10 @@ def test_generate_equals_greedy_decoding_when_the_temperature_is_zero(
             torch.tensor([prompt]), do_sample=False, max_new_tokens=16, attention_mask=None
         )
         assert list(reply.token_ids) == own[0, len(prompt) :].tolist()
-        assert reply.logps == pytest.approx(score(model, prompt, reply.token_ids, 1.0), abs=1e-4)
+        assert reply.logps == pytest.approx(score(model, prompt, reply.token_ids, 1.0), abs=1e-12)
 
 
+@pytest.mark.usefixtures("float64")
 def test_generate_does_not_depend_on_neighbours_when_seeds_are_kept(
     model: Any, byte_bpe: Any, prompts: list[list[int]]
 ) -> None:
@@ -86,6 +91,7 @@ def test_generate_does_not_depend_on_neighbours_when_seeds_are_kept(
     assert len({r.token_ids for r in together}) == len(prompts)  # seeds differ, so do replies
 
 
+@pytest.mark.usefixtures("float64")
 def test_generate_ends_each_row_by_its_own_rule_when_rows_are_mixed(
     model: Any, byte_bpe: Any, prompts: list[list[int]]
 ) -> None:
@@ -101,7 +107,7 @@ def test_generate_ends_each_row_by_its_own_rule_when_rows_are_mixed(
     for one, reply, whole in zip(requests, engine.generate(requests), free, strict=True):
         count = len(reply.token_ids)
         assert reply.token_ids == whole.token_ids[:count]
-        assert reply.logps == pytest.approx(whole.logps[:count], abs=1e-4)
+        assert reply.logps == pytest.approx(whole.logps[:count], abs=1e-12)
         ended = count and reply.token_ids[-1] == byte_bpe.eos_token_id
         stopped = any(stop in reply.text for stop in one.sampling.stop)
         expected = "end" if ended else "stop" if stopped else "length"
@@ -131,6 +137,7 @@ def test_generate_gives_no_tokens_when_the_prompt_fills_the_window(
     assert len(cut.token_ids) <= 8
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("tied", [True, False])
 def test_load_serves_the_new_weights_when_all_are_given(
     tiny_model: Callable[..., Any], byte_bpe: Any, prompts: list[list[int]], tied: bool
@@ -143,11 +150,12 @@ def test_load_serves_the_new_weights_when_all_are_given(
     engine.load(Weights(7, tensors))
     for prompt, reply in zip(prompts, engine.generate(requests_for(prompts)), strict=True):
         assert reply.weight_version == 7
-        assert reply.logps == pytest.approx(score(new, prompt, reply.token_ids, 1.0), abs=1e-4)
+        assert reply.logps == pytest.approx(score(new, prompt, reply.token_ids, 1.0), abs=1e-12)
     # The opened model is not touched: the engine serves a copy.
     assert not torch.equal(old.model.embed_tokens.weight, new.model.embed_tokens.weight)
 
 
+@pytest.mark.usefixtures("float64")
 def test_load_serves_adapters_and_then_full_weights_again(
     tiny_model: Callable[..., Any], byte_bpe: Any, prompts: list[list[int]]
 ) -> None:
@@ -166,11 +174,11 @@ def test_load_serves_adapters_and_then_full_weights_again(
         with_adapter = score(trained, prompts[0], reply.token_ids, 1.0)
         without = score(base, prompts[0], reply.token_ids, 1.0)
         assert reply.weight_version == version
-        assert reply.logps == pytest.approx(with_adapter, abs=1e-4)
+        assert reply.logps == pytest.approx(with_adapter, abs=1e-12)
         assert max(abs(a - b) for a, b in zip(reply.logps, without, strict=True)) > 0.05
     engine.load(Weights(3, base.state_dict()))
     reply = engine.generate(requests_for(prompts[:1]))[0]
-    assert reply.logps == pytest.approx(score(base, prompts[0], reply.token_ids, 1.0), abs=1e-4)
+    assert reply.logps == pytest.approx(score(base, prompts[0], reply.token_ids, 1.0), abs=1e-12)
 
 
 def test_load_keeps_what_is_served_when_weights_are_refused_around_an_adapter(
@@ -195,6 +203,7 @@ def test_load_keeps_what_is_served_when_weights_are_refused_around_an_adapter(
     assert engine.generate(requests_for(prompts[:1])) == served
 
 
+@pytest.mark.usefixtures("float64")
 def test_load_refuses_weights_when_they_do_not_fit(model: Any, byte_bpe: Any) -> None:
     engine = TransformersEngine().open(model, byte_bpe)
     good = dict(model.state_dict())
@@ -208,7 +217,7 @@ def test_load_refuses_weights_when_they_do_not_fit(model: Any, byte_bpe: Any) ->
         engine.load(Weights(1, good))
     before = engine.generate(requests_for([[5, 6]]))[0]
     assert before.weight_version == 0
-    assert before.logps == pytest.approx(score(model, [5, 6], before.token_ids, 1.0), abs=1e-4)
+    assert before.logps == pytest.approx(score(model, [5, 6], before.token_ids, 1.0), abs=1e-12)
 
 
 def test_generate_is_fast_when_the_model_is_tiny(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from arithmetic import FACTOR
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import ScratchModel
 
@@ -91,6 +92,7 @@ def test_two_nodes_match_one_process_when_started_by_torchrun(
             GLOO_SOCKET_IFNAME=node.link,
             DS_ACCELERATOR="cpu",
             OMP_NUM_THREADS="1",
+            PYTHONPATH=str(SCRIPT.parents[1]),
         )
         for rank, node in enumerate(nodes)
     ]
@@ -109,8 +111,7 @@ def test_two_nodes_match_one_process_when_started_by_torchrun(
         ("stage 3", True),
     ]
     for case in cases:
-        assert case["loss"] < 1e-5, case
-        assert case["weights"] < 5e-5, case
+        assert max(case["rounding"].values()) <= FACTOR, case
         assert case["moved"] > 1e-3, case
     # Each node reduces the gradients of 5 steps of 4 cases: at least one 4-byte number for each
     # of the adapters' parameters went over the link.

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,7 @@ def processes() -> Callable[..., list[str]]:
             "LOCAL_WORLD_SIZE": str(size),
             "DS_ACCELERATOR": "cpu",
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
         }
         running = [
             subprocess.Popen(

@@ -12,8 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from deepspeed_processes import CUT, LOSSES, SEED, STEPS, batch, loaded, poisoned, zero
+from deepspeed_processes import (
+    CUT,
+    LOSSES,
+    SEED,
+    STEPS,
+    batch,
+    exactly,
+    loaded,
+    poisoned,
+    zero,
+)
 
+from arithmetic import rounding
 from debate_train.models import LoadedModel, Lora, PretrainedModel
 from debate_train.ranks.followers import Begin, dismiss, follow, lead
 from debate_train.ranks.processes import end_at_once, own_place
@@ -82,13 +93,14 @@ def resume(model: PretrainedModel, stage: str, folder: Path) -> dict[str, Any]:
     trainer = zero(int(stage)).open(spoiled(model), LOSS, STEPS)
     trainer.load(folder)
     found = steps(trainer, range(CUT, STEPS))
+    steps64, weights64 = exactly(model, TorchTrainer(**settings), "ppo", poison=0)
+    plain, exact = (expected, weights_of(whole)), (steps64[CUT:], weights64)
     result = {
-        "loss": max(abs(a["loss"] - b["loss"]) for a, b in zip(expected, found, strict=True)),
+        "rounding": rounding((found, weights_of(trainer)), plain, exact),
         "rates": [
             a["optim/learning_rate"] - b["optim/learning_rate"]
             for a, b in zip(expected, found, strict=True)
         ],
-        "weights": gap(weights_of(whole), weights_of(trainer)),
         "moved": gap(before, weights_of(whole)),
     }
     trainer.close()

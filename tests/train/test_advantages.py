@@ -9,6 +9,8 @@ from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, T
 from debate_rewards.credits import Credit, Score
 from debate_train.advantages import Advantages, Center, Stream
 
+pytestmark = pytest.mark.numeric
+
 GENERATOR = {"generator": Stream()}
 
 

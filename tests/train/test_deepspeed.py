@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from arithmetic import FACTOR
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.checks.model_shape import shape_of
 from debate_train.checks.plan_memory import memory
@@ -40,10 +41,7 @@ def test_deepspeed_matches_one_torch_process_when_in_two(
     assert len({(case["case"], case["lora"]) for case in cases}) == len(cases) > 20
     for case in cases:
         assert case["metrics"] == [], case
-        assert case["loss"] < 1e-5, case
-        assert case["norm"] < 5e-5, case
-        assert case["kl"] < 1e-6, case
-        assert case["weights"] < 5e-5, case
+        assert max(case["rounding"].values()) <= FACTOR, case
         assert case["moved"] > 1e-3, case
         # Of several updates the poisoned row is in one minibatch of each of two passes.
         poisoned = ("poisoned" in case["case"]) * (2.0 if "several" in case["case"] else 1.0)
@@ -52,8 +50,9 @@ def test_deepspeed_matches_one_torch_process_when_in_two(
 
     rounded = [case for case in found if case not in cases]
     assert len(rounded) == 4
-    for case in rounded:  # bfloat16 keeps 3 digits; masters go on exactly at another stage.
-        assert case["loss"] < 5e-3, case
+    # bfloat16 rounds by 2**-9 of a number; losses are means of products of about 1.
+    for case in rounded:  # Masters go on exactly at another stage.
+        assert case["loss"] < 2**-8, case
         assert case["beside stage 2"] < 1e-6, case
 
     # What --plan says of each rank; shards are padded, so a little more is held.

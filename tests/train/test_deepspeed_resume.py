@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from arithmetic import FACTOR
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import ScratchModel
 
@@ -45,9 +46,8 @@ def test_deepspeed_goes_on_when_resumed_in_more_or_fewer_processes(
     resumed = [case for case in (*alone, *both) if case["job"].startswith("resume")]
     assert len(resumed) == 6
     for case in resumed:
-        assert case["loss"] < 1e-5, case
+        assert max(case["rounding"].values()) <= FACTOR, case
         assert case["rates"] == pytest.approx([0.0] * 3, abs=1e-12), case
-        assert case["weights"] < 5e-5, case
         assert case["moved"] > 1e-3, case
     exact = [case for case in (*alone, *both) if case["job"].startswith("exact")]
     assert len(exact) == 4

@@ -23,6 +23,8 @@ from debate_train.losses import (
     Sft,
 )
 
+pytestmark = pytest.mark.numeric
+
 LN2 = math.log(2.0)
 
 

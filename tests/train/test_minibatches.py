@@ -9,6 +9,8 @@ import pytest
 from debate_train.minibatches import minibatches
 from debate_train.rows import Batch
 
+pytestmark = pytest.mark.numeric
+
 MakeBatch = Callable[..., Batch]
 LENGTHS = tuple(range(5, 25))
 

@@ -22,12 +22,15 @@ from transformers import (
     PhiForCausalLM,
 )
 
+from arithmetic import in_float64
 from debate_train.errors import ModelError
 from debate_train.models import LoadedModel, PretrainedModel, ScratchModel
 from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packs import Pack
 from debate_train.policy import with_adapter
 from debate_train.word_tokenizer import word_tokenizer
+
+pytestmark = pytest.mark.numeric
 
 PackOf = Callable[..., Pack]
 SHAPE: dict[str, Any] = {
@@ -53,10 +56,10 @@ def scored(loaded: LoadedModel, pack_of: PackOf) -> tuple[torch.Tensor, torch.Te
     """Log-probabilities as training takes them, and from the model's own logits."""
     tokens = torch.tensor([[5, 9, 13, 40, 7]])
     pack = pack_of(tokens, [[False, True, True, True, True]])
-    loaded.model.eval()
-    with torch.no_grad():
+    loaded.model.double().eval()
+    with torch.no_grad(), in_float64():
         found, _ = token_logps(loaded.model, pack)
-        own = loaded.model(input_ids=tokens).logits[0, :-1].float().log_softmax(-1)
+        own = loaded.model(input_ids=tokens).logits[0, :-1].log_softmax(-1)
     return found, own.gather(1, tokens[0, 1:, None])[:, 0]
 
 
@@ -76,7 +79,7 @@ def test_model_of_a_directory_is_scored_as_its_own_logits_say(
     tmp_path: Path, model: Any, pack_of: PackOf
 ) -> None:
     found, expected = scored(saved(tmp_path, model).load(0), pack_of)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
 
 
 def test_dropout_of_a_model_is_switched_off(tmp_path: Path, pack_of: PackOf) -> None:

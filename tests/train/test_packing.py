@@ -10,6 +10,8 @@ from debate_train.packed_rows.packing import pack
 from debate_train.packed_rows.packs import Pack
 from debate_train.rows import Batch, Row
 
+pytestmark = pytest.mark.numeric
+
 MakeBatch = Callable[..., Batch]
 
 

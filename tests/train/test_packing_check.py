@@ -28,6 +28,8 @@ from debate_train.models import LoadedModel
 from debate_train.ranks.processes import LostProcessError
 from debate_train.trainers import TorchTrainer
 
+pytestmark = pytest.mark.numeric
+
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 16,

@@ -9,6 +9,8 @@ from debate_train.packed_rows import prefix_forest
 from debate_train.packed_rows.pack_layout import make_layout
 from debate_train.packed_rows.prefix_forest import PrefixForest, lexicographic, shared_length
 
+pytestmark = pytest.mark.numeric
+
 
 def grown(sequences: list[list[int]]) -> tuple[PrefixForest, list[list[int]]]:
     """The forest of these sequences in this order, and where each one's tokens stand."""

@@ -17,6 +17,8 @@ from debate_train.rows import Batch
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
 from debate_train.trainers.objective import score, trainable
 
+pytestmark = pytest.mark.numeric
+
 MakeModel = Callable[..., LoadedModel]
 MakeBatch = Callable[..., Batch]
 

@@ -3,9 +3,11 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import pytest
 import torch
 
+from arithmetic import UNIT
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
 from debate_train.losses import (
@@ -23,6 +25,8 @@ from debate_train.models import LoadedModel
 from debate_train.normalisation import weigh
 from debate_train.rows import Batch, build_batch
 from debate_train.word_tokenizer import word_tokenizer
+
+pytestmark = pytest.mark.numeric
 
 TOKENIZER = word_tokenizer()
 GENERATOR = {"generator": Stream()}
@@ -136,7 +140,8 @@ def test_overlapping_maps_add_on_a_token() -> None:
 def weighted_sum(batch: Batch, normalise: Normalise) -> float:
     """Σ of advantages as a loss with these denominators weighs them."""
     ready, weights = weigh(batch, normalise)
-    return sum(float(w @ row.advantages) for w, row in zip(weights, ready.rows, strict=True))
+    pairs = [(w, row.advantages) for w, row in zip(weights, ready.rows, strict=True)]
+    return sum(float(w.astype(np.float64) @ credit.astype(np.float64)) for w, credit in pairs)
 
 
 @pytest.mark.parametrize(
@@ -152,10 +157,11 @@ def weighted_sum(batch: Batch, normalise: Normalise) -> float:
 def test_streams_are_means_over_the_tokens_they_cover(
     normalise: Normalise, expected: float
 ) -> None:
+    # Weights, credits and their products are rounded to float32; together they are below 4.
     streams = {"generator": Stream(), "judge": Stream(weight=2.0)}
     for transcripts, given in (([MERGED], [GIVEN]), split(MERGED)):
         batch = build_batch(transcripts, given, streams, TOKENIZER)
-        assert weighted_sum(batch, normalise) == pytest.approx(expected, rel=1e-5)
+        assert weighted_sum(batch, normalise) == pytest.approx(expected, abs=3 * 4 * UNIT)
 
 
 def test_sequence_mean_counts_only_turns_that_a_stream_covers() -> None:
@@ -185,6 +191,7 @@ LOSSES: Sequence[Loss] = [
 ]
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.type}-{loss.normalise}")
 def test_loss_and_gradient_are_equal_merged_or_split_in_any_micro_batches(
     tiny: Callable[..., LoadedModel], gradient_of: GradientOf, loss: Loss
@@ -203,7 +210,7 @@ def test_loss_and_gradient_are_equal_merged_or_split_in_any_micro_batches(
     assert largest > 1e-3
     for batch, budget in ((whole, 1), (apart, 10**6), (apart, 60), (apart, 1)):
         again, found = gradient_of(loaded, batch, loss, reference, tokens_per_micro_batch=budget)
-        assert again == pytest.approx(metrics, abs=1e-6, rel=1e-6)
+        assert again == pytest.approx(metrics, abs=1e-13, rel=1e-12)
         scale = max(1.0, largest)
         for name, expected in gradient.items():
-            torch.testing.assert_close(found[name], expected, rtol=1e-6, atol=1e-6 * scale)
+            torch.testing.assert_close(found[name], expected, rtol=0, atol=1e-13 * scale)

@@ -11,6 +11,8 @@ from debate_train.advantages import Advantage, Stream
 from debate_train.token_credit import TurnTokens, stream_credit, token_sections
 from debate_train.word_tokenizer import word_tokenizer
 
+pytestmark = pytest.mark.numeric
+
 WORDS = word_tokenizer()
 CJK = "<solution>答案🙂</solution><comparison>Agent 1 > Agent 2 🤖好</comparison>"
 

@@ -24,6 +24,8 @@ from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import trainable
 from debate_train.trainers.optimizers import AdamW
 
+pytestmark = pytest.mark.numeric
+
 MakeModel = Callable[..., LoadedModel]
 MakeBatch = Callable[..., Batch]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from arithmetic import FACTOR
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import Lora, PretrainedModel, ScratchModel
 from debate_train.policy import with_adapter
@@ -76,8 +77,7 @@ def test_models_of_other_kinds_train_in_shards_as_in_one_process(
     found: list[dict[str, Any]] = json.loads(leader.splitlines()[-1])
     assert [case["lora"] for case in found] == [False, True]
     for case in found:
-        assert case["loss"] < 1e-5, case
-        assert case["weights"] < 5e-5, case
+        assert max(case["rounding"].values()) <= FACTOR, case
         assert case["moved"] > 1e-3, case
 
 
