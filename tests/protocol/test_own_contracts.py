@@ -69,7 +69,7 @@ def test_own_contract_speaks_in_prompts_and_is_read_when_a_recipe_brings_it(play
     assert "- critique: the weakest line of each other poem.\n" in system
     assert first.messages[1]["content"].endswith(
         "There is no response of another agent to consider. Give your plan. "
-        "Write N/A in comparison."
+        "Write your poem. Write your critique. Write N/A in comparison."
     )
     news = played.news(0, 1)
     assert "Plan:\np1\n\nPoem:\nr10\n\nCritique:\nc1\n</turn>" in news

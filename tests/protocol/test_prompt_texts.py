@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from debate_protocol.contract import Contract
 from debate_protocol.forms import Direct, Sequential, Simultaneous
 from debate_protocol.types import Ask, Question
 
@@ -164,9 +165,63 @@ def test_full_prompt_of_five_sections_reads_so_when_one_agent_failed(play: Play)
         f"{block.format(2, 0, 1)}{block.format(0, 1, 2)}"
         "You are Agent 1.\n\nNo solution could be read in your last response; keep to the "
         "sections this time. Give your solution, improved where the debate showed a reason. "
-        "Evaluate the latest responses of Agents 0 and 2. Compare Agents 0 and 2 by their latest "
-        "responses."
+        "Evaluate the latest responses of Agents 0 and 2: their solutions, and how well they "
+        "compared others. Compare Agents 0 and 2 by their latest responses."
     )
+
+
+def judged(ask: Ask) -> str:
+    has_seen = bool(ask.round or ask.agent)
+    return (
+        f"<solution>S</solution><evaluation>{'E' if has_seen else 'N/A'}</evaluation>"
+        f"<comparison>{'C' if has_seen else 'N/A'}</comparison>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "place", "step"),
+    [
+        # In round 1 nobody judges judgments, although agent 1 has written one.
+        (Sequential(num_agents=3, max_rounds=2, blind_review=False), (2, 0),
+         "Evaluate the latest responses of Agents 0 and 1. Compare"),
+        (Sequential(num_agents=3, max_rounds=2, blind_review=False), (0, 1),
+         "Evaluate the latest responses of Agents 1 and 2: their solutions, and how well they "
+         "evaluated and compared others. Compare"),
+        # Under blind review comparisons are hidden, so there is nothing to judge in them.
+        (Sequential(num_agents=3, max_rounds=2), (0, 1),
+         "Evaluate the latest responses of Agents 1 and 2: their solutions, and how well they "
+         "evaluated others. Compare"),
+        (Sequential(num_agents=2, max_rounds=2), (0, 1),
+         "Evaluate the latest response of Agent 1: its solution, and how well it evaluated "
+         "others. Write N/A in comparison."),
+    ],
+)  # fmt: skip
+def test_full_task_asks_to_judge_what_was_judged_from_round_2_on(
+    play: Play, form: Sequential, place: tuple[int, int], step: str
+) -> None:
+    assert step in play(form, judged, MATH).ask(*place).messages[-1]["content"]
+
+
+def test_full_task_asks_for_evaluations_in_parallel_only_when_there_are_some(play: Play) -> None:
+    form = Simultaneous(num_agents=3, max_rounds=3, blind_review=False)
+
+    def said(ask: Ask) -> str:
+        return judged(ask) if ask.round else five(ask).replace("secret", "N/A")
+
+    played = play(form, said, MATH)
+    assert "responses of Agents 0 and 2. Compare" in played.ask(1, 1).messages[-1]["content"]
+    later = played.ask(1, 2).messages[-1]["content"]
+    assert "their solutions, and how well they evaluated and compared others." in later
+
+
+def test_full_task_asks_for_own_sections_in_order(play: Play) -> None:
+    mine = Contract("mine", ("plan", "solution", "error_check", "comparison"))
+    form = Simultaneous(num_agents=3, max_rounds=2, contract=mine)
+    played = play(form, lambda ask: "<plan>P</plan><solution>S</solution>", MATH)
+    first = played.ask(0, 0).messages[-1]["content"]
+    assert "Write your plan. Give your solution. Write your error check. Write N/A in" in first
+    second = played.ask(0, 1).messages[-1]["content"]
+    assert "Write your error check. Compare Agents 1 and 2 by their latest responses." in second
 
 
 @pytest.mark.parametrize(

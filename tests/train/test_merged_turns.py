@@ -91,3 +91,17 @@ def test_tokens_of_branches_and_continuations_are_counted(
     assert found["env/all/ac_tokens_per_turn"] == sampled / len(said)
     assert found["env/all/ob_tokens_per_turn"] == prompts / len(said)
     assert found["tokens_per_s"] == sampled
+
+
+def test_step_metrics_hold_the_names_of_the_papers(tiny: Callable[..., LoadedModel]) -> None:
+    loaded = tiny()
+    engine = ScriptedEngine(replies=("<solution> + + + </solution>",)).open(None, loaded.tokenizer)
+    form = Simultaneous(num_agents=2, max_rounds=2, style="compact", personas="none")
+    transcripts = play([form.start(Question("q", "make 4 Q 6 5 1 6", "+ - -"), seed=0)], engine)
+    batch = build_batch(transcripts, [{}], {"generator": Stream()}, loaded.tokenizer)
+    scores = [Score((), agents=(1.0, 0.5))]
+    found, problem = step_metrics(Step(0, transcripts, scores, batch, {}), RECIPE, 1.0)
+    assert problem is None
+    assert found["env/all/reward/total"] == found["reward/total"] == 0.75
+    assert found["train_signs_puzzle/correct"] == found["train/correct"] == 0.0
+    assert (found["round"], found["parse_error"]) == (0.5, 0.0)

@@ -124,17 +124,39 @@ def _section_steps(view: View) -> list[str]:
     }
     if view.peers and "evaluation" in sections:
         latest = "response" if len(view.peers) == 1 else "responses"
-        steps["evaluation"] = f"Evaluate the latest {latest} of {names}."
+        steps["evaluation"] = f"Evaluate the latest {latest} of {names}{_judged_parts(view)}."
     if len(view.peers) > 1:
         pairs = " pair by pair" if len(view.peers) > 2 else ""
         steps["comparison"] = f"Compare {names}{pairs} by their latest responses."
     if not view.peers:
         steps["consensus"] = "Write NO in consensus."
+    for section in sections:
+        if section not in steps and section not in _SECTION_RULES:
+            steps[section] = f"Write your {_words(section)}."
     found = [steps[section] for section in sections if section in steps]
     if not view.peers:
         found.insert(0, "There is no response of another agent to consider.")
     absent = [s for s in sections if s in ("evaluation", "comparison") and s not in steps]
     return [*found, f"Write N/A in {' and '.join(absent)}."] if absent else found
+
+
+def _judged_parts(view: View) -> str:
+    """Return which parts of the responses are judged: from round 2 on also what they judged.
+
+    Source: the exact multi-agent debate formulation, "Round 1 bootstrapping logic". There all
+    three parts are always named; here those that the reader is shown.
+    """
+    peers = [t.fields for t in view.turns if t.agent in view.peers and t.fields is not None]
+    done = [
+        verb
+        for section, verb in (("evaluation", "evaluated"), ("comparison", "compared"))
+        if any(section in fields for fields in peers)
+    ]
+    if view.round == 0 or not done:
+        return ""
+    answer = _words(view.contract.answer_section)
+    whose, who = (f"its {answer}", "it") if len(view.peers) == 1 else (f"their {answer}s", "they")
+    return f": {whose}, and how well {who} {' and '.join(done)} others"
 
 
 def _names(agents: tuple[int, ...]) -> str:
