@@ -168,7 +168,11 @@ def test_from_xml_fills_in_what_is_missing_when_others_wrote_the_document() -> N
         ('num_agents="2"/>', 'num_agents="2"><extra>[1]</extra></protocol>', "extra: found .1."),
         ('num_agents="2"/>', 'num_agents="2"><extra>NaN</extra></protocol>', "not JSON .NaN is no"),
         ('num_agents="2"/>', 'num_agents="2" schedule="p"/>', "x.xml:2: protocol.schedule: found"),
-        ('agent="0"', f'agent="{"9" * 5000}"', "x.xml:2: Exceeds the limit"),
+        (
+            'agent="0"',
+            f'agent="{"9" * 5000}"',
+            "x.xml:2: a number of 5000 digits, expected at most 1000",
+        ),
     ],
 )
 def test_from_xml_says_where_when_a_document_is_wrong(old: str, new: str, message: str) -> None:

@@ -97,6 +97,15 @@ def test_a_last_line_with_an_impossible_value_is_not_taken_for_a_torn_one(
         assert f"debates.jsonl:2: not JSON ({message}" in capsys.readouterr().err
 
 
+def test_raw_surrogates_are_no_json_as_two_of_them_could_not_be_written(
+    debates: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = json.dumps(DEBATE, ensure_ascii=False).replace("6?", "\ud83d\ude00")
+    Path(debates).write_bytes(pair.encode("utf-8", "surrogatepass") + b"\n" + b"{}\n")
+    assert cli.main(["export", debates, "--to", "jsonl"]) == 2
+    assert "not JSON ('utf-8' codec can't decode byte 0xed" in capsys.readouterr().err
+
+
 def test_a_line_that_is_too_long_is_refused(
     debates: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

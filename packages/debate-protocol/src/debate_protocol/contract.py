@@ -9,6 +9,8 @@ from typing import Literal, cast, get_args
 
 ContractKind = Literal["xml", "boxed", "answer_line"]
 _SECTION_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+MAX_SECTIONS = 100
+"""Most sections of a contract: each tag of a response is compared with all of them."""
 _RESERVED = ("think", "turn")
 
 
@@ -28,8 +30,8 @@ class Contract:
         instructions: What prompts say of a section instead of the usual; any of the sections.
 
     Raises:
-        ValueError: The sections do not fit the kind, repeat, or are not lower-case names; the
-            stop string is empty; an instruction is about no section.
+        ValueError: The sections do not fit the kind, are more than `MAX_SECTIONS`, repeat, or are
+            not lower-case names; the stop string is empty; an instruction is about no section.
     """
 
     name: str
@@ -55,6 +57,11 @@ class Contract:
                     f"contract {self.name!r}: section {section!r}; expected a lower-case name of "
                     f"letters, digits and _ that is none of {', '.join(_RESERVED)}"
                 )
+        if len(self.sections) > MAX_SECTIONS:
+            raise ValueError(
+                f"contract {self.name!r}: found {len(self.sections)} sections, expected at most "
+                f"{MAX_SECTIONS}"
+            )
         if len(set(self.sections)) != len(self.sections):
             raise ValueError(f"contract {self.name!r}: a section is named twice: {self.sections!r}")
         if cast(object, self.stop) is ...:

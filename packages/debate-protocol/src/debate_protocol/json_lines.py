@@ -54,22 +54,28 @@ def json_lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, object
 
 
 def json_value(text: str | bytes) -> object:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text; bytes are UTF-8, 16 or 32.
 
     Raises:
         ValueError: It is none, holds NaN or an infinity, or a number of too many digits.
         RecursionError: It is nested too deeply.
     """
-    return json.loads(
-        text, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_number
-    )
+    if isinstance(text, bytes):
+        # Python would take bytes of surrogates, which JSON cannot say again where two meet.
+        text = text.decode(json.detect_encoding(text))
+    return json.loads(text, parse_constant=_refuse_constant, parse_int=integer, parse_float=_number)
 
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON value")
 
 
-def _integer(digits: str) -> int:
+def integer(digits: str) -> int:
+    """Return the whole number that these digits say.
+
+    Raises:
+        ValueError: They are none, or more than are read.
+    """
     # Python's own refusal would advise to change a setting of Python.
     if len(digits) > _MAX_DIGITS:
         raise ValueError(f"a number of {len(digits)} digits, expected at most {_MAX_DIGITS}")

@@ -15,7 +15,7 @@ from lxml import etree
 
 from debate_protocol.control_characters import escaped_xml
 from debate_protocol.fields import TranscriptError
-from debate_protocol.json_lines import json_value
+from debate_protocol.json_lines import integer, json_value
 from debate_protocol.transcripts import SCHEMA, from_json, to_json
 from debate_protocol.types import Transcript
 
@@ -218,7 +218,8 @@ def _set_text(element: etree._Element, text: str) -> None:
 def _fields(element: etree._Element) -> _Fields:
     """Return what a valid element holds, as it stands in JSON."""
     found: _Fields = {
-        key: value if key in _NOT_NUMBERS else int(value) for key, value in element.attrib.items()
+        key: value if key in _NOT_NUMBERS else integer(value)
+        for key, value in element.attrib.items()
     }
     for child in element:
         key = _local(child)
@@ -235,7 +236,7 @@ def _value(key: str, element: etree._Element) -> Any:
     if key == "meta":
         return _json(element)
     if key == "shown":
-        return [[int(seen.get("agent")), int(seen.get("round"))] for seen in element]
+        return [[integer(seen.attrib["agent"]), integer(seen.attrib["round"])] for seen in element]
     if key in ("prompt", "branches", "continuations"):
         return [_fields(one) for one in element]
     return _fields(element) if key in ("question", "protocol", "turn") else _text(element)
