@@ -13,6 +13,7 @@ from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_train.checks.check_engines import refuse_absent_devices
 from debate_train.collection import Collection
 from debate_train.data import DataSource
+from debate_train.merged_adapters import is_adapter
 from debate_train.models import PretrainedModel
 from debate_train.playing.starts import named_debates
 from debate_train.progress import Progress
@@ -105,6 +106,8 @@ def _open_engine(recipe: Recipe, source: DataSource) -> Engine:
         return config.open()
     model = recipe.model
     by_name = isinstance(model, PretrainedModel) and model.revision is None
+    if isinstance(model, PretrainedModel) and is_adapter(model.name):  # Merged here alone.
+        by_name = False
     engine: Engine
     if isinstance(model, PretrainedModel) and "tokens" not in config.capabilities:
         engine = config.open(model.name, None)

@@ -9,6 +9,7 @@ from pydantic import Field
 from debate_protocol.config import Config
 from debate_train.chat_templates import check_template
 from debate_train.errors import ModelError
+from debate_train.merged_adapters import bases_of, merge_adapter
 from debate_train.model_files import (
     check_files,
     reading_model,
@@ -60,7 +61,7 @@ class PretrainedModel(Config):
 
     type: Literal["pretrained"] = "pretrained"
     name: str
-    """A local directory or a hub id."""
+    """A local directory or a hub id; a folder with a LoRA adapter is merged with its base."""
     revision: str | None = None
     dtype: Dtype = "bfloat16"
     """Type the weights are trained in; engines serve the same."""
@@ -92,11 +93,12 @@ class PretrainedModel(Config):
         import torch
         from transformers import AutoModelForCausalLM
 
+        *adapters, base = bases_of(self.name)
         blank = self._without_values()
-        refuse_overgrown(self.name, sum(p.numel() for p in blank.parameters()))
-        with reading_model(self.name, "model"), without_report():
+        refuse_overgrown(base, sum(p.numel() for p in blank.parameters()))
+        with reading_model(base, "model"), without_report():
             model, info = AutoModelForCausalLM.from_pretrained(
-                self.name,
+                base,
                 config=self._config(),
                 revision=self.revision,
                 dtype=getattr(torch, self.dtype),
@@ -105,7 +107,9 @@ class PretrainedModel(Config):
                 output_loading_info=True,
                 trust_remote_code=False,
             )
-        refuse_unfitting(self.name, model, info)
+        refuse_unfitting(base, model, info)
+        for adapter in reversed(adapters):
+            model = merge_adapter(adapter, model)
         loaded: PreTrainedModel = model
         return loaded
 
@@ -133,12 +137,22 @@ class PretrainedModel(Config):
         from transformers import AutoConfig
 
         self.check_directory(with_tokenizer=False)
-        with reading_model(self.name, "configuration"):
+        base = self.base
+        with reading_model(base, "configuration"):
             config = AutoConfig.from_pretrained(
-                self.name, revision=self.revision, trust_remote_code=False
+                base, revision=self.revision, trust_remote_code=False
             )
-            refuse_foreign_code(self.name, config)
+            refuse_foreign_code(base, config)
         return config
+
+    @property
+    def base(self) -> str:
+        """The directory or hub id that holds the model's configuration: `name`, or what it adapts.
+
+        Raises:
+            ModelError: `name` is a LoRA adapter whose base is not there.
+        """
+        return bases_of(self.name)[-1]
 
     def load_tokenizer(self) -> "PreTrainedTokenizerFast":
         """Load the tokenizer alone, and try its chat template.
@@ -168,9 +182,12 @@ class PretrainedModel(Config):
             ModelError: A file is missing or damaged.
         """
         wanted = {"config.json": "a model configuration"}
-        if with_tokenizer:
-            wanted["tokenizer.json"] = "a fast tokenizer"
-        check_files(self.name, wanted)
+        tokenizer = {"tokenizer.json": "a fast tokenizer"} if with_tokenizer else {}
+        if self.base == self.name:
+            check_files(self.name, wanted | tokenizer)
+        else:
+            check_files(self.name, tokenizer)
+            check_files(self.base, wanted)
 
 
 def _switch_dropout_off(config: Any) -> None:

@@ -95,7 +95,7 @@ def context_window(model: ModelConfig) -> Window:
     if model.context_window is not None:
         return Window(model.context_window, "model.context_window")
     assert isinstance(model, PretrainedModel)
-    file = Path(model.name) / "config.json"
+    file = Path(model.base) / "config.json"
     if file.is_file():
         config = read_json(file, "a model configuration")
         part = config.get("text_config") or config

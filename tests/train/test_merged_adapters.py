@@ -1,0 +1,137 @@
+"""LoRA checkpoints as model.name: merged with what they were trained on, or refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from debate_train.checkpointing.policy_files import save_policy
+from debate_train.checks.check_context import context_window
+from debate_train.errors import ModelError
+from debate_train.merged_adapters import bases_of
+from debate_train.models import LoadedModel, Lora, PretrainedModel
+from debate_train.policy import with_adapter
+from debate_train.word_tokenizer import word_tokenizer
+
+TOKENS = torch.tensor([[5, 9, 13, 40, 7]])
+
+
+def logits(loaded: LoadedModel) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = loaded.model.eval()(input_ids=TOKENS).logits
+    return found
+
+
+def model_at(folder: Path, **settings: Any) -> PretrainedModel:
+    return PretrainedModel(name=str(folder), dtype="float32", **settings)
+
+
+def trained(base: Path, folder: Path, seed: int) -> LoadedModel:
+    """Write an adapter of a base whose product is not 0, as a checkpoint holds it."""
+    config = model_at(base, lora=Lora(rank=2, alpha=8))
+    loaded = with_adapter(config.load(seed), seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in loaded.model.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    save_policy(folder, loaded)
+    return loaded
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=124,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=77,
+        bos_token_id=None,
+        eos_token_id=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "base")
+    word_tokenizer().save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def test_checkpoint_of_an_adapter_is_a_model_with_the_policy_it_holds(
+    base: Path, tmp_path: Path
+) -> None:
+    first = trained(base, tmp_path / "first", seed=1)
+    found = model_at(tmp_path / "first").load(0)
+    # W + s B A in float32, once summed and once apart: a few roundings of logits of about 1.
+    torch.testing.assert_close(logits(found), logits(first), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(logits(found), logits(model_at(base).load(0)), atol=1e-2)
+    assert not any("lora" in name for name, _ in found.model.named_parameters())
+    assert found.again is not None
+    again = found.again().state_dict()
+    assert all(torch.equal(t, again[n]) for n, t in found.model.state_dict().items())
+    assert context_window(model_at(tmp_path / "first")).tokens == 77
+
+
+def test_adapter_trained_on_a_merged_one_adds_to_it(base: Path, tmp_path: Path) -> None:
+    trained(base, tmp_path / "first", seed=1)
+    second = trained(tmp_path / "first", tmp_path / "second", seed=2)
+    names = (str(tmp_path / "second"), str(tmp_path / "first"), str(base))
+    assert bases_of(str(tmp_path / "second")) == names
+    found = model_at(tmp_path / "second").load(0)
+    torch.testing.assert_close(logits(found), logits(second), rtol=1e-5, atol=1e-5)
+
+
+def settings(**values: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "adapter_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+    return change
+
+
+def weights(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        tensors = load_file(folder / "adapter_model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "adapter_model.safetensors")
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (settings(base_model_name_or_path=None), "names no base"),
+        (settings(base_model_name_or_path="./gone"), r"names the base './gone', which is not"),
+        (settings(peft_type="IA3"), "settings that are not merged here: peft_type"),
+        (settings(target_modules="(a+)+$"), "not merged here: target_modules"),
+        (settings(modules_to_save=["lm_head"]), "not merged here: modules_to_save"),
+        (settings(r=3), "is not one of its base"),
+        (settings(r="many"), "no adapter could be loaded"),
+        (weights(lambda t: t.pop(next(iter(t)))), "is not one of its base: missing"),
+        (weights(lambda t: t.update(extra=torch.zeros(1))), "missing or unexpected extra"),
+        (lambda f: (f / "adapter_model.safetensors").write_bytes(b"x"), "no adapter could be"),
+        (lambda f: (f / "adapter_model.safetensors").unlink(), "holds no adapter_model"),
+        (lambda f: (f / "adapter_config.json").write_text("[]"), "holds a list; expected the"),
+        (lambda f: settings(base_model_name_or_path=str(f))(f), "lead back to"),
+    ],
+)
+def test_adapter_is_refused_when_it_cannot_be_merged(
+    damage: Callable[[Path], Any], message: str, base: Path, tmp_path: Path
+) -> None:
+    trained(base, tmp_path / "first", seed=1)
+    damage(tmp_path / "first")
+    with pytest.raises(ModelError, match=message):
+        model_at(tmp_path / "first").load(0)
+
+
+def test_folder_with_a_model_and_an_adapter_is_refused(base: Path) -> None:
+    (base / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="beside a model of its own"):
+        model_at(base).load(0)
