@@ -97,7 +97,9 @@ def test_step_metrics_hold_the_names_of_the_papers(tiny: Callable[..., LoadedMod
     loaded = tiny()
     engine = ScriptedEngine(replies=("<solution> + + + </solution>",)).open(None, loaded.tokenizer)
     form = Simultaneous(num_agents=2, max_rounds=2, style="compact", personas="none")
-    transcripts = play([form.start(Question("q", "make 4 Q 6 5 1 6", "+ - -"), seed=0)], engine)
+    transcripts = play(
+        [form.start(Question("q", "make 4 Q 6 5 1 6", "+ - -"), seed=0)], engine, max_tokens=8
+    )
     batch = build_batch(transcripts, [{}], {"generator": Stream()}, loaded.tokenizer)
     scores = [Score((), agents=(1.0, 0.5))]
     found, problem = step_metrics(Step(0, transcripts, scores, batch, {}), RECIPE, 1.0)

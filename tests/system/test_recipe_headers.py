@@ -1,0 +1,113 @@
+"""The headers of recipes name every setting that is another than that of their source."""
+
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_train.reading.recipe_file import load_recipe
+from debate_train.recipe import Recipe
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+V2: dict[str, Any] = {
+    # Overview, Appendix A, default configuration.
+    "debate.num_agents": 3,
+    "debate.max_rounds": 3,
+    "debate.personas": "default",
+    "debate.blind_review": True,
+    "rollout.max_tokens": 8196,
+    "data.batch_size": 16,
+    "trainer.learning_rate": 3.0e-5,
+    "trainer.schedule": "constant",
+    "evaluation.every": 50,
+    "checkpoint.every": 100,
+    # Overview, section 2.2.
+    "reward.ties": "ignore",
+    "reward.duplicates": "count",
+    "reward.unvoted": "literal",
+    "reward.consensus": "inclusive",
+    "loss.type": "importance_sampling",
+    "advantage.center": "group",
+}
+FORM: dict[str, Any] = {
+    # The exact formulation; it gives no sizes.
+    "debate.personas": "none",
+    "debate.blind_review": False,
+    "debate.conversation": "rebuild",
+    "debate.contract": "five_section",
+    "debate.on_failure": "abort",
+    "reward.ties": "half",
+    "reward.duplicates": "count",
+    "loss.type": "importance_sampling",
+    "advantage.center": "group",
+}
+SOURCES = {
+    "selfplay_v2": V2,
+    "selfplay_v2_n3": V2,
+    "selfplay_v2_easier": V2
+    | {"debate.max_rounds": 2, "trainer.learning_rate": 5.0e-5, "data.batch_size": 32},
+    "selfplay_v2_harder": V2 | {"debate.num_agents": 5},
+    "selfplay_win_rate": FORM,
+    "selfplay_win_minus_loss": FORM,
+    "quickstart": V2,
+}
+NAMED = {
+    "debate.num_agents": "N",
+    "debate.max_rounds": "R = ",
+    "data.batch_size": "batch",
+    "trainer.learning_rate": "rate",
+    "checkpoint.every": "save_every",
+    "evaluation.every": "measured",
+    "advantage.center": "Baselines",
+    "loss.type": "importance sampling",
+}
+"""What a header calls a setting that it does not call by its key's last part or its value."""
+
+
+def header(name: str) -> str:
+    """The opening comment of a recipe, then those of the recipes that it extends."""
+    lines = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    own = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
+    extended = [line.split()[1] for line in lines if line.startswith("extends:")]
+    return " ".join([*own, *(header(Path(file).stem) for file in extended)])
+
+
+def differing(name: str, source: dict[str, Any]) -> list[str]:
+    """The settings of a recipe's last phase that are others than those of its source."""
+    loaded = load_recipe(str(RECIPES / f"{name}.yaml"), [], model=Recipe).recipe
+    phase = list(loaded.phase_recipes().values())[-1]
+    return [key for key, value in source.items() if reduce(getattr, key.split("."), phase) != value]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_header_names_every_setting_that_is_another_than_the_sources(name: str) -> None:
+    text = header(name)
+    missing = [
+        key
+        for key in differing(name, SOURCES[name])
+        if NAMED.get(key, "\0") not in text and key.rsplit(".", 1)[1] not in text
+    ]
+    if name == "quickstart":  # Says in words what its reward does, and that it runs for minutes.
+        kept = ("consensus", "ties", "duplicates", "unvoted", "max_tokens", "every", "schedule")
+        missing = [key for key in missing if key.rsplit(".", 1)[1] not in kept]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "selfplay_v2",
+            ("leave_one_out", "mask", "ties: half", "duplicates: one", "agents 2 to 4"),
+        ),
+        ("selfplay_v2_n3", ("Agent 2 in round 0", "save_every = 100")),
+        ("selfplay_win_rate", ("personas", "conversation: append", "duplicates: one")),
+    ],
+)
+def test_header_says_how_the_reward_departs_from_the_text(
+    name: str, words: tuple[str, ...]
+) -> None:
+    lines = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    own = " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
+    assert [word for word in words if word not in own] == []
