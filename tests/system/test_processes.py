@@ -33,7 +33,7 @@ tracking: {wandb: false}
 phases:
   imitate:
     steps: 2
-    rollout: {engine: {type: demonstrations}}
+    rollout: {engine: {type: demonstrations}, max_tokens: 48}
     loss: {type: sft, kl: {weight: 0}}
   debate: {}
 """

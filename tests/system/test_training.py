@@ -37,7 +37,7 @@ tracking: {wandb: false}
 phases:
   warm_start:
     steps: 4
-    rollout: {engine: {type: demonstrations}}
+    rollout: {engine: {type: demonstrations}, max_tokens: 48}
     reward: {type: verifiable, values: zero_one}
     advantage: {streams: {generator: {sections: {solution: 4, evaluation: 1, comparison: 1}}}}
     loss: {type: sft, kl: {weight: 0}}
