@@ -195,7 +195,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "version": (renamed_format, "its format is 'debate-checkpoint/9'; this version reads"),
     "model": (lambda p: resealed(p, origin=OTHER_MODEL), "belongs to a run with another model"),
     "phases": (lambda p: resealed(p, origin=OTHER_PHASES), "run with another phases"),
-    "recipe": (lambda p: resealed(p, origin=Origin.of(RECIPE + "#")), "another recipe"),
+    "recipe": (lambda p: resealed(p, origin=Origin.of(RECIPE + "seed: 1\n")), "another recipe"),
     "step": (lambda p: resealed(p, step=4), "written after 4 steps, not 5"),
     "state": (lambda p: altered_state(p, '{"step": "x"}'), "its state.json cannot be read"),
     "other state": (lambda p: altered_state(p, '{"step": 6}'), "its state.json is of step 6"),
@@ -229,6 +229,14 @@ def test_damaged_checkpoint_is_refused_and_the_one_before_is_used(
     checkpoints.write(RunState(step=5), saver("new"))
     assert [p.name for p in checkpoints.complete()] == ["step-000005"]
     assert checkpoints.newest().notes == ()
+
+
+def test_run_is_the_same_when_its_recipe_means_the_same() -> None:
+    """Comments, the order of keys and the place of the model say nothing of what was trained."""
+    with_place = RECIPE.replace("{layers: 2}", "{name: ./runs/a, layers: 2}")
+    elsewhere = "# moved\nphases: {warm: {}, play: {}}\nmodel: {layers: 2, name: /b}\nname: a\n"
+    assert Origin.of(with_place) == Origin.of(elsewhere)
+    assert Origin.of(with_place) != Origin.of(elsewhere.replace("layers: 2", "layers: 3"))
 
 
 def test_newest_is_none_only_when_no_checkpoint_was_ever_written(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ import errno
 import fcntl
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
+from debate_train.checkpointing.whole_files import open_plain
 from debate_train.errors import UsageError
 
 LOCK = ".lock"
@@ -35,7 +37,7 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         path = directory / LOCK
-        self._number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._number = open_plain(path, os.O_RDWR | os.O_CREAT)
         try:
             _lock(self._number, directory)
             if not _is_same(self._number, path):  # The one who made it has just removed all.
@@ -61,9 +63,10 @@ def refuse_in_use(directory: Path) -> None:
 
     Raises:
         DirectoryInUseError: One does; the message says which.
+        OSError: The lock is no plain file, or cannot be read.
     """
-    if (directory / LOCK).is_file():
-        number = os.open(directory / LOCK, os.O_RDWR)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        number = open_plain(directory / LOCK, os.O_RDWR)
         try:
             _lock(number, directory)
         finally:

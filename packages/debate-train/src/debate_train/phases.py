@@ -1,7 +1,7 @@
 """The phases of a run: gates, evaluations, checkpoints, and what is kept of each step."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -54,6 +54,8 @@ class RunParts:
     """Where the run is."""
     start: Path | None = None
     """The checkpoint to go on from."""
+    begin: Callable[[], object] = lambda: None
+    """Drops what was written after that checkpoint, once nothing can be refused any more."""
 
 
 class Phases:
@@ -76,6 +78,7 @@ class Phases:
             load_random_states(start)
             if self.state.phase == len(self._phases):
                 self.parts.progress.note("this run is finished: none of its phases trains more")
+                self.parts.begin()
                 if self.parts.directory.has_results:
                     return DONE
         try:
@@ -92,12 +95,13 @@ class Phases:
         return DONE
 
     def _how_to_go_on(self) -> str:
-        if not self.parts.checkpoints.complete():
-            return "interrupted before the first step was complete; --resume begins again"
-        return f"interrupted; go on from step {self._saved} with --resume"
+        if self.parts.checkpoints.complete():
+            return f"interrupted; go on from step {self._saved} with --resume"
+        return "interrupted before the first step was complete; --resume begins again"
 
     def _finish(self) -> None:
         state, parts = self.state, self.parts
+        parts.begin()
         after = self._measure()
         if after is None:
             return
@@ -130,6 +134,7 @@ class Phases:
                 rollouts.load(checkpoint)
                 load_random_states(checkpoint)
             parts.engine.load(trainer.weights(version=state.step))
+            parts.begin()
             parts.progress.start(name, recipe.steps)
             self._counted = time.perf_counter()
             with self._saved_at_the_end(name, trainer, rollouts):
@@ -241,7 +246,7 @@ class Phases:
             save_random_states(directory, self._random)
 
         with self.parts.interrupts.guarded():
-            self.state.rows = self.parts.directory.rows_on_disk()
+            self.parts.directory.count_into(self.state)
             self.parts.checkpoints.write(self.state, save)
         self._saved, self._saved_at = self.state.step, time.monotonic()
 

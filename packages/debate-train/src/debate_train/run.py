@@ -3,8 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ import yaml
 
 from debate_train.checkpointing.checkpoint_manifest import Origin
 from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, RunState
+from debate_train.checkpointing.model_print import model_print
 from debate_train.checkpointing.random_states import seed_all
 from debate_train.checks.check_engines import refuse_absent_devices
 from debate_train.directory_lock import refuse_in_use
@@ -25,7 +27,8 @@ from debate_train.progress import Progress
 from debate_train.ranks.followers import Begin, lead
 from debate_train.recipe import Recipe
 from debate_train.report import write_report
-from debate_train.resumes import note_resume, refuse_another_run, shown_changes
+from debate_train.resume_checks import ResumeCheck
+from debate_train.resumes import changes_since, note_resume, refuse_another_run, shown_changes
 from debate_train.run_directory import RunDirectory
 
 
@@ -53,8 +56,10 @@ def run(
     path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
     with _held(directory, is_new=not resume):
-        checkpoints = _checkpoints(recipe, directory)
-        start = _go_back(recipe, directory, checkpoints, resolved_yaml) if resume else None
+        checkpoints = _checkpoints(recipe, directory, loaded)
+        start, begin = None, directory.begin
+        if resume:
+            start, begin = _plan_return(recipe, loaded, directory, checkpoints, resolved_yaml)
         seed_all(recipe.seed)
         engine = open_engine(recipe, loaded)
         tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
@@ -72,13 +77,14 @@ def run(
                     checkpoints=checkpoints,
                     state=RunState() if start is None else start.state,
                     start=None if start is None else start.path,
+                    begin=cache(begin),
                 )
                 code = Phases(recipe, parts).run()
                 finished = True
         finally:
             tracker.close(failed=not finished)
             engine.close()
-            report = _write_report(directory)
+            report = _write_report(directory) if directory.has_begun else None
     if report is not None:
         print(f"report: {report}")
     if written := checkpoints.complete():
@@ -121,30 +127,43 @@ def _load_model(recipe: Recipe) -> LoadedModel:
     return loaded
 
 
-def _checkpoints(recipe: Recipe, directory: RunDirectory) -> Checkpoints:
-    origin = Origin.of(directory.recipe)
-    return Checkpoints(directory.checkpoints_path, origin, recipe.checkpoint.keep_last)
+def _checkpoints(recipe: Recipe, directory: RunDirectory, loaded: LoadedModel) -> Checkpoints:
+    origin = Origin.of(directory.recipe, model_print(loaded))
+    keep_last = recipe.checkpoint.keep_last
+    return Checkpoints(directory.checkpoints_path, origin, keep_last, directory.recipe)
 
 
-def _go_back(
-    recipe: Recipe, directory: RunDirectory, checkpoints: Checkpoints, resolved_yaml: str
-) -> Checkpoint | None:
-    """Return the checkpoint to go on from, None for the start; what was written after it goes."""
-    refuse_another_run(directory, resolved_yaml)
-    start = checkpoints.newest()
+def _plan_return(
+    recipe: Recipe,
+    loaded: LoadedModel,
+    directory: RunDirectory,
+    checkpoints: Checkpoints,
+    text: str,
+) -> tuple[Checkpoint | None, Callable[[], None]]:
+    """Return the checkpoint to go on from, None for the start, and what goes back there.
+
+    Nothing of the run is changed until that is called: a recipe may still be refused.
+    """
+    refuse_another_run(directory, text)
+    is_changed = bool(changes_since(directory, sys.maxsize, text))
+    start = checkpoints.newest(ResumeCheck(recipe, directory, loaded, is_changed))
     if start is None:
         print("warning: no checkpoint was written yet: the run begins again", file=sys.stderr)
     for note in () if start is None else start.notes:
         print(f"warning: {note}", file=sys.stderr)
     state = RunState() if start is None else start.state
-    directory.go_back(state.rows, state.step)
-    changes = note_resume(directory, state.step, resolved_yaml)
-    if changes:
-        print(f"warning: {shown_changes(changes, state.step)}", file=sys.stderr)
+    directory.return_to(state.rows, state.step, state.records)
     is_finished = state.phase == len(recipe.phase_recipes())
-    if not is_finished or any("evaluation" in key.split(".") for key in changes):
-        directory.drop_results()
-    return start
+
+    def begin() -> None:
+        directory.begin()
+        changes = note_resume(directory, state.step, text)
+        if changes:
+            print(f"warning: {shown_changes(changes, state.step)}", file=sys.stderr)
+        if not is_finished or any("evaluation" in key.split(".") for key in changes):
+            directory.drop_results()
+
+    return start, begin
 
 
 def _write_report(directory: RunDirectory) -> Path | None:

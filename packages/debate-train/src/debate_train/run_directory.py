@@ -1,42 +1,46 @@
 """The folder of one run: recipe, metrics, transcripts, tokens, checkpoints, environment."""
 
+import hashlib
 import json
-import math
 import os
 import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debate_protocol.transcripts import write_transcripts
 from debate_protocol.types import Transcript
-from debate_train.checkpointing.checkpoints import finish_replacing
+from debate_train.checkpointing.checkpoints import RunState, finish_replacing
 from debate_train.checkpointing.whole_files import (
     aside,
     cut_torn_line,
+    open_plain,
     remove_unfinished,
     write_aside,
 )
-from debate_train.directory_lock import LOCK, DirectoryLock, refuse_in_use
+from debate_train.directory_layout import (
+    RUN_FILES,
+    RUN_FOLDERS,
+    RunDirectoryError,
+    layout_problem,
+    not_writable,
+    refuse_used,
+)
+from debate_train.directory_lock import DirectoryLock
 from debate_train.environment import describe_environment
-from debate_train.errors import UsageError
+from debate_train.run_files import RECIPE, file_name, last_time, lost_recipe, plain, written
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-RECIPE = "recipe.yaml"
 METRICS = "metrics.jsonl"
 RESULTS = "results.json"
 ENVIRONMENT = "environment.json"
 _OF_STEP = re.compile(r"-(\d+)\.(?:jsonl|safetensors|yaml)$")
 LATER_RECIPES = "recipe-from-step-*.yaml"
-
-
-class RunDirectoryError(UsageError):
-    """The output directory cannot be used; the message says which, why, and what to do."""
 
 
 class RunDirectory:
@@ -51,6 +55,13 @@ class RunDirectory:
         self._lock = lock
         self._was_there = was_there
         self._seconds_before = 0.0
+        self._lost_recipe: str | None = None
+        self._kept_rows: int | None = None
+        self._return: tuple[int, int] | None = None
+        self.has_begun = False
+        """Whether the run writes here: before that it may still be refused."""
+        self.records: dict[str, str] = {}
+        """SHA-256 of the samples that were written, by their path in the folder."""
         self._opened_at = time.monotonic()
 
     @classmethod
@@ -62,15 +73,15 @@ class RunDirectory:
             DirectoryInUseError: Another process writes there.
         """
         path = Path(path)
-        _refuse_used(path)
+        refuse_used(path)
         was_there = path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path, DirectoryLock(path), was_there=was_there)
         except OSError as error:
-            raise _not_writable(path, error) from error
+            raise not_writable(path, error) from error
         try:
-            _refuse_used(path, held=True)
+            refuse_used(path, held=True)
         except BaseException:
             run.close()
             raise
@@ -78,7 +89,7 @@ class RunDirectory:
             run._fill(resolved_recipe_yaml)
         except OSError as error:
             run._remove()
-            raise _not_writable(path, error) from error
+            raise not_writable(path, error) from error
         return run
 
     @classmethod
@@ -95,21 +106,23 @@ class RunDirectory:
                 f"cannot resume {path}: found no such folder, expected the folder of an earlier "
                 "run; check the path, or start afresh without --resume"
             )
-        if not (path / RECIPE).is_file():
+        if problem := layout_problem(path, RUN_FILES, RUN_FOLDERS):
             raise RunDirectoryError(
-                f"cannot resume {path}: expected a {RECIPE}, found none; start afresh without "
-                "--resume in another folder"
+                f"cannot resume {path}: {problem}, as a run writes it; put it back, or start in "
+                "another folder without --resume"
             )
         try:
+            recipe = lost_recipe(path)
             run = cls(path, DirectoryLock(path))
         except OSError as error:
-            raise _not_writable(path, error) from error
+            raise not_writable(path, error) from error
+        run._lost_recipe = recipe
         try:
             run._mend()
         except OSError as error:
             run.close()
-            raise _not_writable(path, error) from error
-        run._seconds_before = _last_time(run.metrics())
+            raise not_writable(path, error) from error
+        run._seconds_before = last_time(run.metrics_path)
         return run
 
     def close(self) -> None:
@@ -118,7 +131,7 @@ class RunDirectory:
 
     def discard_unused(self) -> None:
         """Remove what this run has made, unless it has trained a step or written a checkpoint."""
-        if self.metrics_path.is_file():
+        if self.metrics_path.is_file() and self.checkpoints_path.is_dir():
             began = self.metrics_path.stat().st_size or any(self.checkpoints_path.iterdir())
             if not began:
                 self._remove()
@@ -126,12 +139,18 @@ class RunDirectory:
     @property
     def recipe(self) -> str:
         """The resolved recipe that the run was started with, as YAML."""
+        if self._lost_recipe is not None:
+            return self._lost_recipe
         return (self.path / RECIPE).read_text(encoding="utf-8")
 
     @property
     def has_results(self) -> bool:
-        """Whether the run has found what it was to find."""
-        return (self.path / RESULTS).is_file()
+        """Whether the run has found what it was to find, and that can be read."""
+        try:
+            found = json.loads((self.path / RESULTS).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return False
+        return isinstance(found, dict) and {"table", "before", "after"} <= set(found)
 
     @property
     def metrics_path(self) -> Path:
@@ -157,22 +176,41 @@ class RunDirectory:
         """Append one row and flush it. A number that is not finite is written as null."""
         time_s = round(self._seconds_before + time.monotonic() - self._opened_at, 3)
         row = {"phase": phase, "step": step, "time_s": time_s}
-        row |= {name: _plain(value) for name, value in metrics.items()}
-        with self.metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+        row |= {name: plain(value) for name, value in metrics.items()}
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with written(self.metrics_path), os.fdopen(open_plain(self.metrics_path, flags), "ab") as f:
+            f.write(text.encode())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return all rows so far, in order."""
+        """Return all rows so far, in order; of a run that is gone on with those that are kept."""
         if not self.metrics_path.exists():
             return []
         with self.metrics_path.open(encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
+            return [json.loads(line) for line in islice(file, self._kept_rows)]
 
-    def rows_on_disk(self) -> int:
-        """Bring the rows so far to the disk; return how many there are."""
+    def count_into(self, state: RunState) -> None:
+        """Bring the rows so far to the disk; let a state know them and the samples."""
         with self.metrics_path.open("rb") as file:
             os.fsync(file.fileno())
-            return sum(1 for _ in file)
+            lines = file.readlines()
+        state.rows, state.records = len(lines), dict(self.records)
+        state.metrics_sha256 = hashlib.sha256(b"".join(lines)).hexdigest()
+
+    def return_to(self, rows: int, step: int, records: Mapping[str, str]) -> None:
+        """Go back to a checkpoint, with these samples, once `begin` is called."""
+        self._kept_rows, self._return = rows, (rows, step)
+        self.records = dict(records)
+
+    def begin(self) -> None:
+        """Drop what was written after the checkpoint that is gone on from, once."""
+        self.has_begun = True
+        if self._lost_recipe is not None:
+            write_aside(self.path / RECIPE, self._lost_recipe.encode())
+            self._lost_recipe = None
+        if self._return is not None:
+            self.go_back(*self._return)
+            self._return = self._kept_rows = None
 
     def go_back(self, rows: int, step: int) -> int:
         """Drop what was written after a checkpoint, so that none of it comes twice.
@@ -191,14 +229,16 @@ class RunDirectory:
         for path in chain(*of_steps, self.path.glob(LATER_RECIPES)):
             if (match := _OF_STEP.search(path.name)) and int(match[1]) > step:
                 path.unlink()
-        self._seconds_before = _last_time(self.metrics())
+        self._seconds_before = last_time(self.metrics_path)
         self._opened_at = time.monotonic()
         return max(0, len(lines) - rows)
 
     def write_transcripts(self, phase: str, step: int, transcripts: Sequence[Transcript]) -> Path:
         """Write debates to `transcripts/<phase>-<step>.jsonl`, in place of an earlier file."""
-        path = self.transcripts_path / f"{_file_name(phase)}-{step:06d}.jsonl"
-        write_transcripts(path, transcripts)
+        path = self.transcripts_path / f"{file_name(phase)}-{step:06d}.jsonl"
+        with written(path):
+            write_transcripts(path, transcripts)
+            self.note_record(path)
         return path
 
     def write_tokens(self, step: int, tensors: Mapping[str, "Tensor"]) -> Path:
@@ -206,14 +246,21 @@ class RunDirectory:
         from safetensors.torch import save_file
 
         path = self.tokens_path / f"step-{step}.safetensors"
-        with aside(path) as unfinished:
+        with written(path), aside(path) as unfinished:
             whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
             save_file(whole, unfinished)
+        with written(path):
+            self.note_record(path)
         return path
+
+    def note_record(self, path: Path) -> None:
+        """Note the hash of a sample, which a checkpoint names."""
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        self.records[path.relative_to(self.path).as_posix()] = digest
 
     def write_results(self, results: Mapping[str, Any]) -> Path:
         """Write `results.json`: what the run found, its `table` shown first in the report."""
-        return self._write_json(RESULTS, {key: _plain(value) for key, value in results.items()})
+        return self._write_json(RESULTS, {key: plain(value) for key, value in results.items()})
 
     def drop_results(self) -> None:
         """Remove `results.json`, which is of another policy or of other measures."""
@@ -221,10 +268,12 @@ class RunDirectory:
 
     def _write_json(self, name: str, value: Mapping[str, Any]) -> Path:
         text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-        write_aside(self.path / name, (text + "\n").encode())
+        with written(self.path / name):
+            write_aside(self.path / name, (text + "\n").encode())
         return self.path / name
 
     def _fill(self, resolved_recipe_yaml: str) -> None:
+        remove_unfinished(self.path)
         write_aside(self.path / RECIPE, resolved_recipe_yaml.encode())
         for folder in (self.transcripts_path, self.tokens_path, self.checkpoints_path):
             folder.mkdir()
@@ -248,53 +297,3 @@ class RunDirectory:
         if not self._was_there:
             shutil.rmtree(self.path, ignore_errors=True)
         self.close()
-
-
-def _refuse_used(path: Path, held: bool = False) -> None:
-    try:
-        found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-        is_file = path.exists() and not path.is_dir()
-        if LOCK in found:
-            found.remove(LOCK)
-            if not held:
-                refuse_in_use(path)
-    except OSError as error:
-        raise _not_writable(path, error) from error
-    if is_file:
-        raise RunDirectoryError(
-            f"cannot write a run to {path}: found a file, expected a folder; "
-            "choose another --output"
-        )
-    if found:
-        shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
-        raise RunDirectoryError(
-            f"cannot start a run in {path}: it holds {shown}; expected a new or empty folder; "
-            "choose another --output, or continue that run with --resume"
-        )
-
-
-def _not_writable(path: Path, error: OSError) -> RunDirectoryError:
-    return RunDirectoryError(
-        f"cannot write to {path}: {error.strerror or error}; "
-        "choose an --output on a disk with space where you may write"
-    )
-
-
-def _last_time(rows: Sequence[Mapping[str, Any]]) -> float:
-    return float(rows[-1].get("time_s", 0.0)) if rows else 0.0
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold: numbers of any library as Python's, not-finite ones as None."""
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    number = float(value)
-    return number if math.isfinite(number) else None
-
-
-def _file_name(phase: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", phase)

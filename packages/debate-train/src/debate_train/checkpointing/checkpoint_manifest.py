@@ -16,7 +16,7 @@ from debate_protocol.config import Config
 from debate_train.checkpointing.whole_files import sync_directory
 
 MANIFEST = "manifest.json"
-FORMAT = "debate-checkpoint/1"
+FORMAT = "debate-checkpoint/2"
 _CODE = {".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".py", ".so"}
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -26,22 +26,45 @@ class RefusedCheckpoint(Exception):
 
 
 class Origin(Config):
-    """The run that a checkpoint belongs to, told by the recipe that it was started with."""
+    """The run that a checkpoint belongs to, by what the recipe that it was started with means.
+
+    Where its model is found may change: the weights that are trained are in the checkpoint, and
+    `base` knows those that are not.
+    """
 
     recipe: Sha256
     model: Sha256
     phases: tuple[str, ...]
+    base: str = ""
+    """Of the tokenizer, and of weights that are not trained: see `model_print`."""
 
     @classmethod
-    def of(cls, recipe_yaml: str) -> "Origin":
+    def of(cls, recipe_yaml: str, base: str = "") -> "Origin":
         """Return the origin of checkpoints of a run with this resolved recipe."""
-        recipe: Mapping[str, Any] = yaml.safe_load(recipe_yaml)
-        model = json.dumps(recipe.get("model"), sort_keys=True)
+        recipe: dict[str, Any] = yaml.safe_load(recipe_yaml)
+        model = recipe.pop("model", None)
+        if isinstance(model, dict):
+            model = {key: value for key, value in model.items() if key != "name"}
         return cls(
-            recipe=hashlib.sha256(recipe_yaml.encode()).hexdigest(),
-            model=hashlib.sha256(model.encode()).hexdigest(),
+            recipe=_hash(recipe),
+            model=_hash(model),
             phases=tuple(recipe.get("phases") or ("train",)),
+            base=base,
         )
+
+
+def is_recipe(text: str) -> bool:
+    """Return whether a text is a recipe as far as a mapping can tell."""
+    try:
+        return isinstance(yaml.safe_load(text), dict) and bool(yaml.safe_load(text))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return False
+
+
+def _hash(value: Any) -> str:
+    """Hash what a part of a recipe means: not its comments, nor the order of its keys."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class FileRecord(Config):
@@ -83,6 +106,8 @@ def verify(directory: Path, step: int, origin: Origin) -> None:
     """
     if directory.is_symlink():
         raise RefusedCheckpoint("it is a link; expected a folder of this run")
+    if not directory.is_dir():
+        raise RefusedCheckpoint("it is a file; expected a folder of this run")
     found = dict(_files(directory))
     if MANIFEST not in found:
         raise RefusedCheckpoint(
@@ -107,6 +132,8 @@ def _check_origin(found: Origin, expected: Origin) -> None:
     for what in ("model", "phases", "recipe"):
         if getattr(found, what) != getattr(expected, what):
             raise RefusedCheckpoint(f"it belongs to a run with another {what}")
+    if expected.base and found.base != expected.base:
+        raise RefusedCheckpoint("it belongs to a run with another base model or tokenizer")
 
 
 def _check_files(found: Mapping[str, Path], expected: Mapping[str, FileRecord]) -> None:

@@ -5,19 +5,29 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
-from debate_train.checkpointing.checkpoint_manifest import Origin, RefusedCheckpoint, seal, verify
+from debate_train.checkpointing.checkpoint_manifest import (
+    Origin,
+    RefusedCheckpoint,
+    is_recipe,
+    seal,
+    verify,
+)
 from debate_train.checkpointing.whole_files import sync_directory, write_aside
 from debate_train.errors import RunFailure, UsageError
 
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _STATE, _BEST = "state.json", "best.json"
 _NAME = re.compile(r"step-(\d{6,})")
+RECIPE_COPY = "recipe.yaml"
+_NO_ROOM = re.compile(r"os error \d+|allocate memory|out of memory|No space left|File too large")
 _ASIDE, _REPLACED, _REMOVED, _REFUSED = ".writing-", ".replaced-", ".removed-", "refused-"
 
 
@@ -28,6 +38,7 @@ class Best:
     step: int
     metric: str
     value: float
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(slots=True)
@@ -53,6 +64,11 @@ class RunState:
     best: Best | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each part so far."""
+    metrics_sha256: str = ""
+    """Of the rows of metrics so far."""
+    records: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the samples that are kept of rollouts, by path in the run directory."""
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +81,9 @@ class Checkpoint:
     """Why newer ones are not used."""
 
 
+Check = Callable[[Path, RunState], None]
+
+
 class Checkpoints:
     """The numbered checkpoints of a run, `step-NNNNNN`: the last ones, and the best.
 
@@ -72,10 +91,14 @@ class Checkpoints:
         root: their folder.
         origin: the run they belong to.
         keep_last: how many are kept besides the best.
+        recipe: of the run, as it was started; each keeps a copy.
     """
 
-    def __init__(self, root: Path, origin: Origin, keep_last: int) -> None:
+    def __init__(
+        self, root: Path, origin: Origin, keep_last: int, recipe: str | None = None
+    ) -> None:
         self._root, self._origin, self._keep_last = root, origin, keep_last
+        self._recipe = recipe
         root.mkdir(parents=True, exist_ok=True)
         finish_replacing(root)
 
@@ -94,21 +117,25 @@ class Checkpoints:
             aside.mkdir()
             save(aside)
             (aside / _STATE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+            if self._recipe is not None:
+                (aside / RECIPE_COPY).write_text(self._recipe, encoding="utf-8")
             seal(aside, state.step, self._origin)
             if final.exists():
                 os.replace(final, self._root / f"{_REPLACED}{number}")
             os.replace(aside, final)
             sync_directory(self._root)
             self._mark_best(state.best)
-        except (OSError, SafetensorError) as error:
-            reason = getattr(error, "strerror", None) or error
+        except Exception as error:
             finish_replacing(self._root)
+            if not _is_about_room(error):
+                raise
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise RunFailure(
                 f"cannot write {final}: {reason}; the checkpoints before it are whole: make room "
                 "or repair the disk, then go on with --resume"
             ) from error
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            _remove_one(aside)
         self._rotate(state.best)
         return final
 
@@ -117,10 +144,13 @@ class Checkpoints:
         found = {int(m[1]): p for p in self._root.iterdir() if (m := _NAME.fullmatch(p.name))}
         return [found[step] for step in sorted(found)]
 
-    def newest(self) -> Checkpoint | None:
+    def newest(self, check: Check | None = None) -> Checkpoint | None:
         """Return the newest checkpoint that is whole and belongs to this run.
 
         Newer ones are renamed to `refused-NNNNNN`, so that they are not taken again.
+
+        Args:
+            check: raises `RefusedCheckpoint` for what cannot be gone on from.
 
         Returns:
             None where no checkpoint was ever written.
@@ -132,6 +162,8 @@ class Checkpoints:
         for path in reversed(self.complete()):
             try:
                 state = self._read(path)
+                if check is not None:
+                    check(path, state)
             except RefusedCheckpoint as error:
                 refused.append((path, str(error)))
                 continue
@@ -155,7 +187,11 @@ class Checkpoints:
         try:
             state = TypeAdapter(RunState).validate_json((path / _STATE).read_bytes())
         except (OSError, ValidationError) as error:
-            raise RefusedCheckpoint(f"its {_STATE} cannot be read") from error
+            where = ""
+            if isinstance(error, ValidationError):
+                first = error.errors()[0]
+                where = f": {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise RefusedCheckpoint(f"its {_STATE} cannot be read{where}") from error
         if state.step != step:
             raise RefusedCheckpoint(f"its {_STATE} is of step {state.step}")
         return state
@@ -163,8 +199,7 @@ class Checkpoints:
     def _set_aside(self, path: Path, reason: str) -> str:
         number = path.name.removeprefix("step-")
         other = self._root / f"{_REFUSED}{number}"
-        if other.is_dir() and not other.is_symlink():
-            shutil.rmtree(other)
+        _remove_one(other)
         os.replace(path, other)
         return f"{path.name} is not used: {reason}; it is now called {other.name}"
 
@@ -200,4 +235,34 @@ def finish_replacing(root: Path) -> None:
 
 def _remove(root: Path, prefix: str) -> None:
     for left in root.glob(f"{prefix}*"):
-        shutil.rmtree(left, ignore_errors=True)
+        _remove_one(left)
+
+
+def _remove_one(path: Path) -> None:
+    """Remove a folder, or what stands in its place; a link is removed, not what it leads to."""
+    if path.is_symlink() or not path.is_dir():
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_about_room(error: Exception) -> bool:
+    """Return whether a disk or memory had no room; libraries say so in their own ways."""
+    if isinstance(error, OSError | SafetensorError | MemoryError):
+        return True
+    return _NO_ROOM.search(str(error)) is not None
+
+
+def kept_recipe(root: Path) -> str | None:
+    """Return the recipe of the run from its newest checkpoint that is whole, if there is one."""
+    found = {int(m[1]): p for p in root.glob("step-*") if (m := _NAME.fullmatch(p.name))}
+    for step in sorted(found, reverse=True):
+        try:
+            text = (found[step] / RECIPE_COPY).read_text(encoding="utf-8")
+            if is_recipe(text):
+                verify(found[step], step, Origin.of(text))
+                return text
+        except (OSError, ValueError, RefusedCheckpoint):
+            continue
+    return None

@@ -1,5 +1,6 @@
 """The policy in a checkpoint: files that transformers or peft load directly."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +25,16 @@ def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE
     loaded.tokenizer.save_pretrained(directory)
     if loaded.lora is not None:  # peft writes a model card that says nothing.
         (directory / "README.md").unlink(missing_ok=True)
+        _sort_sets(directory / "adapter_config.json")
+
+
+def _sort_sets(path: Path) -> None:
+    """Sort the lists that peft writes from sets, whose order differs from process to process."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    for key, value in config.items():
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            config[key] = sorted(value)
+    path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def load_policy(directory: Path, loaded: LoadedModel) -> None:
@@ -47,6 +58,35 @@ def load_policy(directory: Path, loaded: LoadedModel) -> None:
         raise ModelError(
             f"checkpoint {directory}: found weights of another model ({reason}); expected those of "
             "model in the recipe that the run was started with"
+        ) from error
+
+
+def check_policy(directory: Path, loaded: LoadedModel, types: set[torch.dtype]) -> None:
+    """Refuse weights that `load_policy` would refuse, of another type, or not finite.
+
+    Args:
+        directory: a checkpoint.
+        loaded: the model that they are to be of.
+        types: those that a run may have written.
+
+    Raises:
+        ModelError: They are; the message names the first.
+    """
+    targets = _targets(loaded)
+    try:
+        source = _source(directory, loaded, targets)
+        for name in source.names():
+            tensor = source.read(name)
+            if name in targets and tensor.shape != targets[name].shape:
+                found, expected = tuple(tensor.shape), tuple(targets[name].shape)
+                raise ValueError(f"{name} of shape {found} instead of {expected}")
+            if tensor.dtype not in types | {targets[name].dtype}:
+                raise ValueError(f"{name} of type {str(tensor.dtype).removeprefix('torch.')}")
+            if not bool(torch.isfinite(tensor).all()):
+                raise ValueError(f"{name} that is not finite")
+    except (RuntimeError, OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"checkpoint {directory}: found weights that cannot be gone on from: {error}"
         ) from error
 
 

@@ -6,24 +6,34 @@ library draws besides comes from the global ones.
 
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import ValidationError
+from annotated_types import Len
+from pydantic import Field
 from torch import Tensor
 
 from debate_protocol.config import Config
 from debate_train.errors import ModelError
 
 _FILE = "random.json"
+_Word = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class _States(Config):
-    python: tuple[int, list[int], float | None]
-    numpy: tuple[str, list[int], int, int, float]
+    python: tuple[Literal[3], Annotated[list[_Word], Len(625, 625)], float | None]
+    numpy: tuple[
+        Literal["MT19937"],
+        Annotated[list[_Word], Len(624, 624)],
+        Annotated[int, Field(ge=0, le=624)],
+        Annotated[int, Field(ge=0, le=1)],
+        float,
+    ]
     torch: str
     cuda: list[str]
 
@@ -75,8 +85,8 @@ def load_random_states(directory: Path) -> None:
     Raises:
         ModelError: There are none, or they are not random states.
     """
-    try:
-        found = _States.model_validate_json((directory / _FILE).read_bytes())
+    with _readable(directory):
+        found = _read(directory)
         version, words, gauss = found.python
         random.setstate((version, tuple(words), gauss))
         name, keys, place, has_gauss, cached = found.numpy
@@ -84,7 +94,32 @@ def load_random_states(directory: Path) -> None:
         torch.set_rng_state(_tensor(found.torch))
         for device, state in enumerate(found.cuda[: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(_tensor(state), device)
-    except (OSError, ValidationError, ValueError, TypeError, RuntimeError) as error:
+
+
+def check_random_states(directory: Path) -> None:
+    """Refuse what `load_random_states` would refuse, and draw nothing.
+
+    Raises:
+        ModelError: There are none, or they are not random states.
+    """
+    with _readable(directory):
+        found = _read(directory)
+        version, words, gauss = found.python
+        random.Random().setstate((version, tuple(words), gauss))
+        if words[-1] > 624:
+            raise ValueError("python: no place in its words")
+        torch.Generator().set_state(_tensor(found.torch))
+
+
+def _read(directory: Path) -> _States:
+    return _States.model_validate_json((directory / _FILE).read_bytes())
+
+
+@contextmanager
+def _readable(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, TypeError, RuntimeError, OverflowError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(
             f"{directory / _FILE}: found no random states ({reason}); expected them as written"

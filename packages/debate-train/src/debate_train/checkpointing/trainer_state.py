@@ -91,6 +91,11 @@ class StoredTrainerState:
         if others:
             raise self._refusal(f"state of {', '.join(others[:3])}, which is not trained")
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Names of tensors of other shapes and types than the parameter's."""
+        return self._kept.others
+
     def of(self, name: str) -> ParameterState | None:
         """Return the state of a parameter, None where nothing is kept of it."""
         if name not in self.counts.optimizer_steps:

@@ -1,7 +1,9 @@
 """Files that are there complete or not at all, whenever the process stops."""
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +13,31 @@ _UNFINISHED = re.compile(r"\..+\.\d+(\.part)?|\.tmp\w{6}")
 """Names of `aside`, of `write_transcripts` and of safetensors, which writes aside, too."""
 
 
+def open_plain(path: Path, flags: int) -> int:
+    """Open a file in a folder that may come from somebody else; return its descriptor.
+
+    A link there could lead to any file of the user's, so that none is followed.
+
+    Raises:
+        OSError: It is a link or no plain file, or cannot be opened.
+    """
+    try:
+        number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, f"{path.name} is a link, expected a plain file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, f"{path.name} is no plain file")
+    return number
+
+
 @contextmanager
 def aside(path: Path) -> Iterator[Path]:
     """Give a name to write to, moved onto `path` only when the writing ended well."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)  # It might be a link that somebody put there.
     try:
         yield unfinished
         os.replace(unfinished, path)
@@ -25,7 +48,7 @@ def aside(path: Path) -> Iterator[Path]:
 def remove_unfinished(folder: Path) -> None:
     """Remove what a process that was killed left half written in a folder."""
     for path in folder.iterdir():
-        if _UNFINISHED.fullmatch(path.name) and path.is_file():
+        if _UNFINISHED.fullmatch(path.name) and (path.is_file() or path.is_symlink()):
             path.unlink()
 
 
@@ -43,8 +66,7 @@ def cut_torn_line(path: Path) -> bool:
     Returns:
         Whether there was one.
     """
-    path.touch()
-    with path.open("rb+") as file:
+    with os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT), "rb+") as file:
         size = end = file.seek(0, os.SEEK_END)
         while end:
             start = max(0, end - _BLOCK)
@@ -54,7 +76,8 @@ def cut_torn_line(path: Path) -> bool:
                 end = start + found + 1
                 break
             end = start
-        file.truncate(end)
+        if end < size:
+            file.truncate(end)
     return end < size
 
 

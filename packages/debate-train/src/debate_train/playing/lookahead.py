@@ -69,6 +69,35 @@ def read_lookahead(directory: Path) -> dict[int, Sequence[Transcript]]:
     return played
 
 
+def check_lookahead(directory: Path, step: int, vocabulary: int) -> None:
+    """Refuse debates that a run by this recipe cannot have played ahead after `step` steps.
+
+    Raises:
+        UsageError: There are such debates.
+    """
+    for number, debates in read_lookahead(directory).items():
+        problem = None
+        if not step <= number < step + 1000:
+            problem = f"a step {number} after step {step}"
+        for transcript in debates:
+            for turn in transcript.sampled_turns():
+                if turn.reply is not None and problem is None:
+                    problem = _reply_problem(turn.reply, step, vocabulary)
+        if problem:
+            raise UsageError(f"checkpoint {directory}: {_LINES} cannot be: it has {problem}")
+
+
+def _reply_problem(reply: Reply, step: int, vocabulary: int) -> str | None:
+    tokens = (*reply.prompt_ids, *reply.token_ids)
+    if any(not 0 <= token < vocabulary for token in tokens):
+        return "a token that no tokenizer has"
+    if any(not -1e9 < logp <= 1e-3 for logp in reply.logps):
+        return "a log-probability that cannot be"
+    if reply.weight_version is not None and not 0 <= reply.weight_version <= step:
+        return f"a reply by weights of step {reply.weight_version}"
+    return None
+
+
 def _told(reply: Reply) -> dict[str, Any]:
     """Return all of a reply but its numbers, and how many of those it has."""
     return {

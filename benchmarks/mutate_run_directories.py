@@ -1,0 +1,145 @@
+"""Damage run directories, go on with each, and count how that ends: one JSON line, reasons beside.
+
+A run that was stopped in the middle of its second phase, and one that ended, are copied and
+damaged: files and folders in each other's place, emptied, cut, garbled, linked; rows of metrics
+changed; checkpoints altered and sealed again, as by somebody who knows the format. Then
+`--resume` must end bit-equal to the run that nobody damaged, or refuse with a reason.
+
+    .venv/bin/python benchmarks/mutate_run_directories.py [--count 320] [--seed 0] [--keep FILE]
+
+With `--keep` each result is a line of that file, and the same command goes on where it stopped.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "system"), str(ROOT / "benchmarks")]
+
+import killed_runs as runs  # noqa: E402
+from run_damages import Damage, damages  # noqa: E402
+
+LONGEST_S = 20
+BAD = ("traceback", "different", "slow")
+
+
+def judge(folder: Path, base: Path, damage: Damage, expected: dict[str, Any]) -> dict[str, Any]:
+    """Damage a copy, go on with it in a child, and say how that ended."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    shutil.copytree(base, folder / "run", symlinks=True)
+    shutil.copy(base.parent / "recipe.yaml", folder)
+    damage(folder / "run")
+    began = time.perf_counter()
+    code = runs.launch(folder, ["--resume"], runs.Moment())
+    seconds = time.perf_counter() - began
+    log = (folder / "log.txt").read_text(errors="replace")
+    found = {"code": code, "seconds": round(seconds, 2)}
+    if "Traceback" in log or code not in (0, 2):
+        return found | {"verdict": "traceback", "log": log[-3000:]}
+    if seconds > LONGEST_S:
+        return found | {"verdict": "slow"}
+    if code == 2:
+        reason = log.strip().splitlines()[-1]
+        return found | {"verdict": "refused", "log": reason[:300]}
+    left = {k: v for k, v in runs.kept(folder / "run").items() if "refused-" not in k}
+    if differences := runs.different(left, expected):
+        return found | {"verdict": "different", "differences": differences[:9], "log": log[-1500:]}
+    return found | {"verdict": "before used" if "is not used" in log else "equal"}
+
+
+def prepare(root: Path) -> tuple[Path, Path, dict[str, Any]]:
+    """Make the run that is stopped, the run that ends, and what both are to end with."""
+    torch.set_num_threads(1)
+    expected, _, _ = runs.whole(root / "ended", [])
+    ended = root / "ended" / "run"
+    runs.prepared(root / "stopped")
+    operations = int((root / "ended" / "operations.txt").read_text())
+    at = operations * 7 // 10
+    while True:
+        code = runs.launch(root / "stopped", [], runs.Moment(operation=at))
+        stopped = root / "stopped" / "run"
+        steps = sorted((stopped / "checkpoints").glob("step-*"))
+        state = json.loads((steps[-1] / "state.json").read_text()) if steps else {}
+        is_inside = state.get("phase") == 1 and state["step"] > state["phase_start"]
+        if code is None and len(steps) > 1 and is_inside:
+            return stopped, ended, {k: v for k, v in expected.items() if "refused-" not in k}
+        at += 3
+        runs.prepared(root / "stopped")
+
+
+def chosen(found: list[Any], count: int, seed: int) -> list[Any]:
+    """Return so many, with as many of each group as there is room for, in a seeded order."""
+    rng = random.Random(seed)
+    groups: dict[str, list[Any]] = {}
+    for one in found:
+        groups.setdefault(re.sub(r"[\d/].*", "", one[0]), []).append(one)
+    for group in groups.values():
+        rng.shuffle(group)
+    picked: list[Any] = []
+    while len(picked) < min(count, len(found)):
+        picked += [group.pop() for group in groups.values() if group]
+    return picked[:count]
+
+
+def go(root: Path, count: int, seed: int, keep: Path | None = None) -> dict[str, Any]:
+    """Judge `count` damages; return the counts and what went wrong."""
+    done = {}
+    if keep is not None and keep.exists():
+        done = {one["name"]: one for one in map(json.loads, keep.read_text().splitlines())}
+    stopped, ended, expected = prepare(root)
+    results = []
+    for name, base, damage in chosen(list(damages(stopped, ended)), count, seed):
+        if name not in done:
+            done[name] = {"name": name} | judge(root / "damaged", base, damage, expected)
+            print(json.dumps(done[name]), file=sys.stderr, flush=True)
+            if keep is not None:
+                with keep.open("a") as file:
+                    file.write(json.dumps(done[name]) + "\n")
+        results.append(done[name])
+    verdicts = Counter(one["verdict"] for one in results)
+    bad = [one for one in results if one["verdict"] in BAD]
+    return {
+        "benchmark": "mutations/run_directories",
+        "value": len(bad),
+        "unit": "failures",
+        "better": "lower",
+        "damaged": len(results),
+        "counts": {
+            key: verdicts[key] for key in (*sorted(verdicts), "traceback", "different", "slow")
+        },
+        "longest_s": max((one["seconds"] for one in results), default=0.0),
+        "settings": {"seed": seed, "count": count},
+        "failures": bad,
+    }
+
+
+def main() -> int:
+    """Run the command; exit code 1 where a directory was not gone on with as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=320)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as root:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        runs.warm_up(Path(root) / "warm")
+        result = go(Path(root), arguments.count, arguments.seed, arguments.keep)
+    print(json.dumps(result))
+    return int(result["value"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
