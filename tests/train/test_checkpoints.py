@@ -231,14 +231,6 @@ def test_damaged_checkpoint_is_refused_and_the_one_before_is_used(
     assert checkpoints.newest().notes == ()
 
 
-def test_run_is_the_same_when_its_recipe_means_the_same() -> None:
-    """Comments, the order of keys and the place of the model say nothing of what was trained."""
-    with_place = RECIPE.replace("{layers: 2}", "{name: ./runs/a, layers: 2}")
-    elsewhere = "# moved\nphases: {warm: {}, play: {}}\nmodel: {layers: 2, name: /b}\nname: a\n"
-    assert Origin.of(with_place) == Origin.of(elsewhere)
-    assert Origin.of(with_place) != Origin.of(elsewhere.replace("layers: 2", "layers: 3"))
-
-
 def test_newest_is_none_only_when_no_checkpoint_was_ever_written(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     checkpoints = Checkpoints(root, ORIGIN, 2)

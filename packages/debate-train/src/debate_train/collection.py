@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import yaml
 
 from debate_protocol.transcripts import json_line, to_json
 from debate_protocol.types import Transcript
-from debate_train.checkpointing.whole_files import cut_torn_line, write_aside
+from debate_train.checkpointing.whole_files import cut_torn_line, open_plain, write_aside
+from debate_train.directory_layout import layout_problem
 from debate_train.directory_lock import LOCK, DirectoryLock
 from debate_train.environment import describe_environment
 from debate_train.errors import UsageError
 
 RECIPE, TRANSCRIPTS, ENVIRONMENT = "recipe.yaml", "transcripts.jsonl", "environment.json"
+_FILES = (LOCK, RECIPE, TRANSCRIPTS, ENVIRONMENT)
 _DECIDES = ("seed", "model", "data", "debate")
 """Keys that decide what is said, beside those of the rollout."""
 _FREE = ("engine", "driver")
@@ -51,7 +54,7 @@ class Collection:
             ) from error
         try:
             self._begin(path, resolved_yaml)
-            self._file = self.path.open("ab")
+            self._file = os.fdopen(open_plain(self.path, os.O_WRONLY | os.O_APPEND), "ab")
         except BaseException:
             self._lock.release()
             raise
@@ -83,6 +86,8 @@ class Collection:
 def _refuse_others(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise UsageError(f"--output: {path} is a file; expected a folder")
+    if path.is_dir() and (problem := layout_problem(path, _FILES, ())):
+        raise UsageError(f"--output: cannot write to {path}: {problem}; choose another --output")
     found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
     if found not in ([], [LOCK]) and TRANSCRIPTS not in found:
         shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
@@ -132,7 +137,10 @@ def _note_environment(path: Path) -> None:
     try:
         first = json.loads(path.read_text(encoding="utf-8"))
         first["resumed"] = [*first.get("resumed", []), now]
-    except (FileNotFoundError, json.JSONDecodeError):
+    except FileNotFoundError:
+        first = now
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        _log.warning("%s cannot be read: what it said of the start is lost", path)
         first = now
     text = json.dumps(first, indent=2, ensure_ascii=False, allow_nan=False)
     write_aside(path, (text + "\n").encode())

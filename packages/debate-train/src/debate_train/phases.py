@@ -260,11 +260,7 @@ class Phases:
 
     @contextmanager
     def _saved_at_the_end(self, name: str, trainer: Trainer, rollouts: Rollouts) -> Iterator[None]:
-        """Write a checkpoint of the last complete step however the steps within this end.
-
-        Raises:
-            Interrupted: The run was asked to stop, and is saved.
-        """
+        """Write a checkpoint of the last complete step however the steps within this end."""
         try:
             yield
         except (Interrupted, Stopped):
@@ -278,9 +274,9 @@ class Phases:
 
     def _save_what_is_whole(self, name: str, trainer: Trainer, rollouts: Rollouts) -> None:
         """Save what can be saved of a run that fails; another failure does not hide the first."""
-        step = self.state.step
+        step, note = self.state.step, self.parts.progress.note
         if trainer.completed != step - self.state.phase_start:
-            self.parts.progress.note(
+            note(
                 f"the run ended within the update after step {step}, of which no checkpoint can "
                 f"be written; the last is of step {self._saved}"
             )
@@ -288,9 +284,9 @@ class Phases:
         try:
             self.checkpoint(name, trainer, rollouts)
         except Exception as error:
-            self.parts.progress.note(f"no checkpoint of step {step}: {error}")
+            note(f"no checkpoint of step {step}: {error}")
         else:
-            self.parts.progress.note(f"a checkpoint of step {step} is written; go on with --resume")
+            note(f"a checkpoint of step {step} is written; go on with --resume")
 
 
 def _stop(recipe: Recipe, done: int) -> int:

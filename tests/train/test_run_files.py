@@ -1,0 +1,179 @@
+"""Run directories of strangers, and damaged ones: nothing outside is touched, nothing is silent."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_train.checkpointing.checkpoint_manifest import Origin
+from debate_train.cli import main
+from debate_train.collection import Collection
+from debate_train.directory_lock import DirectoryLock
+from debate_train.errors import RunFailure, UsageError
+from debate_train.run_directory import RunDirectory
+from debate_train.run_files import written
+
+RECIPE = "steps: 3\nmodel:\n  name: tiny\n"
+CHECKPOINTED = "name: a\nmodel: {layers: 2}\nphases: {warm: {}, play: {}}\n"
+
+
+def test_run_is_the_same_when_its_recipe_means_the_same() -> None:
+    """Comments, the order of keys and the place of the model say nothing of what was trained."""
+    with_place = CHECKPOINTED.replace("{layers: 2}", "{name: ./runs/a, layers: 2}")
+    elsewhere = "# moved\nphases: {warm: {}, play: {}}\nmodel: {layers: 2, name: /b}\nname: a\n"
+    assert Origin.of(with_place) == Origin.of(elsewhere)
+    assert Origin.of(with_place) != Origin.of(elsewhere.replace("layers: 2", "layers: 3"))
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    path = tmp_path / "precious"
+    path.write_text("a line without an end")
+    return path
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "results.json", "tokens/step-1"])
+def test_resume_follows_no_link_out_of_the_directory(
+    tmp_path: Path, precious: Path, name: str
+) -> None:
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    run.close()
+    path = run.path / name
+    path.unlink(missing_ok=True)
+    path.symlink_to(precious)
+    with pytest.raises(UsageError, match=f"{path.name} is a link, expected a plain file"):
+        RunDirectory.open(run.path)
+    assert precious.read_text() == "a line without an end"
+
+
+def test_new_run_and_lock_follow_no_link(tmp_path: Path, precious: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(precious)
+    with pytest.raises(UsageError, match=r"\.lock is a link"):
+        RunDirectory.create(tmp_path / "run", RECIPE)
+    with pytest.raises(OSError, match=r"\.lock is a link"):
+        DirectoryLock(tmp_path / "run")
+    assert precious.read_text() == "a line without an end"
+
+
+def test_collection_follows_no_link(tmp_path: Path, precious: Path) -> None:
+    folder = tmp_path / "debates"
+    folder.mkdir()
+    (folder / "transcripts.jsonl").symlink_to(precious)
+    with pytest.raises(UsageError, match=r"transcripts\.jsonl is a link"):
+        Collection(folder, RECIPE)
+    assert precious.read_text() == "a line without an end"
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "environment.json", "checkpoints/best.json"])
+def test_folder_in_the_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    run.close()
+    (run.path / name).unlink(missing_ok=True)
+    (run.path / name).mkdir()
+    with pytest.raises(UsageError, match=f"{name} is a folder, expected a plain file"):
+        RunDirectory.open(run.path)
+
+
+def test_run_starts_where_one_was_killed_before_it_had_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".recipe.yaml.123").write_text("name: ha")
+    run = RunDirectory.create(tmp_path, RECIPE)
+    assert run.recipe == RECIPE
+    assert not (tmp_path / ".recipe.yaml.123").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"1", b"\xff\xfe\x00", b"a: [", None])
+def test_lost_recipe_is_refused_where_no_checkpoint_has_a_copy(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    run.close()
+    path = run.path / "recipe.yaml"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(UsageError, match="and no checkpoint keeps a copy"):
+        RunDirectory.open(run.path)
+
+
+def test_file_that_cannot_be_written_ends_in_one_line(tmp_path: Path) -> None:
+    told = r"cannot write .*tokens: No space left on device; make"
+    with pytest.raises(RunFailure, match=told), written(tmp_path / "tokens"):
+        raise OSError(28, "No space left on device")
+
+
+SMALL = """\
+name: small
+steps: 2
+model: {type: scratch, hidden_size: 8, layers: 1, heads: 1, kv_heads: 1, head_dim: 8, ffn_size: 8}
+data: {type: signs_puzzle, batch_size: 1, num_digits: 3, largest_digit: 4}
+debate: {type: simultaneous, num_agents: 2, max_rounds: 1, style: compact, personas: none}
+rollout: {max_tokens: 4}
+advantage: {center: none}
+loss: {type: ppo_clip}
+trainer: {type: torch, learning_rate: 1.0e-2}
+evaluation: {questions: 0}
+checkpoint: {every: 1, keep_last: 9}
+tracking: {wandb: false}
+"""
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Callable[..., int]:
+    """A run within its second step, and what goes on with it."""
+    (tmp_path / "small.yaml").write_text(SMALL)
+
+    def run(*more: str) -> int:
+        return main([str(tmp_path / "small.yaml"), "--output", str(tmp_path / "run"), *more])
+
+    assert run() == 0
+    (tmp_path / "run/checkpoints/step-000002/state.json").write_text("{}")
+    return run
+
+
+def contents(folder: Path) -> dict[Path, Any]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_refused_resume_changes_nothing(
+    stopped: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert stopped("--resume") == 0
+    (tmp_path / "run/checkpoints/step-000002").rename(tmp_path / "later")
+    before = contents(tmp_path / "run")
+    assert stopped("--resume", "loss.kl.weight=0.1") == 2  # No such reference is in it.
+    assert contents(tmp_path / "run") == before
+    assert "found the reference phase_start" in capfd.readouterr().err
+
+
+def test_lost_recipe_comes_back_from_a_checkpoint(
+    stopped: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "run" / "recipe.yaml"
+    text = recipe.read_bytes()
+    recipe.write_bytes(b"- lost\n")
+    assert stopped("--resume") == 0
+    assert recipe.read_bytes() == text
+    assert "the copy in a checkpoint is used" in capfd.readouterr().err
+
+
+def test_missing_sample_or_metrics_are_told(
+    stopped: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run/tokens/step-1.safetensors").unlink()
+    assert stopped("--resume") == 2
+    told = "step-000001: tokens/step-1.safetensors is missing, which was written before it"
+    assert told in capfd.readouterr().err
+    (tmp_path / "run/metrics.jsonl").write_text("")
+    assert stopped("--resume") == 2
+    assert "metrics.jsonl has 0 rows, of which it counts 1" in capfd.readouterr().err
+
+
+def test_environment_that_cannot_be_read_is_told(
+    stopped: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run/environment.json").write_text("[]")
+    assert stopped("--resume") == 0
+    assert "environment.json cannot be read" in capfd.readouterr().err
+    assert len(json.loads((tmp_path / "run/environment.json").read_text())["resumed"]) == 1
