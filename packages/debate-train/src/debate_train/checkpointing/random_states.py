@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Len
 from pydantic import Field
 from torch import Tensor
 
@@ -26,10 +25,12 @@ _Word = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class _States(Config):
-    python: tuple[Literal[3], Annotated[list[_Word], Len(625, 625)], float | None]
+    python: tuple[
+        Literal[3], Annotated[list[_Word], Field(min_length=625, max_length=625)], float | None
+    ]
     numpy: tuple[
         Literal["MT19937"],
-        Annotated[list[_Word], Len(624, 624)],
+        Annotated[list[_Word], Field(min_length=624, max_length=624)],
         Annotated[int, Field(ge=0, le=624)],
         Annotated[int, Field(ge=0, le=1)],
         float,
