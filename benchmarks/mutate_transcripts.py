@@ -36,9 +36,9 @@ from typing import Any
 
 from transcript_mutations import answers_file, debates_file, run_files
 
-from debate_protocol import from_xml, read_transcripts
+from debate_protocol import Question, from_xml, read_transcripts
 from debate_protocol.cli import main as protocol_main
-from debate_rewards import REWARDS
+from debate_rewards import REWARDS, check, intervals
 from debate_rewards.cli import main as rewards_main
 from debate_train.report import report_main
 
@@ -221,6 +221,9 @@ def main() -> int:
     lines = options.state.read_bytes().split(b"\n")[:-1] if options.state.exists() else []
     rows = [row for row in map(json.loads, lines) if row["seed"] == options.seed]
     done = {row["case"] for row in rows}
+    # How often questions are drawn anew is no matter of the input, and most of the time.
+    intervals.RESAMPLES = 100
+    check(Question("first", "", "\\sqrt{8}"), "2\\sqrt{2}", limit_s=60)  # starts the workers
     with limited_time(), options.state.open("wb") as state:
         state.writelines(line + b"\n" for line in lines)  # without a line that was cut off
         for case in range(options.cases):
