@@ -15,7 +15,7 @@ import pytest
 import debate_protocol.__main__
 import debate_rewards.__main__
 from debate_protocol import cli
-from debate_protocol.transcript_xml import from_xml
+from debate_protocol.transcript_xml import from_xml, to_xml
 from debate_protocol.transcripts import from_json
 from debate_rewards import cli as rewards_cli
 
@@ -104,6 +104,18 @@ def test_raw_surrogates_are_no_json_as_two_of_them_could_not_be_written(
     Path(debates).write_bytes(pair.encode("utf-8", "surrogatepass") + b"\n" + b"{}\n")
     assert cli.main(["export", debates, "--to", "jsonl"]) == 2
     assert "not JSON ('utf-8' codec can't decode byte 0xed" in capsys.readouterr().err
+
+
+def test_an_export_refuses_what_json_cannot_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apart = from_json(DEBATE | {"meta": {"a": "\ud83d" + "\ude00"}})
+    file = tmp_path / "debates.xml"
+    file.write_bytes(to_xml([apart]))
+    assert cli.main(["export", str(file), "--to", "jsonl"]) == 2
+    assert "as two, which JSON cannot say" in capsys.readouterr().err
+    file.write_bytes(to_xml([from_json(DEBATE | {"meta": {"a": "\ude00\ud83d \U0001f600"}})]))
+    assert cli.main(["export", str(file), "--to", "jsonl"]) == 0
 
 
 def test_a_line_that_is_too_long_is_refused(

@@ -14,7 +14,7 @@ from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, r
 from debate_protocol.contract import CONTRACTS, Contract, get_contract
 from debate_protocol.control_characters import escaped
 from debate_protocol.fields import TranscriptError, optional, required
-from debate_protocol.json_lines import bounded_lines, json_line, json_lines
+from debate_protocol.json_lines import bounded_lines, json_line, json_lines, json_value
 from debate_protocol.parsing import Parsed, parse, turn_failed
 from debate_protocol.showing import shown_debate
 from debate_protocol.tags import ThinkMode
@@ -193,13 +193,21 @@ def _export(options: argparse.Namespace) -> int:
             raise UsageError(f"{options.file}: {problem}") from None
     else:
         for transcript in transcripts:
-            try:
-                line = json_line(to_json(transcript))
-            except RecursionError:
-                what = f"debate {transcript.id!r}: an object in it is nested too deeply"
-                raise UsageError(f"{options.file}: {what}") from None
-            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.write(_line_of(transcript, options.file))
     return DONE
+
+
+def _line_of(transcript: Transcript, name: str) -> bytes:
+    data = to_json(transcript)
+    where = f"{name}: debate {transcript.id!r}"
+    try:
+        line = json_line(data)
+    except RecursionError:
+        raise UsageError(f"{where}: an object in it is nested too deeply") from None
+    if b"\\ud" in line and json_value(line) != data:
+        what = "a text holds both halves of a character as two, which JSON cannot say"
+        raise UsageError(f"{where}: {what}")
+    return line
 
 
 def _whole(stream: BinaryIO, name: str) -> Iterator[Transcript]:

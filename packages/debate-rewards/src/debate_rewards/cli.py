@@ -10,15 +10,17 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
+from debate_protocol.contract import get_contract
 from debate_protocol.control_characters import escaped_json
 from debate_protocol.types import Transcript
 from debate_rewards import __version__
-from debate_rewards.answers import LIMIT_S, check_many
+from debate_rewards.answers import LIMIT_S, accepted_answers, check_many, kind_of
 from debate_rewards.command_input import UsageError, pairs_in, transcripts_in
 from debate_rewards.credits import Reward, Score
 from debate_rewards.final_answers import KINDS
 from debate_rewards.metrics import debate_statistics
 from debate_rewards.mixed import weighted_sum
+from debate_rewards.reading import check_turns
 from debate_rewards.rewards import REWARDS, RewardConfig
 
 NAME = "debate-rewards"
@@ -114,6 +116,12 @@ def _stats(arguments: argparse.Namespace) -> None:
     if not 0 < arguments.level < 1:
         raise UsageError(f"--level: found {arguments.level:g}, expected between 0 and 1")
     transcripts = transcripts_in(arguments.file)
+    for transcript in transcripts:
+        # A run counts what it cannot measure; whoever asks for statistics of a file is told.
+        check_turns(transcript)
+        accepted_answers(transcript.question)
+        kind_of(transcript.question)
+        get_contract(transcript.protocol.contract)
     found = debate_statistics(transcripts, arguments.seed, arguments.level)
     report = {
         "debates": len(transcripts),

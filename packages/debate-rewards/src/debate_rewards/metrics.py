@@ -120,7 +120,7 @@ def _measure_one(transcript: Transcript, seed: int) -> tuple[Sums, dict[TurnKey,
     try:
         (measured,) = _measure_all([transcript], seed)
     except _ONE_DEBATE as error:
-        _log.warning("debate %s is not measured: %s", transcript.id, error)
+        _log.warning("debate %r is not measured: %s", transcript.id, error)
         sums = Sums()
         sums.add("unmeasured", 1.0)
         return sums, None
