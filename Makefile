@@ -2,7 +2,7 @@
 # uv is fetched into .uv/ when it is not on PATH. `make help` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-arithmetics test-vllm lint types format clean
+.PHONY: help setup quickstart test test-arithmetics test-newest-python test-vllm lint types format clean
 
 # Name one to override the search: make setup PYTHON=/path/to/python3.12
 PYTHON ?=
@@ -90,6 +90,9 @@ test: setup lint types  ## lint, types and every test that needs neither a GPU n
 test-arithmetics: setup  ## the numeric tests again, under each vector arithmetic of this processor
 	@$(BIN)/python .ci/arithmetics.py $(PYTEST_ARGS) tests/train tests/rollout
 
+test-newest-python: setup  ## protocol, rewards and rollout on the newest Python there is (.venv-newest)
+	@UV_FIND_LINKS="$(UV_FIND_LINKS)" UV="$(UV)" $(BIN)/python .ci/newest_python.py $(PYTEST_ARGS)
+
 test-vllm: $(VLLM_STAMP)  ## every test that needs vLLM, in an environment of its own (.venv-vllm)
 	@echo "== pytest -m vllm"
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m "vllm and not slow" --durations=10 $(PYTEST_ARGS)
@@ -113,5 +116,5 @@ format: setup  ## let ruff repair what it can
 	$(BIN)/ruff format
 
 clean:  ## remove .venv, .venv-vllm, .uv, the lock and caches; runs/ stays
-	rm -rf .venv .venv-vllm .uv uv.lock dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-newest .venv-vllm .uv uv.lock dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find packages tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -11,17 +11,35 @@ from debate_protocol.fields import TranscriptError
 _MAX_DIGITS = 1000
 MAX_LINE_BYTES = 1 << 25
 """Longest line that is read: its values take up to thirty times as much memory."""
+MAX_NESTING = 500
+"""Deepest list or object in a value; releases of Python differ in what they could hold."""
 # What a line may give that was cut anywhere; a value that is refused was read whole.
 _CUT_OFF = (json.JSONDecodeError, UnicodeDecodeError)
 
 
 def json_line(value: object) -> bytes:
-    """Return a value as one line of UTF-8 JSON; control characters and surrogates are escaped."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    """Return a value as one line of UTF-8 JSON; control characters and surrogates are escaped.
+
+    Raises:
+        RecursionError: It is nested deeper than `MAX_NESTING`.
+    """
+    text = json_text(value)
     try:
         return escaped_json(text).encode() + b"\n"
     except UnicodeEncodeError:
         return escaped_json(json.dumps(value, allow_nan=False)).encode() + b"\n"
+
+
+def json_text(value: object) -> str:
+    """Return a value as JSON.
+
+    Raises:
+        RecursionError: It is nested deeper than `MAX_NESTING`.
+        ValueError: It holds NaN or an infinity.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    _refuse_deep(value, text.count("[") + text.count("{"))
+    return text
 
 
 def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -58,12 +76,32 @@ def json_value(text: str | bytes) -> object:
 
     Raises:
         ValueError: It is none, holds NaN or an infinity, or a number of too many digits.
-        RecursionError: It is nested too deeply.
+        RecursionError: It is nested deeper than `MAX_NESTING`.
     """
     if isinstance(text, bytes):
         # Python would take bytes of surrogates, which JSON cannot say again where two meet.
         text = text.decode(json.detect_encoding(text))
-    return json.loads(text, parse_constant=_refuse_constant, parse_int=integer, parse_float=_number)
+    value = json.loads(
+        text, parse_constant=_refuse_constant, parse_int=integer, parse_float=_number
+    )
+    _refuse_deep(value, text.count("[") + text.count("{"))
+    return value
+
+
+def _refuse_deep(value: object, openings: int) -> None:
+    """Refuse deep values; with few opening brackets in its text none is."""
+    layer, depth = ([value] if openings > MAX_NESTING else []), 0
+    while layer := [one for one in layer if isinstance(one, dict | list | tuple)]:
+        depth += 1
+        if depth > MAX_NESTING:
+            raise RecursionError(f"lists and objects nested deeper than {MAX_NESTING}")
+        layer = [inner for one in layer for inner in _items(one)]
+
+
+def _items(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _refuse_constant(name: str) -> object:

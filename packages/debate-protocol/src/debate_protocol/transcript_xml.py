@@ -6,7 +6,6 @@ library's limits on depth and length. Importing this module brings lxml.
 
 import base64
 import functools
-import json
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from typing import Any
@@ -15,7 +14,7 @@ from lxml import etree
 
 from debate_protocol.control_characters import escaped_xml
 from debate_protocol.fields import TranscriptError
-from debate_protocol.json_lines import integer, json_value
+from debate_protocol.json_lines import integer, json_text, json_value
 from debate_protocol.transcripts import SCHEMA, from_json, to_json
 from debate_protocol.types import Transcript
 
@@ -193,7 +192,7 @@ def _add_text(parent: etree._Element, data: _Fields, key: str) -> None:
 def _add_json(parent: etree._Element, data: _Fields, key: str) -> None:
     value = data.pop(key)
     if value:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = json_text(value)
         _set_text(etree.SubElement(parent, _tag(key)), text)
 
 

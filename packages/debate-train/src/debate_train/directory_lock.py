@@ -1,17 +1,28 @@
 """One process at a time in an output directory."""
 
 import errno
-import fcntl
+import importlib
 import logging
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from debate_train.checkpointing.whole_files import open_plain
 from debate_train.errors import UsageError
 
+try:
+    fcntl: Any = importlib.import_module("fcntl")
+except ImportError:  # Windows: its modules import, its commands say that they do not run.
+    fcntl = None
+
 LOCK = ".lock"
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
+
+NO_WINDOWS = (
+    "debate-train runs on Linux and macOS, and on Windows in WSL: this Python has no fcntl, "
+    "with which a run keeps its directory to itself"
+)
 
 _log = logging.getLogger(__name__)
 _held: set[int] = set()
@@ -33,9 +44,12 @@ class DirectoryLock:
     Raises:
         DirectoryInUseError: Another process holds it.
         OSError: The lock's file cannot be written.
+        UsageError: There are no such locks, as on Windows.
     """
 
     def __init__(self, directory: Path) -> None:
+        if fcntl is None:
+            raise UsageError(NO_WINDOWS)
         path = directory / LOCK
         self._number = open_plain(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -110,4 +124,5 @@ def _let_go() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_let_go)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)

@@ -1,0 +1,68 @@
+"""Packages as they are on Windows: no fcntl, resource, fork or SIGHUP; and what wheels say."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+WINDOWS = """
+import os, signal, sys
+sys.modules["fcntl"] = sys.modules["resource"] = None
+for name in ("SIGHUP", "SIGCHLD", "SIGALRM", "pthread_sigmask"):
+    delattr(signal, name)
+for name in ("fork", "register_at_fork", "getuid"):
+    delattr(os, name)
+"""
+MODULES = """
+import importlib, pkgutil
+for package in {packages}:
+    top = importlib.import_module(package)
+    for found in pkgutil.walk_packages(top.__path__, package + "."):
+        # Programs of their own, and what imports an extra.
+        if not found.name.endswith(("__main__", "math_equality", "math_worker")):
+            try:
+                importlib.import_module(found.name)
+            except ModuleNotFoundError as error:
+                if error.name in ("fcntl", "resource"):
+                    raise
+"""
+REFUSED = """
+from pathlib import Path
+from debate_train.directory_lock import DirectoryLock
+from debate_train.errors import UsageError
+try:
+    DirectoryLock(Path("."))
+except UsageError as error:
+    print(error)
+"""
+PACKAGES = ["protocol", "rewards", "rollout", "train"]
+
+
+def run(code: str, folder: Path) -> str:
+    command = [sys.executable, "-c", WINDOWS + code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_light_packages_import_without_what_windows_lacks(tmp_path: Path) -> None:
+    run(MODULES.format(packages=("debate_protocol", "debate_rewards")), tmp_path)
+
+
+def test_training_says_in_one_sentence_that_windows_needs_wsl(tmp_path: Path) -> None:
+    assert "on Windows in WSL" in run(REFUSED, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_packages_hold_the_licence_and_links_that_work_anywhere(
+    repository: Path, name: str
+) -> None:
+    folder = repository / "packages" / f"debate-{name}"
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["license-files"] == ["LICENSE"]
+    assert (folder / "LICENSE").read_text() == (repository / "LICENSE").read_text()
+    assert project["authors"] and "Typing :: Typed" in project["classifiers"]
+    assert "](.." not in (folder / "README.md").read_text()
