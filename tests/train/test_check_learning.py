@@ -185,7 +185,9 @@ def questions(path: Path, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("reward", ["verifiable", "truth_judge", "partial_trajectory"])
 def test_check_refuses_truth_without_answers(reward: str, tmp_path: Path) -> None:
     data = questions(tmp_path / "q.jsonl")
-    (error,) = check(recipe(data=data, reward=of_type(reward))).errors
+    report = check(recipe(data=data, reward=of_type(reward)))
+    (error,) = report.errors
+    assert report.warnings == ()
     assert error.startswith(f"reward.type: {reward} compares with the questions' own answers")
     hub = {"path": "openai/gsm8k", "fields": {"answer": None}}
     assert check(recipe(data=hub, reward=of_type(reward))).errors == (error,)

@@ -102,10 +102,15 @@ def _check_learning(
     """Say what a phase cannot learn; `name` is empty where there are no phases."""
     where, key = (f"phase {name}: ", f"phases.{name}.") if name else ("", "")
     answers = view.has_answers(phase.data)
-    found.warnings += [where + text for text in warnings_of(phase, answers=answers)]
+    refused = list(truth_errors(phase, answers=answers)) if phase.steps else []
+    found.errors += [key + f"reward.type: {text}" for text in refused]
+    found.warnings += [
+        where + text
+        for text in warnings_of(phase, answers=answers)
+        if not text.endswith(tuple(refused))  # What is refused needs no warning.
+    ]
     if phase.steps:
         found.errors += [key + text for text in imitation_errors(phase)]
-        found.errors += [key + text for text in truth_errors(phase, answers=answers)]
     if view.source is not None and counter is not None:
         seen = see_demonstrations(phase, view.source, counter)
         found.warnings += [where + text for text in seen.warnings]

@@ -125,8 +125,8 @@ def truth_errors(phase: Recipe, *, answers: bool) -> Iterator[str]:
     """Yield an error where the phase learns from answers alone, and its questions have none."""
     parts = reward_parts(phase.reward).values()
     without = [_without_answers(part) for part in parts]
-    if not answers and all(without):
-        yield f"reward.type: {without[0]}"
+    if not answers and without[0] is not None and all(without):
+        yield without[0]
 
 
 def reward_parts(reward: RewardConfig) -> dict[str, RewardConfig]:
