@@ -83,4 +83,4 @@ def print_results(
 def _shown(measure: Mapping[str, float]) -> str:
     text = f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"
     deviation = measure.get("run_deviation")
-    return text if deviation is None else f"{text} ± {deviation:.3f}"
+    return text if deviation is None else f"{text}\n± {deviation:.3f}"
