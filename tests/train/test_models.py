@@ -10,8 +10,6 @@ from pydantic import ValidationError
 from transformers import (
     FalconH1Config,
     FalconH1ForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GraniteConfig,
@@ -96,7 +94,6 @@ def test_dropout_of_a_model_is_switched_off(tmp_path: Path, pack_of: PackOf) -> 
 @pytest.mark.parametrize(
     ("model", "named"),
     [
-        (Gemma2ForCausalLM(Gemma2Config(**SHAPE, head_dim=8)), "final_logit_softcapping"),
         (GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=8.0)), "logits_scaling"),
         (
             FalconH1ForCausalLM(
@@ -108,7 +105,7 @@ def test_dropout_of_a_model_is_switched_off(tmp_path: Path, pack_of: PackOf) -> 
         ),
         (PhiForCausalLM(PhiConfig(**SHAPE)), "a bias"),
     ],
-    ids=["softcapped", "scaled", "multiplied", "biased"],
+    ids=["scaled", "multiplied", "biased"],
 )
 def test_model_whose_logits_are_more_than_a_linear_head_is_refused(
     tmp_path: Path, model: Any, named: str

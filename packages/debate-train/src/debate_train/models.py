@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 _ON_LOGITS = (
-    "final_logit_softcapping",
     "logits_soft_cap",
     "logit_scale",
     "logits_scaling",
@@ -126,6 +125,8 @@ class PretrainedModel(Config):
     def _config(self) -> Any:
         config = self.load_config()
         _switch_dropout_off(config)
+        if getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None:
+            config._attn_implementation = "eager"  # transformers' other kernels leave the cap out.
         return config
 
     def load_config(self) -> Any:

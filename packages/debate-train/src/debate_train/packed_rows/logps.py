@@ -17,11 +17,16 @@ CUDA_CHUNK_LOGITS = 1 << 26
 
 
 class _TokenLogps(torch.autograd.Function):
-    """Per-token log softmax(h·Wᵀ/T)[target] in chunks, logits recomputed for the gradient."""
+    """Per-token log softmax(cap(h·Wᵀ)/T)[target] in chunks, recomputed for the gradient."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        temperatures: Tensor,
+        cap: float | None,
     ) -> tuple[Tensor, Tensor]:
         most = CUDA_CHUNK_LOGITS if weight.is_cuda else CHUNK_LOGITS
         chunk = max(1, most // weight.shape[0])
@@ -29,7 +34,7 @@ class _TokenLogps(torch.autograd.Function):
         entropies, chances = torch.empty_like(logps), None
         for start in range(0, len(targets), chunk):
             part = slice(start, start + chunk)
-            logits = _logits(hidden[part], weight, temperatures[part])
+            logits = _logits(hidden[part], weight, temperatures[part], cap)
             chances = logits.softmax(-1)
             # The log of the softmax's denominator, from the likeliest token; no third array.
             best, where = logits.max(-1)
@@ -37,9 +42,10 @@ class _TokenLogps(torch.autograd.Function):
             logps[part] = logits.gather(1, targets[part, None])[:, 0] - norms
             entropies[part] = norms - torch.linalg.vecdot(chances, logits)
         # What fits into one chunk is kept: recomputing it would save no memory at the peak.
-        kept = chances if len(targets) <= chunk else None
+        # Capped logits are needed for the slope of the cap, too.
+        kept = chances if len(targets) <= chunk and cap is None else None
         ctx.save_for_backward(hidden, weight, targets, temperatures, kept)
-        ctx.chunk = chunk
+        ctx.chunk, ctx.cap = chunk, cap
         ctx.mark_non_differentiable(entropies)
         return logps, entropies
 
@@ -52,13 +58,19 @@ class _TokenLogps(torch.autograd.Function):
             grad_weight = torch.zeros_like(weight, dtype=_wide(weight.dtype))
         for start in range(0, len(targets), ctx.chunk):
             part = slice(start, start + ctx.chunk)
+            bent = None
             if kept is None:
-                slope = _logits(hidden[part], weight, temperatures[part]).softmax(-1)
+                logits = _logits(hidden[part], weight, temperatures[part], ctx.cap)
+                slope = logits.softmax(-1)
+                if ctx.cap is not None:  # d cap·tanh(z/cap) / dz = 1 - tanh²(z/cap)
+                    bent = 1 - (logits * (temperatures[part, None] / ctx.cap)) ** 2
             else:
                 slope = kept.clone()
             # d logp[x] / d logits = (onehot(x) - softmax) / T
             slope.scatter_add_(1, targets[part, None], -torch.ones_like(slope[:, :1]))
             slope *= (-grad_logps[part] / temperatures[part])[:, None]
+            if bent is not None:
+                slope *= bent
             narrow = slope.to(weight.dtype)
             grad_hidden[part] = (narrow @ weight).to(hidden.dtype)
             if grad_weight is None:
@@ -69,11 +81,14 @@ class _TokenLogps(torch.autograd.Function):
                 grad_weight += narrow.T @ hidden[part].to(narrow.dtype)
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None
+        return grad_hidden, grad_weight, None, None, None
 
 
-def _logits(hidden: Tensor, weight: Tensor, temperatures: Tensor) -> Tensor:
-    return (hidden @ weight.T).to(_wide(hidden.dtype)).div_(temperatures[:, None])
+def _logits(hidden: Tensor, weight: Tensor, temperatures: Tensor, cap: float | None) -> Tensor:
+    logits = (hidden @ weight.T).to(_wide(hidden.dtype))
+    if cap is not None:
+        logits.div_(cap).tanh_().mul_(cap)
+    return logits.div_(temperatures[:, None])
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -82,7 +97,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def hidden_logps(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor, cap: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and entropies of an output head, both of shape (A,).
 
@@ -91,9 +106,10 @@ def hidden_logps(
         weight: of the head, shape (V, D).
         targets: token ids.
         temperatures: that logits are divided by.
+        cap: logits z are cap · tanh(z / cap) before that, as in Gemma 2; None leaves them.
     """
     found: tuple[Tensor, Tensor] = _TokenLogps.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, targets, temperatures
+        hidden, weight, targets, temperatures, cap
     )
     return found
 
@@ -116,13 +132,14 @@ def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
     hidden_BTD = base.base_model(**forward_inputs(pack)).last_hidden_state
     hidden_AD = hidden_BTD.flatten(0, 1)[pack.sources_A]
     head = base.get_output_embeddings()
-    with _scoring(head):
+    cap = getattr(base.config.get_text_config(), "final_logit_softcapping", None)
+    with _scoring(head, cap):
         logps_A, entropies_A = head(hidden_AD, pack.targets_A, pack.temperatures_A)
     return logps_A, entropies_A
 
 
 @contextmanager
-def _scoring(head: Any) -> Iterator[None]:
+def _scoring(head: Any, cap: float | None) -> Iterator[None]:
     """Let the output head return log-probabilities in place of logits.
 
     It is called as a module because ZeRO-3 makes its weight whole only for that, and again for
@@ -130,7 +147,7 @@ def _scoring(head: Any) -> Iterator[None]:
     """
 
     def score(hidden: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-        return hidden_logps(hidden, head.weight, targets, temperatures)
+        return hidden_logps(hidden, head.weight, targets, temperatures, cap)
 
     head.forward = score
     try:
