@@ -70,6 +70,8 @@ class Moment:
 
     operation: int | None = None
     seconds: float | None = None
+    signal: int = signal.SIGKILL
+    """What is sent after these seconds."""
     largest_file: int | None = None
     """Not a moment, but a disk on which larger files do not fit."""
 
@@ -93,7 +95,7 @@ def launch(folder: Path, arguments: list[str], moment: Moment) -> int | None:
     if moment.seconds is not None:
         time.sleep(moment.seconds)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
+            os.kill(child, moment.signal)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return None if code == -signal.SIGKILL else code
 

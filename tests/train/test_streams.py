@@ -92,3 +92,19 @@ def test_streams_are_those_before_when_steady_ones_end() -> None:
     with steady_streams():
         assert sys.stdout is not before[0]
     assert (sys.stdout, sys.stderr) == before
+
+
+@pytest.mark.parametrize("command", ["train", "rollout"])
+def test_interrupts_while_a_command_starts_end_it_in_one_line(command: str) -> None:
+    code = (
+        "import signal, sys\n"
+        "class Slow:\n"  # Stands for the imports that take a second.
+        "    def find_spec(self, name, *_):\n"
+        "        if name.endswith('cli'):\n"
+        "            signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        f"from debate_train.start import {command}\n"
+        f"sys.exit({command}())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")

@@ -1,0 +1,30 @@
+"""A seeded slice of the mutation scripts: damaged run directories, signals at random moments."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.mark.parametrize(
+    ("script", "count", "judged"),
+    [("mutate_run_directories.py", 12, "damaged"), ("mutate_signals.py", 2, "runs")],
+)
+def test_nothing_is_lost_or_silent_when_runs_are_damaged_or_stopped(
+    script: str, count: int, judged: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / script), f"--count={count}", "--seed=11"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert result["failures"] == []
+    assert (result[judged], done.returncode) == (count, 0)
