@@ -69,9 +69,13 @@ def test_runs_with_one_seed_are_equal_and_another_seed_is_not(run: Run, tmp_path
 def test_run_of_updates_that_are_not_finite_stops_with_a_checkpoint(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # An infinite weight of a stream: every advantage is infinite, or 0 times infinity.
+    # A weight of a stream that is infinite in float32: so is every advantage that is not 0.
     output = tmp_path / "run"
-    endless = ("advantage.streams={generator: {weight: .inf}}", "steps=9", "trainer.max_skipped=7")
+    endless = (
+        "advantage.streams={generator: {weight: 1.0e39}}",
+        "steps=9",
+        "trainer.max_skipped=7",
+    )
     assert run("--output", str(output), *endless) == 1
     message = capsys.readouterr().err
     assert "train 2: found 8 updates in a row whose gradient was not finite" in message
