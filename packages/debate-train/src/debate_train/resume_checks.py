@@ -137,7 +137,7 @@ class ResumeCheck:
         last = len(self.recipe.phase_recipes()) - 1
         trains_last = state.phase == last and state.step > state.phase_start
         needs = self.recipe.evaluation.questions > 0 and not self.is_changed
-        if needs and state.before is None and (trains_last or state.phase > last):
+        if needs and not state.before and (trains_last or state.phase > last):
             yield "its state.json lacks the measures before the last phase"
         for name, measure in (state.before or {}).items():
             is_measure = isinstance(measure, dict) and set(measure) == _MEASURE
