@@ -1,0 +1,67 @@
+"""The CUDA paths of training on a machine without a GPU: fake tensors, autograd's own engine.
+
+A fake tensor has a device, a type and a shape, and no values: whatever would wait for a value
+raises. A C++ guard, preloaded, stands in for the device, so that passes backward run.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+pytestmark = [
+    pytest.mark.fake_cuda,
+    pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler"),
+    pytest.mark.skipif(torch.version.cuda is not None, reason="needs a torch built without CUDA"),
+    pytest.mark.skipif(sys.platform != "linux", reason="preloads a library"),
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    """What `fake_cuda.py` prints, in a process with the guard."""
+    library = tmp_path_factory.mktemp("guard") / "libguard.so"
+    root = Path(torch.__file__).parent
+    include = [f"-I{root / 'include'}", f"-I{root / 'include/torch/csrc/api/include'}"]
+    built: list[Any] = [COMPILER, "-std=c++20", "-fPIC", "-shared", *include]
+    built += [HERE / "cuda_guard.cpp", "-o", library, f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"]
+    subprocess.run(built, check=True)
+    guarded = {"LD_PRELOAD": str(library), "LD_LIBRARY_PATH": str(root / "lib")}
+    done = subprocess.run(
+        [sys.executable, HERE / "fake_cuda.py"],
+        env={**os.environ, **guarded, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    counts: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
+    return counts
+
+
+def test_training_on_cuda_runs_packed_kernels_and_waits_for_nothing(
+    found: dict[str, dict[str, int]],
+) -> None:
+    cases = {name: counts for name, counts in found.items() if name != "optimizer"}
+    assert len(cases) == 2 * 2 * 2 * 2
+    for name, counts in cases.items():
+        # Two layers of a pack and an empty pack; layers computed again attend once more.
+        again = 2 if "recompute True" in name else 1
+        expected = {"scored": 4, "forward": 4 * again, "backward": 4, "waits": 0}
+        assert counts == expected, name
+
+
+def test_optimizer_step_takes_the_memory_of_its_moments_alone(
+    found: dict[str, dict[str, int]],
+) -> None:
+    size, peak = found["optimizer"]["size"], found["optimizer"]["peak"]
+    # Two moments; parameter and gradient, where the step returns them. Unfused: two more at least.
+    assert 2 * size <= peak <= 4.01 * size
