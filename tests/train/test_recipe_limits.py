@@ -43,6 +43,11 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     [
         ("seed: !!int abc", ":8: found 'abc', which cannot be read (invalid literal"),
         ("seed: " + "9" * 5000, ":8: found '999"),
+        (
+            "recording: {every: 0x" + "f" * 5000 + "}",
+            ":8: found '0xffff",
+        ),
+        ("? {? [1]: 2}\n: 1", "found a list or mapping as a key"),
         ("seed: !!bool maybe", ":8: found 'maybe', which cannot be read"),
         ("seed: !!float x", ":8: found 'x', which cannot be read"),
         ("seed: !!timestamp 2020-99-99", ":8: found the tag 'tag:yaml.org,2002:timestamp'"),
@@ -78,6 +83,8 @@ def test_file_that_is_no_mapping_is_refused(
         ("data.path=caf\udce9.jsonl", "which is not UTF-8"),
         ("seed=!!int abc", "seed: found '!!int abc'; expected a whole number"),
         ("seed=" + "9" * 5000, "seed: found '9999"),
+        ("steps=" + "9" * 4000, "steps: found a number of 13288 bits; expected at most 63"),
+        ("phases.a.steps=" + "9" * 4000, "steps: found a number of 13288 bits"),
         ("seed=[!!int abc]", "found 'abc', which cannot be read"),
         ("seed=" + "9" * 70_000, "found an argument of 70,005 characters"),
         ("debate.num_agents=1000", "debate.num_agents: found 1000; expected at most 128"),

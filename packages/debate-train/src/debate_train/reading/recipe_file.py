@@ -234,6 +234,7 @@ def _validated(
                 _set(reading.resolved, path, text)
                 _set(reading.written, path, text)
     problems.refuse_truth_as_number(recipe)
+    problems.refuse_large_numbers(recipe)
     return recipe
 
 

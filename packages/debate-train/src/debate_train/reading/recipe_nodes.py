@@ -9,6 +9,7 @@ from yaml.constructor import SafeConstructor
 from debate_train.errors import RecipeError
 
 MOST_VALUES = 10_000
+_MOST_BITS = 64
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ("map", "seq", "str", "int", "float", "bool", "null", "merge", "value")
@@ -70,7 +71,9 @@ def composed(text: str, name: str) -> yaml.Node | None:
             )
         if one.tag in _NUMBERS:
             try:
-                constructor.construct_object(one)
+                found = constructor.construct_object(one)
+                if isinstance(found, int) and found.bit_length() > _MOST_BITS:
+                    raise ValueError(f"a number of {found.bit_length()} bits")
             except Exception as error:  # Constructors raise whatever their parsers do.
                 raise RecipeError(
                     f"{where}: found {str(one.value)[:60]!r}, which cannot be read "

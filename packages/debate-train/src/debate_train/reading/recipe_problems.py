@@ -1,6 +1,6 @@
 """What pydantic finds wrong with a recipe, said to the person who wrote it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,6 +13,7 @@ from debate_train.reading.recipe_source import KeyPath, Origin, value_at
 from debate_train.reading.recipe_values import Reading
 
 MOST_PROBLEMS = 7
+_MOST = 2**63
 _WANT_TEXT = ("string_type", "literal_error", "enum", "path_type")
 _KINDS = {
     "int": "a whole number",
@@ -85,6 +86,19 @@ class Problems:
                 held = _below(held, key)
             if isinstance(held, int | float) and not isinstance(held, bool):
                 raise RecipeError(self._say(path, f"found {self._found(path)}; expected a number"))
+
+    def refuse_large_numbers(self, recipe: BaseModel) -> None:
+        """Refuse whole numbers that no computer counts to, which cannot even be printed."""
+        for path in _leaf_paths(self._reading.resolved):
+            held: Any = recipe
+            for key in path:
+                held = _below(held, key)
+            if isinstance(held, int) and abs(held) >= _MOST:
+                raise RecipeError(
+                    self._say(
+                        path, f"found a number of {held.bit_length()} bits; expected at most 63"
+                    )
+                )
 
     def _path(self, detail: ErrorDetails) -> KeyPath:
         """Return where in the data an error stands: its location without union branches."""
@@ -223,6 +237,18 @@ def _truths(data: Any, path: KeyPath = ()) -> list[KeyPath]:
     else:
         items = enumerate(data) if isinstance(data, list) else ()
     return [found for key, value in items for found in _truths(value, (*path, key))]
+
+
+def _leaf_paths(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    if isinstance(data, dict):
+        items: Any = [(key, value) for key, value in data.items() if key != PHASES]
+    elif isinstance(data, list):
+        items = enumerate(data)
+    else:
+        yield path
+        return
+    for key, value in items:
+        yield from _leaf_paths(value, (*path, key))
 
 
 def _below(held: Any, key: str | int) -> Any:

@@ -62,6 +62,8 @@ def read_yaml(path: Path, shown: str | None = None) -> Source:
         ) from error
     except RecursionError as error:
         raise RecipeError(f"{name}: nested too deeply, or an alias that holds itself") from error
+    except TypeError as error:  # OmegaConf takes every key for one that can be hashed.
+        raise RecipeError(f"{name}: found a list or mapping as a key; expected text") from error
 
 
 def _text(path: Path, name: str) -> str:
