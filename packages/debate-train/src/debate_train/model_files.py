@@ -130,6 +130,10 @@ def _check_config(file: Path, config: Mapping[str, Any]) -> None:
             counts = re.search(r"layer|expert|head(s|$)", key) is not None
             most = _MOST_LAYERS if counts else _MOST_WIDTH
             sized = counts or re.search(r"size|dim|width|ffn|n_embd|n_inner", key) is not None
+            if key in ("num_hidden_layers", "n_layer") and value < 1:
+                raise ModelError(
+                    f"model.name: {str(file)!r}: {key}: found {value}; expected 1 or more"
+                )
             if sized and abs(value) > most:
                 raise ModelError(
                     f"model.name: {str(file)!r}: {key}: found {value}; expected at most {most:,}"
