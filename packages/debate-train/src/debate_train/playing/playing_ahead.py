@@ -112,7 +112,8 @@ class PlayerAhead:
             self._changed.wait_for(
                 lambda: self._failure is not None or all(step in self._played for step in due)
             )
-            return {step: transcripts for step, (transcripts, _) in self._played.items()}
+            # Later ones can be played again with the newest weights, however fast these were.
+            return {step: found for step, (found, _) in self._played.items() if step <= last}
 
     def close(self) -> None:
         """Give up what is under way and end the thread.
