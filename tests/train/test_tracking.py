@@ -1,4 +1,7 @@
 import os
+import platform
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from pydantic import ValidationError
@@ -46,6 +49,38 @@ def test_offline_run_holds_the_metrics_and_no_secret(tmp_path, monkeypatch, capf
     assert len(list(run.path.glob(f"wandb/offline-run-*-{identity}*"))) == 2
     printed = capfd.readouterr()
     assert printed.out == "" and printed.err == ""
+
+
+def test_run_is_drawn_over_the_training_step_and_names_no_host(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("socket.gethostname", lambda: "host-of-this-machine")
+    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
+    tracker = Tracking(name="shown", notes="why it was run").open(run, "recipe", {})
+    axis = tracker._run._settings
+    assert (axis.run_name, axis.run_notes, axis.host) == ("shown", "why it was run", "")
+    for step in (5, 10):
+        tracker.log("self_play", step, {"loss": 0.5})
+    tracker.close()
+    (record,) = run.path.rglob("*.wandb")  # What is sent; logs beside it stay here.
+    content = record.read_bytes()
+    assert b"why it was run" in content
+    assert b"host-of-this-machine" not in content
+    assert platform.node().encode() not in content
+    with pytest.MonkeyPatch.context() as patch:  # Online runs have an address.
+        patch.setattr("wandb.init", lambda **_: Online())
+        Tracking().open(run, "recipe", {})
+    assert "W&B: https://example.org/run" in capfd.readouterr().err
+    assert Online.metrics == [("step", None), ("*", "step")]
+
+
+class Online:
+    """A run that is kept online."""
+
+    url = "https://example.org/run"
+    settings = SimpleNamespace(_offline=False)
+    metrics: ClassVar = []
+
+    def define_metric(self, name, step_metric=None):
+        self.metrics.append((name, step_metric))
 
 
 def test_open_does_nothing_when_tracking_is_off(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """What is kept of each step: its metrics, and now and then a sample of its debates."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, pstdev
 
 import numpy as np
 import torch
@@ -64,7 +64,13 @@ def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
         metrics |= staleness(step) | paper_metrics(
             step.transcripts, step.batch.rows, watched, recipe.data.dataset, agents
         )
+    if lengths := [sampled for _, sampled in counts]:
+        metrics |= {
+            "rollout/reply_tokens_max": float(max(lengths)),
+            "rollout/reply_tokens_min": float(min(lengths)),
+        }
     if returns:
+        metrics["reward/std"] = pstdev(returns)
         metrics["reward/total"] = metrics["env/all/reward/total"] = fmean(returns)
     return metrics | gradient_shares(step.batch, recipe.loss) | step.metrics
 

@@ -42,6 +42,10 @@ class Tracking(Config):
     entity: str | None = None
     group: str | None = None
     tags: tuple[str, ...] = ()
+    name: str | None = None
+    """Shown name of the run; the recipe's by default."""
+    notes: str | None = None
+    """What is said about the run."""
 
     def open(self, run_directory: RunDirectory, name: str, resolved: Mapping[str, Any]) -> Tracker:
         """Start the tracked run, or go on with it when the run directory is resumed.
@@ -52,7 +56,7 @@ class Tracking(Config):
 
         Args:
             run_directory: Its `wandb` folder takes all files.
-            name: Shown name of the run.
+            name: Shown name of the run, unless `tracking.name` says another.
             resolved: The recipe; values that equal a secret of the environment are blotted out.
         """
         mode = _mode()
@@ -75,7 +79,7 @@ class NoTracking:
 
 
 class WandbRun:
-    """A run of Weights & Biases; row k of it is row k of `metrics.jsonl`."""
+    """A run of Weights & Biases; row k of it is row k of `metrics.jsonl`, drawn over its `step`."""
 
     def __init__(
         self,
@@ -98,7 +102,8 @@ class WandbRun:
             "entity": config.entity,
             "group": config.group,
             "tags": config.tags,
-            "name": name,
+            "name": config.name or name,
+            "notes": config.notes,
             "id": run_id,
             "dir": str(run_directory.path),
             "config": without_secrets(resolved, os.environ),
@@ -111,6 +116,10 @@ class WandbRun:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             print(f"W&B cannot be reached ({reason}); kept offline in {folder}", file=sys.stderr)
             self._run = wandb.init(**arguments, **_settings("offline"))
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+        if not self.offline:
+            print(f"W&B: {self._run.url}", file=sys.stderr)
         self._rows = len(run_directory.metrics())
         self._open = True
 
@@ -193,6 +202,7 @@ def _settings(mode: str) -> dict[str, Any]:
         "disable_git": True,
         "init_timeout": 30,
         # Command lines, host and user names and paths stay here; environment.json has the rest.
+        "host": "",
         "x_disable_meta": True,
         "x_disable_machine_info": True,
         "x_save_requirements": False,
