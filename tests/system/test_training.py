@@ -75,7 +75,7 @@ def train(recipe: str) -> Train:
 def rows(output: Path) -> list[dict[str, Any]]:
     """The metrics, without what a clock says."""
     lines = (output / "metrics.jsonl").read_text().splitlines()
-    timed = ("time_s", "tokens_per_s", "time/")
+    timed = ("time_s", "tokens_per_s", "time/", "memory/")
     return [
         {key: value for key, value in json.loads(line).items() if not key.startswith(timed)}
         for line in lines

@@ -32,7 +32,7 @@ evaluation: {questions: 1, direct_samples: 1, every: 2}
 recording: {debates: 0}
 tracking: {wandb: false}
 """
-_CLOCKS = ("time_s", "time/", "tokens_per_s")
+_CLOCKS = ("time_s", "time/", "tokens_per_s", "memory/")
 Run = Callable[..., int]
 End = tuple[list[dict[str, Any]], bytes, bytes]
 

@@ -111,6 +111,8 @@ def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights() -> N
     assert trainer.versions == [5, 6]
     assert [step.metrics["loss"] for step in kept] == [1.0, 2.0]
     assert all(step.metrics["time/rollout_s"] == step.metrics["time/wait_s"] for step in kept)
+    parts = {"time/rollout_s", "time/wait_s", "time/score_s", "time/rows_s", "time/weights_s"}
+    assert all({key for key in s.metrics if key.startswith("time/")} == parts for s in kept)
     for step, batch in zip(kept, trainer.batches, strict=True):
         assert [t.question for t in step.transcripts] == SOURCE.batch(step.number)
         assert batch is step.batch

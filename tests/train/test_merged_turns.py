@@ -93,6 +93,22 @@ def test_tokens_of_branches_and_continuations_are_counted(
     assert found["tokens_per_s"] == sampled
 
 
+def test_replies_that_ended_by_length_are_a_fraction_and_lengths_have_bounds(
+    tiny: Callable[..., LoadedModel],
+) -> None:
+    loaded = tiny()
+    texts = {0: "\\boxed{7}", 1: "+ + + \\boxed{7}"}  # Agent 1 does not come to its end.
+    script = ScriptedEngine().open(None, loaded.tokenizer, script=lambda ask: texts[ask.agent])
+    form = Simultaneous(num_agents=2, max_rounds=1, style="compact", personas="none")
+    room = len(loaded.tokenizer.encode(texts[0])) + 2  # An end token is one more.
+    run = form.start(Question("q", "make 4 Q 6 5 1 6", "7"), seed=0)
+    found = metrics_of(play([run], script, max_tokens=room), loaded)
+    assert found["rollout/truncated_fraction"] == 1 / 2
+    assert found["rollout/reply_tokens_min"] < found["rollout/reply_tokens_max"]
+    assert found["rollout/reply_tokens_max"] == room
+    assert found["memory/peak_gib"] > 0.01  # An interpreter with torch is larger than 10 MB.
+
+
 def test_step_metrics_hold_the_names_of_the_papers(tiny: Callable[..., LoadedModel]) -> None:
     loaded = tiny()
     engine = ScriptedEngine(replies=("<solution> + + + </solution>",)).open(None, loaded.tokenizer)

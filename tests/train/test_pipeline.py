@@ -54,7 +54,7 @@ def train(recipe: str) -> Train:
 def rows(output: Path, *without: str) -> list[dict[str, Any]]:
     """The metrics, without what a clock says."""
     lines = (output / "metrics.jsonl").read_text().splitlines()
-    left_out = ("time_s", "tokens_per_s", "time/", *without)
+    left_out = ("time_s", "tokens_per_s", "time/", "memory/", *without)
     return [
         {key: value for key, value in json.loads(line).items() if not key.startswith(left_out)}
         for line in lines

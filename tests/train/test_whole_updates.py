@@ -28,7 +28,7 @@ recording: {every: 1, debates: 1}
 tracking: {wandb: false}
 """
 Run = Callable[..., int]
-CLOCKS = ("time_s", "tokens_per_s", "time/")
+CLOCKS = ("time_s", "tokens_per_s", "time/", "memory/")
 
 
 @pytest.fixture
@@ -64,6 +64,20 @@ def test_runs_with_one_seed_are_equal_and_another_seed_is_not(run: Run, tmp_path
         assert sum(v for k, v in shares.items() if "agent" in k) == pytest.approx(1)
         assert sum(v for k, v in shares.items() if "agent" not in k) == pytest.approx(1)
         assert row["optim/skipped"] == 0.0
+
+
+def test_parts_of_a_step_are_timed_and_a_checkpoint_with_the_step_after_it(
+    run: Run, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    assert run("--output", str(output), "checkpoint.every=2") == 0
+    rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 3
+    for row in rows:
+        parts = ("rollout", "score", "rows", "train", "weights")
+        assert 0 < sum(row[f"time/{part}_s"] for part in parts) <= row["time/step_s"]
+        assert 0 < row["time/pack_s"] < row["time/train_s"]
+    assert [row.get("time/checkpoint_s", 0.0) > 0 for row in rows] == [False, False, True]
 
 
 def test_run_of_updates_that_are_not_finite_stops_with_a_checkpoint(

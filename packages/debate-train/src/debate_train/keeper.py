@@ -37,6 +37,8 @@ class StepKeeper:
         parts, state, recipe = self._phases.parts, self._phases.state, self._recipe
         now = time.perf_counter()
         metrics, problem = step_metrics(step, recipe, seconds=now - self._ended)
+        metrics |= self._phases.seconds_between
+        self._phases.seconds_between.clear()
         self._ended = now
         number = step.number + 1
         done = number - state.phase_start

@@ -18,6 +18,7 @@ from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.row_types import Batch
 from debate_train.rows import build_batch
+from debate_train.timing import timed
 from debate_train.trainers import Trainer
 
 
@@ -67,20 +68,19 @@ def train(work: Work, rollouts: Rollouts, steps: range, keep: Keeper) -> None:
     with rollouts.over(steps):
         for step in steps:
             transcripts = rollouts.take(step)
-            scores = recipe.reward(transcripts)
-            batch = build_batch(
-                transcripts,
-                advantage(transcripts, scores),
-                advantage.streams,
-                work.tokenizer,
-                seed=zlib.crc32(f"{recipe.seed}/minibatches/{step}".encode()),
-            )
-            batch, counts = imitation.fit(transcripts, batch)
+            with timed(rollouts.times, "score"):
+                scores = recipe.reward(transcripts)
+            with timed(rollouts.times, "rows"):
+                credits = advantage(transcripts, scores)
+                seed = zlib.crc32(f"{recipe.seed}/minibatches/{step}".encode())
+                batch = build_batch(transcripts, credits, advantage.streams, work.tokenizer, seed)
+                batch, counts = imitation.fit(transcripts, batch)
             with keep.learning():
                 metrics = counts | work.trainer.step(batch)
             done = Step(step, transcripts, scores, batch, metrics | rollouts.times)
             try:
-                rollouts.refresh(version=step + 1)
+                with timed(done.metrics, "weights"):
+                    rollouts.refresh(version=step + 1)
             except BaseException:
                 keep.record(done)  # An engine that takes no weights undoes no step.
                 raise
@@ -93,8 +93,8 @@ def rollouts_of(work: Work) -> Rollouts:
     recipe = work.recipe
 
     def play_step(step: int, engine: Engine) -> Sequence[Transcript]:
-        questions = work.source.batch(step)
-        return recipe.rollout.play(start_debates(recipe, questions, f"train/{step}"), engine)
+        debates = start_debates(recipe, work.source.batch(step), f"train/{step}")
+        return recipe.rollout.play(debates, engine)
 
     source = Source(play_step, work.sampler, work.engine, work.trainer.weights)
     return Rollouts(source, recipe.pipeline.depth)

@@ -32,6 +32,7 @@ from debate_train.progress import Progress
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.results import measures_json, print_results, write_results
 from debate_train.run_directory import RunDirectory
+from debate_train.timing import timed
 from debate_train.tracking import Tracker
 from debate_train.trainers import Trainer
 
@@ -68,6 +69,8 @@ class Phases:
         self._counted = time.perf_counter()
         self._saved, self._saved_at = parts.state.step, time.monotonic()
         self._random: RandomStates | None = None
+        self.seconds_between: dict[str, float] = {}
+        """What checkpoints took since the last step was recorded."""
 
     def run(self) -> int:
         """Run what is left to run; return the exit code."""
@@ -245,7 +248,7 @@ class Phases:
             trainer.save(directory)
             save_random_states(directory, self._random)
 
-        with self.parts.interrupts.guarded():
+        with self.parts.interrupts.guarded(), timed(self.seconds_between, "checkpoint"):
             self.parts.directory.count_into(self.state)
             self.parts.checkpoints.write(self.state, save)
         self._saved, self._saved_at = self.state.step, time.monotonic()

@@ -15,6 +15,7 @@ from debate_train.recipe import Demonstrations, Recipe
 from debate_train.row_types import Row
 from debate_train.rows import PER_TOKEN
 from debate_train.run_directory import RunDirectory
+from debate_train.timing import peak_memory_gib
 
 
 def step_metrics(step: Step, recipe: Recipe, seconds: float) -> tuple[dict[str, float], str | None]:
@@ -57,7 +58,12 @@ def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
         "env/all/by_group/frac_mixed": fmean(mixed) if mixed else 0.0,
         "tokens_per_s": sampled / seconds,
         "time/step_s": seconds,
+        "memory/peak_gib": peak_memory_gib(),
     }
+    replies = [turn.reply for x in step.transcripts for turn in x.sampled_turns()]
+    ends = [reply.finish for reply in replies if reply is not None]
+    if ends:
+        metrics["rollout/truncated_fraction"] = ends.count("length") / len(ends)
     if step.batch.turns:  # Turns without tokens, such as those that found no room, have no rows.
         metrics["rollout/merged_turn_fraction"] = 1 - len(step.batch.rows) / step.batch.turns
     if not demonstrated:

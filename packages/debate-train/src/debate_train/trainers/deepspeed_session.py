@@ -16,6 +16,7 @@ from debate_train.policy import export_weights
 from debate_train.ranks.followers import Call, Open, lead
 from debate_train.ranks.processes import join, lost
 from debate_train.row_types import Batch
+from debate_train.timing import timed
 from debate_train.trainers.deepspeed_state import Stored
 from debate_train.trainers.deepspeed_worker import DeepSpeedWorker, check_types
 from debate_train.trainers.objective import trainable
@@ -45,7 +46,9 @@ class DeepSpeedSession:
     def step(self, batch: Batch) -> dict[str, float]:
         """Make the updates of a batch; one with a non-finite gradient is skipped and counted."""
         started = time.perf_counter()
-        plan = self._config.plan(batch, self._loss, self._processes.place.size)
+        seconds: dict[str, float] = {}
+        with timed(seconds, "pack"):
+            plan = self._config.plan(batch, self._loss, self._processes.place.size)
         self._is_whole = False
         try:
             stats, outcome = self._call("step", plan)
@@ -56,6 +59,7 @@ class DeepSpeedSession:
         return {
             **stats.metrics(batch.sampled_tokens),
             **outcome,
+            **seconds,
             "time/train_s": time.perf_counter() - started,
         }
 

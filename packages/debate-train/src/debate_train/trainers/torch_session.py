@@ -32,6 +32,7 @@ from debate_train.models import LoadedModel
 from debate_train.packed_rows.packing_check import check_packing
 from debate_train.policy import export_weights
 from debate_train.row_types import Batch
+from debate_train.timing import timed
 from debate_train.trainers.objective import trainable
 from debate_train.trainers.recomputing import keep_layers, recompute_layers
 from debate_train.trainers.updates import Learning, Skips, Update
@@ -76,7 +77,9 @@ class TorchTrainerSession:
             backward=lambda share: share.backward(),  # type: ignore[no-untyped-call]
             update=self._update,
         )
-        plan = self._config.plan(batch, self._loss)[0]
+        seconds: dict[str, float] = {}
+        with timed(seconds, "pack"):
+            plan = self._config.plan(batch, self._loss)[0]
         self._is_whole = self._has_updated = False
         try:
             stats, made = learning.learn(plan)
@@ -89,6 +92,7 @@ class TorchTrainerSession:
             **stats.metrics(batch.sampled_tokens),
             **self._skips.metrics(made),
             "optim/learning_rate": rate,
+            **seconds,
             "time/train_s": time.perf_counter() - started,
         }
 
