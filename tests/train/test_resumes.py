@@ -208,6 +208,24 @@ def test_run_trains_more_steps_when_resumed_within_a_phase(run: Run, output: Pat
     assert [row["time_s"] for row in rows] == sorted(row["time_s"] for row in rows)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["evaluation.runs=2"], ["evaluation.runs=2"]),
+        (["trainer.optimizer={type: sgd}"], ["trainer.optimizer={type: sgd}"]),
+        (["trainer.epochs=2"], ["trainer.epochs=1"]),
+    ],
+)
+def test_run_resumes_with_what_its_own_recipe_wrote(
+    before: list[str], after: list[str], run: Run, output: Path
+) -> None:
+    assert run("steps=3", *before) == 0
+    for step in (2, 1):  # The second time by a recipe that is no longer a change.
+        refuse_checkpoints_after(output, step)
+        assert run("--resume", "steps=3", *after) == 0
+        assert f"refused-{step:06d}" not in {p.name for p in (output / "checkpoints").iterdir()}
+
+
 def test_process_that_has_lost_another_says_how_to_go_on() -> None:
     message = str(lost(Place(rank=0, size=2), RuntimeError("Connection closed by peer")))
     assert message.startswith("rank 0 of 2: found another process of the run gone (Connection")

@@ -19,6 +19,7 @@ from debate_train.run_directory import RunDirectory
 
 _MEASURED = {*DIRECT.values(), *DEBATE.values()}
 _MEASURE = {"mean", "low", "high", "questions"}
+_OF_SEVERAL_RUNS = "run_deviation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class ResumeCheck:
     directory: RunDirectory
     loaded: LoadedModel
     is_changed: bool
-    """Whether the recipe is another than the run had so far, so that its limits may not hold."""
+    """Whether steps were made by another recipe than this one, so that its limits may not hold."""
 
     def __call__(self, path: Path, state: RunState) -> None:
         """Check one checkpoint.
@@ -48,7 +49,8 @@ class ResumeCheck:
             raise RefusedCheckpoint(problem)
         try:
             updates = sum(map(_is_update, rows[_first(rows, state.phase_start) :]))
-            check_contents(path, state, self._phase_of(state), self.loaded, updates)
+            phase = self._phase_of(state)
+            check_contents(path, state, phase, self.loaded, updates, self.is_changed)
         except UsageError as error:
             text = str(error).removeprefix(f"checkpoint {path}: ").splitlines()[0]
             raise RefusedCheckpoint(text) from error
@@ -140,7 +142,7 @@ class ResumeCheck:
         if needs and not state.before and (trains_last or state.phase > last):
             yield "its state.json lacks the measures before the last phase"
         for name, measure in (state.before or {}).items():
-            is_measure = isinstance(measure, dict) and set(measure) == _MEASURE
+            is_measure = isinstance(measure, dict) and set(measure) - {_OF_SEVERAL_RUNS} == _MEASURE
             if name not in _MEASURED or not is_measure or not _ordered(measure):
                 yield f"its state.json has no measure {name!r} as before the last phase"
         if state.looked is not None:
@@ -181,12 +183,14 @@ def _has_row(rows: list[Mapping[str, Any]], step: int, values: Mapping[str, Any]
 
 def _ordered(measure: Mapping[str, Any]) -> bool:
     numbers = [measure[key] for key in ("low", "mean", "high", "questions")]
+    numbers.append(measure.get(_OF_SEVERAL_RUNS, 0.0))
     if any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
         return False
-    low, mean, high, questions = numbers
+    low, mean, high, questions, deviation = numbers
     return (
         all(map(math.isfinite, numbers))
         and low <= mean + 1e-9
         and mean <= high + 1e-9 < (math.inf)
         and questions >= 1
+        and deviation >= 0
     )

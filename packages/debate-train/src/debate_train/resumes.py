@@ -54,6 +54,11 @@ def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Cha
     return recipe_changes(before, resolved_yaml)
 
 
+def was_changed(directory: RunDirectory) -> bool:
+    """Return whether the run has been gone on with by another recipe than it was started with."""
+    return any(directory.path.glob(LATER_RECIPES))
+
+
 def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:
     """Keep what a run goes on with after `step` steps, once it has gone back there.
 

@@ -28,7 +28,13 @@ from debate_train.ranks.followers import Begin, lead
 from debate_train.recipe import Recipe
 from debate_train.report import write_report
 from debate_train.resume_checks import ResumeCheck
-from debate_train.resumes import changes_since, note_resume, refuse_another_run, shown_changes
+from debate_train.resumes import (
+    changes_since,
+    note_resume,
+    refuse_another_run,
+    shown_changes,
+    was_changed,
+)
 from debate_train.run_directory import RunDirectory
 
 
@@ -145,7 +151,7 @@ def _plan_return(
     Nothing of the run is changed until that is called: a recipe may still be refused.
     """
     refuse_another_run(directory, text)
-    is_changed = bool(changes_since(directory, sys.maxsize, text))
+    is_changed = bool(changes_since(directory, sys.maxsize, text)) or was_changed(directory)
     start = checkpoints.newest(ResumeCheck(recipe, directory, loaded, is_changed))
     if start is None:
         print("warning: no checkpoint was written yet: the run begins again", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Whether tensors and counts of a checkpoint can be those of a run: shapes, types and ranges."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ def check_contents(
     phase: "Recipe | None",
     loaded: "LoadedModel",
     least_updates: int = 0,
+    is_changed: bool = False,
 ) -> None:
     """Read all that a run would go on with.
 
@@ -36,6 +38,7 @@ def check_contents(
         phase: the recipe of the phase that it is in; None after the last.
         loaded: the model, whole.
         least_updates: of a parameter in this phase, as its metrics say.
+        is_changed: whether some of its steps were made by another recipe.
 
     Raises:
         RefusedCheckpoint: Something in it cannot be.
@@ -51,7 +54,7 @@ def check_contents(
     shapes = {name: tuple(p.shape) for name, p in trained.items()}
     stored = StoredTrainerState(directory, shapes, phase.trainer.optimizer.kept())
     for problem in (
-        *_count_problems(stored, state, phase, least_updates),
+        *_count_problems(stored, state, phase, least_updates, is_changed),
         *_state_problems(stored, types | {torch.float32}),
         *_reference_problems(directory, shapes, types | {torch.float32}),
     ):
@@ -61,18 +64,20 @@ def check_contents(
 
 
 def _count_problems(
-    stored: StoredTrainerState, state: "RunState", phase: "Recipe", least: int
+    stored: StoredTrainerState, state: "RunState", phase: "Recipe", least: int, is_changed: bool
 ) -> Iterator[str]:
     done = state.step - state.phase_start
     counts = stored.counts
     if counts.schedule_steps != done:
         yield f"its trainer.json counts {counts.schedule_steps} steps of the phase, not {done}"
-    most = done * phase.trainer.epochs * phase.trainer.minibatches
+    each = phase.trainer.epochs * phase.trainer.minibatches
+    most = math.inf if is_changed else done * each
     for name, steps in counts.optimizer_steps.items():
         if not 1 <= steps <= max(most, 1):
             yield f"its trainer.json counts {steps} updates of {name} in {done} steps"
     top = max(counts.optimizer_steps.values(), default=0)
-    if top < least and top != 1:  # 1 is what an optimizer that counts nothing has.
+    counts_any = phase.trainer.optimizer.kept().has_any
+    if counts_any and top < least and top != 1:  # 1 is what one that counts nothing has.
         yield f"its trainer.json counts {top} updates where metrics.jsonl has {least}"
     if counts.skipped_in_a_row > most:
         yield f"its trainer.json counts {counts.skipped_in_a_row} updates skipped in {done} steps"
