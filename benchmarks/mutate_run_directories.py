@@ -87,16 +87,19 @@ def prepare(root: Path) -> tuple[Path, Path, dict[str, Any]]:
 
 
 def chosen(found: list[Any], count: int, seed: int) -> list[Any]:
-    """Return so many, with as many of each group as there is room for, in a seeded order."""
+    """Return so many in a seeded order, as many of each damaged file as there is room for."""
     rng = random.Random(seed)
-    groups: dict[str, list[Any]] = {}
+    groups: dict[tuple[str, str], list[Any]] = {}
     for one in found:
-        groups.setdefault(re.sub(r"[\d/].*", "", one[0]), []).append(one)
-    for group in groups.values():
-        rng.shuffle(group)
+        base, damaged = one[0].split(": ")[:2]
+        groups.setdefault((base, re.sub(r"\d", "", damaged).split()[0]), []).append(one)
+    kinds = list(groups.values())
+    for kind in kinds:
+        rng.shuffle(kind)
+    rng.shuffle(kinds)
     picked: list[Any] = []
     while len(picked) < min(count, len(found)):
-        picked += [group.pop() for group in groups.values() if group]
+        picked += [kind.pop() for kind in kinds if kind]
     return picked[:count]
 
 

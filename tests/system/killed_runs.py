@@ -60,7 +60,7 @@ VARIANTS: dict[str, tuple[list[str], int]] = {
 }
 """What is changed in the recipe, and how many kills there are to be."""
 _LONGEST_S = 120
-_CLOCKS = ("time_s", "time/", "memory/", "tokens_per_s", "seconds", "metrics_sha256")
+_CLOCKS = ("time_s", "time/", "memory/", "tokens_per_s", "seconds", "metrics_sha256", "sha256")
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
 
 

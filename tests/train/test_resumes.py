@@ -196,7 +196,11 @@ def test_finished_run_trains_no_more_and_measures_again_only_other_questions(
     assert results.stat().st_mtime_ns > before
     results.unlink()  # As a run leaves it that was killed after its last checkpoint.
     assert run("--resume", "steps=3", "evaluation.questions=3") == 0
-    assert results.is_file()
+    written = json.loads(results.read_text())
+    results.write_text(json.dumps({**written, "steps": written["steps"] + 1}))
+    assert run("--resume", "steps=3", "evaluation.questions=3") == 0
+    again = json.loads(results.read_text())
+    assert {**again, "seconds": 0, "sha256": 0} == {**written, "seconds": 0, "sha256": 0}
 
 
 def test_run_trains_more_steps_when_resumed_within_a_phase(run: Run, output: Path) -> None:

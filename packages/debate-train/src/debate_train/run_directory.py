@@ -31,7 +31,17 @@ from debate_train.directory_layout import (
 )
 from debate_train.directory_lock import DirectoryLock
 from debate_train.environment import describe_environment
-from debate_train.run_files import RECIPE, file_name, last_time, lost_recipe, plain, written
+from debate_train.run_files import (
+    RECIPE,
+    file_name,
+    is_as_written,
+    last_time,
+    lost_recipe,
+    plain,
+    with_hash,
+    write_json,
+    written,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -145,12 +155,8 @@ class RunDirectory:
 
     @property
     def has_results(self) -> bool:
-        """Whether the run has found what it was to find, and that can be read."""
-        try:
-            found = json.loads((self.path / RESULTS).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return False
-        return isinstance(found, dict) and {"table", "before", "after"} <= set(found)
+        """Whether the run has found what it was to find, and that is as it was written."""
+        return is_as_written(self.path / RESULTS)
 
     @property
     def metrics_path(self) -> Path:
@@ -260,24 +266,18 @@ class RunDirectory:
 
     def write_results(self, results: Mapping[str, Any]) -> Path:
         """Write `results.json`: what the run found, its `table` shown first in the report."""
-        return self._write_json(RESULTS, {key: plain(value) for key, value in results.items()})
+        return write_json(self.path / RESULTS, with_hash(plain(results)))
 
     def drop_results(self) -> None:
         """Remove `results.json`, which is of another policy or of other measures."""
         (self.path / RESULTS).unlink(missing_ok=True)
-
-    def _write_json(self, name: str, value: Mapping[str, Any]) -> Path:
-        text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-        with written(self.path / name):
-            write_aside(self.path / name, (text + "\n").encode())
-        return self.path / name
 
     def _fill(self, resolved_recipe_yaml: str) -> None:
         remove_unfinished(self.path)
         write_aside(self.path / RECIPE, resolved_recipe_yaml.encode())
         for folder in (self.transcripts_path, self.tokens_path, self.checkpoints_path):
             folder.mkdir()
-        self._write_json(ENVIRONMENT, describe_environment())
+        write_json(self.path / ENVIRONMENT, describe_environment())
         self.metrics_path.touch()
 
     def _mend(self) -> None:

@@ -1,5 +1,6 @@
 """How the files of a run directory are written, and read back from what others may have changed."""
 
+import hashlib
 import json
 import math
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 from debate_train.checkpointing.checkpoint_manifest import is_recipe
 from debate_train.checkpointing.checkpoints import kept_recipe
+from debate_train.checkpointing.whole_files import write_aside
 from debate_train.directory_layout import RunDirectoryError
 from debate_train.errors import RunFailure
 
@@ -76,6 +78,34 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     number = float(value)
     return number if math.isfinite(number) else None
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> Path:
+    """Write one JSON object as a whole; return its path.
+
+    Raises:
+        RunFailure: It could not be written; an earlier file is as it was.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    with written(path):
+        write_aside(path, (text + "\n").encode())
+    return path
+
+
+def with_hash(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values that JSON can hold with their own SHA-256, as `is_as_written` expects them."""
+    text = json.dumps(values, sort_keys=True)
+    return {**values, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def is_as_written(path: Path) -> bool:
+    """Return whether a JSON file has the values that `with_hash` was given."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        digest = found.pop("sha256")
+        return bool(digest == with_hash(found)["sha256"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def file_name(phase: str) -> str:

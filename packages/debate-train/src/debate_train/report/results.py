@@ -17,7 +17,7 @@ def results(found: Mapping[str, Any] | None) -> Html:
     if found is None:
         return tag("p", "No results yet: the run has not reached its last measurement.")
     rows = list(_read(found.get("table")))
-    others = {key: value for key, value in found.items() if key != "table"}
+    others = {key: value for key, value in found.items() if key not in ("table", "sha256")}
     return join(
         [
             _comparison(rows) if rows else tag("p", "The run compared nothing."),
