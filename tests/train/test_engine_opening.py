@@ -54,6 +54,12 @@ def test_vllm_reads_a_model_where_it_is_and_is_handed_one_that_was_made(
     assert opened[:2] == [(str(tmp_path), "bfloat16")] * 2
     assert opened[2][0] is loaded.model
 
+    # An adapter alone is no model that vLLM can read: what it was merged into is handed over.
+    opened.clear()
+    (tmp_path / "adapter_config.json").write_text("{}")
+    open_engine(recipe(here, {"type": "vllm"}), loaded)
+    assert opened[0][0] is loaded.model
+
     opened.clear()
     for model in ({"type": "scratch"}, here | {"name": "some/hub-id"}):
         open_engine(recipe(model, {"type": "vllm"}), loaded)

@@ -151,6 +151,7 @@ def twice() -> None:
         ((loop, "build_batch"), 2, twice, 1, "press again to stop at once, without this step"),
         # An update that has begun ends, and counts.
         ((TorchTrainerSession, "_update"), 2, twice, 2, "press again to stop without it"),
+        ((keeper, "step_metrics"), 2, twice, 2, "press again to stop without it"),
         ((phases, "evaluate"), 2, hang_up, 2, "stopping now, with a checkpoint"),
         ((phases, "evaluate"), 1, hang_up, None, "stopping now"),
         ((phases, "save_random_states"), 1, twice, 3, "press again to stop without it"),

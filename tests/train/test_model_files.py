@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -209,6 +210,16 @@ def test_chat_template_is_refused_when_it_does_not_end(monkeypatch: pytest.Monke
     tokenizer.chat_template = loop * 3 + "{% endfor %}" * 3
     with pytest.raises(ModelError, match=r"takes more than 0\.2 seconds"):
         check_template("somewhere", tokenizer, {})
+
+
+def test_chat_template_is_refused_when_it_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object) -> str:
+        os.kill(os.getpid(), signal.SIGKILL)  # As the system does where memory runs out.
+        return ""
+
+    monkeypatch.setattr("debate_train.chat_templates._rendered", die)
+    with pytest.raises(ModelError, match="ends the process that tries it"):
+        check_template("somewhere", word_tokenizer(), {})
 
 
 def test_chat_template_is_taken_with_its_settings() -> None:

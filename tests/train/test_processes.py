@@ -15,6 +15,7 @@ from debate_train.cli import main
 from debate_train.errors import RecipeError, UsageError
 from debate_train.interrupts import Interrupts
 from debate_train.losses import PpoClip
+from debate_train.ranks import launching
 from debate_train.ranks.hostfile import read_hostfile
 from debate_train.ranks.launching import Launch, launch, visible_devices
 from debate_train.ranks.processes import Place, Processes, own_device, own_place
@@ -230,3 +231,16 @@ def test_interrupts_take_an_echo_for_the_first_when_a_launcher_repeats_it(echo_s
         else:
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
+
+
+def test_hang_up_that_is_ignored_does_not_reach_the_processes() -> None:
+    hang_up = "import os, signal; os.kill(os.getppid(), signal.SIGHUP)"
+    read, write = os.pipe()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert launching._run([sys.executable, "-c", hang_up], write) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        os.close(write)
+    with os.fdopen(read, "rb") as heard:
+        assert heard.read() == b""

@@ -24,6 +24,8 @@ LIMIT_S = 5.0
 _MEMORY = 1 << 30
 _LARGEST_PROMPT = 1 << 20
 _LARGEST_TEMPLATE = 1 << 20
+_FINE = b"\0"
+"""What the process that renders says where nothing went wrong: one that dies says nothing."""
 _ROLES = (("user",), ("user", "assistant", "user"))
 
 
@@ -90,7 +92,7 @@ def _bounded(render: Callable[[], str]) -> str | None:
         try:
             os.close(read)
             _limit_memory()
-            os.write(write, (_outcome(render) or "").encode("utf-8", "replace")[:1000])
+            os.write(write, (_outcome(render) or "").encode("utf-8", "replace")[:1000] or _FINE)
         finally:
             os._exit(0)
     os.close(write)
@@ -110,8 +112,11 @@ def _heard(read: int) -> str | None:
             return f"takes more than {LIMIT_S:g} seconds for a few words"
         part = os.read(read, 4096)
         if not part:
-            return said.decode("utf-8", "replace") or None
+            break
         said += part
+    if said == _FINE:
+        return None
+    return said.decode("utf-8", "replace") or "ends the process that tries it"
 
 
 def _outcome(render: Callable[[], str]) -> str | None:

@@ -7,6 +7,7 @@ from debate_rollout.engine import Engine
 from debate_rollout.engines.vllm_settings import VllmSettings
 from debate_train.checks.check_engines import engine_errors, missing_library
 from debate_train.errors import RecipeError
+from debate_train.merged_adapters import is_adapter
 from debate_train.models import LoadedModel, PretrainedModel
 from debate_train.recipe import Demonstrations, Recipe
 
@@ -38,12 +39,12 @@ def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
 
 
 def _on_disk(recipe: Recipe) -> str | None:
-    """Return where the policy's first weights are, None for a model made here.
+    """Return where the policy's first weights are, None for a model made or merged here.
 
     What a run has trained since reaches the engine as every refresh does.
     """
     model = recipe.model
-    if not isinstance(model, PretrainedModel):
+    if not isinstance(model, PretrainedModel) or is_adapter(model.name):
         return None
     is_folder = Path(model.name).is_dir()
     return model.name if is_folder or model.revision is None else None

@@ -20,6 +20,15 @@ _AT_ONCE = "interrupted: stopping now, with a checkpoint of all steps that are c
 _SOON = "interrupted: a checkpoint is being made; press again to stop without it"
 
 
+def heeded() -> list[signal.Signals]:
+    """Return the signals that stop a run: not a SIGHUP that is ignored, as under `nohup`."""
+    return [
+        number
+        for number in SIGNALS
+        if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN
+    ]
+
+
 class Stopped(KeyboardInterrupt):
     """The first interrupt came where nothing that is under way needs to end."""
 
@@ -52,9 +61,7 @@ class Interrupts:
         return self._count > 0
 
     def __enter__(self) -> "Interrupts":
-        for number in SIGNALS:
-            if number.name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN:
-                continue
+        for number in heeded():
             try:
                 self._old[number] = signal.signal(number, self._note)
             except ValueError:  # Not the main thread: whoever owns it handles interrupts.

@@ -34,6 +34,10 @@ class StepKeeper:
 
     def record(self, step: Step) -> None:
         """Write metrics and samples of a step; only then does it count as complete."""
+        with self.learning():  # Weights that stand after an unrecorded step cannot be saved.
+            self._record(step)
+
+    def _record(self, step: Step) -> None:
         parts, state, recipe = self._phases.parts, self._phases.state, self._recipe
         now = time.perf_counter()
         metrics, problem = step_metrics(step, recipe, seconds=now - self._ended)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from debate_rollout.engines.vllm_process import free_port
 from debate_train.errors import UsageError
-from debate_train.interrupts import SIGNALS
+from debate_train.interrupts import heeded
 from debate_train.ranks.hostfile import check_reachable, read_hostfile
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
@@ -149,7 +149,7 @@ def _run(command: Sequence[str], pipe: int) -> int:
 
     # A session of its own: the terminal's interrupt must not reach the launcher.
     with subprocess.Popen(command, start_new_session=True) as launcher:
-        old = {n: signal.signal(n, pass_on) for n in SIGNALS}
+        old = {n: signal.signal(n, pass_on) for n in heeded()}
         try:
             code = launcher.wait()
         finally:
