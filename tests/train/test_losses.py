@@ -178,6 +178,20 @@ def test_dpo_is_watched_by_margins_and_by_how_many_are_positive() -> None:
     assert found == pytest.approx(expected)
 
 
+def test_dpo_reads_nothing_of_actions_outside_of_pairs() -> None:
+    x, lost = pairs(), vector([0.0] * 6 + [math.nan])
+    logps = (x.logps_A + lost).requires_grad_()
+    loss = Dpo(nll_weight=0.5)
+    total = loss(
+        replace(
+            x, logps_A=logps, reference_logps_A=x.reference_logps_A, weights_A=lost + x.weights_A
+        )
+    )
+    total.backward()
+    assert total.item() == loss(x).item()
+    assert logps.grad is not None and logps.grad[6] == 0
+
+
 def test_dpo_of_a_pack_without_pairs_is_0_with_a_gradient_of_0() -> None:
     x = replace(pairs(), pairs_A=torch.full((7,), -1))
     logps = x.logps_A.clone().requires_grad_()

@@ -60,26 +60,36 @@ class Dpo(Config):
     def pairs(self, x: LossInputs) -> "tuple[Tensor, Tensor, Tensor]":
         """Return margins β·(Δ chosen - Δ rejected), mean log p of the chosen, and pair weights.
 
-        All of shape (P,), P pairs in this pack. Every action of a pair has the pair's weight.
+        All of shape (P,); P is the number of actions, as many as there can be pairs: places that
+        no pair has are zeros of weight 0. How many pairs there are is not asked for, since a GPU
+        would be waited for. Every action of a pair has the pair's weight.
         """
         import torch
 
         assert x.reference_logps_A is not None
         paired_A = x.pairs_A >= 0
+        zero = x.logps_A.new_zeros(())
         logps_A, reference_A, credits_A, weights_A = (
-            values[paired_A].to(x.logps_A.dtype)
+            torch.where(paired_A, values.to(x.logps_A.dtype), zero)
             for values in (x.logps_A, x.reference_logps_A, x.advantages_A, x.weights_A)
         )
 
-        def summed(values_A: "Tensor", into_A: "Tensor", size: int) -> "Tensor":
-            return logps_A.new_zeros(size).index_add(0, into_A, values_A)
+        def summed(values_A: "Tensor", into_A: "Tensor") -> "Tensor":
+            return torch.zeros_like(values_A).index_add(0, into_A, values_A)
 
-        pairs, pair_A = torch.unique(x.pairs_A[paired_A], return_inverse=True)
-        rows, row_A = torch.unique(x.rows_A[paired_A], return_inverse=True)
-        chosen_A = (summed(credits_A, row_A, len(rows))[row_A] > 0).to(logps_A.dtype)
+        pair_A, row_A = _places(x.pairs_A), _places(x.rows_A)
+        chosen_A = (summed(credits_A, row_A)[row_A] > 0).to(logps_A.dtype)
         signed_A = (logps_A - reference_A) * (2 * chosen_A - 1)
         parts = (signed_A, logps_A * chosen_A, chosen_A, weights_A, torch.ones_like(chosen_A))
         margins_P, chosen_P, lengths_P, weights_P, actions_P = (
-            summed(values_A, pair_A, len(pairs)) for values_A in parts
+            summed(values_A, pair_A) for values_A in parts
         )
-        return self.beta * margins_P, chosen_P / lengths_P.clamp(min=1), weights_P / actions_P
+        means = chosen_P / lengths_P.clamp(min=1), weights_P / actions_P.clamp(min=1)
+        return self.beta * margins_P, *means
+
+
+def _places(numbers_A: "Tensor") -> "Tensor":
+    """Return a place below A for each number, equal ones the same: where it stands when sorted."""
+    import torch
+
+    return torch.searchsorted(numbers_A.sort().values, numbers_A)
