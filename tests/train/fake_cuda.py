@@ -7,7 +7,8 @@ import dataclasses
 import itertools
 import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from debate_train.losses import Kl, PpoClip, Sft
-from debate_train.models import Lora
+from debate_train.checks.model_shape import shape_of
+from debate_train.checks.plan_memory import Layout
+from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
+from debate_train.models import Lora, PretrainedModel
+from debate_train.packed_rows import logps
 from debate_train.packed_rows.packs import Pack, empty_pack, make_pack
 from debate_train.policy import lora_config
 from debate_train.ranks.processes import check_message
@@ -140,7 +144,15 @@ class Calls(TorchDispatchMode):
         return found
 
 
-LOSSES = {"ppo": PpoClip(kl=Kl(weight=0.1)), "sft": Sft()}
+LOSSES: dict[str, Any] = {
+    "ppo": PpoClip(kl=Kl(weight=0.1)),
+    "sft": Sft(),
+    "importance": ImportanceSampling(mismatch_cap=2.0),
+    "reinforce": Reinforce(kl=Kl(weight=0.1)),
+    "dapo": Dapo(),
+    "grpo": Grpo(),
+    "dpo": Dpo(nll_weight=0.1),
+}
 
 
 def case(loss: Any, rank: int, recompute: bool, share: Any) -> dict[str, int]:
@@ -186,14 +198,63 @@ def case(loss: Any, rank: int, recompute: bool, share: Any) -> dict[str, int]:
     }
 
 
+def peak(rank: int, wide: bool, recompute: bool, vocabulary: int = 128) -> dict[str, int]:
+    """Return the bytes that a pack takes at the peak of its passes, and those that a plan says.
+
+    Weights and gradients are not among them.
+    """
+    config = Qwen3Config(
+        vocab_size=vocabulary, hidden_size=256, intermediate_size=768,
+        num_hidden_layers=4 if vocabulary == 128 else 1, num_attention_heads=8,
+        num_key_value_heads=4, head_dim=64, tie_word_embeddings=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model: Any = Qwen3ForCausalLM(config).to(torch.bfloat16)
+        if rank:
+            model = get_peft_model(model, lora_config(Lora(rank=rank, alpha=rank)))
+    if not wide:
+        model.to(torch.bfloat16)
+    mode = FakeTensorMode()
+    fake_module(model, mode).train()
+    if recompute:
+        recompute_layers(model)
+    pack = fake_tensors(pack_of([2049], 0, "rows"), mode)
+    with mode, Live() as live:
+        for parameter in trainable(model).values():
+            parameter.grad = torch.empty_like(parameter)
+        tree_map_only(Tensor, live._add, [*model.parameters(), *model.buffers()])
+        before = live.live
+        accumulate(model, [pack], Sft(), [KnownLogps()], lambda p: p.backward(), StepStats())
+    with TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        lora = Lora(rank=rank, alpha=rank) if rank else None
+        shape = shape_of(PretrainedModel(name=folder, dtype="bfloat16", lora=lora), wide)
+    tokens = pack.tokens_BT.numel()
+    planned = Layout(shape, 1, 1, tokens, tokens, recompute=recompute).memory(0).activations
+    return {"peak": live.peak - before, "planned": int(planned)}
+
+
+def peaks() -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield the memory of small models, and of output heads that take several chunks."""
+    for rank, wide, recompute in itertools.product((0, 8), (False, True), (False, True)):
+        if rank or not wide:
+            key = f"memory: rank {rank} wide {wide} recompute {recompute}"
+            yield key, peak(rank, wide, recompute)
+    whole, logps.CUDA_CHUNK_LOGITS = logps.CUDA_CHUNK_LOGITS, 1 << 22
+    for rank in (0, 8):
+        yield f"memory: head, rank {rank}", peak(rank, False, False, 1 << 14)
+    logps.CUDA_CHUNK_LOGITS = whole
+
+
 def main() -> None:
-    """Print the counts of all cases as JSON, and the memory of an optimizer step."""
+    """Print the counts of all cases as JSON, and memory of passes and of an optimizer step."""
     found = {}
-    for name, rank, recompute, share in itertools.product(
-        LOSSES, (0, 2), (False, True), ("prefix", "rows")
-    ):
+    settings = itertools.product(("ppo",), (0, 2), (False, True), ("prefix", "rows", "none"))
+    others = [(name, 0, False, "prefix") for name in LOSSES if name != "ppo"]
+    for name, rank, recompute, share in [*settings, *others]:
         key = f"{name} rank {rank} recompute {recompute} {share}"
         found[key] = case(LOSSES[name], rank, recompute, share)
+    found |= dict(peaks())
     with FakeTensorMode():
         parameter = nn.Parameter(torch.empty(1 << 20, device=DEVICE))
         parameter.grad = torch.empty_like(parameter)

@@ -29,19 +29,68 @@ class Shape:
     experts: int = 0
     """Experts that a token is routed to."""
 
-    def activation_bytes(self, recompute: bool = False) -> int:
-        """Return the bytes that are kept of a token for the backward pass.
+    vocabulary: int = 0
+    norms_heads: bool = False
+    """Whether queries and keys of each head are normed, as in Qwen3."""
+    adapter: int = 0
+    """Features between the two matrices of all LoRA adapters of a layer; 0 is none."""
+    wide_adapters: bool = False
+    """Whether adapters are float32 beside weights of half precision."""
 
-        Recomputed layers keep what enters them, and one layer at a time all it needs. That is
-        residuals, norms and their inputs (6 h), queries, keys and values before and after
-        rotation and the attention's output (3 q + 3 k), the four vectors of a gated MLP, and what
-        enters and leaves each expert (2 h).
+    def activation_bytes(self, recompute: bool = False) -> int:
+        """Return the bytes of a token at the peak of a backward pass, without the output head.
+
+        Recomputed layers keep what enters them, and one layer at a time all it needs. The layer
+        whose gradient is computed holds gradients of its MLP and residuals beside.
         """
-        layer = (6 + 2 * self.experts) * self.hidden
-        layer += 3 * self.queries + 3 * self.keys + 4 * self.ffn
-        kept = self.layers * self.hidden + layer if recompute else self.layers * layer
-        # The last norm's input and output, and the hidden states that actions are drawn from.
-        return self.weight_bytes * (kept + 3 * self.hidden)
+        width, layer = self.weight_bytes, self._layer_bytes()
+        kept = self.layers * (width * self.hidden if recompute else layer)
+        # The last norm, and the hidden states that actions are drawn from.
+        kept += self._norm_bytes(self.hidden) + 2 * width * self.hidden
+        return kept + self._bytes_at_work(recompute)
+
+    def peak_bytes(self, tokens: int, recompute: bool = False) -> int:
+        """Return the bytes at the peak of a pack's passes, with the output head.
+
+        The head's gradient is done before the first layer is at work.
+        """
+        at_work = self._bytes_at_work(recompute)
+        kept = self.activation_bytes(recompute) - at_work
+        return kept * tokens + max(at_work * tokens, self.head_bytes(tokens))
+
+    def head_bytes(self, tokens: int) -> int:
+        """Return the bytes at the peak of the output head's passes over so many actions."""
+        from debate_train.packed_rows.logps import CUDA_CHUNK_LOGITS
+
+        chunk = min(CUDA_CHUNK_LOGITS, tokens * self.vocabulary)
+        # Of one chunk logits, slopes, and slopes in half precision, while the next one's logits are
+        # computed and widened. A gradient of the head is added up in float32.
+        gradient = 0 if self.adapter else 4 * self.vocabulary * self.hidden
+        return 16 * chunk + gradient
+
+    def _bytes_at_work(self, recompute: bool) -> int:
+        """Return what a layer needs of a token while its gradient is computed."""
+        gradients = 2 * self.weight_bytes * (self.ffn + self.hidden)
+        return gradients + (self._layer_bytes() if recompute else 0)
+
+    def _layer_bytes(self) -> int:
+        """Return the bytes that a layer keeps of a token for its backward pass."""
+        width, heads = self.weight_bytes, self.queries + self.keys
+        layer = 2 * (self._norm_bytes(self.hidden) + width * self.hidden)
+        layer += self._norm_bytes(heads) if self.norms_heads else 0
+        # Rotated queries and keys, values, the attention's output; the vectors of a gated MLP.
+        layer += 2 * width * heads + 4 * width * self.ffn
+        layer += 2 * self.experts * width * self.hidden  # What enters and leaves each expert.
+        if not self.wide_adapters:
+            return layer + width * self.adapter
+        # Each adapter keeps its own float32 copy of what enters it: three of the first norm's
+        # output, two of the second's, in place of those in half precision.
+        copies = 4 * (5 * self.hidden + self.queries + self.ffn + self.adapter)
+        return layer + copies - width * (2 * self.hidden + self.ffn)
+
+    def _norm_bytes(self, features: int) -> int:
+        """Return the bytes that an RMSNorm keeps: its float32 input, and what weights multiply."""
+        return (4 + (0 if self.adapter else self.weight_bytes)) * features
 
     @property
     def cache_bytes_per_token(self) -> int:
@@ -49,17 +98,21 @@ class Shape:
         return 2 * self.layers * self.keys * self.weight_bytes
 
 
-def shape_of(model: ModelConfig) -> Shape:
+def shape_of(model: ModelConfig, wide_adapters: bool = False) -> Shape:
     """Return a model's shape from its configuration; loads no weights.
+
+    Args:
+        model: what is trained.
+        wide_adapters: whether the trainer leaves LoRA adapters in float32.
 
     Raises:
         UsageError: There is no configuration, or none that a model can be built from.
     """
     if not isinstance(model, PretrainedModel):
-        return _shape(model.load(0).model.config, model)
+        return _shape(model.load(0).model.config, model, wide_adapters)
     config = model.load_config()
     try:
-        return _shape(config, model)
+        return _shape(config, model, wide_adapters)
     except Exception as error:
         raise UsageError(
             f"model.name: found a configuration of {model.name!r} that no model can be planned "
@@ -68,17 +121,20 @@ def shape_of(model: ModelConfig) -> Shape:
         ) from error
 
 
-def _shape(config: Any, model: ModelConfig) -> Shape:
+def _shape(config: Any, model: ModelConfig, wide_adapters: bool) -> Shape:
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         built = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     parameters = trained = sum(p.numel() for p in built.parameters())
-    if model.lora is not None:
-        trained = _adapter(built, model.lora)
-        parameters += trained
     text = config.get_text_config()
+    norms_heads = any(name.endswith("q_norm") for name, _ in built.named_modules())
+    adapter = 0
+    if model.lora is not None:
+        trained, features = _adapter(built, model.lora)
+        parameters += trained
+        adapter = features // text.num_hidden_layers
     heads = text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // heads
     key_heads = getattr(text, "num_key_value_heads", None) or heads
@@ -93,18 +149,24 @@ def _shape(config: Any, model: ModelConfig) -> Shape:
         keys=key_heads * size,
         ffn=ffn,
         experts=experts,
+        vocabulary=text.vocab_size,
+        norms_heads=norms_heads,
+        adapter=adapter,
+        wide_adapters=wide_adapters and adapter > 0 and model.dtype != "float32",
     )
 
 
-def _adapter(built: Any, lora: Lora) -> int:
-    """Return the parameters of an adapter; peft knows which layers of a family get one."""
+def _adapter(built: Any, lora: Lora) -> tuple[int, int]:
+    """Return parameters and inner features of an adapter; peft knows which layers get one."""
     import torch
     from peft import get_peft_model
 
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         adapted = get_peft_model(built, lora_config(lora))
-    return sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    trained = {name: p for name, p in adapted.named_parameters() if p.requires_grad}
+    features = sum(p.shape[0] for name, p in trained.items() if ".lora_A." in name)
+    return sum(p.numel() for p in trained.values()), features
 
 
 def _mlp(text: Any) -> tuple[int, int]:

@@ -42,7 +42,7 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
         gpus: of all machines together; a served vLLM takes its own of them.
         gpu_memory: of one, in GB (10^9 bytes).
     """
-    shape = shape_of(recipe.model)
+    shape = shape_of(recipe.model, _keeps_wide_adapters(recipe))
     engine = _engine(recipe, shape, gpu_memory * 1e9)
     ranks = gpus - engine.alone
     if gpus < engine.gpus or ranks < 1:
@@ -160,7 +160,13 @@ def _with_lora(phase: Recipe) -> WithLora | None:
     settings = f"model.lora.rank={lora.rank}"
     if phase.rollout.engine.type in ("vllm", "vllm_server"):
         settings += f" rollout.engine.max_lora_rank={lora.rank}"
-    return WithLora(settings, cache(lambda: shape_of(model.model_copy(update={"lora": lora}))))
+    adapted = model.model_copy(update={"lora": lora})
+    return WithLora(settings, cache(lambda: shape_of(adapted, _keeps_wide_adapters(phase))))
+
+
+def _keeps_wide_adapters(recipe: Recipe) -> bool:
+    """Return whether adapters stay in peft's float32; DeepSpeed makes them the model's type."""
+    return recipe.trainer.type == "torch"
 
 
 def _engine(recipe: Recipe, shape: Shape, gpu_bytes: float) -> _Engine:

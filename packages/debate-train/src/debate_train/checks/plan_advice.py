@@ -79,7 +79,9 @@ def _fewer_tokens(layout: Layout, free: float) -> tuple[str, Layout] | None:
     if layout.pack <= layout.longest:
         return None
     shortest = replace(layout, budget=layout.longest)
-    spare = (free - shortest.least) // layout.shape.activation_bytes(layout.recompute)
+    shape = layout.shape
+    head = shape.head_bytes(layout.pack) - shape.head_bytes(layout.longest)
+    spare = (free - shortest.least - head) // shape.activation_bytes(layout.recompute)
     budget = layout.longest + max(0, int(spare))
     budget = max(layout.longest, budget // 1024 * 1024)
     if budget >= layout.budget:

@@ -2,7 +2,8 @@
 
 Source: Rajbhandari et al. 2020 (ZeRO), sections 3 and 5, for weights, gradients and optimizer
 state, and section 7 for what is moved; deviations, formulas and what was measured stand in
-docs/scaling.md. Activations are our own count of what a layer keeps for its backward pass.
+docs/scaling.md. Activations are counted operation by operation, and compared with passes on
+fake CUDA tensors (tests/train/test_fake_cuda.py).
 """
 
 import math
@@ -12,8 +13,6 @@ from debate_train.checks.model_shape import Shape
 
 MASTER, MOMENTS = 4, 8.0
 """Bytes of a float32 master weight, and of AdamW's two moments."""
-HEAD_LOGITS = 3 * 4 * (1 << 22)
-"""Bytes of a chunk of logits, its softmax and its gradient; see `logps.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def memory(
         gradients=width * trained / sharded[2],
         optimizer=masters + moments * trained / sharded[1],
         reference=width * trained / sharded[3] if reference else 0.0,
-        activations=activations + HEAD_LOGITS,
+        activations=activations,
     )
 
 
@@ -125,7 +124,7 @@ class Layout:
 
     def memory(self, stage: int) -> Memory:
         """Return the bytes of one rank at a stage."""
-        activations = self.shape.activation_bytes(self.recompute) * self.pack
+        activations = self.shape.peak_bytes(self.pack, self.recompute)
         found = memory(self.shape, stage, self.ranks, activations, self.reference, self.moments)
         offloaded = found.optimizer if self.offload_optimizer and stage else 0.0
         offloaded += found.weights if self.offload_params and stage == 3 else 0.0
