@@ -126,7 +126,10 @@ def gradient_of() -> GradientOf:
 
 @pytest.fixture(scope="session")
 def processes() -> Callable[..., list[str]]:
-    """Run a script in processes of one group; return what each printed, by rank."""
+    """Run a script in processes of one group; return what each printed, by rank.
+
+    pytest-timeout alone ends what hangs, so that a test may allow its processes more.
+    """
 
     def run(size: int, arguments: Sequence[object], **environment: str) -> list[str]:
         shared = {
@@ -151,7 +154,7 @@ def processes() -> Callable[..., list[str]]:
             for rank in range(size)
         ]
         try:
-            printed = [process.communicate(timeout=500) for process in running]
+            printed = [process.communicate() for process in running]
         finally:
             for process in running:
                 process.kill()

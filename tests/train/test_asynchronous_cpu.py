@@ -10,7 +10,7 @@ from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import ScratchModel
 
 SCRIPT = Path(__file__).with_name("asynchronous_cpu.py")
-CASES = ("stage 2, offloaded", "stage 3, offloaded", "resumed, stage 3")
+CASES = ("stage 2, offloaded", "resumed, stage 3")
 
 
 def test_deepspeed_matches_one_torch_process_when_its_device_has_streams(
@@ -22,8 +22,8 @@ def test_deepspeed_matches_one_torch_process_when_its_device_has_streams(
     *_, results, last = leader.splitlines()
     # On a CPU as it is DeepSpeed makes no stream and no event: the branches were really taken.
     for used in (json.loads(last), json.loads(follower)):
-        assert used["waits"] > 0
-        assert used["events"] > 0
+        assert used.get("waits", 0) > 0
+        assert used.get("events", 0) > 0
     found: list[dict[str, Any]] = json.loads(results)
     assert {(case["case"], case["lora"]) for case in found} == {
         (name, lora) for name in CASES for lora in (False, True)

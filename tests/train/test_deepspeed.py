@@ -29,6 +29,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.timeout(1800)  # Some forty runs: ten minutes where others use the cores, too.
 def test_deepspeed_matches_one_torch_process_when_in_two(
     model_folder: Path, tmp_path: Path, processes: Processes
 ) -> None:
