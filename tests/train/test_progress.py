@@ -1,7 +1,14 @@
 import io
+import re
 
+import pytest
 from rich.console import Console
 
+from debate_protocol.forms import Simultaneous
+from debate_protocol.types import Question
+from debate_rollout.drivers import play
+from debate_rollout.engines import ScriptedEngine
+from debate_train.playing.watching import counted
 from debate_train.progress import Progress
 
 
@@ -81,3 +88,94 @@ def test_ci_gets_plain_lines_when_the_console_looks_like_a_terminal(monkeypatch)
     progress.step(1, {})
     progress.close()
     assert "\x1b[?25" not in out.getvalue()
+
+
+def on_a_terminal(width):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, color_system=None, width=width, height=20)
+    return Progress(console, live=True, clock=Clock()), out
+
+
+def frames(out):
+    """The lines that were drawn, without control sequences."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    return [line for line in re.split(r"[\r\n]+", plain) if line.strip()]
+
+
+EVERYTHING = {
+    "loss": -0.125,
+    "reward/total": 0.25,
+    "train/correct": 0.5,
+    "judge/accuracy": 0.75,
+    "tokens_per_s": 12345.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("width", "has", "has_not"),
+    [
+        (160, ("self_play", "7/40", "loss", "reward", "accuracy", "judge", "tokens/s", "left"), ()),
+        (80, ("self_play", "7/40", "loss -0.125", "reward +0.250"), ("tokens/s", "left")),
+        (40, ("self_play", "7/40"), ("loss", "reward")),
+        (10, ("7/40",), ("self_play", "loss")),
+    ],
+)
+def test_narrow_line_drops_fields_from_the_right_and_never_the_step(width, has, has_not):
+    progress, out = on_a_terminal(width)
+    progress.start("self_play", 40)
+    progress.step(7, EVERYTHING)
+    progress.close()
+    last = frames(out)[-1]
+    assert len(last.rstrip()) <= width
+    assert all(text in last for text in has)
+    assert not any(text in last for text in has_not)
+    places = [last.index(text) for text in has]
+    assert places == sorted(places)
+
+
+def debates(count):
+    form = Simultaneous(num_agents=2, max_rounds=2, style="compact", personas="none")
+    question = Question("q", "1 + 1?", "2")
+    runs = [form.start(question, seed=k, debate_id=str(k)) for k in range(count)]
+    return runs, form.turn_count()
+
+
+def player():
+    return ScriptedEngine(replies=("<solution> 2 </solution>",)).open()
+
+
+def test_turns_of_a_step_and_of_an_evaluation_are_counted_on_a_terminal(monkeypatch):
+    for total, name, mark in ((3, "self_play", "0/3"), (0, "test split before", "")):
+        progress, out = on_a_terminal(100)
+        seen = []
+        progress.start(name, total)
+        update = progress._bar.update
+        monkeypatch.setattr(
+            progress._bar, "update", lambda *a, u=update, s=seen, **k: (s.append(k), u(*a, **k))
+        )
+        runs, turns = debates(3)
+        play(progress.watch(runs, turns, "turns"), player(), max_tokens=64)
+        progress.close()
+        played = [one["turns"] for one in seen]
+        assert [count for _, count, _ in played] == list(range(2, 13, 2))
+        assert all((what, known) == ("turns", 12) for what, _, known in played)
+        assert name in frames(out)[-1] and mark in frames(out)[-1]
+        assert "turns 12/12" in frames(out)[-1]
+
+
+def test_counted_debates_are_the_same_and_those_that_end_early_count_whole():
+    heard = []
+    runs, turns = debates(2)
+    watched = counted(runs, turns + 3, lambda *both: heard.append(both))
+    found = play(watched, player(), max_tokens=64)
+    assert found == play(debates(2)[0], player(), max_tokens=64)
+    assert heard[-1] == (2 * (turns + 3), 2 * (turns + 3))
+    assert heard == sorted(heard)
+
+
+def test_plain_lines_know_no_turns():
+    progress, out, _ = plain()
+    progress.start("test split after")
+    runs, turns = debates(1)
+    assert progress.watch(runs, turns, "turns") == runs
+    assert out.getvalue() == "test split after\n"

@@ -1,7 +1,7 @@
 """Measure a policy: alone, by majority, by the votes of its peers, and as a judge."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, stdev
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from debate_protocol.forms import DebateForm, Direct
 from debate_protocol.forms.settings import SpeakingSettings
 from debate_protocol.types import DebateRun, Question, Transcript
+from debate_train.playing.watching import Watch, unwatched
 
 if TYPE_CHECKING:
     from debate_rollout.engine import Engine
-    from debate_train.recipe import Recipe, Rollout
+    from debate_train.recipe import Recipe
 
 DIRECT: Mapping[str, str] = {"correct": "eval/direct/accuracy"}
 """What is taken from single-turn replies: name in `debate_rewards.metrics` to ours."""
@@ -60,26 +61,35 @@ class Measures:
 
 
 def evaluate(
-    recipe: "Recipe", engine: "Engine", questions: Sequence[Question], name: str
+    recipe: "Recipe",
+    engine: "Engine",
+    questions: Sequence[Question],
+    name: str,
+    watch: Watch = unwatched,
 ) -> Measures:
     """Let the policy answer alone and debate, and measure both.
 
     `name` seeds the sampling, so that evaluations before and after a run differ only by the
-    policy.
+    policy. `watch` sees what is played.
     """
     evaluation = recipe.evaluation
     form, rollout = evaluation.form(recipe.debate), evaluation.rollout(recipe.rollout)
     alone, debates = _starts(recipe, form, questions, name)
-    values = _by_run(rollout, engine, alone, DIRECT)[0]
+
+    def play(turns: int, what: str) -> Play:
+        return lambda runs: rollout.play(watch(runs, turns, f"{name} {what}"), engine)
+
+    values = _by_run(play(1, "alone"), alone, DIRECT)[0]
     transcripts: list[Transcript] = []
     if not isinstance(form, Direct):
-        found, transcripts = _by_run(rollout, engine, debates, DEBATE)
+        found, transcripts = _by_run(play(form.turn_count(), "debates"), debates, DEBATE)
         values |= found
     return Measures({key: _measure(one) for key, one in values.items()}, transcripts)
 
 
 Runs = Sequence[Sequence[DebateRun]]
 """What is played, for each run."""
+Play = Callable[[Sequence[DebateRun]], list[Transcript]]
 
 
 def _starts(
@@ -130,13 +140,11 @@ class _Values:
     by_run: Sequence[float]
 
 
-def _by_run(
-    rollout: "Rollout", engine: "Engine", runs: Runs, wanted: Mapping[str, str]
-) -> tuple[Values, list[Transcript]]:
+def _by_run(play: Play, runs: Runs, wanted: Mapping[str, str]) -> tuple[Values, list[Transcript]]:
     """Play all runs at once; return the wanted measures by our names, and the transcripts."""
     from debate_rewards.metrics import question_values
 
-    played = rollout.play([one for run in runs for one in run], engine)
+    played = play([one for run in runs for one in run])
     size = len(played) // len(runs)
     each = [question_values(played[k * size : (k + 1) * size]) for k in range(len(runs))]
     pooled = each[0] if len(runs) == 1 else question_values(played)

@@ -15,6 +15,7 @@ from debate_train.data import DataSource
 from debate_train.imitation import Imitation
 from debate_train.playing.rollouts import Rollouts, Source
 from debate_train.playing.starts import start_debates
+from debate_train.playing.watching import Watch, unwatched
 from debate_train.recipe import Recipe
 from debate_train.row_types import Batch
 from debate_train.rows import build_batch
@@ -88,13 +89,12 @@ def train(work: Work, rollouts: Rollouts, steps: range, keep: Keeper) -> None:
             keep.after(done)
 
 
-def rollouts_of(work: Work) -> Rollouts:
+def rollouts_of(work: Work, watch: Watch = unwatched) -> Rollouts:
     """Return where the debates of steps come from: played when wanted, or ahead of training."""
-    recipe = work.recipe
+    recipe, depth = work.recipe, work.recipe.pipeline.depth
 
     def play_step(step: int, engine: Engine) -> Sequence[Transcript]:
         debates = start_debates(recipe, work.source.batch(step), f"train/{step}")
-        return recipe.rollout.play(debates, engine)
+        return recipe.rollout.play(watch(debates, recipe.debate.turn_count(), "turns"), engine)
 
-    source = Source(play_step, work.sampler, work.engine, work.trainer.weights)
-    return Rollouts(source, recipe.pipeline.depth)
+    return Rollouts(Source(play_step, work.sampler, work.engine, work.trainer.weights), depth)

@@ -69,8 +69,7 @@ class Phases:
         self._counted = time.perf_counter()
         self._saved, self._saved_at = parts.state.step, time.monotonic()
         self._random: RandomStates | None = None
-        self.seconds_between: dict[str, float] = {}
-        """What checkpoints took since the last step was recorded."""
+        self.seconds_between: dict[str, float] = {}  # Of checkpoints since the last step.
 
     def run(self) -> int:
         """Run what is left to run; return the exit code."""
@@ -105,7 +104,7 @@ class Phases:
     def _finish(self) -> None:
         state, parts = self.state, self.parts
         parts.begin()
-        after = self._measure()
+        after = self._measure("after")
         if after is None:
             return
         if state.before is None:  # A shut gate kept the last phase from starting.
@@ -127,11 +126,11 @@ class Phases:
         """Run one phase to its end, from a checkpoint within it if one is given."""
         parts, state = self.parts, self.state
         if recipe is self._phases[-1][1] and state.before is None:
-            state.before = self._measure()
+            state.before = self._measure("before")
         trainer = recipe.trainer.open(parts.loaded, recipe.loss, recipe.steps)
         try:
             work = self._work(recipe, trainer)
-            rollouts = rollouts_of(work)
+            rollouts = rollouts_of(work, parts.progress.watch)
             if checkpoint is not None and state.step > state.phase_start:
                 trainer.load(checkpoint)
                 rollouts.load(checkpoint)
@@ -202,10 +201,11 @@ class Phases:
         if looked is not None and looked[:2] == (name, self.state.step):
             self.state.owes_look = False
             return looked[2]
+        watch = self.parts.progress.watch
         with rollouts.serving(version=self.state.step) as engine:
             questions = work.source.split("dev", recipe.evaluation.questions)
             with self.parts.interrupts.stoppable():
-                found = evaluate(recipe, engine, questions, "dev").means()
+                found = evaluate(recipe, engine, questions, "dev", watch).means()
         self.parts.directory.log(name, self.state.step, found)
         self.parts.tracker.log(name, self.state.step, found)
         shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
@@ -223,16 +223,16 @@ class Phases:
         best, step = self.state.best, self.state.step
         return best is not None and best.step == step != self._saved
 
-    def _measure(self) -> dict[str, Any] | None:
+    def _measure(self, when: str) -> dict[str, Any] | None:
         """Return the measures on the test split, None where the recipe asks for no questions."""
-        evaluation = self._recipe.evaluation
+        evaluation, last = self._recipe.evaluation, self._phases[-1][1]
         if evaluation.questions == 0:
             return None
-        self.parts.progress.note("measuring on the test split")
+        self.parts.progress.start(f"test split {when}")
         started = time.perf_counter()
         questions = self.parts.source.split("test", evaluation.questions)
         with self.parts.interrupts.stoppable():
-            found = evaluate(self._phases[-1][1], self.parts.engine, questions, "test")
+            found = evaluate(last, self.parts.engine, questions, "test", self.parts.progress.watch)
         taken = self.state.seconds.get("evaluation", 0.0) + time.perf_counter() - started
         self.state.seconds["evaluation"] = taken
         return measures_json(found)

@@ -4,14 +4,19 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, RenderableType
 from rich.progress import Progress as Bar
+from rich.progress import Task, TaskID
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
+from debate_protocol.types import DebateRun
+from debate_train.playing.watching import counted
 from debate_train.streams import steady
 
 # The first of each tuple that a step reports is shown.
@@ -23,10 +28,14 @@ SHOWN = (
     ("tokens/s", ("tokens_per_s",), "{:,.0f}"),
 )
 _RECENT_STEPS = 20
+_BAR_WIDTH = 24
 
 
 class Progress:
     """Shows phase, step, reward, accuracy, speed and time left; close it, or use it in `with`.
+
+    On a terminal there are also the turns of the debates that are being played. Where the line is
+    too narrow, fields drop from its right, but never the step.
 
     Args:
         console: Where to write; standard error by default, so that standard output stays clean.
@@ -51,25 +60,37 @@ class Progress:
         self._phase, self._total, self._started = "", 0, 0.0
         self._ends: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)
 
-    def start(self, phase: str, total: int, unit: str = "steps") -> None:
-        """Begin a phase of `total` steps, or of another unit; ends the one before."""
+    def start(self, phase: str, total: int = 0, unit: str = "steps") -> None:
+        """Begin a phase of `total` steps, or of another unit; ends the one before.
+
+        One of 0 has no steps to count, such as an evaluation.
+        """
         self._end_phase()
         self._phase, self._total, self._started = phase, total, self._clock()
         self._ends.clear()
         self._ends.append((self._started, -1))
         if self._live:
-            self._bar = Bar(
-                TextColumn("{task.description}", markup=False, style="bold"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-                TextColumn("{task.fields[shown]}", markup=False),
-                TextColumn("{task.fields[left]}", markup=False, style="dim"),
-                console=self._console,
-            )
-            self._task = self._bar.add_task(phase, total=total, shown="", left="")
+            self._bar = _Line(console=self._console)
+            self._task = self._bar.add_task(phase, total=total, turns=(), shown=(), left="")
             self._bar.start()
         else:
-            self._print(f"{phase}: {total} {unit}")
+            self._print(f"{phase}: {total} {unit}" if total else phase)
+
+    def watch(self, runs: Sequence[DebateRun], turns: int, what: str) -> list[DebateRun]:
+        """Return these debates; while they are played, the display shows how many turns are.
+
+        Args:
+            runs: Not started yet; they may be played in another thread.
+            turns: Most turns of each.
+            what: Name of what is played.
+        """
+
+        def changed(played: int, total: int) -> None:
+            bar = self._bar
+            if bar is not None:
+                bar.update(self._task, turns=(what, played, total))
+
+        return counted(runs, turns, changed) if self._live else list(runs)
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Say that `step` of `total` steps are done (the first call of a phase has step 1)."""
@@ -78,11 +99,12 @@ class Progress:
         self._ends.append((self._clock(), step))
         shown, left = _shown(metrics), self._time_left(step)
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, shown=shown, left=left)
+            total = max(step, self._total)
+            self._bar.update(self._task, total=total, completed=step, shown=shown, left=left)
         else:
             # A phase whose gate is still shut goes on beyond the steps it began with.
             done = f"{self._phase} {step}/{max(step, self._total)}"
-            self._print("  ".join(filter(None, (done, shown, left))))
+            self._print("  ".join(filter(None, (done, *shown, left))))
 
     def note(self, text: str) -> None:
         """Write a line of its own above the display."""
@@ -115,13 +137,53 @@ class Progress:
         self._console.print(Text(text), soft_wrap=True)
 
 
-def _shown(metrics: Mapping[str, Any]) -> str:
+class _Line(Bar):
+    """One line that is never wider than the console."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the line."""
+        for task in self.tasks:
+            yield _line(task, self.console.width)
+
+
+def _line(task: Task, width: int) -> Table:
+    """Lay a phase out: its name, bar, step, turns played, measures, time left.
+
+    What does not fit drops from the right, then the bar does, then the end of the name.
+    """
+    done, total = int(task.completed), int(task.total or 0)
+    what, *turns = task.fields["turns"] or ("", 0, 0)
+    fields = [f"{what} {turns[0]}/{turns[1]}"] if what else []
+    if total:
+        fields.insert(0, f"{done}/{total}")
+    else:  # An evaluation is as far as its turns are.
+        done, total = turns
+    fields += filter(None, (*task.fields["shown"], task.fields["left"]))
+    name = task.description
+    room = width - cell_len(name) - 1
+    kept = fields[:1]  # The step, whatever the width.
+    has_bar = _BAR_WIDTH + 1 + len(kept) * (1 + cell_len("".join(kept))) <= room
+    room -= _BAR_WIDTH + 1 if has_bar else 0
+    for field in fields[1:]:
+        if cell_len("  ".join([*kept, field])) > room:
+            break
+        kept.append(field)
+    rest = "  ".join(kept)
+    if cell_len(rest) > room:
+        name = set_cell_size(name, max(0, width - cell_len(rest) - 1))
+    bar = [ProgressBar(max(1, total), done, width=_BAR_WIDTH)] if has_bar else []
+    line = Table.grid(padding=(0, 1, 0, 0))
+    line.add_row(Text(name, "bold", no_wrap=True), *bar, Text(rest, no_wrap=True, overflow="crop"))
+    return line
+
+
+def _shown(metrics: Mapping[str, Any]) -> list[str]:
     parts = []
     for label, names, form in SHOWN:
         value = next((metrics[name] for name in names if metrics.get(name) is not None), None)
         if value is not None:
             parts.append(f"{label} {form.format(float(value))}")
-    return "  ".join(parts)
+    return parts
 
 
 def _duration(seconds: float) -> str:
