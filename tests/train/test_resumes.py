@@ -230,6 +230,22 @@ def test_run_resumes_with_what_its_own_recipe_wrote(
         assert f"refused-{step:06d}" not in {p.name for p in (output / "checkpoints").iterdir()}
 
 
+def test_run_resumes_when_its_questions_have_no_answers(
+    run: Run, output: Path, tmp_path: Path
+) -> None:
+    rows = [json.dumps({"question": f"Write about {number}."}) for number in range(60)]
+    (tmp_path / "open.jsonl").write_text("\n".join(rows))
+    settings = (
+        "steps=2",
+        f"data={{type: questions, path: {tmp_path / 'open.jsonl'}, batch_size: 1}}",
+        "debate={type: direct, contract: boxed, personas: none}",
+        "reward={type: overlong, max_tokens: 4, buffer: 2}",
+    )
+    assert run(*settings) == 0
+    refuse_checkpoints_after(output, 1)
+    assert run("--resume", *settings) == 0
+
+
 def test_process_that_has_lost_another_says_how_to_go_on() -> None:
     message = str(lost(Place(rank=0, size=2), RuntimeError("Connection closed by peer")))
     assert message.startswith("rank 0 of 2: found another process of the run gone (Connection")

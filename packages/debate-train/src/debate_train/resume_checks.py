@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from debate_protocol.forms import Direct
 from debate_train.checkpointing.checkpoint_manifest import RefusedCheckpoint
 from debate_train.checkpointing.checkpoints import RunState
 from debate_train.checkpointing.content_checks import check_contents
@@ -139,7 +140,11 @@ class ResumeCheck:
         last = len(self.recipe.phase_recipes()) - 1
         trains_last = state.phase == last and state.step > state.phase_start
         needs = self.recipe.evaluation.questions > 0 and not self.is_changed
-        if needs and not state.before and (trains_last or state.phase > last):
+        measured = list(self.recipe.phase_recipes().values())[-1]
+        # Single replies to questions without answers are measured by nothing.
+        may_be_empty = isinstance(measured.evaluation.form(measured.debate), Direct)
+        lacks = state.before is None if may_be_empty else not state.before
+        if needs and lacks and (trains_last or state.phase > last):
             yield "its state.json lacks the measures before the last phase"
         for name, measure in (state.before or {}).items():
             is_measure = isinstance(measure, dict) and set(measure) - {_OF_SEVERAL_RUNS} == _MEASURE
