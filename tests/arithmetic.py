@@ -42,7 +42,10 @@ def in_float64() -> Iterator[None]:
     def from_pretrained(*given: Any, **named: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:  # Files say float32 and mean it.
             patch.setattr(torch, "float32", narrow)
-            return load(*given, **named).double()
+            loaded = load(*given, **named)
+        if isinstance(loaded, tuple):  # With what was said of loading it.
+            return loaded[0].double(), *loaded[1:]
+        return loaded.double()
 
     torch.set_default_dtype(torch.float64)
     with pytest.MonkeyPatch.context() as patch:
