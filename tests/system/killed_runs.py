@@ -138,13 +138,19 @@ def kept(run: Path) -> dict[str, Any]:
         name = str(path.relative_to(run))
         if path.is_dir() or name in ("environment.json", "report.html"):
             continue
-        if path.name == "manifest.json":  # holds the hash of state.json, and so of its clocks
-            found[name] = json.loads(path.read_text())["files"].keys()
-        elif path.suffix == ".jsonl" or path.name in ("results.json", "state.json"):
-            found[name] = [_timeless(json.loads(text)) for text in _texts(path)]
-        else:
-            found[name] = path.read_bytes()
+        try:
+            found[name] = _read(path)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            found[name] = path.read_bytes()  # Damaged, and never read by the run.
     return found
+
+
+def _read(path: Path) -> Any:
+    if path.name == "manifest.json":  # holds the hash of state.json, and so of its clocks
+        return json.loads(path.read_text())["files"].keys()
+    if path.suffix == ".jsonl" or path.name in ("results.json", "state.json"):
+        return [_timeless(json.loads(text)) for text in _texts(path)]
+    return path.read_bytes()
 
 
 def _texts(path: Path) -> list[str]:
