@@ -127,10 +127,14 @@ def test_mark_follows_the_checkpoint_that_is_gone_on_from(tmp_path: Path) -> Non
     # The best of the older one is itself; it is there, so the mark names it.
     (tmp_path / "step-000003" / "weights").write_text("altered")
     assert checkpoints.newest().state.best == Best(2, "eval/format", 2.0)
-    # A best that is gone is forgotten.
+    # A best that is gone is forgotten, which is said.
     shutil.rmtree(tmp_path / "step-000002")
     checkpoints.write(RunState(step=4, best=Best(2, "eval/format", 2.0)), saver(""))
-    assert checkpoints.newest().state.best is None
+    found = checkpoints.newest()
+    assert found.state.best is None
+    assert found.notes == (
+        "step-000002, the best so far, is missing: a later one becomes the best",
+    )
     assert not (tmp_path / "best.json").exists()
 
 

@@ -169,6 +169,8 @@ class Checkpoints:
                 continue
             notes = [self._set_aside(other, reason) for other, reason in refused]
             if state.best is not None and not self._path(state.best.step).is_dir():
+                lost = self._path(state.best.step).name
+                notes.append(f"{lost}, the best so far, is missing: a later one becomes the best")
                 state.best = None
             self._mark_best(state.best)
             self._rotate(state.best)
