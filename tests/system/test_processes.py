@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from debate_rollout.engines.vllm_process import free_port
+
 RECIPE = """\
 # Two phases of a tiny model: imitation, then debates whose every turn is worth the same.
 name: tiny
@@ -143,6 +145,67 @@ def test_two_processes_end_together_when_one_is_killed(recipe: Path, tmp_path: P
     assert process.returncode == 1, seen + errors
     assert "a process was killed" in errors or "found another process of the run gone" in errors
     assert time.monotonic() - started < 60
+
+
+ENDS_EARLY = """\
+import os, signal, sys
+from pathlib import Path
+from debate_rollout.engines.transformers_sampler import TransformersSampler
+from debate_rollout.errors import EngineFailure
+from debate_train.cli import main
+
+how, metrics, generate, has_ended = sys.argv[1], Path(sys.argv[2]), TransformersSampler.generate, []
+
+def end_in_step_4(sampler, requests):
+    if metrics.read_text().count("\\n") == 3 and (how == "failure" or not has_ended):
+        has_ended.append(True)
+        if how == "hang-up":  # As all processes get it when their terminal is closed.
+            os.killpg(0, signal.SIGHUP)
+        else:
+            raise EngineFailure("the engine has gone")
+    return generate(sampler, requests)
+
+TransformersSampler.generate = end_in_step_4
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "last", "said"),
+    [
+        ("hang-up", 130, 4, "interrupted; go on from step 4 with --resume"),
+        ("failure", 1, 3, "debate-train: the engine has gone"),
+    ],
+)
+def test_two_processes_leave_their_last_complete_step_when_they_end_early(
+    recipe: Path, tmp_path: Path, how: str, code: int, last: int, said: str
+) -> None:
+    run, port = tmp_path / "run", str(free_port())
+    paths = [str(run / "metrics.jsonl"), str(recipe), "--output", str(run)]
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks: list[subprocess.Popen[str]] = []
+    for rank in map(str, range(2)):
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, "-c", ENDS_EARLY, how, *paths],
+                env=ENVIRONMENT | place | {"RANK": rank, "LOCAL_RANK": rank},
+                stderr=subprocess.PIPE,
+                text=True,
+                process_group=ranks[0].pid if ranks else 0,
+            )
+        )
+    try:
+        errors = [process.communicate(timeout=200)[1] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [code, 0], errors
+    assert said in errors[0]
+    assert not any("Traceback" in one for one in errors)
+    written = json.loads((run / f"checkpoints/step-{last:06d}/state.json").read_text())
+    assert (written["step"], written["rows"]) == (last, last)
+    assert sorted((run / "checkpoints").iterdir())[-1].name == f"step-{last:06d}"
+    assert set(weights(run)) and [row["step"] for row in steps(run)] == list(range(1, last + 1))
 
 
 def _rank_1(starter: int) -> int:
