@@ -174,7 +174,7 @@ sys.exit(main(sys.argv[3:]))
     ("how", "code", "last", "said"),
     [
         ("hang-up", 130, 4, "interrupted; go on from step 4 with --resume"),
-        ("failure", 1, 3, "debate-train: the engine has gone"),
+        ("failure", 1, 3, "EngineFailure: the engine has gone"),
     ],
 )
 def test_two_processes_leave_their_last_complete_step_when_they_end_early(
