@@ -157,7 +157,7 @@ def test_partial_trajectory_has_no_signal_when_the_gold_answer_is_unusable(
     assert {(c.value, c.expected, c.penalty) for c in found.credits} == {(None, False, False)}
     assert found.agents == (None, None)
     assert found.metrics["partial_trajectory/unverifiable_gold"] == 1
-    assert "question d is left out" in caplog.text
+    assert "question 'd' is left out" in caplog.text
 
 
 def test_partial_trajectory_values_only_the_end_when_nothing_was_continued() -> None:
