@@ -33,11 +33,15 @@ SIGNALS = ("SIGKILL", "SIGINT", "SIGTERM", "SIGHUP")
 _MOST = 3
 
 
+def metrics(run: Path) -> str:
+    """Return what a run has written of its steps."""
+    path = run / "metrics.jsonl"
+    return path.read_text() if path.exists() else ""
+
+
 def lost_steps(run: Path) -> int:
     """Return how many steps have metrics and are in no checkpoint."""
-    path = run / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    steps = [int(json.loads(line)["step"]) for line in lines]
+    steps = [int(json.loads(line)["step"]) for line in metrics(run).splitlines()]
     saved = [int(p.name[5:]) for p in (run / "checkpoints").glob("step-*")]
     return max(steps, default=0) - max(saved, default=0)
 
@@ -60,6 +64,7 @@ def stop_and_go_on(
         name = rng.choice(SIGNALS)
         moment = runs.Moment(seconds=rng.random() * seconds, signal=getattr(signal, name))
         last = len(sent) == _MOST
+        before = metrics(folder / "run")
         code = runs.launch(folder, [*CHANGES, *more], runs.Moment() if last else moment)
         if code == 0:
             break
@@ -67,7 +72,9 @@ def stop_and_go_on(
         at_start = code in (-signal.SIGTERM, -signal.SIGHUP)  # Before anything heeds it.
         if code not in (None, 130) and not at_start:
             problems.append(f"exit code {code} after {name}")
-        if code == 130 and (lost := lost_steps(folder / "run")) > 0:
+        # One that comes before a step finds what a kill before it left behind.
+        stepped = metrics(folder / "run") != before
+        if code == 130 and stepped and (lost := lost_steps(folder / "run")) > 0:
             problems.append(f"{lost} steps lost after {name}")
         if last:
             break

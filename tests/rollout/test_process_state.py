@@ -111,10 +111,16 @@ def test_entered_leaves_streams_alone_when_there_is_no_cuda() -> None:
         assert ThreadState.now().stream is None
 
 
+@pytest.fixture
+def imported_vllm() -> None:
+    """Import what starts vLLM while there is no CUDA: its first import sets this process up."""
+    import debate_rollout.engines.vllm_start  # noqa: F401
+
+
 @pytest.mark.vllm
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 def test_vllm_steps_in_its_own_state_and_leaves_the_trainer_his(
-    cuda: Cuda, tiny_model: Any, byte_bpe: Any, monkeypatch: pytest.MonkeyPatch
+    imported_vllm: None, cuda: Cuda, tiny_model: Any, byte_bpe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from debate_rollout.engine import Request, Sampling, Weights
     from debate_rollout.engines import VllmEngine, vllm_sampler, vllm_start

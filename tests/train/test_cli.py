@@ -90,7 +90,10 @@ def test_main_prints_arithmetic_and_warnings_before_it_runs(
         ("rollout.max_tokens=400", "is above the window of 512"),
         ("nonsense", "expected key=value"),
         ("trainer.device=coda", "trainer.device: found 'coda'; expected auto, or a device such as"),
-        ("seed=99999999999999999999", "seed: found 99999999999999999999; expected less than 9223"),
+        (
+            "seed=99999999999999999999",
+            "seed: found '99999999999999999999'; expected less than 9223",
+        ),
         ("seed=-1", "seed: found -1; expected at least 0"),
         ("model.type=pretrained", "model.name: missing"),
     ],
