@@ -15,15 +15,21 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Commands in the background of a shell, or under nohup, start with these ignored, and so would
-# every process that a test starts and interrupts.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-if hasattr(signal, "SIGHUP"):
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
 # How long an example takes says how busy a machine is; pytest-timeout ends what hangs.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.fixture(autouse=True)
+def heeded_signals() -> None:
+    """Let each test, and every process that it starts, begin with signals that nothing ignores.
+
+    Commands in the background of a shell, or under nohup, start with some ignored, and so does what
+    comes after a command that was interrupted in this process.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
