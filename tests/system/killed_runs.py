@@ -103,6 +103,9 @@ def launch(folder: Path, arguments: list[str], moment: Moment) -> int | None:
 def _be_the_command(folder: Path, arguments: list[str], moment: Moment) -> None:
     code = 99
     signal.alarm(_LONGEST_S)
+    # Commands in the background of a shell, or under nohup, ignore these, and so do their children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)

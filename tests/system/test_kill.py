@@ -1,12 +1,15 @@
 """A run that is killed at any moment and resumed ends as one that nobody killed: exactly."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from system import killed_runs
 
 SEED = 0
 
@@ -56,3 +59,16 @@ def test_run_ends_with_one_message_when_the_disk_is_full(found: dict[str, Any]) 
 def test_comparison_notices_another_run(found: dict[str, Any]) -> None:
     told = {"metrics.jsonl", "checkpoints/step-000006/model.safetensors"}
     assert told <= set(found["control"])
+
+
+def test_runs_heed_signals_that_the_process_which_starts_them_ignores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def which(_: list[str]) -> int:
+        heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        return 10 * heeded + (signal.getsignal(signal.SIGHUP) == signal.SIG_DFL)
+
+    monkeypatch.setattr(killed_runs, "main", which)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert killed_runs.launch(tmp_path, [], killed_runs.Moment()) == 11
