@@ -11,32 +11,25 @@ that has ended only the newest checkpoint is read: damage to older ones is count
 With `--keep` each result is a line of that file, and the same command goes on where it stopped.
 """
 
-import argparse
 import json
-import os
 import random
 import re
 import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "system"), str(ROOT / "benchmarks")]
-
-import killed_runs as runs  # noqa: E402
-from run_damages import Damage, damages  # noqa: E402
+from run_damages import Damage, damages
+from run_trials import Row, Wanted, command, runs
 
 LONGEST_S = 20
 BAD = ("traceback", "different", "slow")
 
 
-def judge(folder: Path, base: Path, damage: Damage, expected: dict[str, Any]) -> dict[str, Any]:
+def judge(folder: Path, base: Path, damage: Damage, expected: dict[str, Any]) -> Row:
     """Damage a copy, go on with it in a child, and say how that ended."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -70,7 +63,6 @@ def judge(folder: Path, base: Path, damage: Damage, expected: dict[str, Any]) ->
 
 def prepare(root: Path) -> tuple[Path, Path, dict[str, Any]]:
     """Make the run that is stopped, the run that ends, and what both are to end with."""
-    torch.set_num_threads(1)
     expected, _, _ = runs.whole(root / "ended", [])
     ended = root / "ended" / "run"
     runs.prepared(root / "stopped")
@@ -105,52 +97,22 @@ def chosen(found: list[Any], count: int, seed: int) -> list[Any]:
     return picked[:count]
 
 
-def go(root: Path, count: int, seed: int, keep: Path | None = None) -> dict[str, Any]:
-    """Judge `count` damages; return the counts and what went wrong."""
-    done = {}
-    if keep is not None and keep.exists():
-        done = {one["name"]: one for one in map(json.loads, keep.read_text().splitlines())}
-    stopped, ended, expected = prepare(root)
-    results = []
-    for name, base, damage in chosen(list(damages(stopped, ended)), count, seed):
-        if name not in done:
-            done[name] = {"name": name} | judge(root / "damaged", base, damage, expected)
-            print(json.dumps(done[name]), file=sys.stderr, flush=True)
-            if keep is not None:
-                with keep.open("a") as file:
-                    file.write(json.dumps(done[name]) + "\n")
-        results.append(done[name])
-    verdicts = Counter(one["verdict"] for one in results)
-    bad = [one for one in results if one["verdict"] in BAD]
-    return {
-        "benchmark": "mutations/run_directories",
-        "value": len(bad),
-        "unit": "failures",
-        "better": "lower",
-        "damaged": len(results),
-        "counts": {
-            key: verdicts[key] for key in (*sorted(verdicts), "traceback", "different", "slow")
-        },
-        "longest_s": max((one["seconds"] for one in results), default=0.0),
-        "settings": {"seed": seed, "count": count},
-        "failures": bad,
+def measure(wanted: Wanted) -> Row:
+    """Judge damages; return the counts and what went wrong."""
+    stopped, ended, expected = prepare(wanted.folder)
+    rows = wanted.rows(
+        (name, partial(judge, wanted.folder / "damaged", base, damage, expected))
+        for name, base, damage in chosen(list(damages(stopped, ended)), wanted.count, wanted.seed)
+    )
+    verdicts = Counter(row["verdict"] for row in rows)
+    counts = {
+        "damaged": len(rows),
+        "counts": {key: verdicts[key] for key in (*sorted(verdicts), *BAD)},
+        "longest_s": max((row["seconds"] for row in rows), default=0.0),
     }
-
-
-def main() -> int:
-    """Run the command; exit code 1 where a directory was not gone on with as it should be."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=320)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as root:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        runs.warm_up(Path(root) / "warm")
-        result = go(Path(root), arguments.count, arguments.seed, arguments.keep)
-    print(json.dumps(result))
-    return int(result["value"] > 0)
+    failures = [row for row in rows if row["verdict"] in BAD]
+    return wanted.result("mutations/run_directories", counts, failures)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, 320, measure))

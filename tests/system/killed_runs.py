@@ -66,14 +66,16 @@ _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shu
 
 @dataclass
 class Moment:
-    """When a run is killed: before a file operation, or after seconds; never by default."""
+    """When a run gets a signal: before a file operation, or after seconds; never by default."""
 
     operation: int | None = None
     seconds: float | None = None
     signal: int = signal.SIGKILL
-    """What is sent after these seconds."""
+    """What is sent then."""
     largest_file: int | None = None
     """Not a moment, but a disk on which larger files do not fit."""
+    was_sent: bool = False
+    """Whether the signal came before the run had ended; set by `launch`."""
 
 
 @dataclass
@@ -94,9 +96,13 @@ def launch(folder: Path, arguments: list[str], moment: Moment) -> int | None:
         _be_the_command(folder, arguments, moment)
     if moment.seconds is not None:
         time.sleep(moment.seconds)
-        with contextlib.suppress(ProcessLookupError):
+        moment.was_sent = not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if moment.was_sent:
             os.kill(child, moment.signal)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if moment.operation is not None:  # A run that ended says how many operations it had.
+        done = int((folder / "operations.txt").read_text()) if code == 0 else moment.operation
+        moment.was_sent = done >= moment.operation
     return None if code == -signal.SIGKILL else code
 
 
@@ -112,7 +118,7 @@ def _be_the_command(folder: Path, arguments: list[str], moment: Moment) -> None:
         os.dup2(log, 2)
         if moment.largest_file is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (moment.largest_file,) * 2)
-        operations = _count_operations(str(folder / "run"), moment.operation)
+        operations = _count_operations(str(folder / "run"), moment)
         code = main([str(folder / "recipe.yaml"), *arguments, "--output", str(folder / "run")])
         (folder / "operations.txt").write_text(str(operations[0]))
         sys.stdout.flush()
@@ -120,15 +126,15 @@ def _be_the_command(folder: Path, arguments: list[str], moment: Moment) -> None:
         os._exit(code)
 
 
-def _count_operations(folder: str, last: int | None) -> list[int]:
-    """Count file operations in the folder; die before the last."""
+def _count_operations(folder: str, moment: Moment) -> list[int]:
+    """Count file operations in the folder; send the signal before the moment's."""
     count = [0]
 
     def hook(event: str, found: tuple[Any, ...]) -> None:
         if event in _WRITES or (event == "open" and folder in str(found[0])):
             count[0] += 1
-            if count[0] == last:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if count[0] == moment.operation:
+                os.kill(os.getpid(), moment.signal)
 
     sys.addaudithook(hook)
     return count
