@@ -226,3 +226,5 @@ def test_chat_template_is_taken_with_its_settings() -> None:
     tokenizer = word_tokenizer()
     tokenizer.chat_template = "{% if not fine %}{{ raise_exception('no') }}{% endif %}"
     check_template("somewhere", tokenizer, {"fine": True})
+    with pytest.raises(ModelError, match="no"):
+        check_template("somewhere", tokenizer, {})

@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,37 +15,57 @@ from debate_train.recipe_command import exit_code
 from debate_train.streams import SteadyStream, steady_streams
 
 
-class Full(io.StringIO):
-    """A file on a full disk."""
+class Failing(io.StringIO):
+    """Keeps what could not be written."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error, self.lost = error, ""
 
     def write(self, text: str) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        self.lost += text
+        raise self.error
 
 
-class Closed(io.StringIO):
-    """A pipe that nobody reads any more."""
-
-    def write(self, text: str) -> int:
-        raise BrokenPipeError
+def full_disk() -> Failing:
+    return Failing(OSError(errno.ENOSPC, "No space left on device"))
 
 
-@pytest.mark.parametrize("stream", [Full(), Closed(), None])
+def closed_pipe() -> Failing:
+    return Failing(BrokenPipeError())
+
+
 @pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("make", [full_disk, closed_pipe])
 def test_progress_goes_on_when_it_cannot_be_written(
-    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO | None, live: bool
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Failing], live: bool
 ) -> None:
+    stream = make()
     monkeypatch.setattr(sys, "stderr", stream)
     with Progress(live=live) as progress:
         progress.start("train", 2)
         progress.step(1, {"loss": 0.5})
         progress.note("a line of its own")
+    # All of it was written in vain, and the last line was still reached.
+    assert "a line of its own" in stream.lost and stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_progress_writes_nowhere_when_standard_error_is_closed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], live: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with Progress(live=live) as progress:
+        progress.start("train", 2)
+        progress.step(1, {"loss": 0.5})
+    assert capfd.readouterr() == ("", "")
 
 
 def test_command_ends_well_when_nobody_reads_what_it_prints(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "stdout", Closed())
-    monkeypatch.setattr(sys, "stderr", Full())
+    monkeypatch.setattr(sys, "stdout", closed_pipe())
+    monkeypatch.setattr(sys, "stderr", full_disk())
 
     def act() -> int:
         print("printed")
@@ -52,7 +73,7 @@ def test_command_ends_well_when_nobody_reads_what_it_prints(
         return 0
 
     assert exit_code("debate-train", act) == 0
-    assert isinstance(sys.stdout, Closed)
+    assert isinstance(sys.stdout, Failing) and sys.stdout.lost
 
 
 def test_text_that_the_encoding_lacks_is_escaped() -> None:
