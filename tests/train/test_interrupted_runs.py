@@ -1,5 +1,6 @@
 """Runs that fail or are stopped between two updates lose nothing but the step under way."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,10 +12,22 @@ from typing import Any
 import pytest
 
 from debate_rollout.errors import EngineFailure
-from debate_train import keeper, loop, phases, records
+from debate_train import (
+    keeper,
+    loop,
+    metrics_file,
+    phases,
+    records,
+    run_directory,
+    saving,
+    tracking,
+)
 from debate_train.cli import main
 from debate_train.interrupts import Interrupts, Stopped
+from debate_train.playing import playing_ahead
+from debate_train.playing.lookahead import read_lookahead
 from debate_train.playing.rollouts import Rollouts
+from debate_train.progress import Progress
 from debate_train.trainers.torch_session import TorchTrainerSession
 
 RECIPE = """\
@@ -83,6 +96,10 @@ def fail() -> None:
     raise RuntimeError("a bug")
 
 
+def no_room() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def no_engine() -> None:
     raise EngineFailure("the engine failed twice")
 
@@ -94,7 +111,11 @@ def no_engine() -> None:
         ((Rollouts, "take"), 3, no_engine, 2),
         ((Rollouts, "refresh"), 2, no_engine, 2),  # trained, though no engine has its weights
         ((phases, "evaluate"), 2, no_engine, 2),  # the look at the dev split after step 2
-        ((keeper, "due"), 4, fail, None),  # step 2 is trained, but its records are not whole
+        ((keeper, "step_metrics"), 2, fail, 2),  # trained, though not recorded
+        ((metrics_file, "open_plain"), 2, no_room, 2),  # its row is in the checkpoint
+        ((metrics_file, "open_plain"), 3, no_room, 2),  # and so is that of the look after it
+        ((tracking.NoTracking, "log"), 2, fail, 2),
+        ((Progress, "step"), 2, fail, 2),
     ],
 )
 def test_run_that_fails_leaves_its_last_complete_step(
@@ -106,6 +127,53 @@ def test_run_that_fails_leaves_its_last_complete_step(
         assert run() == 1
     assert steps(tmp_path) == ([] if saved is None else [saved])
     assert run("--resume") == 0
+    assert end_of(tmp_path / "run") == whole
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    found = [*(folder / "transcripts").iterdir(), *(folder / "tokens").iterdir()]
+    return {path.name: path.read_bytes() for path in found}
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "saved"),
+    [
+        ((run_directory, "write_transcripts"), 2, 1),
+        ((run_directory.RunDirectory, "write_tokens"), 2, 1),
+        ((run_directory.RunDirectory, "note_record"), 4, 1),  # of the tokens, which are written
+        ((metrics_file, "open_plain"), 2, 2),
+    ],
+)
+def test_step_whose_records_cannot_be_written_has_them_after_a_resume(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, number: int, saved: int
+) -> None:
+    recording = ("recording={debates: 1, every: 1}", "evaluation.questions=0")
+    assert run(*recording) == 0
+    whole, files = end_of(tmp_path / "run"), files_of(tmp_path / "run")
+    assert len(files) == 6
+    shutil.rmtree(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        at_call(patch, *place, number, no_room)
+        assert run(*recording) == 1
+    assert steps(tmp_path) == [saved]
+    assert run("--resume", *recording) == 0
+    assert (end_of(tmp_path / "run"), files_of(tmp_path / "run")) == (whole, files)
+
+
+def test_step_counts_when_its_weights_cannot_be_copied_for_rollouts_ahead(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint holds the debates that older weights played, and not those of the step."""
+    ahead = ("pipeline.depth=1", "evaluation.questions=0", "steps=4")
+    assert run(*ahead) == 0
+    whole = end_of(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        at_call(patch, playing_ahead, "copied", 3, no_room)  # those after step 2
+        assert run(*ahead) == 1
+    assert steps(tmp_path) == [2]
+    assert set(read_lookahead(tmp_path / "run/checkpoints/step-000002")) == {2}
+    assert run("--resume", *ahead) == 0
     assert end_of(tmp_path / "run") == whole
 
 
@@ -154,7 +222,7 @@ def twice() -> None:
         ((keeper, "step_metrics"), 2, twice, 2, "press again to stop without it"),
         ((phases, "evaluate"), 2, hang_up, 2, "stopping now, with a checkpoint"),
         ((phases, "evaluate"), 1, hang_up, None, "stopping now"),
-        ((phases, "save_random_states"), 1, twice, 3, "press again to stop without it"),
+        ((saving, "save_random_states"), 1, twice, 3, "press again to stop without it"),
     ],
 )
 def test_run_that_is_interrupted_leaves_its_last_complete_step(

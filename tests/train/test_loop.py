@@ -83,10 +83,19 @@ class Kept:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
+        self.sampled: list[tuple[int, bool]] = []
+        self.trained_steps: list[int] = []
         self.ended = 0
 
     def learning(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def sample(self, step: Step) -> None:
+        self.sampled.append((step.number, "loss" in step.metrics))
+
+    def trained(self, step: Step) -> None:
+        assert "loss" in step.metrics
+        self.trained_steps.append(step.number)
 
     def record(self, step: Step) -> None:
         self.steps.append(step)
@@ -107,6 +116,8 @@ def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights() -> N
     train(both, rollouts_of(both), range(4, 6), keeper)
     kept = keeper.steps
     assert keeper.ended == 2
+    assert keeper.sampled == [(4, False), (5, False)]  # Before their updates.
+    assert keeper.trained_steps == [4, 5]
     assert [step.number for step in kept] == [4, 5]
     assert trainer.versions == [5, 6]
     assert [step.metrics["loss"] for step in kept] == [1.0, 2.0]
@@ -192,7 +203,7 @@ def test_debate_ends_early_when_answers_are_equivalent_but_not_equal() -> None:
     assert len(played.turns) == 3
 
 
-def test_step_is_recorded_when_the_engine_takes_no_weights_after_it() -> None:
+def test_step_counts_when_the_engine_takes_no_weights_after_it() -> None:
     form, keeper = recipe(), Kept()
     both = work(form, Trainer())
     rollouts = rollouts_of(both)
@@ -203,4 +214,4 @@ def test_step_is_recorded_when_the_engine_takes_no_weights_after_it() -> None:
     rollouts.refresh = refuse  # type: ignore[method-assign]
     with pytest.raises(EngineFailure):
         train(both, rollouts, range(2), keeper)
-    assert ([step.number for step in keeper.steps], keeper.ended) == ([0], 0)
+    assert (keeper.trained_steps, keeper.steps, keeper.ended) == ([0], [], 0)

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from debate_train.errors import RunFailure
@@ -9,13 +10,10 @@ from debate_train.loop import Step, Work
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
 from debate_train.records import keep_sample, step_metrics
+from debate_train.saving import Interrupted
 
 if TYPE_CHECKING:
     from debate_train.phases import Phases
-
-
-class Interrupted(Exception):
-    """The run was asked to stop."""
 
 
 class StepKeeper:
@@ -32,31 +30,47 @@ class StepKeeper:
         """Let an update that has begun come to its end."""
         return self._phases.parts.interrupts.guarded()
 
+    def sample(self, step: Step) -> None:
+        """Write the samples of a step that is about to be trained, where it is time to.
+
+        Before the update, which cannot be undone where they cannot be written.
+        """
+        recipe = self._recipe
+        done = step.number + 1 - self._phases.state.phase_start
+        if due(recipe.recording.every, done) or done == 1:
+            directory = self._phases.parts.directory
+            keep_sample(directory, self._name, step, recipe.recording.debates)
+
+    def trained(self, step: Step) -> None:
+        """Count a step whose update is made: from here on a checkpoint may hold it."""
+        saving, state = self._phases.saving, self._phases.state
+        number = step.number + 1
+        owes_look = due(self._recipe.evaluation.every, number - state.phase_start)
+        saving.unrecorded = partial(self.record, step)
+        state.step, state.owes_look = number, owes_look
+        saving.take_random_states()
+
     def record(self, step: Step) -> None:
-        """Write metrics and samples of a step; only then does it count as complete."""
-        with self.learning():  # Weights that stand after an unrecorded step cannot be saved.
+        """Write the metrics of a step."""
+        with self.learning():
             self._record(step)
 
     def _record(self, step: Step) -> None:
-        parts, state, recipe = self._phases.parts, self._phases.state, self._recipe
+        parts, state, saving = self._phases.parts, self._phases.state, self._phases.saving
         now = time.perf_counter()
-        metrics, problem = step_metrics(step, recipe, seconds=now - self._ended)
-        metrics |= self._phases.seconds_between
-        self._phases.seconds_between.clear()
+        metrics, problem = step_metrics(step, self._recipe, seconds=now - self._ended)
+        metrics |= saving.seconds_between
+        saving.seconds_between.clear()
         self._ended = now
-        number = step.number + 1
-        done = number - state.phase_start
-        parts.directory.log(self._name, number, metrics)
-        if due(recipe.recording.every, done) or done == 1:
-            keep_sample(parts.directory, self._name, step, recipe.recording.debates)
-        state.step, state.owes_look = number, due(recipe.evaluation.every, done)
-        self._phases.take_random_states()
-        parts.tracker.log(self._name, number, metrics)
-        parts.progress.step(done, metrics)
+        saving.unrecorded = None  # A row that cannot be written is carried by a checkpoint.
+        parts.directory.log(self._name, state.step, metrics)
+        parts.tracker.log(self._name, state.step, metrics)
+        parts.progress.step(state.step - state.phase_start, metrics)
         if problem is not None:
-            parts.progress.note(f"warning: {self._name} {number}: not all is measured: {problem}")
+            note = f"warning: {self._name} {state.step}: not all is measured: {problem}"
+            parts.progress.note(note)
         if not step.batch.rows:
-            parts.progress.note(f"{self._name} {number}: no reply has a token to learn from")
+            parts.progress.note(f"{self._name} {state.step}: no reply has a token to learn from")
 
     def after(self, step: Step) -> None:
         """Look and save where it is time to.
@@ -69,7 +83,7 @@ class StepKeeper:
         done = phases.state.step - phases.state.phase_start
         if phases.state.owes_look and not phases.parts.interrupts.asked:
             phases.look(self._name, recipe, self._work, self._rollouts)
-        phases.take_random_states()
+        phases.saving.take_random_states()
         self._ended = time.perf_counter()
         if phases.parts.interrupts.asked:
             raise Interrupted
@@ -83,11 +97,9 @@ class StepKeeper:
             )
         # The end of a phase writes one of its own.
         ends = recipe.gate is None and done == recipe.steps
-        is_due = due(recipe.checkpoint.every, done) or phases.saved_minutes_ago(
-            recipe.checkpoint.every_minutes
-        )
-        if (is_due or phases.is_best_unsaved) and not ends:
-            phases.checkpoint(self._name, self._work.trainer, self._rollouts)
+        is_due = due(recipe.checkpoint.every, done)
+        if (is_due or phases.saving.is_due(recipe.checkpoint.every_minutes)) and not ends:
+            phases.saving.checkpoint(self._name, self._work.trainer, self._rollouts)
             if phases.parts.interrupts.asked:
                 raise Interrupted
 

@@ -53,8 +53,16 @@ class Keeper(Protocol):
         """Keep from the trainer what would leave a step half made."""
         ...
 
+    def sample(self, step: Step) -> None:
+        """Write what is kept of the debates of a step that is about to be trained."""
+        ...
+
+    def trained(self, step: Step) -> None:
+        """Count a step whose update is made, whatever becomes of it afterwards."""
+        ...
+
     def record(self, step: Step) -> None:
-        """Write what is kept of a step that has been trained."""
+        """Write the metrics of a step that has been trained."""
         ...
 
     def after(self, step: Step) -> None:
@@ -76,15 +84,14 @@ def train(work: Work, rollouts: Rollouts, steps: range, keep: Keeper) -> None:
                 seed = zlib.crc32(f"{recipe.seed}/minibatches/{step}".encode())
                 batch = build_batch(transcripts, credits, advantage.streams, work.tokenizer, seed)
                 batch, counts = imitation.fit(transcripts, batch)
+            done = Step(step, transcripts, scores, batch, dict(counts))
+            keep.sample(done)
             with keep.learning():
-                metrics = counts | work.trainer.step(batch)
-            done = Step(step, transcripts, scores, batch, metrics | rollouts.times)
-            try:
-                with timed(done.metrics, "weights"):
-                    rollouts.refresh(version=step + 1)
-            except BaseException:
-                keep.record(done)  # An engine that takes no weights undoes no step.
-                raise
+                done.metrics.update(work.trainer.step(batch) | rollouts.times)
+                rollouts.complete(step)
+                keep.trained(done)
+            with timed(done.metrics, "weights"):
+                rollouts.refresh(version=step + 1)
             keep.record(done)
             keep.after(done)
 

@@ -1,8 +1,7 @@
 """The phases of a run: gates, evaluations, checkpoints, and what is kept of each step."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,18 +11,13 @@ from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
 from debate_train.checkpointing.checkpoints import Best, Checkpoints, RunState
 from debate_train.checkpointing.policy_files import load_policy
-from debate_train.checkpointing.random_states import (
-    RandomStates,
-    load_random_states,
-    random_states,
-    save_random_states,
-)
+from debate_train.checkpointing.random_states import load_random_states
 from debate_train.data import DataSource
 from debate_train.errors import RecipeError
 from debate_train.evaluation import evaluate
 from debate_train.evaluation_settings import sampled_as
 from debate_train.interrupts import Interrupts, Stopped
-from debate_train.keeper import Interrupted, StepKeeper
+from debate_train.keeper import StepKeeper
 from debate_train.loop import Work, rollouts_of, train
 from debate_train.models import LoadedModel
 from debate_train.playing.rollouts import Rollouts
@@ -32,7 +26,7 @@ from debate_train.progress import Progress
 from debate_train.recipe import Demonstrations, Recipe
 from debate_train.results import measures_json, print_results, write_results
 from debate_train.run_directory import RunDirectory
-from debate_train.timing import timed
+from debate_train.saving import Interrupted, Saving
 from debate_train.tracking import Tracker
 from debate_train.trainers import Trainer
 
@@ -66,10 +60,7 @@ class Phases:
         self.parts, self.state = parts, parts.state
         self._recipe = recipe
         self._phases = list(recipe.phase_recipes().items())
-        self._counted = time.perf_counter()
-        self._saved, self._saved_at = parts.state.step, time.monotonic()
-        self._random: RandomStates | None = None
-        self.seconds_between: dict[str, float] = {}  # Of checkpoints since the last step.
+        self.saving = Saving(parts)
 
     def run(self) -> int:
         """Run what is left to run; return the exit code."""
@@ -98,7 +89,7 @@ class Phases:
 
     def _how_to_go_on(self) -> str:
         if self.parts.checkpoints.complete():
-            return f"interrupted; go on from step {self._saved} with --resume"
+            return f"interrupted; go on from step {self.saving.saved} with --resume"
         return "interrupted before the first step was complete; --resume begins again"
 
     def _finish(self) -> None:
@@ -138,12 +129,11 @@ class Phases:
             parts.engine.load(trainer.weights(version=state.step))
             parts.begin()
             parts.progress.start(name, recipe.steps)
-            self._counted = time.perf_counter()
-            with self._saved_at_the_end(name, trainer, rollouts):
+            with self.saving.of_phase(name, trainer, rollouts):
                 self._steps(name, recipe, work, rollouts)
                 parts.engine.load(trainer.weights(version=state.step))
             state.phase, state.phase_start = state.phase + 1, state.step
-            self.checkpoint(name, trainer, rollouts)
+            self.saving.checkpoint(name, trainer, rollouts)
         finally:
             trainer.close()
 
@@ -170,10 +160,10 @@ class Phases:
         """Train until the phase's steps are done and its gate, if any, has opened."""
         state, gate = self.state, recipe.gate
         keeper = StepKeeper(self, name, recipe, work, rollouts)
-        self.take_random_states()
+        self.saving.take_random_states()
         if state.owes_look:  # The run ended between a step and the look after it.
             self.look(name, recipe, work, rollouts)
-            self.checkpoint(name, work.trainer, rollouts)
+            self.saving.checkpoint(name, work.trainer, rollouts)
         if self.parts.interrupts.asked:
             raise Interrupted
         stop = _stop(recipe, state.step - state.phase_start)
@@ -191,8 +181,8 @@ class Phases:
                     f"{gate.metric} {found:.3f}, wanted at least {gate.at_least}"
                 )
                 return
-            if self.is_best_unsaved:
-                self.checkpoint(name, work.trainer, rollouts)
+            if self.saving.is_best_unsaved:
+                self.saving.checkpoint(name, work.trainer, rollouts)
             stop = _stop(recipe, done + 1)
 
     def look(self, name: str, recipe: Recipe, work: Work, rollouts: Rollouts) -> dict[str, float]:
@@ -206,22 +196,17 @@ class Phases:
             questions = work.source.split("dev", recipe.evaluation.questions)
             with self.parts.interrupts.stoppable():
                 found = evaluate(recipe, engine, questions, "dev", watch).means()
-        self.parts.directory.log(name, self.state.step, found)
-        self.parts.tracker.log(name, self.state.step, found)
-        shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
-        self.parts.progress.note(f"{name} {self.state.step}: dev split: {shown}")
+        # Before its row: a checkpoint carries one that cannot be written.
         self.state.looked, self.state.owes_look = (name, self.state.step, found), False
         wanted = self._recipe.checkpoint.keep_best
         value = None if wanted is None else found.get(wanted.metric)
         if wanted is not None and value is not None and wanted.is_better(value, self.state.best):
             self.state.best = Best(self.state.step, wanted.metric, value)
+        self.parts.directory.log(name, self.state.step, found)
+        self.parts.tracker.log(name, self.state.step, found)
+        shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
+        self.parts.progress.note(f"{name} {self.state.step}: dev split: {shown}")
         return found
-
-    @property
-    def is_best_unsaved(self) -> bool:
-        """Whether the policy is the best so far and no checkpoint holds it."""
-        best, step = self.state.best, self.state.step
-        return best is not None and best.step == step != self._saved
 
     def _measure(self, when: str) -> dict[str, Any] | None:
         """Return the measures on the test split, None where the recipe asks for no questions."""
@@ -236,60 +221,6 @@ class Phases:
         taken = self.state.seconds.get("evaluation", 0.0) + time.perf_counter() - started
         self.state.seconds["evaluation"] = taken
         return measures_json(found)
-
-    def checkpoint(self, name: str, trainer: Trainer, rollouts: Rollouts) -> None:
-        """Write a checkpoint, the phase's wall time so far included."""
-        now = time.perf_counter()
-        self.state.seconds[name] = self.state.seconds.get(name, 0.0) + now - self._counted
-        self._counted = now
-
-        def save(directory: Path) -> None:
-            rollouts.save(directory)
-            trainer.save(directory)
-            save_random_states(directory, self._random)
-
-        with self.parts.interrupts.guarded(), timed(self.seconds_between, "checkpoint"):
-            self.parts.directory.count_into(self.state)
-            self.parts.checkpoints.write(self.state, save)
-        self._saved, self._saved_at = self.state.step, time.monotonic()
-
-    def saved_minutes_ago(self, minutes: float) -> bool:
-        """Return whether the last checkpoint is that old; never where `minutes` is 0."""
-        return 0 < minutes <= (time.monotonic() - self._saved_at) / 60
-
-    def take_random_states(self) -> None:
-        """Note the random states that a checkpoint of the last complete step is to hold."""
-        self._random = random_states()
-
-    @contextmanager
-    def _saved_at_the_end(self, name: str, trainer: Trainer, rollouts: Rollouts) -> Iterator[None]:
-        """Write a checkpoint of the last complete step however the steps within this end."""
-        try:
-            yield
-        except (Interrupted, Stopped):
-            if self.state.step != self._saved:
-                self.checkpoint(name, trainer, rollouts)
-            raise Interrupted from None
-        except BaseException:
-            if self.state.step != self._saved:
-                self._save_what_is_whole(name, trainer, rollouts)
-            raise
-
-    def _save_what_is_whole(self, name: str, trainer: Trainer, rollouts: Rollouts) -> None:
-        """Save what can be saved of a run that fails; another failure does not hide the first."""
-        step, note = self.state.step, self.parts.progress.note
-        if trainer.completed != step - self.state.phase_start:
-            note(
-                f"the run ended within the update after step {step}, of which no checkpoint can "
-                f"be written; the last is of step {self._saved}"
-            )
-            return
-        try:
-            self.checkpoint(name, trainer, rollouts)
-        except Exception as error:
-            note(f"no checkpoint of step {step}: {error}")
-        else:
-            note(f"a checkpoint of step {step} is written; go on with --resume")
 
 
 def _stop(recipe: Recipe, done: int) -> int:

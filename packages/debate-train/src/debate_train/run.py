@@ -158,7 +158,7 @@ def _plan_return(
     for note in () if start is None else start.notes:
         print(f"warning: {note}", file=sys.stderr)
     state = RunState() if start is None else start.state
-    directory.return_to(state.rows, state.step, state.records)
+    directory.return_to(state)
     is_finished = state.phase == len(recipe.phase_recipes())
 
     def begin() -> None:

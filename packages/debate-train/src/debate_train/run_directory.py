@@ -1,13 +1,10 @@
 """The folder of one run: recipe, metrics, transcripts, tokens, checkpoints, environment."""
 
 import hashlib
-import json
-import os
 import re
 import shutil
-import time
 from collections.abc import Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +14,6 @@ from debate_train.checkpointing.checkpoints import RunState, finish_replacing
 from debate_train.checkpointing.whole_files import (
     aside,
     cut_torn_line,
-    open_plain,
     remove_unfinished,
     write_aside,
 )
@@ -31,11 +27,11 @@ from debate_train.directory_layout import (
 )
 from debate_train.directory_lock import DirectoryLock
 from debate_train.environment import describe_environment
+from debate_train.metrics_file import MetricsFile
 from debate_train.run_files import (
     RECIPE,
     file_name,
     is_as_written,
-    last_time,
     lost_recipe,
     plain,
     with_hash,
@@ -54,25 +50,19 @@ LATER_RECIPES = "recipe-from-step-*.yaml"
 
 
 class RunDirectory:
-    """Writes the files of one run; made by `create` or `open`, and held until `close`.
-
-    Rows of `metrics.jsonl` are `{"phase", "step", "time_s", **metrics}`, where `time_s` counts
-    the seconds this run has worked, those before a resume included.
-    """
+    """Writes the files of one run; made by `create` or `open`, and held until `close`."""
 
     def __init__(self, path: Path, lock: DirectoryLock, *, was_there: bool = True) -> None:
         self.path = path
         self._lock = lock
         self._was_there = was_there
-        self._seconds_before = 0.0
         self._lost_recipe: str | None = None
-        self._kept_rows: int | None = None
-        self._return: tuple[int, int] | None = None
+        self._return: RunState | None = None
         self.has_begun = False
         """Whether the run writes here: before that it may still be refused."""
         self.records: dict[str, str] = {}
         """SHA-256 of the samples that were written, by their path in the folder."""
-        self._opened_at = time.monotonic()
+        self._rows = MetricsFile(self.metrics_path)
 
     @classmethod
     def create(cls, path: str | Path, resolved_recipe_yaml: str) -> "RunDirectory":
@@ -132,7 +122,7 @@ class RunDirectory:
         except OSError as error:
             run.close()
             raise not_writable(path, error) from error
-        run._seconds_before = last_time(run.metrics_path)
+        run._rows.go_on()
         return run
 
     def close(self) -> None:
@@ -179,34 +169,28 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     def log(self, phase: str, step: int, metrics: Mapping[str, Any]) -> None:
-        """Append one row and flush it. A number that is not finite is written as null."""
-        time_s = round(self._seconds_before + time.monotonic() - self._opened_at, 3)
-        row = {"phase": phase, "step": step, "time_s": time_s}
-        row |= {name: plain(value) for name, value in metrics.items()}
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        with written(self.metrics_path), os.fdopen(open_plain(self.metrics_path, flags), "ab") as f:
-            f.write(text.encode())
+        """Append one row to `metrics.jsonl`; see `MetricsFile`."""
+        self._rows.log(phase, step, metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all rows so far, in order; of a run that is gone on with those that are kept."""
-        if not self.metrics_path.exists():
-            return []
-        with self.metrics_path.open(encoding="utf-8") as file:
-            return [json.loads(line) for line in islice(file, self._kept_rows)]
+        return self._rows.rows()
 
     def count_into(self, state: RunState) -> None:
-        """Bring the rows so far to the disk; let a state know them and the samples."""
-        with self.metrics_path.open("rb") as file:
-            os.fsync(file.fileno())
-            lines = file.readlines()
-        state.rows, state.records = len(lines), dict(self.records)
-        state.metrics_sha256 = hashlib.sha256(b"".join(lines)).hexdigest()
+        """Let a state know the rows so far and the samples of its steps.
 
-    def return_to(self, rows: int, step: int, records: Mapping[str, str]) -> None:
-        """Go back to a checkpoint, with these samples, once `begin` is called."""
-        self._kept_rows, self._return = rows, (rows, step)
-        self.records = dict(records)
+        Samples of a step are written before its update, and do not count if that fails.
+        """
+        self._rows.count_into(state)
+        state.records = {
+            name: digest for name, digest in self.records.items() if _step_of(name) <= state.step
+        }
+
+    def return_to(self, state: RunState) -> None:
+        """Go back to a checkpoint, with its samples, once `begin` is called."""
+        self._return = state
+        self._rows.return_to(state.rows, state.unwritten)
+        self.records = dict(state.records)
 
     def begin(self) -> None:
         """Drop what was written after the checkpoint that is gone on from, once."""
@@ -215,29 +199,26 @@ class RunDirectory:
             write_aside(self.path / RECIPE, self._lost_recipe.encode())
             self._lost_recipe = None
         if self._return is not None:
-            self.go_back(*self._return)
-            self._return = self._kept_rows = None
+            self.go_back(self._return.rows, self._return.step, self._return.unwritten)
+            self._return = None
 
-    def go_back(self, rows: int, step: int) -> int:
+    def go_back(self, rows: int, step: int, unwritten: Sequence[str] = ()) -> int:
         """Drop what was written after a checkpoint, so that none of it comes twice.
 
         Args:
             rows: how many rows of metrics there were.
             step: after how many steps; transcripts, tokens and recipes of later ones go.
+            unwritten: the last of the rows, where the checkpoint carries them.
 
         Returns:
             How many rows were dropped.
         """
-        with self.metrics_path.open("rb") as file:
-            lines = file.readlines()
-        write_aside(self.metrics_path, b"".join(lines[:rows]))
+        dropped = self._rows.go_back(rows, unwritten)
         of_steps = (self.transcripts_path.iterdir(), self.tokens_path.iterdir())
         for path in chain(*of_steps, self.path.glob(LATER_RECIPES)):
-            if (match := _OF_STEP.search(path.name)) and int(match[1]) > step:
+            if _step_of(path.name) > step:
                 path.unlink()
-        self._seconds_before = last_time(self.metrics_path)
-        self._opened_at = time.monotonic()
-        return max(0, len(lines) - rows)
+        return dropped
 
     def write_transcripts(self, phase: str, step: int, transcripts: Sequence[Transcript]) -> Path:
         """Write debates to `transcripts/<phase>-<step>.jsonl`, in place of an earlier file."""
@@ -297,3 +278,9 @@ class RunDirectory:
         if not self._was_there:
             shutil.rmtree(self.path, ignore_errors=True)
         self.close()
+
+
+def _step_of(name: str) -> int:
+    """Return the step that a file is of, 0 where its name has none."""
+    match = _OF_STEP.search(name)
+    return 0 if match is None else int(match[1])

@@ -52,7 +52,7 @@ class RunState:
     step: int = 0
     """Steps done in the whole run; also the weight version that engines serve."""
     rows: int = 0
-    """Rows of metrics so far."""
+    """Rows of metrics so far, `unwritten` ones included."""
     gates: dict[str, bool] = field(default_factory=dict)
     """For each phase with a gate: whether it opened."""
     before: dict[str, Any] | None = None
@@ -66,6 +66,8 @@ class RunState:
     """Wall time of each part so far."""
     metrics_sha256: str = ""
     """Of the rows of metrics so far."""
+    unwritten: list[str] = field(default_factory=list)
+    """The last of these rows, where `metrics.jsonl` could not be written."""
     records: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the samples that are kept of rollouts, by path in the run directory."""
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT

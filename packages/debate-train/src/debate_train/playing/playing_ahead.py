@@ -62,17 +62,21 @@ class PlayerAhead:
         """Begin to play."""
         self._thread.start()
 
+    def complete(self, step: int) -> None:
+        """Drop the debates of a step whose update is made; the newest weights are those after."""
+        with self._changed:
+            self._newest = max(self._newest, step + 1)
+            for old in [one for one in self._played if one <= step]:
+                del self._played[old]
+
     def offer(self, version: int, weights: Callable[[int], Weights]) -> None:
         """Copy these weights if a step is still to be played with them."""
         is_first, is_needed = version == self._steps.start, version + self._depth < self._steps.stop
         copy = copied(weights(version)) if is_first or is_needed else None
-        with self._changed:
-            self._newest = version
-            for old in [step for step in self._played if step < version]:
-                del self._played[old]
-            if copy is not None:
+        if copy is not None:
+            with self._changed:
                 self._weights[version] = copy
-            self._changed.notify_all()
+                self._changed.notify_all()
 
     def take(self, step: int) -> tuple[Sequence[Transcript], float]:
         """Wait for a step; return its debates and the seconds that playing them took.

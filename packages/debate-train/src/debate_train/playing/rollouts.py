@@ -86,9 +86,15 @@ class Rollouts:
         self.times = {"time/rollout_s": played, "time/wait_s": waited}
         return transcripts
 
+    def complete(self, step: int) -> None:
+        """Drop the debates of a step whose update is made: no checkpoint needs them any more."""
+        self._known = {other: found for other, found in self._known.items() if other > step}
+        if self._ahead is not None:
+            self._ahead.complete(step)
+
     def refresh(self, version: int) -> None:
         """Let later steps be played with the policy's present weights; those before are over."""
-        self._known = {step: found for step, found in self._known.items() if step >= version}
+        self.complete(version - 1)
         if self._ahead is not None:
             self._ahead.offer(version, self._source.weights)
         elif self._source.sampler is self._source.engine:
