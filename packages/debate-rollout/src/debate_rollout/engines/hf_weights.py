@@ -9,6 +9,11 @@ import torch
 from debate_rollout.engine import Weights
 from debate_rollout.errors import WeightsError
 
+HEAD = "lm_head.weight"
+WITHOUT_HEAD = frozenset(("gemma2", "gemma3n_text"))
+"""Types of models whose logits vLLM takes from the embedding itself: it knows no head of theirs,
+and ends when it is handed one."""
+
 
 def load_full(model: Any, weights: Weights) -> Any:
     """Copy every parameter in place; tied parameters may be given under any of their names.
@@ -107,10 +112,20 @@ def check_fits(own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
             )
 
 
-def with_tied(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors under every name of the served model, tied ones more than once.
+def with_tied(own: Mapping[str, Any], given: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """Return the tensors under every name that vLLM has for them, tied ones more than once.
 
     Files of tied models leave the output head out; vLLM would go on with the copy it packed.
+
+    Args:
+        own: the served model's tensors by its own names; tied ones are one object.
+        given: those that are handed over.
+        model_type: the served model's, as its configuration names it.
     """
+    headless = model_type in WITHOUT_HEAD
     by_tensor = {id(own[name]): tensor for name, tensor in given.items()}
-    return {name: by_tensor[id(tensor)] for name, tensor in own.items() if id(tensor) in by_tensor}
+    return {
+        name: by_tensor[id(tensor)]
+        for name, tensor in own.items()
+        if id(tensor) in by_tensor and not (headless and name == HEAD)
+    }

@@ -155,7 +155,7 @@ class ServedModel:
         # A bad name would kill vLLM at the next request, a missing tied head leave its old copy.
         check_fits(self._shapes, weights.tensors)
         check_complete(self._shapes, weights)
-        return with_tied(self._shapes, weights.tensors)
+        return with_tied(self._shapes, weights.tensors, self._blank.config.model_type)
 
     def write_adapter(self, weights: Weights) -> tuple[int, Path]:
         """Write an adapter where vLLM reads it; return its number and directory.

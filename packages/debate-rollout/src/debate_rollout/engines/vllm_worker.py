@@ -69,13 +69,14 @@ class FileTransfer(WeightTransferEngine[NothingToInit, FileUpdate]):  # type: ig
         Raises:
             WeightsError: When the file is torn or does not fit; the old weights go on serving.
         """
-        shapes = served_shapes(self.model_config.hf_config)
+        config = self.model_config.hf_config
+        shapes = served_shapes(config)
         check_file(update_info.path, shapes)
         if update_info.only_check:
             return
-        tensors = load_file(update_info.path)
+        tensors = with_tied(shapes, load_file(update_info.path), config.model_type)
         initialize_layerwise_reload(self.model)
-        self.model.load_weights(iter(with_tied(shapes, tensors).items()))
+        self.model.load_weights(iter(tensors.items()))
         finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
