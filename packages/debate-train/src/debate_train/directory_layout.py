@@ -2,7 +2,9 @@
 
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from debate_train.directory_lock import LOCK, refuse_in_use
 from debate_train.errors import UsageError
@@ -80,7 +82,7 @@ def refuse_used(path: Path, held: bool = False) -> None:
     """
     try:
         found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-        is_file = path.exists() and not path.is_dir()
+        _refuse_file(path, path)
         if LOCK in found:
             found.remove(LOCK)
             if not held:
@@ -88,17 +90,73 @@ def refuse_used(path: Path, held: bool = False) -> None:
     except OSError as error:
         raise not_writable(path, error) from error
     found = [name for name in found if not _UNBORN.fullmatch(name)]
-    if is_file:
-        raise RunDirectoryError(
-            f"cannot write a run to {path}: found a file, expected a folder; "
-            "choose another --output"
-        )
     if found:
         shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
         raise RunDirectoryError(
             f"cannot start a run in {path}: it holds {shown}; expected a new or empty folder; "
             "choose another --output, or continue that run with --resume"
         )
+
+
+def _refuse_file(found: Path, path: Path) -> None:
+    if found.exists() and not found.is_dir():
+        which = "" if found == path else f" {found}"
+        raise RunDirectoryError(
+            f"cannot write a run to {path}: found a file{which}, expected a folder; "
+            "choose another --output"
+        )
+
+
+def refuse_absent(path: Path) -> None:
+    """Refuse to go on with a run where there is none, or where something stands in its place.
+
+    Raises:
+        RunDirectoryError: So it is.
+    """
+    if not path.is_dir():
+        raise RunDirectoryError(
+            f"cannot resume {path}: found no such folder, expected the folder of an earlier "
+            "run; check the path, or start a new run without --resume"
+        )
+    if problem := layout_problem(path, RUN_FILES, RUN_FOLDERS):
+        raise RunDirectoryError(
+            f"cannot resume {path}: {problem}, as a run writes it; put it back, or start in "
+            "another folder without --resume"
+        )
+
+
+def refuse_unusable(path: Path, *, is_there: bool) -> None:
+    """Refuse a folder that a run cannot write to; nothing is left behind.
+
+    Args:
+        path: The folder.
+        is_there: Whether a run in it is to be gone on with, or a new one started.
+
+    Raises:
+        RunDirectoryError: It is not what it must be, or a file in it cannot be made.
+        DirectoryInUseError: Another process writes there.
+    """
+    made: list[Path] = []
+    try:
+        if is_there:
+            refuse_absent(path)
+            refuse_in_use(path)
+        else:
+            refuse_used(path)
+        for folder in (*reversed(path.parents), path):
+            if not folder.is_dir():
+                _refuse_file(folder, path)
+                folder.mkdir()
+                made.append(folder)
+        with TemporaryFile(dir=path) as file:
+            file.write(b"\n")
+            file.flush()
+    except OSError as error:
+        raise not_writable(path, error) from error
+    finally:
+        for folder in reversed(made):
+            with suppress(OSError):  # Another run may have begun there meanwhile.
+                folder.rmdir()
 
 
 def not_writable(path: Path, error: OSError) -> RunDirectoryError:

@@ -12,7 +12,7 @@ from debate_train.models import LoadedModel, PretrainedModel
 from debate_train.recipe import Demonstrations, Recipe
 
 
-def refuse_unusable(recipe: Recipe) -> None:
+def refuse_unusable_engine(recipe: Recipe) -> None:
     """Refuse an engine that cannot be opened, before a model is loaded for it.
 
     Raises:

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, RunS
 from debate_train.checkpointing.model_print import model_print
 from debate_train.checkpointing.random_states import seed_all
 from debate_train.checks.check_engines import refuse_absent_devices
-from debate_train.directory_lock import refuse_in_use
-from debate_train.engine_opening import open_engine, refuse_unusable
+from debate_train.directory_layout import refuse_unusable
+from debate_train.engine_opening import open_engine, refuse_unusable_engine
 from debate_train.errors import RecipeError
 from debate_train.interrupts import Interrupts
 from debate_train.models import LoadedModel
@@ -56,10 +56,10 @@ def run(
     """
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
-    _refuse_early(recipe, output)
+    path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    _refuse_early(recipe, path, resume)
     source = recipe.data.open(recipe.seed)
     loaded = _load_model(recipe)
-    path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
     with _held(directory, is_new=not resume):
         checkpoints = _checkpoints(recipe, directory, loaded)
@@ -111,16 +111,14 @@ def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
         directory.close()
 
 
-def _refuse_early(recipe: Recipe, output: Path | None) -> None:
-    """Refuse before a model is loaded: it may not fit beside that of a run which is there."""
-    refuse_unusable(recipe)
+def _refuse_early(recipe: Recipe, path: Path, resume: bool) -> None:
+    """Refuse before a model is loaded, which takes minutes and may not fit beside another."""
+    refuse_unusable_engine(recipe)
     for phase in recipe.phase_recipes().values():
         if problem := phase.sampling_problem():
             raise RecipeError(problem)
     refuse_absent_devices(recipe)
-    if output is not None:
-        with suppress(OSError):  # Told when the directory is opened.
-            refuse_in_use(output)
+    refuse_unusable(path, is_there=resume)
 
 
 def _load_model(recipe: Recipe) -> LoadedModel:

@@ -18,11 +18,8 @@ from debate_train.checkpointing.whole_files import (
     write_aside,
 )
 from debate_train.directory_layout import (
-    RUN_FILES,
-    RUN_FOLDERS,
-    RunDirectoryError,
-    layout_problem,
     not_writable,
+    refuse_absent,
     refuse_used,
 )
 from debate_train.directory_lock import DirectoryLock
@@ -101,16 +98,7 @@ class RunDirectory:
             DirectoryInUseError: Another process writes there.
         """
         path = Path(path)
-        if not path.is_dir():
-            raise RunDirectoryError(
-                f"cannot resume {path}: found no such folder, expected the folder of an earlier "
-                "run; check the path, or start afresh without --resume"
-            )
-        if problem := layout_problem(path, RUN_FILES, RUN_FOLDERS):
-            raise RunDirectoryError(
-                f"cannot resume {path}: {problem}, as a run writes it; put it back, or start in "
-                "another folder without --resume"
-            )
+        refuse_absent(path)
         try:
             recipe = lost_recipe(path)
             run = cls(path, DirectoryLock(path))
