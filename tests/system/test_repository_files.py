@@ -23,6 +23,19 @@ MACHINE_TIES = {
 }
 
 
+PLAIN_WORDS = {
+    r"told|tells?|telling": "show, report, say, return or distinguish",
+    r"afresh|anew": "again, or name what begins",
+    r"aside": "under a temporary name, or apart",
+    r"desks?": "name the thing itself",
+    r"gone on (from|with)": "resumed, continued or loaded",
+}
+"""Words that read as this project's own, and what says the same in the field's words."""
+_PROSE = re.compile(
+    r"(packages/[^/]+/(src/.+\.py|README\.md)|(docs|recipes|benchmarks)/.+\.(md|yaml)|[^/]+\.md)"
+)
+
+
 def tracked_files() -> list[Path]:
     """All files that git tracks or would track."""
     listed = subprocess.run(
@@ -38,6 +51,15 @@ def machine_ties(text: str) -> Iterator[str]:
         for match in re.finditer(pattern, text):
             line = text.count("\n", 0, match.start()) + 1
             yield f"{line}: {match.group()!r} is {meaning}"
+
+
+def private_words(text: str) -> Iterator[str]:
+    """Words of a text that a reader would have to learn here, with plain ones for them."""
+    for pattern, plain in PLAIN_WORDS.items():
+        # In names too, such as `_told` or `write_aside`.
+        for match in re.finditer(rf"(?<![a-z])({pattern})(?![a-z])", text, flags=re.IGNORECASE):
+            line = text.count("\n", 0, match.start()) + 1
+            yield f"{line}: {match.group()!r}: expected {plain}"
 
 
 def version_faults(project: dict[str, Any], sources: dict[str, str]) -> Iterator[str]:
@@ -96,6 +118,18 @@ def test_no_file_names_a_registry_or_a_machine() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def test_messages_and_documents_use_the_words_of_the_field() -> None:
+    names = {path.relative_to(ROOT).as_posix(): path for path in tracked_files()}
+    prose = {name: path for name, path in names.items() if _PROSE.fullmatch(name)}
+    assert {"README.md", "docs/tokens.md", "recipes/quickstart.yaml"} <= prose.keys()
+    found = [
+        f"{name}:{word}"
+        for name, path in prose.items()
+        for word in private_words(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
 def test_version_is_stated_once(package: Path) -> None:
     assert list(version_faults(read_project(package), read_sources(package))) == []
@@ -141,6 +175,11 @@ def test_machine_ties_are_found(text: str) -> None:
 def test_machine_ties_pass_ordinary_paths_and_hosts() -> None:
     text = "runs/quickstart /tmp/x /path/to/model https://huggingface.co/Qwen/Qwen3-8B ./worker/"
     assert list(machine_ties(text)) == []
+
+
+def test_private_words_are_found_in_sentences_and_names() -> None:
+    text = "Told twice.\nwrite_aside(path)\nIntelligent, foretold, besides.\nruns gone on with"
+    assert [word.split(": ")[0] for word in private_words(text)] == ["1", "2", "4"]
 
 
 INIT = "src/debate_x/__init__.py"

@@ -85,8 +85,8 @@ def _parse(options: argparse.Namespace) -> int:
             where = f"{options.file}:{number}"
             if isinstance(row, TranscriptError):
                 raise UsageError(str(row))
-            told, parsed = _parsed_row(row, where, contract, options.think)
-            _write(told)
+            record, parsed = _parsed_row(row, where, contract, options.think)
+            _write(record)
             if options.strict and parsed.problems:
                 complain(where, "; ".join(parsed.problems))
                 code = FAILED
@@ -108,11 +108,11 @@ def _parsed_row(
         )
     except TranscriptError as problem:
         raise UsageError(f"{where}: {problem}") from None
-    return _told(row.get("id"), parsed, contract), parsed
+    return _record(row.get("id"), parsed, contract), parsed
 
 
-def _told(name: object, parsed: Parsed, contract: Contract) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _record(name: object, parsed: Parsed, contract: Contract) -> dict[str, Any]:
+    record: dict[str, Any] = {
         "id": name,
         "sections": {
             name: {"text": one.text, "span": one.span, "truncated": one.truncated}
@@ -128,7 +128,7 @@ def _told(name: object, parsed: Parsed, contract: Contract) -> dict[str, Any]:
         "consensus": parsed.consensus,
         "problems": parsed.problems,
     }
-    return told if contract.kind == "xml" else told | {"answer": parsed.answer}
+    return record if contract.kind == "xml" else record | {"answer": parsed.answer}
 
 
 def _validate(options: argparse.Namespace) -> int:
@@ -154,7 +154,7 @@ def _validate(options: argparse.Namespace) -> int:
 def _failed_turns(transcript: Transcript) -> int:
     try:
         return sum(turn_failed(transcript, turn) for turn in transcript.turns)
-    except ValueError:  # the contract is not known; the transcript's problems tell so
+    except ValueError:  # the contract is unknown, which is among the transcript's problems
         return 0
 
 
@@ -211,7 +211,7 @@ def _line_of(transcript: Transcript, name: str) -> bytes:
 
 
 def _whole(stream: BinaryIO, name: str) -> Iterator[Transcript]:
-    """Yield the transcripts; a torn last line is told, anything else that is wrong is misuse."""
+    """Yield the transcripts; a torn last line is reported, anything else wrong is misuse."""
     for _, read, torn in _transcripts(stream, name):
         if isinstance(read, Transcript):
             yield read

@@ -44,7 +44,7 @@ class Votes:
 
 
 def says_nothing(text: str | None) -> bool:
-    """Tell whether a section's text is missing, empty or just `N/A`."""
+    """Return whether a section's text is missing, empty or just `N/A`."""
     return text is None or not text.strip() or _NOTHING.match(text) is not None
 
 

@@ -13,13 +13,13 @@ def contract_to_json(contract: str | Contract) -> str | dict[str, Any]:
     """Return a contract as it stands in a file."""
     if isinstance(contract, str):
         return contract
-    told: dict[str, Any] = {
+    record: dict[str, Any] = {
         "name": contract.name,
         "sections": list(contract.sections),
         "stop": contract.stop,
         "kind": contract.kind,
     }
-    return told | ({"instructions": dict(contract.instructions)} if contract.instructions else {})
+    return record | ({"instructions": dict(contract.instructions)} if contract.instructions else {})
 
 
 def read_contract(data: object, at: str) -> tuple[str | Contract, dict[str, Any]]:

@@ -35,7 +35,7 @@ class Parsed:
 
     `sections` holds those that were found, in contract order. `answer` is what the answer is
     read from: the text of the solution, or the final box or answer line; None if there is none.
-    `problems` tells in words everything that departs from the contract.
+    `problems` lists in words everything that departs from the contract.
     """
 
     sections: Mapping[str, SectionText]
@@ -112,7 +112,7 @@ def parse_turn(transcript: Transcript, turn: Turn) -> Parsed:
 
 
 def turn_failed(transcript: Transcript, turn: Turn) -> bool:
-    """Tell whether a turn failed: recorded as failed, or without the answer that was due.
+    """Return whether a turn failed: recorded as failed, or without the answer that was due.
 
     A critic owes no answer; its turn fails when it says nothing.
     """

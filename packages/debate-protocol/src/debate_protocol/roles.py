@@ -7,7 +7,7 @@ ACTOR, CRITIC = 0, 1
 
 
 def gives_answers(rules: Protocol, agent: int) -> bool:
-    """Tell whether an agent's turns must hold an answer; a critic only gives feedback."""
+    """Return whether an agent's turns must hold an answer; a critic only gives feedback."""
     return not (rules.topology == "actor_critic" and agent == CRITIC)
 
 

@@ -52,14 +52,14 @@ def to_json(transcript: Transcript) -> dict[str, Any]:
     """Return the transcript as it stands in a file; tokens are left out."""
     question, rules = transcript.question, transcript.protocol
     extra = dict(transcript.extra)
-    told: dict[str, Any] = {"text": question.text, "answer": question.answer}
-    told |= {"meta": dict(question.meta)}
+    record: dict[str, Any] = {"text": question.text, "answer": question.answer}
+    record |= {"meta": dict(question.meta)}
     if question.id != transcript.id:
-        told["id"] = question.id
+        record["id"] = question.id
     return {
         "schema": SCHEMA,
         "id": transcript.id,
-        "question": told | dict(extra.pop("question", {})),
+        "question": record | dict(extra.pop("question", {})),
         "protocol": _protocol_to_json(rules),
         "turns": [turn_to_json(turn) for turn in transcript.turns],
         "meta": dict(transcript.meta),
@@ -171,13 +171,13 @@ def _question(data: dict[str, Any], transcript_id: str) -> tuple[Question, dict[
 
 
 def _protocol_to_json(rules: Protocol) -> dict[str, Any]:
-    told = {key: getattr(rules, key) for key in _PROTOCOL_KEYS}
-    told = {key: value for key, value in told.items() if value is not None}
+    record = {key: getattr(rules, key) for key in _PROTOCOL_KEYS}
+    record = {key: value for key, value in record.items() if value is not None}
     extra = dict(rules.extra)
-    told["contract"] = contract_to_json(rules.contract)
-    if isinstance(told["contract"], dict):
-        told["contract"] |= extra.pop("contract", {})
-    return told | extra
+    record["contract"] = contract_to_json(rules.contract)
+    if isinstance(record["contract"], dict):
+        record["contract"] |= extra.pop("contract", {})
+    return record | extra
 
 
 def _protocol(data: dict[str, Any], turns: list[Turn]) -> Protocol:

@@ -29,7 +29,7 @@ _TURN_KEYS = (
 
 def turn_to_json(turn: Turn) -> dict[str, Any]:
     """Return a turn as it stands in a file; branches and continuations only where there are any."""
-    told: dict[str, Any] = {
+    record: dict[str, Any] = {
         "agent": turn.agent,
         "round": turn.round,
         "text": turn.text,
@@ -37,14 +37,14 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
         "prompt": None if turn.prompt is None else [dict(message) for message in turn.prompt],
     }
     if turn.failure is not None:
-        told["failure"] = turn.failure
+        record["failure"] = turn.failure
     if turn.branches:
-        told["branches"] = [
+        record["branches"] = [
             {"guide": branch.guide, "turn": turn_to_json(branch.turn)} for branch in turn.branches
         ]
     if turn.continuations:
-        told["continuations"] = [turn_to_json(one) for one in turn.continuations]
-    return told | dict(turn.extra)
+        record["continuations"] = [turn_to_json(one) for one in turn.continuations]
+    return record | dict(turn.extra)
 
 
 def read_turn(data: object, at: str, depth: int = 1) -> Turn:

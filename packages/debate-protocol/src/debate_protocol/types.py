@@ -76,7 +76,7 @@ class Ask:
 
     `messages` is the whole conversation so far. When `previous` is set, `messages` begins with
     the conversation that led to `previous`, then its text as an assistant message, then news: a
-    renderer may extend `previous.prompt_ids + previous.token_ids` instead of rendering afresh.
+    renderer may extend `previous.prompt_ids + previous.token_ids` instead of rendering them all.
     `seed` makes the sampling of this turn repeatable. `contract` is what the reply is read by.
     """
 

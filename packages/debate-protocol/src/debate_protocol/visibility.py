@@ -42,7 +42,7 @@ def _is_degree(degree: int, count: int) -> bool:
 
 
 def sees(rules: Protocol, reader: int, other: int) -> bool:
-    """Tell whether the topology lets one agent see another's turns.
+    """Return whether the topology lets one agent see another's turns.
 
     `ring` shows both neighbours; `sparse` the `degree` nearest on the ring, in pairs from both
     sides and for an odd degree also the agent opposite (a circulant graph). Under `central`
@@ -74,7 +74,7 @@ def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> 
     """Return the other agents' turns that the author of `turn` is given, by round and agent.
 
     `history_rounds` counts earlier rounds; under the sequential schedule the turns of the same
-    round that came before are always given. An appended conversation keeps all it was ever told.
+    round that came before are always given. An appended conversation keeps all its messages.
 
     Args:
         rules: The debate's rules.

@@ -48,9 +48,9 @@ class _Cache:
     """Results of comparisons, the oldest dropped first."""
 
     def __init__(self) -> None:
-        self.start_anew()
+        self.clear()
 
-    def start_anew(self) -> None:
+    def clear(self) -> None:
         self._lock = threading.Lock()
         self._results: dict[tuple[str, str], Comparison] = {}
 
@@ -67,7 +67,7 @@ class _Cache:
 _cache = _Cache()
 if hasattr(os, "register_at_fork"):
     # Another thread of the parent may have held the lock.
-    os.register_at_fork(after_in_child=_cache.start_anew)
+    os.register_at_fork(after_in_child=_cache.clear)
 
 
 def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_S) -> Verdict:

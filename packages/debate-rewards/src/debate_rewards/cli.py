@@ -117,7 +117,7 @@ def _stats(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--level: found {arguments.level:g}, expected between 0 and 1")
     transcripts = transcripts_in(arguments.file)
     for transcript in transcripts:
-        # A run counts what it cannot measure; whoever asks for statistics of a file is told.
+        # A run only counts what it cannot measure; statistics of a file refuse it.
         check_turns(transcript)
         accepted_answers(transcript.question)
         kind_of(transcript.question)

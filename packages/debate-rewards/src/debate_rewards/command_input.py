@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 def transcripts_in(file: str) -> list[Transcript]:
     """Read transcripts from a file, or from standard input for `-`.
 
-    A last line that was cut off is told on standard error, and the others are read.
+    A last line that was cut off is reported on standard error, and the others are read.
 
     Raises:
         UsageError: The file, or a line of it, cannot be read, or it holds no transcript.

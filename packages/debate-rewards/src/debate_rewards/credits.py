@@ -18,7 +18,7 @@ class Credit:
     character range of the turn's text (a comparison line, a part of an evaluation) whose tokens
     take this value instead. `penalty` marks a value given for a failure or a missing part.
     `expected` says that a turn of this kind normally has a value in this stream; together with
-    `penalty` it decides who joins the baseline. `component` and `weight` tell the parts of a
+    `penalty` it decides who joins the baseline. `component` and `weight` identify the parts of a
     mixed reward, which are centred apart and then summed. `centred` says that an uninformative
     habit already earns 0 on average (peer prediction): no baseline is taken off by default.
     """

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 Answers = Sequence[tuple[Question, str | None]]
 Correct = Callable[[Answers], Sequence[bool | None]]
-"""Tells which answers are right; None where the question's own answer cannot be used."""
+"""Says which answers are right; None where the question's own answer cannot be used."""
 
 
 def checked(answers: Answers) -> list[bool | None]:

@@ -179,10 +179,10 @@ class MathPool:
         self.size = size or min(4, _usable_cores())
         self._cached = cached
         self._closed = False
-        self._start_anew()
+        self._reset()
         _pools.add(self)
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         self._free = threading.Semaphore(self.size)
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
@@ -216,7 +216,7 @@ class MathPool:
         """Leave the workers to the process that this one was forked off from."""
         for worker in self._workers:
             worker.forget()
-        self._start_anew()
+        self._reset()
 
     def _try(self, gold: str, prediction: str, limit_s: float) -> Comparison:
         worker = self._take()

@@ -92,7 +92,7 @@ def _add_raw(credits: Sequence[Credit]) -> list[Credit]:
 
 
 def _merge_metrics(scores: Mapping[str, Score]) -> dict[str, float]:
-    """Return all metrics; those that several components share are told apart by a prefix."""
+    """Return all metrics; those that several components share have a prefix each."""
     merged: dict[str, float] = {}
     for name, score in scores.items():
         for key, value in score.metrics.items():

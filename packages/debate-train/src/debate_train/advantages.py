@@ -219,7 +219,7 @@ def _group(
 
 
 def _prompt(debate: int, turn: Turn) -> Hashable:
-    """Return what tells the prompt of a turn from others."""
+    """Return what identifies the prompt of a turn."""
     if turn.prompt is not None:
         return tuple((message["role"], message["content"]) for message in turn.prompt)
     if turn.reply is not None and turn.reply.prompt_ids:

@@ -82,9 +82,9 @@ def _check_counts(arguments: argparse.Namespace) -> None:
 
 
 def _lead(arguments: argparse.Namespace, place: Place) -> int:
-    is_told = arguments.interrupts is not None and heed_interrupts(arguments.interrupts)
+    has_pipe = arguments.interrupts is not None and heed_interrupts(arguments.interrupts)
     # Other launchers repeat to each process what the terminal has sent to all of them.
-    echo_s = 0.0 if is_told or place.size == 1 else _ECHO_S
+    echo_s = 0.0 if has_pipe or place.size == 1 else _ECHO_S
 
     def act(checked: CheckedRecipe) -> int:
         if arguments.plan:

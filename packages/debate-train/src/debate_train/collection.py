@@ -1,4 +1,4 @@
-"""The folder of collected transcripts: appended to as debates end, gone on with after any stop."""
+"""The folder of collected transcripts: appended to as debates end, continued after any stop."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ import yaml
 
 from debate_protocol.transcripts import json_line, to_json
 from debate_protocol.types import Transcript
-from debate_train.checkpointing.whole_files import cut_torn_line, open_plain, write_aside
+from debate_train.checkpointing.whole_files import cut_torn_line, open_plain, write_whole
 from debate_train.directory_layout import layout_problem
 from debate_train.directory_lock import LOCK, DirectoryLock
 from debate_train.environment import describe_environment
@@ -79,7 +79,7 @@ class Collection:
         kept = path / RECIPE
         if self.ids and kept.is_file():
             _compare(yaml.safe_load(kept.read_text(encoding="utf-8")), resolved_yaml, path)
-        write_aside(kept, resolved_yaml.encode())
+        write_whole(kept, resolved_yaml.encode())
         _note_environment(path / ENVIRONMENT)
 
 
@@ -114,7 +114,7 @@ def _compare(before: Mapping[str, Any], resolved_yaml: str, path: Path) -> None:
 def _other(key: str, path: Path) -> UsageError:
     return UsageError(
         f"{key}: found another than in {path / RECIPE}, by which the transcripts there were "
-        f"collected; expected the same {key} to go on, or another --output to start afresh"
+        f"collected; expected the same {key} to go on, or another --output for a new run"
     )
 
 
@@ -143,4 +143,4 @@ def _note_environment(path: Path) -> None:
         _log.warning("%s cannot be read: what it said of the start is lost", path)
         first = now
     text = json.dumps(first, indent=2, ensure_ascii=False, allow_nan=False)
-    write_aside(path, (text + "\n").encode())
+    write_whole(path, (text + "\n").encode())

@@ -130,7 +130,7 @@ def refuse_unusable(path: Path, *, is_there: bool) -> None:
 
     Args:
         path: The folder.
-        is_there: Whether a run in it is to be gone on with, or a new one started.
+        is_there: Whether a run in it is to be resumed, or a new one started.
 
     Raises:
         RunDirectoryError: It is not what it must be, or a file in it cannot be made.

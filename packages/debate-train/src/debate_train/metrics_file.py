@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from debate_train.checkpointing.checkpoints import RunState
-from debate_train.checkpointing.whole_files import open_plain, write_aside
+from debate_train.checkpointing.whole_files import open_plain, write_whole
 from debate_train.run_files import last_time, plain, written
 
 
@@ -19,7 +19,7 @@ class MetricsFile:
 
     `time_s` counts the seconds this run has worked, those before a resume included. A row that
     cannot be written waits in memory: a checkpoint that can be written all the same carries it,
-    and a resume puts it in its place. The update that it tells of is made and cannot be undone.
+    and a resume puts it in its place. The update that it describes is made and cannot be undone.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +57,7 @@ class MetricsFile:
         self._whole = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return all rows so far, in order; of a run that is gone on with those that are kept."""
+        """Return all rows so far, in order; of a resumed run those that are kept."""
         return [json.loads(line) for line in self._lines()]
 
     def _lines(self) -> list[bytes]:
@@ -94,7 +94,7 @@ class MetricsFile:
         self._kept = None
         lines = self._lines()
         kept = [*lines[: rows - len(carried)], *_encoded(carried)]
-        write_aside(self.path, b"".join(kept))
+        write_whole(self.path, b"".join(kept))
         self.go_on()
         return max(0, len(lines) - len(kept))
 

@@ -57,7 +57,7 @@ def weigh(
 
 
 def _units(rows: "Sequence[Row]", normalise: "Normalise") -> NDArray[np.int64]:
-    """Return a number for each token that tells its unit from others."""
+    """Return for each token the number of the unit that it belongs to."""
     found, turns = [], 0
     for row in rows:
         if normalise == "sequence_mean":

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from debate_train.checkpointing.checkpoint_manifest import is_recipe
-from debate_train.checkpointing.whole_files import write_aside
+from debate_train.checkpointing.whole_files import write_whole
 from debate_train.environment import describe_environment
 from debate_train.errors import RecipeError
 from debate_train.reading.recipe_changes import Changes, recipe_changes, shown_change
@@ -31,7 +31,7 @@ def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
     key = "phases" if same_model else "model"
     raise RecipeError(
         f"{key}: found another than in {directory.path / RECIPE}, which the run was "
-        f"started with; expected the same {key} to resume, or another --output to start afresh"
+        f"started with; expected the same {key} to resume, or another --output for a new run"
     )
 
 
@@ -55,7 +55,7 @@ def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Cha
 
 
 def was_changed(directory: RunDirectory) -> bool:
-    """Return whether the run has been gone on with by another recipe than it was started with."""
+    """Return whether the run was resumed with another recipe than it was started with."""
     return any(directory.path.glob(LATER_RECIPES))
 
 
@@ -71,14 +71,14 @@ def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Chang
     changes = changes_since(directory, step, resolved_yaml)
     if changes:
         path = directory.path / f"recipe-from-step-{step + 1:06d}.yaml"
-        write_aside(path, resolved_yaml.encode())
+        write_whole(path, resolved_yaml.encode())
         directory.note_record(path)
     now = {**describe_environment(), "from_step": step + 1, "changes": changes}
     path = directory.path / ENVIRONMENT
     first = environment_of(path)
     first["resumed"] = [*first["resumed"], now]
     text = json.dumps(first, indent=2, ensure_ascii=False, allow_nan=False)
-    write_aside(path, (text + "\n").encode())
+    write_whole(path, (text + "\n").encode())
     return changes
 
 
@@ -101,5 +101,5 @@ def environment_of(path: Path) -> dict[str, Any]:
 
 def shown_changes(changes: Changes, step: int) -> str:
     """Return what has changed after `step` steps as one line."""
-    told = "; ".join(f"{key}: {shown_change(change)}" for key, change in changes.items())
-    return f"resumed with another recipe from step {step + 1} on: {told}"
+    listed = "; ".join(f"{key}: {shown_change(change)}" for key, change in changes.items())
+    return f"resumed with another recipe from step {step + 1} on: {listed}"

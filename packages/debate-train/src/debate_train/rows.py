@@ -1,6 +1,6 @@
 """From transcripts and advantages to rows of tokens.
 
-Turns of one agent whose prompts extend each other share one row: what the agent was told in
+Turns of one agent whose prompts extend each other share one row: what the agent was shown in
 between is there with mask 0. A turn whose prompt does not extend the last one starts a new row.
 """
 
@@ -21,10 +21,10 @@ from debate_train.token_credit import stream_credit, turn_tokens
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The tokens one turn adds to its row: what the agent was told, then its reply."""
+    """The tokens one turn adds to its row: what the agent was shown, then its reply."""
 
     turn: Turn
-    told: tuple[int, ...]
+    shown: tuple[int, ...]
     values: Floats
     """(S, T) of the reply's tokens."""
     covers: NDArray[np.bool_]
@@ -53,12 +53,12 @@ def build_batch(
         for turns in _turns_by_agent(transcript):
             pieces: list[_Piece] = []
             for turn in turns:
-                told = _news(pieces[-1].turn, turn) if pieces else None
-                if pieces and told is None:
+                news = _news(pieces[-1].turn, turn) if pieces else None
+                if pieces and news is None:
                     chains.append((debate, pieces))
                     pieces = []
                 own = found.get(turn.key, [])
-                pieces.append(_piece(transcript, turn, told, own, used, tokenizer))
+                pieces.append(_piece(transcript, turn, news, own, used, tokenizer))
             chains.append((debate, pieces))
     return _assemble(chains, groups, used, seed)
 
@@ -79,7 +79,7 @@ def _turns_by_agent(transcript: Transcript) -> list[list[Turn]]:
 
 
 def _news(previous: Turn, turn: Turn) -> tuple[int, ...] | None:
-    """Return what this turn's prompt adds to the last prompt and reply, None if it starts anew."""
+    """Return what this prompt adds to the last prompt and reply, None if it starts a new row."""
     assert previous.reply is not None and turn.reply is not None
     said = previous.reply.prompt_ids + previous.reply.token_ids
     prompt = turn.reply.prompt_ids
@@ -89,7 +89,7 @@ def _news(previous: Turn, turn: Turn) -> tuple[int, ...] | None:
 def _piece(
     transcript: Transcript,
     turn: Turn,
-    told: tuple[int, ...] | None,
+    news: tuple[int, ...] | None,
     advantages: Sequence[Advantage],
     streams: Mapping[str, Stream],
     tokenizer: PreTrainedTokenizerFast,
@@ -97,7 +97,7 @@ def _piece(
     assert turn.reply is not None
     text = token_text(tokenizer, turn.reply.token_ids)
     values, covers = stream_credit(turn_tokens(transcript, turn, text), advantages, streams)
-    return _Piece(turn, turn.reply.prompt_ids if told is None else told, values, covers)
+    return _Piece(turn, turn.reply.prompt_ids if news is None else news, values, covers)
 
 
 def _assemble(
@@ -119,9 +119,9 @@ def _row(chain: Sequence[_Piece], debate: int, group: int, stream_weights: Float
     for number, piece in enumerate(chain, start=1):
         reply = piece.turn.reply
         assert reply is not None
-        length, told = len(reply.token_ids), len(piece.told)
+        length, shown = len(reply.token_ids), len(piece.shown)
         own = stream_weights[:, None] * piece.values
-        credits += [np.zeros((len(own), told), np.float32), own]
+        credits += [np.zeros((len(own), shown), np.float32), own]
         fields: dict[str, object] = {
             "tokens": reply.token_ids,
             "mask": np.ones(length),
@@ -133,7 +133,7 @@ def _row(chain: Sequence[_Piece], debate: int, group: int, stream_weights: Float
             "segments": np.full(length, number),
         }
         for name, (fill, dtype) in PER_TOKEN.items():
-            before = piece.told if name == "tokens" else np.full(told, fill)
+            before = piece.shown if name == "tokens" else np.full(shown, fill)
             parts[name] += [np.asarray(before, dtype), np.asarray(fields[name], dtype)]
     arrays: dict[str, Any] = {name: np.concatenate(found) for name, found in parts.items()}
     return Row(

@@ -12,10 +12,10 @@ from debate_protocol.transcripts import write_transcripts
 from debate_protocol.types import Transcript
 from debate_train.checkpointing.checkpoints import RunState, finish_replacing
 from debate_train.checkpointing.whole_files import (
-    aside,
     cut_torn_line,
     remove_unfinished,
-    write_aside,
+    whole_file,
+    write_whole,
 )
 from debate_train.directory_layout import (
     not_writable,
@@ -161,7 +161,7 @@ class RunDirectory:
         self._rows.log(phase, step, metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return all rows so far, in order; of a run that is gone on with those that are kept."""
+        """Return all rows so far, in order; of a resumed run those that are kept."""
         return self._rows.rows()
 
     def count_into(self, state: RunState) -> None:
@@ -181,10 +181,10 @@ class RunDirectory:
         self.records = dict(state.records)
 
     def begin(self) -> None:
-        """Drop what was written after the checkpoint that is gone on from, once."""
+        """Drop what was written after the checkpoint that is resumed from, once."""
         self.has_begun = True
         if self._lost_recipe is not None:
-            write_aside(self.path / RECIPE, self._lost_recipe.encode())
+            write_whole(self.path / RECIPE, self._lost_recipe.encode())
             self._lost_recipe = None
         if self._return is not None:
             self.go_back(self._return.rows, self._return.step, self._return.unwritten)
@@ -221,7 +221,7 @@ class RunDirectory:
         from safetensors.torch import save_file
 
         path = self.tokens_path / f"step-{step}.safetensors"
-        with written(path), aside(path) as unfinished:
+        with written(path), whole_file(path) as unfinished:
             whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
             save_file(whole, unfinished)
         with written(path):
@@ -243,7 +243,7 @@ class RunDirectory:
 
     def _fill(self, resolved_recipe_yaml: str) -> None:
         remove_unfinished(self.path)
-        write_aside(self.path / RECIPE, resolved_recipe_yaml.encode())
+        write_whole(self.path / RECIPE, resolved_recipe_yaml.encode())
         for folder in (self.transcripts_path, self.tokens_path, self.checkpoints_path):
             folder.mkdir()
         write_json(self.path / ENVIRONMENT, describe_environment())

@@ -13,7 +13,7 @@ from typing import Any
 
 from debate_train.checkpointing.checkpoint_manifest import is_recipe
 from debate_train.checkpointing.checkpoints import kept_recipe
-from debate_train.checkpointing.whole_files import write_aside
+from debate_train.checkpointing.whole_files import write_whole
 from debate_train.directory_layout import RunDirectoryError
 from debate_train.errors import RunFailure
 
@@ -51,7 +51,7 @@ def lost_recipe(path: Path) -> str | None:
     kept = kept_recipe(path / "checkpoints")
     if kept is None:
         raise RunDirectoryError(
-            f"cannot resume {path}: {problem}, and no checkpoint keeps a copy; start afresh "
+            f"cannot resume {path}: {problem}, and no checkpoint keeps a copy; start a new run "
             "without --resume in another folder"
         )
     print(f"warning: {path}: {problem}; the copy in a checkpoint is used", file=sys.stderr)
@@ -88,7 +88,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> Path:
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     with written(path):
-        write_aside(path, (text + "\n").encode())
+        write_whole(path, (text + "\n").encode())
     return path
 
 

@@ -19,7 +19,7 @@ class ExchangeSettings(FreeTextSettings):
 
 
 class Exchange:
-    """Makes asks of any state of one debate; every prompt is told afresh from that state alone."""
+    """Makes asks of any state of one debate; every prompt is made from that state alone."""
 
     def __init__(self, form: ExchangeSettings, question: Question, seed: int) -> None:
         self.form = form

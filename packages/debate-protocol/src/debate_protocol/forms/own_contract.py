@@ -45,7 +45,7 @@ class OwnContract(Config):
 
 
 def named_or_own(value: object) -> str:
-    """Tell a setting that names something built in from one that describes its own."""
+    """Return which kind a setting is: a built-in name, or a description of its own."""
     return "own" if isinstance(value, Mapping | BaseModel) else "named"
 
 

@@ -112,7 +112,7 @@ class SelfDebate(FreeTextSettings):
         first = self._hear(asks, (yield asks))
         if 0 in self.gate_after and (yield Gate(record(first, "gate"), "round_0")) == "keep":
             return record(first, "gate")
-        answers = {turn.agent: parsed.answer for turn, parsed in first if self._told(turn)}
+        answers = {turn.agent: parsed.answer for turn, parsed in first if self._shown_text(turn)}
         chance = random.Random(f"{seed}/pair")
         pair = draw_pair(answers, self.pairing, same_answer, chance)
         if pair is None:
@@ -133,13 +133,13 @@ class SelfDebate(FreeTextSettings):
             for ask, reply in zip(asks, replies, strict=True)
         ]
 
-    def _told(self, turn: Turn) -> str:
+    def _shown_text(self, turn: Turn) -> str:
         """Return what a reader is shown of a first turn; empty when there is nothing to show."""
         return spoken_text(turn.text, self.think)
 
     def _debate_prompt(self, question: Question, pair: list[Turn]) -> tuple[Message, ...]:
         rules, limit = self.contract_rules(), self.max_chars_per_field
-        told = [neutralised(clipped(self._told(turn), limit), rules) for turn in pair]
+        texts = [neutralised(clipped(self._shown_text(turn), limit), rules) for turn in pair]
         field = "answer" if self.style == "compact" else "response"
-        seen = tuple(SeenTurn(place, 0, {field: text}) for place, text in enumerate(told))
+        seen = tuple(SeenTurn(place, 0, {field: text}) for place, text in enumerate(texts))
         return opening(self.style, View(question, rules, 2, 1, None, seen, (0, 1)))

@@ -153,8 +153,8 @@ class DebateSettings(GatedSettings):
         center: Belongs to `central`; agent 0 by default.
         history_rounds: How many earlier rounds agents see: -1 all, 0 none, K the last K.
         blind_review: Comparisons of other agents stay hidden.
-        conversation: `append` lets each agent's dialogue only grow, `rebuild` tells the debate
-            afresh each turn.
+        conversation: `append` lets each agent's dialogue only grow, `rebuild` restates
+            the debate in each turn.
         on_failure: After a turn without a readable solution, end the debate or go on.
         stop_when_agreed: End after a round in which all answers are the same.
         gate_after: The rounds, from 0, after which a gate asks whether the debate goes on.

@@ -30,7 +30,7 @@ SameAnswer = Callable[[str, str], bool]
 
 
 def same_words(left: str, right: str) -> bool:
-    """Tell whether two answers, or what is boxed in them, are equal up to case and white space."""
+    """Return whether two answers, or what they box, are equal up to case and white space."""
     return _boxed(left).casefold().split() == _boxed(right).casefold().split()
 
 
@@ -72,8 +72,8 @@ class Table:
             return self._continued(key, dialogue)
         shown = tuple(shown_turns(self.rules, key, self.turns))
         own = [TurnKey(agent, earlier) for earlier in range(round)]
-        told = sorted((*shown, *own), key=_by_round)
-        messages = opening(self.form.style, self._view(key, told, shown))
+        turns = sorted((*shown, *own), key=_by_round)
+        messages = opening(self.form.style, self._view(key, turns, shown))
         return replace(new_ask(self.form, self.question, key, self.seed, messages), shown=shown)
 
     def record(self, asks: Sequence[Ask], sent: Sent) -> bool:
@@ -135,7 +135,7 @@ class Table:
         ask = new_ask(self.form, self.question, key, self.seed, messages)
         return replace(ask, shown=shown, previous=dialogue.previous)
 
-    def _view(self, key: TurnKey, told: Sequence[TurnKey], shown: Sequence[TurnKey]) -> View:
+    def _view(self, key: TurnKey, turns: Sequence[TurnKey], shown: Sequence[TurnKey]) -> View:
         own_last = self.turns.get(TurnKey(key.agent, key.round - 1))
         valid = {k.agent for k in shown if self.turns[k].failure is None}
         return View(
@@ -144,7 +144,7 @@ class Table:
             agent=key.agent,
             round=key.round,
             persona=self.form.persona(key.agent),
-            turns=tuple(self._seen(k, key.agent) for k in told),
+            turns=tuple(self._seen(k, key.agent) for k in turns),
             peers=tuple(sorted(valid)),
             own_turn_failed=own_last is not None
             and own_last.failure not in (None, "context_overflow"),

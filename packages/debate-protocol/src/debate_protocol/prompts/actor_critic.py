@@ -1,4 +1,4 @@
-"""What an actor and its critic are told; a steered prompt is a natural one with a request more.
+"""The prompts of an actor and its critic; a steered prompt is a natural one with a request more.
 
 The compact style is that of a debate of two: one line a turn, no instructions.
 """
@@ -41,7 +41,7 @@ _STEERED: dict[Speaker, str] = {
 
 
 def actor_prompt(style: StyleName, view: View) -> tuple[Message, ...]:
-    """Return what the actor is told.
+    """Return the actor's messages.
 
     Args:
         style: Full or compact.
@@ -54,18 +54,18 @@ def actor_prompt(style: StyleName, view: View) -> tuple[Message, ...]:
     if not view.turns:
         return _messages(rules, question_text(view), _FIRST)
     own, feedback = view.turns
-    parts = [question_text(view), _told("Your last response", own)]
-    parts.append(_told("A critic's feedback on it", feedback))
+    parts = [question_text(view), _turn_block("Your last response", own)]
+    parts.append(_turn_block("A critic's feedback on it", feedback))
     if view.own_turn_failed:
         parts.append(_UNREAD)
     return _messages(f"{rules} {_QUOTED}", *parts, _AGAIN)
 
 
 def critic_prompt(style: StyleName, view: View) -> tuple[Message, ...]:
-    """Return what the critic is told: the question and the actor's last turn."""
+    """Return the critic's messages: the question and the actor's last turn."""
     if style == "compact":
         return compact.opening(view)
-    parts = [question_text(view), *(_told("The response", turn) for turn in view.turns)]
+    parts = [question_text(view), *(_turn_block("The response", turn) for turn in view.turns)]
     return _messages(_CRITIC_RULES, *parts, "Give your feedback.")
 
 
@@ -88,6 +88,6 @@ def _messages(rules: str, *parts: str) -> tuple[Message, ...]:
     )
 
 
-def _told(title: str, turn: SeenTurn) -> str:
+def _turn_block(title: str, turn: SeenTurn) -> str:
     text = NO_RESPONSE if turn.fields is None else "\n\n".join(turn.fields.values())
     return f"{title}:\n<turn>\n{text}\n</turn>"

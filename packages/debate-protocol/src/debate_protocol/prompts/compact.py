@@ -18,7 +18,7 @@ def opening(view: View) -> tuple[Message, ...]:
 
 
 def news(view: View) -> str:
-    """Return the user message that tells what was said since the agent last spoke."""
+    """Return the user message with what was said since the agent last spoke."""
     return "\n".join(_turn_lines(view))
 
 

@@ -28,10 +28,10 @@ _SECTION_RULES = {
 
 
 def opening(view: View) -> tuple[Message, ...]:
-    """Return the messages that begin an agent's conversation, or that tell the debate afresh."""
+    """Return the messages that begin an agent's conversation, or that restate the whole debate."""
     parts = [question_text(view)]
     if view.turns:
-        parts.append(f"The debate so far:\n\n{told(view.turns)}")
+        parts.append(f"The debate so far:\n\n{turn_blocks(view.turns)}")
     parts += [_identity(view), task(view)]
     return (
         Message(role="system", content=rules(view)),
@@ -40,8 +40,12 @@ def opening(view: View) -> tuple[Message, ...]:
 
 
 def news(view: View) -> str:
-    """Return the user message that tells what was said since the agent last spoke."""
-    parts = [f"Round {view.round + 1}. Responses of other agents:", told(view.turns), task(view)]
+    """Return the user message with what was said since the agent last spoke."""
+    parts = [
+        f"Round {view.round + 1}. Responses of other agents:",
+        turn_blocks(view.turns),
+        task(view),
+    ]
     return "\n\n".join(parts)
 
 
@@ -83,9 +87,9 @@ def task(view: View) -> str:
     return " ".join(steps)
 
 
-def told(turns: tuple[SeenTurn, ...]) -> str:
+def turn_blocks(turns: tuple[SeenTurn, ...]) -> str:
     """Return turns as blocks that name agent and round."""
-    return "\n\n".join(_told_turn(turn) for turn in turns)
+    return "\n\n".join(_turn_block(turn) for turn in turns)
 
 
 def _section_rule(view: View, section: str, form: str) -> str:
@@ -166,7 +170,7 @@ def _names(agents: tuple[int, ...]) -> str:
     return f"Agents {listed} and {agents[-1]}" if agents else ""
 
 
-def _told_turn(turn: SeenTurn) -> str:
+def _turn_block(turn: SeenTurn) -> str:
     if turn.fields is None:
         body = NO_RESPONSE
     else:

@@ -1,4 +1,4 @@
-r"""How a question is told in full, and in which form its answer is asked for."""
+r"""How a question is written in a prompt, and in which form its answer is asked for."""
 
 from collections.abc import Mapping, Sequence
 

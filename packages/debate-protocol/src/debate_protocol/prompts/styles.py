@@ -17,12 +17,12 @@ _NEWS: Mapping[StyleName, Callable[[View], str]] = {"full": full.news, "compact"
 
 
 def opening(style: Style, view: View) -> tuple[Message, ...]:
-    """Return the messages that begin an agent's conversation, or that tell the debate afresh."""
+    """Return the messages that begin an agent's conversation, or that restate the whole debate."""
     if isinstance(style, PromptTemplates):
         return style.opening_messages(view)
     return _OPENINGS[style](view)
 
 
 def news(style: Style, view: View) -> str:
-    """Return the user message that tells what was said since the agent last spoke."""
+    """Return the user message with what was said since the agent last spoke."""
     return style.news_text(view) if isinstance(style, PromptTemplates) else _NEWS[style](view)

@@ -27,7 +27,7 @@ class PromptTemplates(Config):
     | `$agent`, `$round` | the agent's number, from 0, and the round's, from 1 |
     | `$persona` | `You are the …` and the persona's style; empty without personas |
     | `$question` | passage, question and choices |
-    | `$debate` | the turns to be told, as `<turn>` blocks; empty when there are none |
+    | `$debate` | the turns to be shown, as `<turn>` blocks; empty when there are none |
     | `$rules`, `$answer_form` | what `full` says of the sections, and of the final answer alone |
     | `$task` | what `full` asks of this turn: what to evaluate, to compare, or to leave out |
 
@@ -36,7 +36,7 @@ class PromptTemplates(Config):
 
     Attributes:
         system: The system message; no such message when it is empty.
-        opening: Begins a conversation, or tells the debate afresh.
+        opening: Begins a conversation, or restates the whole debate.
         news: What was said since the agent last spoke.
     """
 
@@ -66,13 +66,13 @@ class PromptTemplates(Config):
         return text
 
     @model_validator(mode="after")
-    def _agents_are_told(self) -> Self:
+    def _agents_are_shown_the_debate(self) -> Self:
         first = {*_places(self.system), *_places(self.opening)}
         for name in ("question", "debate"):
             if name not in first:
-                raise ValueError(f"opening: expected ${name} in it, or agents would not be told")
+                raise ValueError(f"opening: expected ${name} in it, or no agent would see it")
         if "debate" not in _places(self.news):
-            raise ValueError("news: expected $debate in it, or agents would not be told")
+            raise ValueError("news: expected $debate in it, or no agent would see the debate")
         return self
 
     def opening_messages(self, view: View) -> tuple[Message, ...]:
@@ -83,7 +83,7 @@ class PromptTemplates(Config):
         return (Message(role="system", content=system), user) if system else (user,)
 
     def news_text(self, view: View) -> str:
-        """Return the user message that tells what was said since the agent last spoke."""
+        """Return the user message with what was said since the agent last spoke."""
         return _filled(self.news, _values(view))
 
 
@@ -94,7 +94,7 @@ def _values(view: View) -> dict[str, str]:
         "round": str(view.round + 1),
         "persona": f"You are the {persona.name}. {persona.style}".rstrip() if persona else "",
         "question": question_text(view),
-        "debate": full.told(view.turns),
+        "debate": full.turn_blocks(view.turns),
         "rules": full.rules(view),
         "answer_form": answer_form(view.question, view.contract.kind),
         "task": full.task(view),

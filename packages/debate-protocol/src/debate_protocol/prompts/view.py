@@ -29,7 +29,7 @@ class View:
     """All that goes into one agent's prompt.
 
     `turns` are the turns to insert now, by round and agent; the reader's own earlier turns are
-    among them when the whole debate is told afresh. `peers` are the other agents of whom the
+    among them when the whole debate is restated. `peers` are the other agents of whom the
     reader has been given a valid turn, now or before. `central` says that the others read only
     the reader's turns.
     """
@@ -50,7 +50,7 @@ class View:
 
 
 def clipped(text: str, max_chars: int | None) -> str:
-    """Cut a text to `max_chars` characters; a marker tells how much is missing."""
+    """Cut a text to `max_chars` characters; a marker says how much is missing."""
     if max_chars is None or len(text) <= max_chars:
         return text
     return f"{text[:max_chars]} [… {len(text) - max_chars} characters cut]"

@@ -176,7 +176,7 @@ class OpenAIEngine(Config):
 
 
 def _is_near(host: str) -> bool:
-    """Tell whether a host is this machine or one of the same network."""
+    """Return whether a host is this machine or one of the same network."""
     try:
         return ipaddress.ip_address(host).is_private
     except ValueError:

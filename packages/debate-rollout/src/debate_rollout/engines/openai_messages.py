@@ -83,7 +83,7 @@ def read_reply(content: bytes, request: Request) -> tuple[Reply, int, int]:
 
 
 def says_overflow(content: bytes) -> bool:
-    """Tell whether a refused request was refused because its prompt is too long."""
+    """Return whether a refused request was refused because its prompt is too long."""
     return _OVERFLOW.search(content[:_LONGEST_ERROR].decode("utf-8", "replace")) is not None
 
 
@@ -97,11 +97,11 @@ def _ended(text: str, choice: dict[str, Any], request: Request) -> tuple[str, Fi
     stops = request.sampling.stop
     if any(stop and text.endswith(stop) for stop in stops):
         return text, "stop"
-    by = choice.get("stop_reason")  # vLLM and others tell which stop string it was
+    by = choice.get("stop_reason")  # vLLM and others say which stop string it was
     if isinstance(by, str) and by in stops:
         return text + by, "stop"
-    told = "stop_reason" in choice
-    return text, "stop" if stops and not told and reason == "stop" else "end"
+    names_stop = "stop_reason" in choice
+    return text, "stop" if stops and not names_stop and reason == "stop" else "end"
 
 
 def _text_of(content: Any) -> str:

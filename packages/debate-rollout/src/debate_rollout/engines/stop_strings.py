@@ -10,7 +10,7 @@ from debate_rollout.token_text import PieceBytes, piece_bytes, token_text
 
 
 class StopStrings:
-    """Tells whether the newest token of a reply completed one of its stop strings.
+    """Says whether the newest token of a reply completed one of its stop strings.
 
     Args:
         tokenizer: The tokenizer of the replies.

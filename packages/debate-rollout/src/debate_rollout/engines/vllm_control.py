@@ -24,14 +24,14 @@ _SHOWN = 1000
 class ServerFacts:
     """What a server says about itself.
 
-    `version` is the label of its weights, None when it refreshes none; `tells_versions` is
+    `version` is the label of its weights, None when it refreshes none; `reports_versions` is
     whether its replies name the weights of each token.
     """
 
     model: str
     window: int
     version: str | None
-    tells_versions: bool
+    reports_versions: bool
 
 
 class ServerControl:
@@ -67,7 +67,7 @@ class ServerControl:
             model=str(first["id"]),
             window=int(first["max_model_len"]),
             version=str(info.json()["weight_version"]) if info.status_code == 200 else None,
-            tells_versions=tried.status_code == 200,
+            reports_versions=tried.status_code == 200,
         )
 
     async def post(self, path: str, json: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Handing weights to vLLM in a file: written aside and renamed, so nobody reads half of one."""
+"""Handing weights to vLLM in a file that gets its name when it is complete."""
 
 import os
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ OLD_WEIGHTS_SERVE = "the old weights go on serving"
 def write_weights(folder: Path, version: int, tensors: Mapping[str, Any]) -> Path:
     """Write tensors to a safetensors file and return its path."""
     path = folder / f"weights-{version}.safetensors"
-    aside = path.with_suffix(".partial")
+    partial = path.with_suffix(".partial")
     # Copies: safetensors refuses tensors that share memory, as tied ones do.
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    save_file(whole, aside)
-    os.replace(aside, path)
+    save_file(whole, partial)
+    os.replace(partial, path)
     return path
 
 

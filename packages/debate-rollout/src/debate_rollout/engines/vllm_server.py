@@ -74,7 +74,7 @@ class VllmServer:
     def load(self, weights: Weights) -> None:
         """Serve these weights and drop every prefix that old ones made; see `VllmSampler.load`.
 
-        A server that does not tell weight versions (no `--enable-scale-out`) first ends its open
+        A server that does not report weight versions (no `--enable-scale-out`) first ends its open
         requests.
 
         Raises:
@@ -145,7 +145,7 @@ class VllmServer:
         self._control = ServerControl(url, self._client, self._process)
         facts = self._background.run(self._control.describe(), 60.0, f"looking at {url}")
         self._model, self._version = facts.model, 0
-        self._wire: Wire = "tokens" if facts.tells_versions else "completions"
+        self._wire: Wire = "tokens" if facts.reports_versions else "completions"
         self.context_window = min(self._served.window or facts.window, facts.window)
         self._served.window = self.context_window
         known: set[Capability] = set(self._config.capabilities)
@@ -153,7 +153,7 @@ class VllmServer:
             known -= {"full_weights", "load_in_flight"}
         elif facts.version != "default":
             self._served.versions[facts.version] = 0
-        if not facts.tells_versions:
+        if not facts.reports_versions:
             known -= {"load_in_flight"}
         self.capabilities = frozenset(known)
         if self._config.transfer == "nccl" and "full_weights" in known:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from debate_rollout.errors import RolloutError
 
 Wire = Literal["tokens", "completions"]
-"""`tokens` is vLLM's own endpoint, which also tells the weight version of every token;
+"""`tokens` is vLLM's own endpoint, which also reports the weight version of every token;
 `completions` is OpenAI's with vLLM's fields."""
 
 PATHS: Mapping[Wire, str] = {"tokens": "/inference/v1/generate", "completions": "/v1/completions"}
@@ -15,7 +15,7 @@ PATHS: Mapping[Wire, str] = {"tokens": "/inference/v1/generate", "completions": 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One reply; `labels` are (weight version, start, end), none where the server tells none."""
+    """One reply; `labels` are (weight version, start, end), none where the server reports none."""
 
     ids: tuple[int, ...]
     logps: tuple[float, ...]

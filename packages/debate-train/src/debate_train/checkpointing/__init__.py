@@ -1,1 +1,1 @@
-"""Checkpoints: written aside, sealed with hashes, read without running anything in them."""
+"""Checkpoints: complete or absent, sealed with hashes, read without running anything in them."""

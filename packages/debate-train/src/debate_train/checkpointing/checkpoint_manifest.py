@@ -54,7 +54,7 @@ class Origin(Config):
 
 
 def is_recipe(text: str) -> bool:
-    """Return whether a text is a recipe as far as a mapping can tell."""
+    """Return whether a text is a recipe, as far as a mapping shows that."""
     try:
         return isinstance(yaml.safe_load(text), dict) and bool(yaml.safe_load(text))
     except (yaml.YAMLError, ValueError, RecursionError):

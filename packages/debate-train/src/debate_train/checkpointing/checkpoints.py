@@ -1,4 +1,4 @@
-"""Checkpoints: written aside, renamed when complete, and read without running any code in them."""
+"""Checkpoints: renamed when they are complete, and read without running any code in them."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from debate_train.checkpointing.checkpoint_manifest import (
     seal,
     verify,
 )
-from debate_train.checkpointing.whole_files import sync_directory, write_aside
+from debate_train.checkpointing.whole_files import sync_directory, write_whole
 from debate_train.errors import RunFailure, UsageError
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -28,7 +28,7 @@ _STATE, _BEST = "state.json", "best.json"
 _NAME = re.compile(r"step-(\d{6,})")
 RECIPE_COPY = "recipe.yaml"
 _NO_ROOM = re.compile(r"os error \d+|allocate memory|out of memory|No space left|File too large")
-_ASIDE, _REPLACED, _REMOVED, _REFUSED = ".writing-", ".replaced-", ".removed-", "refused-"
+_WRITING, _REPLACED, _REMOVED, _REFUSED = ".writing-", ".replaced-", ".removed-", "refused-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that may be gone on from."""
+    """A checkpoint that may be resumed from."""
 
     path: Path
     state: RunState
@@ -113,18 +113,18 @@ class Checkpoints:
             RunFailure: It could not be written; those before it are as they were.
         """
         number = f"{state.step:06d}"
-        final, aside = self._root / f"step-{number}", self._root / f"{_ASIDE}{number}"
-        _remove(self._root, _ASIDE)
+        final, unfinished = self._root / f"step-{number}", self._root / f"{_WRITING}{number}"
+        _remove(self._root, _WRITING)
         try:
-            aside.mkdir()
-            save(aside)
-            (aside / _STATE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+            unfinished.mkdir()
+            save(unfinished)
+            (unfinished / _STATE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
             if self._recipe is not None:
-                (aside / RECIPE_COPY).write_text(self._recipe, encoding="utf-8")
-            seal(aside, state.step, self._origin)
+                (unfinished / RECIPE_COPY).write_text(self._recipe, encoding="utf-8")
+            seal(unfinished, state.step, self._origin)
             if final.exists():
                 os.replace(final, self._root / f"{_REPLACED}{number}")
-            os.replace(aside, final)
+            os.replace(unfinished, final)
             sync_directory(self._root)
             self._mark_best(state.best)
         except Exception as error:
@@ -137,7 +137,7 @@ class Checkpoints:
                 "or repair the disk, then go on with --resume"
             ) from error
         finally:
-            _remove_one(aside)
+            _remove_one(unfinished)
         self._rotate(state.best)
         return final
 
@@ -152,7 +152,7 @@ class Checkpoints:
         Newer ones are renamed to `refused-NNNNNN`, so that they are not taken again.
 
         Args:
-            check: raises `RefusedCheckpoint` for what cannot be gone on from.
+            check: raises `RefusedCheckpoint` for what cannot be resumed from.
 
         Returns:
             None where no checkpoint was ever written.
@@ -169,7 +169,7 @@ class Checkpoints:
             except RefusedCheckpoint as error:
                 refused.append((path, str(error)))
                 continue
-            notes = [self._set_aside(other, reason) for other, reason in refused]
+            notes = [self._refuse(other, reason) for other, reason in refused]
             if state.best is not None and not self._path(state.best.step).is_dir():
                 lost = self._path(state.best.step).name
                 notes.append(f"{lost}, the best so far, is missing: a later one becomes the best")
@@ -182,7 +182,7 @@ class Checkpoints:
         reasons = "".join(f"\n  {path.name}: {reason}" for path, reason in refused)
         raise UsageError(
             f"cannot resume {self._root.parent}: found no checkpoint to go on from{reasons}\n"
-            "expected one that this run wrote; start afresh without --resume in another folder"
+            "expected one that this run wrote; start a new run without --resume in another folder"
         )
 
     def _read(self, path: Path) -> RunState:
@@ -200,7 +200,7 @@ class Checkpoints:
             raise RefusedCheckpoint(f"its {_STATE} is of step {state.step}")
         return state
 
-    def _set_aside(self, path: Path, reason: str) -> str:
+    def _refuse(self, path: Path, reason: str) -> str:
         number = path.name.removeprefix("step-")
         other = self._root / f"{_REFUSED}{number}"
         _remove_one(other)
@@ -213,7 +213,7 @@ class Checkpoints:
             mark.unlink(missing_ok=True)
             return
         named = {"checkpoint": self._path(best.step).name} | asdict(best)
-        write_aside(mark, (json.dumps(named, indent=1) + "\n").encode())
+        write_whole(mark, (json.dumps(named, indent=1) + "\n").encode())
 
     def _rotate(self, best: Best | None) -> None:
         kept = None if best is None else self._path(best.step)
@@ -233,7 +233,7 @@ def finish_replacing(root: Path) -> None:
         final = root / f"step-{old.name.removeprefix(_REPLACED)}"
         if not final.exists():
             os.replace(old, final)
-    for prefix in (_REPLACED, _REMOVED, _ASIDE):
+    for prefix in (_REPLACED, _REMOVED, _WRITING):
         _remove(root, prefix)
 
 

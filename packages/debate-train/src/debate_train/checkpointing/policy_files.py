@@ -86,7 +86,7 @@ def check_policy(directory: Path, loaded: LoadedModel, types: set[torch.dtype]) 
                 raise ValueError(f"{name} that is not finite")
     except (RuntimeError, OSError, ValueError, KeyError) as error:
         raise ModelError(
-            f"checkpoint {directory}: found weights that cannot be gone on from: {error}"
+            f"checkpoint {directory}: found weights that cannot be loaded: {error}"
         ) from error
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 _BLOCK = 1 << 16
 _UNFINISHED = re.compile(r"\..+\.\d+(\.part)?|\.tmp\w{6}")
-"""Names of `aside`, of `write_transcripts` and of safetensors, which writes aside, too."""
+"""Names of unfinished files: of `whole_file`, of `write_transcripts` and of safetensors."""
 
 
 def open_plain(path: Path, flags: int) -> int:
@@ -34,7 +34,7 @@ def open_plain(path: Path, flags: int) -> int:
 
 
 @contextmanager
-def aside(path: Path) -> Iterator[Path]:
+def whole_file(path: Path) -> Iterator[Path]:
     """Give a name to write to, moved onto `path` only when the writing ended well."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)  # It might be a link that somebody put there.
@@ -52,9 +52,9 @@ def remove_unfinished(folder: Path) -> None:
             path.unlink()
 
 
-def write_aside(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write a file as a whole."""
-    with aside(path) as unfinished, unfinished.open("wb") as file:
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

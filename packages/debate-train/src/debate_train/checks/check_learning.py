@@ -142,7 +142,7 @@ def _streams(reward: RewardConfig) -> tuple[str, ...]:
 
 
 def _given(phase: Recipe) -> Iterator[Taught]:
-    """Yield the streams that have values and are trained, with the component that is told apart."""
+    """Yield the trained streams that have values, with the component that gives these."""
     reward, streams = phase.reward, phase.advantage.streams
     apart = isinstance(reward, Mixed) and reward.mix == "advantages"
     seen: set[Taught] = set()

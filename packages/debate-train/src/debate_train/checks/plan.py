@@ -15,7 +15,7 @@ from debate_train.models import Lora, PretrainedModel
 from debate_train.recipe import Demonstrations, Recipe
 
 _VLLM_SHARE = 0.9
-"""Of a GPU, that a running server takes unless it was told otherwise."""
+"""Of a GPU, that a running server takes unless it was started with another share."""
 
 
 @dataclass(frozen=True, slots=True)

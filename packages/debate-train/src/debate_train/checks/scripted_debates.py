@@ -38,7 +38,7 @@ _RIGHT, _WRONG = "7", ("8", "9")
 def small_recipe(phase: Recipe) -> Recipe | None:
     """Return the phase with debates small enough to play, None where that is another debate."""
     debate, rollout = phase.debate, phase.rollout
-    told = debate.model_dump(exclude_unset=True) | {"type": debate.type}
+    settings = debate.model_dump(exclude_unset=True) | {"type": debate.type}
     least: dict[str, int] = {
         "num_agents": _AGENTS,
         "first_turns": _AGENTS,
@@ -46,7 +46,7 @@ def small_recipe(phase: Recipe) -> Recipe | None:
         "max_rounds": _ROUNDS,
         "continuations": _ROLLOUTS,
     }
-    changed = {k: n for k, n in least.items() if k in told and getattr(debate, k) > n}
+    changed = {k: n for k, n in least.items() if k in settings and getattr(debate, k) > n}
     copies = {
         name: min(getattr(rollout, name), _COPIES)
         for name in ("debates_per_question", "direct_per_question")
@@ -54,7 +54,7 @@ def small_recipe(phase: Recipe) -> Recipe | None:
     if changed:
         changed_gates = [r for r in debate.gate_after if r < _ROUNDS]
         try:
-            debate = type(debate).model_validate(told | changed | {"gate_after": changed_gates})
+            debate = type(debate).model_validate(settings | changed | {"gate_after": changed_gates})
         except ValidationError:
             return None  # a topology that does not fit fewer agents
     turns = debate.turn_count() * copies["debates_per_question"] * _QUESTIONS

@@ -130,7 +130,7 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     With errors, the first proposal of an agent is right with a chance drawn once for each question,
     evenly from 0 to 1, so that judges meet right and wrong candidates in every mixture. From the
     second turn on the demonstrator checks each candidate by its running totals, ranks them by
-    the outcome and adopts a right one, or solves the puzzle afresh where there is none.
+    the outcome and adopts a right one, or solves the puzzle itself where there is none.
     """
     digits, target = read_puzzle(ask.question)
     skill = random.Random(f"skill/{ask.question.id}").random()

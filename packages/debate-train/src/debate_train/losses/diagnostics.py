@@ -15,7 +15,7 @@ def gradient_shares(batch: "Batch", loss: "Loss") -> dict[str, float]:
     """Return each agent's and each stream's share of the gradient.
 
     A share is that of Σ w·|A|, w what the token counts and A its advantage: the size of the slopes
-    of the loss in log p where ratios are 1. Streams are told apart before they are added up.
+    of the loss in log p where ratios are 1. |A| is taken of each stream, before streams are summed.
 
     Args:
         batch: all rows of the step.

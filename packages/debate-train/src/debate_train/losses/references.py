@@ -101,7 +101,7 @@ def open_reference(
     model: nn.Module,
     settle: Callable[[], None] = _nothing,
 ) -> AdapterOff | KeptReference:
-    """Return the reference as far as the model alone tells it.
+    """Return the reference as far as the model alone determines it.
 
     Where `values_of` returns something, those values must be written while it acts.
     """

@@ -35,8 +35,8 @@ def write_lookahead(directory: Path, played: Mapping[int, Sequence[Transcript]])
                     if reply is not None:
                         for name, found in numbers.items():
                             found += getattr(reply, name)
-                told = [None if reply is None else _told(reply) for reply in replies]
-                file.write(json_line({"transcript": to_json(transcript), "replies": told}))
+                records = [None if reply is None else _record(reply) for reply in replies]
+                file.write(json_line({"transcript": to_json(transcript), "replies": records}))
     arrays = {name: np.array(found, _NUMBERS[name]) for name, found in numbers.items()}
     save_file(arrays, directory / _TENSORS)
 
@@ -98,7 +98,7 @@ def _reply_problem(reply: Reply, step: int, vocabulary: int) -> str | None:
     return None
 
 
-def _told(reply: Reply) -> dict[str, Any]:
+def _record(reply: Reply) -> dict[str, Any]:
     """Return all of a reply but its numbers, and how many of those it has."""
     return {
         "text": reply.text,
@@ -117,21 +117,21 @@ class _Numbers:
         self._arrays = {name: arrays[name] for name in _NUMBERS}
         self._at = dict.fromkeys(_NUMBERS, 0)
 
-    def reply(self, told: Mapping[str, Any]) -> Reply:
+    def reply(self, record: Mapping[str, Any]) -> Reply:
         """Return the next reply."""
         found: dict[str, tuple[Any, ...]] = {}
-        for name, count in zip(_NUMBERS, told["counts"], strict=True):
+        for name, count in zip(_NUMBERS, record["counts"], strict=True):
             at = self._at[name]
             found[name] = tuple(self._arrays[name][at : at + count].tolist())
             if len(found[name]) < count:
                 raise ValueError(f"{_TENSORS} has too few {name}")
             self._at[name] = at + count
         return Reply(
-            text=told["text"],
-            finish=told["finish"],
-            temperature=told["temperature"],
-            weight_version=told["weight_version"],
-            version_spans=tuple((v, start, end) for v, start, end in told["version_spans"]),
+            text=record["text"],
+            finish=record["finish"],
+            temperature=record["temperature"],
+            weight_version=record["weight_version"],
+            version_spans=tuple((v, start, end) for v, start, end in record["version_spans"]),
             **found,
         )
 
@@ -140,10 +140,10 @@ def _transcript(line: Mapping[str, Any], numbers: _Numbers) -> Transcript:
     replies = iter(line["replies"])  # In the order of Transcript.sampled_turns.
 
     def with_reply(turn: Turn) -> Turn:
-        told = next(replies)
+        record = next(replies)
         return replace(
             turn,
-            reply=None if told is None else numbers.reply(told),
+            reply=None if record is None else numbers.reply(record),
             branches=tuple(Branch(one.guide, with_reply(one.turn)) for one in turn.branches),
             continuations=tuple(with_reply(one) for one in turn.continuations),
         )

@@ -1,4 +1,4 @@
-"""DeepSpeed's launcher, told what it runs on: on a CPU it would warn that it found nothing else.
+"""DeepSpeed's launcher with the device set: on a CPU it would warn that it found nothing else.
 
 `python -m debate_train.ranks.deepspeed_launcher MODULE ARGUMENTS` runs one of its modules.
 """
@@ -9,7 +9,7 @@ import sys
 
 
 def main() -> None:
-    """Run one of DeepSpeed's launching modules; its children inherit what it was told."""
+    """Run one of DeepSpeed's launching modules; its children inherit the setting."""
     import torch
 
     if not torch.cuda.is_available():

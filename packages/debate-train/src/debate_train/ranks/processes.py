@@ -1,4 +1,4 @@
-"""The processes of one run: which of them this is, and what they tell each other.
+"""The processes of one run: which of them this is, and what they send each other.
 
 Rank 0 decides and the others follow. Messages are pickles between processes of one run, over a
 gloo group of its own that may wait for days: the others wait while rank 0 plays debates. Tensors

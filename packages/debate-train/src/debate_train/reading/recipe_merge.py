@@ -23,7 +23,7 @@ def merge(
     Args:
         base: What is changed; left as it is.
         change: The differences.
-        schema: What may stand at this place; tells the keys of each variant.
+        schema: What may stand at this place, with the keys of each variant.
         path: Where this is, for `dropped`; empty at the top, else it ends with a dot.
         dropped: Receives one line for each change of type that dropped keys.
     """

@@ -33,7 +33,7 @@ class Pick:
     transcript: Transcript
 
 
-class Told:
+class ShownDebate:
     """A debate ready to be shown: its first turns, and verdicts where the truth is known."""
 
     def __init__(self, debate: Transcript) -> None:
@@ -125,10 +125,10 @@ def pick(files: Sequence[Path], read: Reader | None = None) -> list[Pick]:
 def show(picked: Pick) -> Html:
     """Return a debate as a person reads it: question, then round by round, agent by agent."""
     debate = picked.transcript
-    told = Told(debate)
+    shown = ShownDebate(debate)
     protocol = debate.protocol
-    left_out = len(told.read.turns) - len(told.turns)
-    rounds = groupby(told.turns, key=lambda turn: turn.key.round)
+    left_out = len(shown.read.turns) - len(shown.turns)
+    rounds = groupby(shown.turns, key=lambda turn: turn.key.round)
     return tag(
         "article",
         tag(
@@ -142,7 +142,7 @@ def show(picked: Pick) -> Html:
             ),
         ),
         _question(debate),
-        *(_round(number, turns, told) for number, turns in rounds),
+        *(_round(number, turns, shown) for number, turns in rounds),
         tag("p", f"… {left_out:,} more turns in the transcript file") if left_out > 0 else None,
         class_="debate",
     )
@@ -176,41 +176,41 @@ def _question(debate: Transcript) -> Html:
     )
 
 
-def _round(number: int, turns: Iterable[ReadTurn], told: Told) -> Html:
+def _round(number: int, turns: Iterable[ReadTurn], shown: ShownDebate) -> Html:
     return tag(
         "section",
         tag("h4", f"Round {number + 1}"),
-        tag("div", *(_turn(turn, told) for turn in turns), class_="turns"),
+        tag("div", *(_turn(turn, shown) for turn in turns), class_="turns"),
     )
 
 
-def _turn(read: ReadTurn, told: Told) -> Html:
-    parts = [_section(name, read, told) for name in told.sections if name in read.parsed.sections]
+def _turn(read: ReadTurn, shown: ShownDebate) -> Html:
+    parts = [_section(name, read, shown) for name in shown.sections if name in read.parsed.sections]
     return tag(
         "div",
-        tag("h5", f"Agent {read.turn.agent} ", _badge(read, told)),
+        tag("h5", f"Agent {read.turn.agent} ", _badge(read, shown)),
         *(parts or [_text(read.turn.text)]),
         fold("As sampled", _text(read.turn.text)) if parts else None,
         class_="turn failed" if read.failed else "turn",
     )
 
 
-def _badge(read: ReadTurn, told: Told) -> Html | None:
+def _badge(read: ReadTurn, shown: ShownDebate) -> Html | None:
     if read.failed:
         why = f": {read.turn.failure}" if read.turn.failure else ""
         return tag("span", _clip(f"failed{why}", MAX_FAILURE_CHARS), class_="badge wrong")
-    verdict = told.verdicts.get(read.key)
+    verdict = shown.verdicts.get(read.key)
     return (
         tag("span", f"{_MARKS[verdict]} {verdict}", class_=f"badge {verdict}") if verdict else None
     )
 
 
-def _section(name: str, read: ReadTurn, told: Told) -> Html:
+def _section(name: str, read: ReadTurn, shown: ShownDebate) -> Html:
     section = read.parsed.sections[name]
     votes = read.parsed.comparisons[:MAX_VOTES] if name == "comparison" else ()
     only_votes = bool(votes) and len(votes) == len(section.text.splitlines())
-    judged = told.read.judged_by(read) if votes else {}
-    verdicts = {agent: told.verdicts.get(turn.key) for agent, turn in judged.items()}
+    judged = shown.read.judged_by(read) if votes else {}
+    verdicts = {agent: shown.verdicts.get(turn.key) for agent, turn in judged.items()}
     return tag(
         "div",
         tag("h6", name.replace("_", " "), " (cut off)" if section.truncated else None),
@@ -220,7 +220,7 @@ def _section(name: str, read: ReadTurn, told: Told) -> Html:
 
 
 def _vote(vote: Comparison, verdicts: Mapping[int, str | None]) -> Html:
-    """Return a vote, marked where it tells a right answer from a wrong one, or fails to."""
+    """Return a vote, marked where it ranks a right and a wrong answer, rightly or not."""
     left, right = verdicts.get(vote.left), verdicts.get(vote.right)
     mark = None
     if vote.op == ">" and {left, right} == {"right", "wrong"}:

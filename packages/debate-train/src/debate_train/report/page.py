@@ -33,12 +33,12 @@ def write_report(run_dir: Path) -> Path:
     """
     page = render(read_run(run_dir))
     path = run_dir / "report.html"
-    aside = run_dir / f".report.html.{os.getpid()}"
+    partial = run_dir / f".report.html.{os.getpid()}"
     try:
-        aside.write_text(page, encoding="utf-8")
-        os.replace(aside, path)
+        partial.write_text(page, encoding="utf-8")
+        os.replace(partial, path)
     finally:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     return path
 
 

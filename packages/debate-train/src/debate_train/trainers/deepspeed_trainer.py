@@ -109,7 +109,7 @@ class DeepSpeedTrainer(TrainerSettings):
         own = {
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
-            # At stage 0 DeepSpeed clips without telling the norm; the worker does both.
+            # At stage 0 DeepSpeed clips without reporting the norm; the worker does both.
             "gradient_clipping": self.max_grad_norm if self.zero_stage else 0.0,
             # Micro-batches vary in number: backward is called for each, step once.
             "managed_gradient_accumulation": False,

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def recompute_layers(model: Any, *, is_sharded: bool = False) -> None:
-    """Keep only what enters each layer; what it needs for its gradient is computed anew.
+    """Keep only what enters each layer; what it needs for its gradient is computed again.
 
     Args:
         model: of transformers, or peft around one.
