@@ -17,6 +17,12 @@ def said(*texts: str, agents: int = 3) -> Transcript:
     return Transcript("d", Question("q", "?", "7"), rules, turns)
 
 
+PARTS = {
+    "peers": {"reward": {"type": "win_rate"}, "weight": 0.5},
+    "margin": {"reward": {"type": "win_minus_loss"}, "weight": 0.25},
+    "truth": {"reward": {"type": "verifiable"}, "weight": 1.0},
+}
+
 VALID = "<solution>7</solution><evaluation>N/A</evaluation><comparison>{}</comparison>"
 
 
@@ -48,17 +54,38 @@ def test_votes_about_an_agent_that_never_spoke_are_its_return() -> None:
 
 
 def test_components_of_a_mixed_reward_count_agents_that_never_spoke_each() -> None:
-    parts = {
-        "peers": {"reward": {"type": "win_rate"}, "weight": 0.5},
-        "margin": {"reward": {"type": "win_minus_loss"}, "weight": 0.25},
-        "truth": {"reward": {"type": "verifiable"}, "weight": 1.0},
-    }
-    reward = Mixed.model_validate({"components": parts})
+    reward = Mixed.model_validate({"components": PARTS})
     debate = said("?")
     (found,) = Advantages()([debate], reward([debate]))
     values = {a.component: a.value for a in found[TurnKey(0, 0)]}
     # Per turn the failure is alone in its debate, per agent it stands against two zeros.
     assert values == pytest.approx({"peers": -1 / 3, "margin": -1 / 6, "truth": 0.0})
+
+
+def test_votes_about_an_agent_that_never_spoke_count_in_each_component_of_a_mixed_reward() -> None:
+    reward = Mixed.model_validate({"components": PARTS})
+    debate = said(VALID, VALID, VALID.format("Agent 4 > Agent 0"), "?", agents=5)
+    (found,) = Advantages()([debate], reward([debate]))
+    peers, margin = (
+        [a.value for _, own in sorted(found.items()) for a in own if a.component == name]
+        for name in ("peers", "margin")
+    )
+    # W/V of the five is 0, 0, 0, 0, 1, with the step reward 0, 0, 0, -1, 1: mean 0, weight 0.5.
+    assert peers == pytest.approx([0, 0, 0, -0.5])
+    # S/M is -1, 0, 0, 0, 1, with the step reward -1, 0, 0, -1, 1: mean -0.2, weight 0.25.
+    assert margin == pytest.approx([-0.2, 0.05, 0.05, -0.2])
+
+
+def test_votes_about_an_agent_that_never_spoke_count_when_raw_rewards_are_added() -> None:
+    reward = Mixed.model_validate({"components": PARTS, "mix": "rewards"})
+    debate = said(VALID, VALID, VALID.format("Agent 4 > Agent 0"), "?", agents=5)
+    (score,) = reward([debate])
+    # 0.5 W/V + 0.25 S/M and the step rewards: -0.25, 0, 0, -0.75, 0.75 (truth is per turn).
+    assert score.returns_of() == pytest.approx((-0.25, 0, 0, -0.75, 0.75))
+    (found,) = Advantages()([debate], [score])
+    returns = [a.value for _, own in sorted(found.items()) for a in own if a.stream == "return"]
+    mean = -0.25 / 5
+    assert returns == pytest.approx([-0.25 - mean, -mean, -mean, -0.75 - mean])
 
 
 def test_v2_knows_the_turns_that_were_held_alone() -> None:

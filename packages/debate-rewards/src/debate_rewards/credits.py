@@ -39,12 +39,20 @@ class Credit:
 class Score:
     """All credits of one debate, a return per agent (None: no signal), and its metrics.
 
-    `metrics` holds sums and counts that average over debates; it never steers training.
+    `metrics` holds sums and counts that average over debates; it never steers training. `returns`
+    holds the value in the stream `return` of every agent by component ("" where there is one
+    reward alone): those of agents that never spoke, which no credit has, count in the baseline.
+    Rewards that leave it out have those of `agents`.
     """
 
     credits: tuple[Credit, ...]
     agents: tuple[float | None, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    returns: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+
+    def returns_of(self, component: str = "") -> tuple[float | None, ...]:
+        """Return the value in the stream `return` of each agent; empty where it is not known."""
+        return self.returns.get(component, () if component else self.agents)
 
 
 class Reward(Protocol):

@@ -62,13 +62,34 @@ class Mixed(Config):
             weighted_sum([(score.agents[agent], weights[name]) for name, score in scores.items()])
             for agent in range(num_agents)
         )
-        return Score(tuple(credits), agents, _merge_metrics(scores))
+        returns = {
+            name: score.returns_of() for name, score in scores.items() if _is_per_agent(score)
+        }
+        if self.mix == "rewards":
+            returns = {"": _add_returns(returns, weights, num_agents)}
+        return Score(tuple(credits), agents, _merge_metrics(scores), returns)
 
 
 def weighted_sum(values: Sequence[tuple[float | None, float]]) -> float | None:
     """Return Σ weight·value, where None adds 0; None when every value is None."""
     known = [value * weight for value, weight in values if value is not None]
     return sum(known) if known else None
+
+
+def _is_per_agent(score: Score) -> bool:
+    return any(credit.stream == "return" for credit in score.credits)
+
+
+def _add_returns(
+    returns: Mapping[str, tuple[float | None, ...]], weights: Mapping[str, float], num_agents: int
+) -> tuple[float | None, ...]:
+    """Add up what each agent gets in the stream `return`, also one that never spoke."""
+    return tuple(
+        weighted_sum(
+            [(own[agent], weights[name]) for name, own in returns.items() if agent < len(own)]
+        )
+        for agent in range(num_agents)
+    )
 
 
 def _add_raw(credits: Sequence[Credit]) -> list[Credit]:

@@ -199,7 +199,8 @@ def _silent_agents(debate: int, transcript: Transcript, score: Score) -> list[_M
     members = []
     for component, like in returns.items():
         for agent in set(range(transcript.protocol.num_agents)) - spoke:
-            own = score.agents[agent] if not component and agent < len(score.agents) else None
+            known = score.returns_of(component)
+            own = known[agent] if agent < len(known) else None
             credit = replace(like, agent=agent, value=own or 0.0, penalty=False, span=None)
             members.append(_Member(debate, (), RETURN, component, (credit,)))
     return members
