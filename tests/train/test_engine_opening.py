@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from debate_rollout.engines import TransformersEngine, VllmEngine, VllmServerEngine
+from debate_train import run as runs
 from debate_train.checks import check_engines
 from debate_train.cli import main
 from debate_train.engine_opening import open_engine
 from debate_train.models import LoadedModel
 from debate_train.recipe import Recipe
+from debate_train.tracking import NoTracking, Tracking
 
 Opened = list[tuple[Any, Any]]
 
@@ -98,3 +100,30 @@ def test_nothing_is_missing_for_a_server_that_runs_elsewhere(
     started = check_engines.missing_library(recipe(scratch, {"type": "vllm_server"}))
     assert started is not None and "debate-rollout[vllm]" in started
     assert check_engines.missing_library(recipe(scratch, {"type": "transformers"})) is None
+
+
+@pytest.mark.parametrize(("owner", "name"), [(NoTracking, "close"), (Tracking, "open")])
+def test_engine_is_closed_whatever_becomes_of_the_tracker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, owner: type, name: str
+) -> None:
+    class Opened:
+        def close(self) -> None:
+            closed.append(self)
+
+    class Phases:
+        def __init__(self, _: object, parts: Any) -> None:
+            self.parts = parts
+
+        def run(self) -> int:
+            self.parts.begin()
+            return 0
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    closed: list[Opened] = []
+    monkeypatch.setattr(runs, "open_engine", lambda *_: Opened())
+    monkeypatch.setattr(runs, "Phases", Phases)
+    monkeypatch.setattr(owner, name, fail)
+    assert main(["quickstart", "tracking.wandb=false", f"--output={tmp_path / 'run'}"]) == 1
+    assert len(closed) == 1

@@ -2,10 +2,10 @@
 
 import errno
 import json
-import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from debate_train import (
     tracking,
 )
 from debate_train.cli import main
-from debate_train.interrupts import Interrupts, Stopped
 from debate_train.playing import playing_ahead
 from debate_train.playing.lookahead import read_lookahead
+from debate_train.playing.playing_ahead import PlayerAhead
 from debate_train.playing.rollouts import Rollouts
 from debate_train.progress import Progress
 from debate_train.trainers.torch_session import TorchTrainerSession
@@ -160,21 +160,49 @@ def test_step_whose_records_cannot_be_written_has_them_after_a_resume(
     assert (end_of(tmp_path / "run"), files_of(tmp_path / "run")) == (whole, files)
 
 
+AHEAD = ("pipeline.depth=1", "evaluation.questions=0", "steps=4")
+
+
+@pytest.fixture(scope="module")
+def whole_ahead(tmp_path_factory: pytest.TempPathFactory) -> End:
+    """What a run with rollouts ahead ends with that nothing stops."""
+    folder = tmp_path_factory.mktemp("ahead")
+    (folder / "small.yaml").write_text(RECIPE)
+    assert main([str(folder / "small.yaml"), "--output", str(folder / "run"), *AHEAD]) == 0
+    return end_of(folder / "run")
+
+
 def test_step_counts_when_its_weights_cannot_be_copied_for_rollouts_ahead(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, whole_ahead: End, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint holds the debates that older weights played, and not those of the step."""
-    ahead = ("pipeline.depth=1", "evaluation.questions=0", "steps=4")
-    assert run(*ahead) == 0
-    whole = end_of(tmp_path / "run")
-    shutil.rmtree(tmp_path / "run")
     with monkeypatch.context() as patch:
         at_call(patch, playing_ahead, "copied", 3, no_room)  # those after step 2
-        assert run(*ahead) == 1
+        assert run(*AHEAD) == 1
     assert steps(tmp_path) == [2]
     assert set(read_lookahead(tmp_path / "run/checkpoints/step-000002")) == {2}
-    assert run("--resume", *ahead) == 0
-    assert end_of(tmp_path / "run") == whole
+    assert run("--resume", *AHEAD) == 0
+    assert end_of(tmp_path / "run") == whole_ahead
+
+
+def test_no_checkpoint_is_written_without_the_debates_that_nobody_waited_for(
+    run: Run,
+    tmp_path: Path,
+    whole_ahead: End,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with monkeypatch.context() as patch:
+        at_call(patch, loop, "build_batch", 3, twice)
+        interrupt = partial(signal.raise_signal, signal.SIGINT)
+        at_call(patch, PlayerAhead, "with_old_weights", 1, interrupt)
+        assert run(*AHEAD) == 130
+    assert steps(tmp_path) == []
+    told = capfd.readouterr().err
+    assert "as soon as the debates that were begun ahead have ended" in told
+    assert "no checkpoint of step 2: the debates that were begun ahead" in told
+    assert run("--resume", *AHEAD) == 0
+    assert end_of(tmp_path / "run") == whole_ahead
 
 
 def test_step_that_fails_before_its_update_is_not_the_last_complete_one(
@@ -270,29 +298,3 @@ def test_run_goes_on_when_a_metric_cannot_be_taken(
     rows, weights, _ = end_of(tmp_path / "run")
     assert weights == whole[1]
     assert [row["step"] for row in rows if "failures/metrics" in row] == [2]
-
-
-@pytest.fixture
-def hung_up_is_ignored() -> Iterator[None]:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-def test_hang_up_stays_ignored_when_the_run_was_started_so(hung_up_is_ignored: None) -> None:
-    with Interrupts() as interrupts:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert not interrupts.asked
-
-
-def test_third_interrupt_stops_what_the_second_waits_for() -> None:
-    said: list[str] = []
-    with Interrupts(say=said.append) as interrupts, interrupts.guarded():
-        twice()
-        assert len(said) == 2
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    with Interrupts(say=said.append) as interrupts:
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(Stopped), interrupts.stoppable():
-            pytest.fail("what can be stopped was begun")

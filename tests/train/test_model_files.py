@@ -6,6 +6,7 @@ import pty
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -208,8 +209,27 @@ def test_chat_template_is_refused_when_it_does_not_end(monkeypatch: pytest.Monke
     monkeypatch.setattr("debate_train.chat_templates.LIMIT_S", 0.2)
     tokenizer, loop = word_tokenizer(), "{% for i in range(99999) %}"
     tokenizer.chat_template = loop * 3 + "{% endfor %}" * 3
-    with pytest.raises(ModelError, match=r"takes more than 0\.2 seconds"):
+    with pytest.raises(ModelError, match=r"takes more than 0\.2 seconds of a processor"):
         check_template("somewhere", tokenizer, {})
+
+
+def test_chat_template_is_taken_on_a_machine_that_has_other_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What counts is the time of a processor, and not that of an import; nobody waits for ever."""
+
+    def waits(*_: object) -> str:
+        assert "transformers.utils.chat_template_utils" in sys.modules
+        time.sleep(0.3)
+        return ""
+
+    monkeypatch.delitem(sys.modules, "transformers.utils.chat_template_utils", raising=False)
+    monkeypatch.setattr("debate_train.chat_templates._rendered", waits)
+    monkeypatch.setattr("debate_train.chat_templates.LIMIT_S", 0.1)
+    check_template("somewhere", word_tokenizer(), {})
+    monkeypatch.setattr("debate_train.chat_templates.WAIT_S", 0.1)
+    with pytest.raises(ModelError, match=r"not through with a few words after 0\.1 seconds"):
+        check_template("somewhere", word_tokenizer(), {})
 
 
 def test_chat_template_is_refused_when_it_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:

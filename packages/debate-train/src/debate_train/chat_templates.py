@@ -4,6 +4,8 @@ A template is a program of whoever made the model, and jinja's sandbox bounds ne
 its memory. So it is tried in a process of its own, which a limit ends.
 """
 
+import importlib
+import math
 import os
 import select
 import signal
@@ -20,7 +22,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 LIMIT_S = 5.0
-"""Seconds that a template may take for a dialogue of four messages; real ones take milliseconds."""
+"""Seconds of a processor that a template may take for a dialogue of four messages.
+
+Real ones take milliseconds. What other processes take of a busy machine does not count.
+"""
+WAIT_S = 120.0
+"""Seconds after which nobody waits for a template any more, whatever it got of a processor."""
+_JINJA = "transformers.utils.chat_template_utils"
 _MEMORY = 1 << 30
 _LARGEST_PROMPT = 1 << 20
 _LARGEST_TEMPLATE = 1 << 20
@@ -83,6 +91,7 @@ def _bounded(render: Callable[[], str]) -> str | None:
     """Return what went wrong, None if nothing; the process that renders is ended at the limit."""
     if not hasattr(os, "fork") or sys.platform == "darwin":  # pragma: no cover
         return _outcome(render)
+    importlib.import_module(_JINJA)  # Here, and not on the template's time.
     read, write = os.pipe()
     with warnings.catch_warnings():
         # Other threads may hold locks in the child, which takes none: it only renders text.
@@ -92,31 +101,38 @@ def _bounded(render: Callable[[], str]) -> str | None:
         try:
             os.close(read)
             _limit_memory()
+            _limit_time()
             os.write(write, (_outcome(render) or "").encode("utf-8", "replace")[:1000] or _FINE)
         finally:
             os._exit(0)
     os.close(write)
+    said, status = None, 0
     try:
-        return _heard(read)
+        said = _heard(read)
     finally:
         os.close(read)
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+    if said == _FINE:
+        return None
+    if said is None:
+        return f"is not through with a few words after {WAIT_S:g} seconds"
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGXCPU):
+        return f"takes more than {LIMIT_S:g} seconds of a processor for a few words"
+    return said.decode("utf-8", "replace") or "ends the process that tries it"
 
 
-def _heard(read: int) -> str | None:
-    deadline, said = time.monotonic() + LIMIT_S, b""
+def _heard(read: int) -> bytes | None:
+    """Return all that the other process says, None if it does not come to an end."""
+    deadline, said = time.monotonic() + WAIT_S, b""
     while True:
         ready, _, _ = select.select([read], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
-            return f"takes more than {LIMIT_S:g} seconds for a few words"
+            return None
         part = os.read(read, 4096)
         if not part:
-            break
+            return said
         said += part
-    if said == _FINE:
-        return None
-    return said.decode("utf-8", "replace") or "ends the process that tries it"
 
 
 def _outcome(render: Callable[[], str]) -> str | None:
@@ -128,6 +144,18 @@ def _outcome(render: Callable[[], str]) -> str | None:
     if length > _LARGEST_PROMPT:
         return f"makes {length:,} characters of a few words"
     return None
+
+
+def _limit_time() -> None:  # pragma: no cover
+    """Have the system end this process when it has used its seconds of a processor."""
+    import resource
+
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    seconds = math.ceil(LIMIT_S) + 1  # Counts whole seconds only, but a template cannot undo it.
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds if hard < 0 else min(seconds, hard), hard))
 
 
 def _limit_memory() -> None:  # pragma: no cover

@@ -16,7 +16,15 @@ _AFTER_STEP = (
     "interrupted: stopping after this step, with a checkpoint; press again to stop at once, "
     "without this step"
 )
+_AFTER_STEP_AHEAD = (
+    "interrupted: stopping after this step, with a checkpoint; press again to stop without this "
+    "step, as soon as the debates that were begun ahead have ended, which the checkpoint needs"
+)
 _AT_ONCE = "interrupted: stopping now, with a checkpoint of all steps that are complete"
+_AT_ONCE_AHEAD = (
+    "interrupted: stopping as soon as the debates that were begun ahead have ended, with a "
+    "checkpoint of all steps that are complete"
+)
 _SOON = "interrupted: a checkpoint is being made; press again to stop without it"
 
 
@@ -45,11 +53,19 @@ class Interrupts:
         echo_s: seconds in which further signals are taken for the first: a launcher passes on
             what the terminal has sent to its processes already.
         say: shows what will happen; called from a signal handler.
+        plays_ahead: whether a checkpoint may have to wait for debates.
     """
 
-    def __init__(self, echo_s: float = 0.0, say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        echo_s: float = 0.0,
+        say: Callable[[str], None] | None = None,
+        plays_ahead: bool = False,
+    ) -> None:
         self._echo_s = echo_s
         self._say = say or _write
+        self._after_step = _AFTER_STEP_AHEAD if plays_ahead else _AFTER_STEP
+        self._at_once = _AT_ONCE_AHEAD if plays_ahead else _AT_ONCE
         self._count = 0
         self._first = 0.0
         self._may_stop = self._is_guarded = False
@@ -75,10 +91,10 @@ class Interrupts:
     @contextmanager
     def stoppable(self) -> Iterator[None]:
         """While open, the first interrupt, also one that has come already, raises `Stopped`."""
-        if self.asked:
-            raise Stopped
-        self._may_stop = True
+        self._may_stop = True  # Before the look at earlier ones: none may come between the two.
         try:
+            if self.asked:
+                raise Stopped
             yield
         finally:
             self._may_stop = False
@@ -99,9 +115,9 @@ class Interrupts:
         if self._count == 1:
             self._first = time.monotonic()
             if self._may_stop:
-                self._say(_AT_ONCE)
+                self._say(self._at_once)
                 raise Stopped
-            self._say(_AFTER_STEP)
+            self._say(self._after_step)
         elif self._is_guarded and self._count == 2:
             self._say(_SOON)
         else:

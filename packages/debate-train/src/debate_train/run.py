@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -67,11 +67,14 @@ def run(
         if resume:
             start, begin = _plan_return(recipe, loaded, directory, checkpoints, resolved_yaml)
         seed_all(recipe.seed)
-        engine = open_engine(recipe, loaded)
-        tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
-        finished = False
-        try:
-            with Progress() as progress, Interrupts(echo_s) as interrupts:
+        reports: list[Path | None] = []
+        with ExitStack() as closing:  # Each is closed, whatever closing another ends with.
+            closing.callback(lambda: reports.append(_write_report(directory)))
+            engine = open_engine(recipe, loaded)
+            closing.callback(engine.close)
+            tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
+            closing.push(lambda kind, *_: tracker.close(failed=kind is not None))
+            with Progress() as progress, _interrupts(recipe, echo_s) as interrupts:
                 parts = RunParts(
                     directory=directory,
                     tracker=tracker,
@@ -86,13 +89,9 @@ def run(
                     begin=cache(begin),
                 )
                 code = Phases(recipe, parts).run()
-                finished = True
-        finally:
-            tracker.close(failed=not finished)
-            engine.close()
-            report = _write_report(directory) if directory.has_begun else None
-    if report is not None:
-        print(f"report: {report}")
+    for report in reports:
+        if report is not None:
+            print(f"report: {report}")
     if written := checkpoints.complete():
         print(f"weights: {written[-1]}")
     return code
@@ -119,6 +118,11 @@ def _refuse_early(recipe: Recipe, path: Path, resume: bool) -> None:
             raise RecipeError(problem)
     refuse_absent_devices(recipe)
     refuse_unusable(path, is_there=resume)
+
+
+def _interrupts(recipe: Recipe, echo_s: float) -> Interrupts:
+    phases = recipe.phase_recipes().values()
+    return Interrupts(echo_s, plays_ahead=any(phase.pipeline.depth > 0 for phase in phases))
 
 
 def _load_model(recipe: Recipe) -> LoadedModel:
@@ -172,6 +176,8 @@ def _plan_return(
 
 def _write_report(directory: RunDirectory) -> Path | None:
     """Write the report; whatever becomes of it does not hide what the run itself ended with."""
+    if not directory.has_begun:
+        return None
     try:
         return write_report(directory.path)
     except Exception as error:

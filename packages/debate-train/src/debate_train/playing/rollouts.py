@@ -8,6 +8,7 @@ from pathlib import Path
 
 from debate_protocol.types import Transcript
 from debate_rollout.engine import Engine, Weights
+from debate_train.errors import RunFailure
 from debate_train.playing.lookahead import read_lookahead, write_lookahead
 from debate_train.playing.playing_ahead import PlayerAhead
 
@@ -43,6 +44,7 @@ class Rollouts:
         self._depth = depth if source.sampler is source.engine else 0
         self._known: dict[int, Sequence[Transcript]] = {}
         self._ahead: PlayerAhead | None = None
+        self._are_lost = False
         self.times: dict[str, float] = {}
         """Seconds that playing the last step took, and that training waited for it."""
 
@@ -60,8 +62,10 @@ class Rollouts:
         try:
             ahead.start()
             yield
-        except BaseException:
-            self._known = ahead.with_old_weights()  # For a checkpoint of the last complete step.
+        except BaseException:  # For a checkpoint of the last complete step.
+            self._are_lost = True
+            self._known = ahead.with_old_weights()  # An interrupt may end the wait.
+            self._are_lost = False
             raise
         finally:
             self._ahead = None
@@ -113,7 +117,12 @@ class Rollouts:
         """Write the debates that were played ahead with weights that will be gone.
 
         Waits for those under way.
+
+        Raises:
+            RunFailure: Nobody waited for them: a run could not go on as this one would have.
         """
+        if self._are_lost:
+            raise RunFailure("the debates that were begun ahead, which it needs, were given up")
         found = self._known if self._ahead is None else self._ahead.with_old_weights()
         if found:
             write_lookahead(directory, found)
