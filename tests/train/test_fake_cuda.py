@@ -61,6 +61,25 @@ def test_training_on_cuda_runs_packed_kernels_and_waits_for_nothing(
         assert counts == expected, name
 
 
+def test_reference_acts_on_cuda_without_a_second_copy_of_the_model_there(
+    found: dict[str, dict[str, int]],
+) -> None:
+    cases = {name: counts for name, counts in found.items() if name.startswith("reference")}
+    assert len(cases) == 4
+    for name, counts in cases.items():
+        switched_off = name.startswith("reference base rank 2")
+        trained = counts["trained"]
+        assert trained == (2 * 7 * 2 if "rank 2" in name else 2 * 11 + 2), name
+        assert counts["kept"] == (0 if switched_off else trained), name
+        assert counts["extra"] == 0, name
+        # Each swap of a parameter copies it to the host once, beside the first copy: there and
+        # back again, once alone and once for both updates; once more where values are written.
+        swaps = 0 if switched_off else 1 + 2 * (3 if name.startswith("reference base") else 2)
+        assert counts["copies"] == swaps * trained, name
+        # Two layers of two packs: as the old policy, as the reference, and in two updates.
+        assert (counts["forward"], counts["backward"]) == (4 * 4, 4 * 2), name
+
+
 def test_optimizer_step_takes_the_memory_of_its_moments_alone(
     found: dict[str, dict[str, int]],
 ) -> None:
