@@ -30,8 +30,11 @@ class ResumeCheck:
     recipe: Recipe
     directory: RunDirectory
     loaded: LoadedModel
-    is_changed: bool
-    """Whether steps were made by another recipe than this one, so that its limits may not hold."""
+    changed: frozenset[str] = frozenset()
+    """Parts of the keys in which steps were made by another recipe than this one.
+
+    What the recipe says of them may not hold for those steps; all else does.
+    """
 
     def __call__(self, path: Path, state: RunState) -> None:
         """Check one checkpoint.
@@ -51,10 +54,14 @@ class ResumeCheck:
         try:
             updates = sum(map(_is_update, rows[_first(rows, state.phase_start) :]))
             phase = self._phase_of(state)
-            check_contents(path, state, phase, self.loaded, updates, self.is_changed)
+            may_differ = self._has_changed("epochs", "minibatches")
+            check_contents(path, state, phase, self.loaded, updates, may_differ)
         except UsageError as error:
             text = str(error).removeprefix(f"checkpoint {path}: ").splitlines()[0]
             raise RefusedCheckpoint(text) from error
+
+    def _has_changed(self, *names: str) -> bool:
+        return not self.changed.isdisjoint(names)
 
     def _phase_of(self, state: RunState) -> Recipe | None:
         phases = list(self.recipe.phase_recipes().values())
@@ -118,20 +125,21 @@ class ResumeCheck:
                 )
                 return
         trained = {row["phase"] for row in rows}
+        may_have_none = self._has_changed("steps")
         phases = self.recipe.phase_recipes()
         for name in names[: state.phase]:
-            if name not in trained and phases[name].steps > 0 and not self.is_changed:
+            if name not in trained and phases[name].steps > 0 and not may_have_none:
                 yield f"its state.json is past phase {name}, of which metrics.jsonl has no row"
 
     def _gate_problems(self, state: RunState, rows: list[Mapping[str, Any]]) -> Iterator[str]:
-        phases = self.recipe.phase_recipes()
+        phases, may_differ = self.recipe.phase_recipes(), self._has_changed("gate")
         for name in state.gates:
-            if name not in phases or (phases[name].gate is None and not self.is_changed):
+            if name not in phases or (phases[name].gate is None and not may_differ):
                 yield f"its state.json has a gate of {name!r}, which is no phase with a gate"
                 return
         ended = list(phases)[: state.phase]
         for name, phase in phases.items():
-            if phase.gate is None or self.is_changed:
+            if phase.gate is None or may_differ:
                 continue
             if (name in ended) != (name in state.gates) and name in ended:
                 yield f"its state.json does not say whether the gate of {name} opened"
@@ -144,7 +152,8 @@ class ResumeCheck:
     def _measure_problems(self, state: RunState, rows: list[Mapping[str, Any]]) -> Iterator[str]:
         last = len(self.recipe.phase_recipes()) - 1
         trains_last = state.phase == last and state.step > state.phase_start
-        needs = self.recipe.evaluation.questions > 0 and not self.is_changed
+        may_lack = self._has_changed("evaluation", "debate", "data")
+        needs = self.recipe.evaluation.questions > 0 and not may_lack
         measured = list(self.recipe.phase_recipes().values())[-1]
         # Single replies to questions without answers are measured by nothing.
         may_be_empty = isinstance(measured.evaluation.form(measured.debate), Direct)

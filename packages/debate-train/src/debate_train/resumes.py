@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,7 @@ def _without_place(model: Any) -> Any:
 
 def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:
     """Return what differs from the recipe that the run had after `step` steps."""
-    earlier = {
-        int(path.stem.rpartition("-")[2]): path for path in directory.path.glob(LATER_RECIPES)
-    }
+    earlier = {_first_step(path): path for path in directory.path.glob(LATER_RECIPES)}
     before = directory.recipe
     for first in sorted(number for number in earlier if number <= step):
         text = earlier[first].read_text(encoding="utf-8", errors="replace")
@@ -54,9 +53,17 @@ def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Cha
     return recipe_changes(before, resolved_yaml)
 
 
-def was_changed(directory: RunDirectory) -> bool:
-    """Return whether the run was resumed with another recipe than it was started with."""
-    return any(directory.path.glob(LATER_RECIPES))
+def changed_names(directory: RunDirectory, resolved_yaml: str) -> frozenset[str]:
+    """Return every part of the dotted keys that ever changed, from the first recipe to this one."""
+    later = sorted(directory.path.glob(LATER_RECIPES), key=_first_step)
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in later]
+    recipes = [directory.recipe, *filter(is_recipe, texts), resolved_yaml]
+    changes = (recipe_changes(*two) for two in pairwise(recipes))
+    return frozenset(part for found in changes for key in found for part in key.split("."))
+
+
+def _first_step(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
 
 
 def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:

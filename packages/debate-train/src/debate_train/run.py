@@ -29,11 +29,10 @@ from debate_train.recipe import Recipe
 from debate_train.report import write_report
 from debate_train.resume_checks import ResumeCheck
 from debate_train.resumes import (
-    changes_since,
+    changed_names,
     note_resume,
     refuse_another_run,
     shown_changes,
-    was_changed,
 )
 from debate_train.run_directory import RunDirectory
 
@@ -153,8 +152,8 @@ def _plan_return(
     Nothing of the run is changed until that is called: a recipe may still be refused.
     """
     refuse_another_run(directory, text)
-    is_changed = bool(changes_since(directory, sys.maxsize, text)) or was_changed(directory)
-    start = checkpoints.newest(ResumeCheck(recipe, directory, loaded, is_changed))
+    changed = changed_names(directory, text)
+    start = checkpoints.newest(ResumeCheck(recipe, directory, loaded, changed))
     if start is None:
         print("warning: no checkpoint was written yet: the run begins again", file=sys.stderr)
     for note in () if start is None else start.notes:

@@ -28,7 +28,7 @@ def check_contents(
     phase: "Recipe | None",
     loaded: "LoadedModel",
     least_updates: int = 0,
-    is_changed: bool = False,
+    may_differ: bool = False,
 ) -> None:
     """Read all that a run would go on with.
 
@@ -38,7 +38,7 @@ def check_contents(
         phase: the recipe of the phase that it is in; None after the last.
         loaded: the model, whole.
         least_updates: of a parameter in this phase, as its metrics say.
-        is_changed: whether some of its steps were made by another recipe.
+        may_differ: whether some of its steps may have had another number of updates.
 
     Raises:
         RefusedCheckpoint: Something in it cannot be.
@@ -54,7 +54,7 @@ def check_contents(
     shapes = {name: tuple(p.shape) for name, p in trained.items()}
     stored = StoredTrainerState(directory, shapes, phase.trainer.optimizer.kept())
     for problem in (
-        *_count_problems(stored, state, phase, least_updates, is_changed),
+        *_count_problems(stored, state, phase, least_updates, may_differ),
         *_state_problems(stored, types | {torch.float32}),
         *_reference_problems(directory, shapes, types | {torch.float32}),
     ):
@@ -64,14 +64,14 @@ def check_contents(
 
 
 def _count_problems(
-    stored: StoredTrainerState, state: "RunState", phase: "Recipe", least: int, is_changed: bool
+    stored: StoredTrainerState, state: "RunState", phase: "Recipe", least: int, may_differ: bool
 ) -> Iterator[str]:
     done = state.step - state.phase_start
     counts = stored.counts
     if counts.schedule_steps != done:
         yield f"its trainer.json counts {counts.schedule_steps} steps of the phase, not {done}"
     each = phase.trainer.epochs * phase.trainer.minibatches
-    most = math.inf if is_changed else done * each
+    most = math.inf if may_differ else done * each
     for name, steps in counts.optimizer_steps.items():
         if not 1 <= steps <= max(most, 1):
             yield f"its trainer.json counts {steps} updates of {name} in {done} steps"
