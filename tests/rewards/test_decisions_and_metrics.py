@@ -170,13 +170,14 @@ def test_bootstrap_interval_refuses_nothing_and_impossible_levels(values, level)
         bootstrap_interval(values, level=level)
 
 
-def test_debate_of_an_unknown_kind_is_counted_and_the_others_are_measured(hold):
+def test_debate_of_an_unknown_kind_is_counted_and_the_others_are_measured(hold, caplog):
     good = hold(SILENT, answers=said("a", "b", "a", rounds=1), answer="a", id="good")
     bad = hold(SILENT, answers=said("a", "b", "a", rounds=1), answer="a", id="bad")
     bad = replace(bad, question=replace(bad.question, id="q2", meta={"kind": "word problem"}))
     alone = debate_metrics([good])
     both = debate_metrics([good, bad])
     assert both.pop("unmeasured") == 0.5
+    assert "debate 'bad' is not measured: ValueError: " in caplog.text
     assert both == alone
     assert "unmeasured" not in alone
     assert question_values([good, bad])["unmeasured"] == {good.question.id: 0.0, "q2": 1.0}

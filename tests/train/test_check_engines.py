@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from debate_rollout.drivers import Auto, FreeRunning, LockStep
 from debate_train.checks.check import check
 from debate_train.checks.check_engines import process_errors, process_warnings
+from debate_train.cli import main
 from debate_train.recipe import Recipe
 
 
@@ -113,3 +114,13 @@ def test_driver_is_chosen_by_type_and_auto_when_none_is_given() -> None:
     assert recipe(driver={"type": "lock_step"}).rollout.driver == LockStep()
     with pytest.raises(ValidationError, match="in_flight"):
         recipe(driver={"type": "lock_step", "in_flight": 8})
+
+
+@pytest.mark.parametrize(("size", "lines"), [(1, 0), (4, 1)])
+def test_check_says_what_a_lost_process_costs(
+    size: int, lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = [] if size == 1 else ["trainer={type: deepspeed}", f"--nproc={size}"]
+    assert main(["quickstart", "--check", *more]) == 0
+    told = capsys.readouterr().out
+    assert told.count("with 4 processes: so much is lost where one of them ends") == lines

@@ -16,7 +16,12 @@ from debate_rewards.votes import Vote, ballots, tally
 
 _log = logging.getLogger(__name__)
 _ONE_DEBATE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
-"""What a malformed debate can end in; other errors concern all debates."""
+"""What a malformed debate can end in; other errors concern all debates.
+
+Debates come from callers as they made them: a kind that there is not, an agent beyond the last, a
+text that is a number. A fault of this package would look the same, so the warning names the
+error's type and a debug record holds its traceback.
+"""
 
 
 def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str, float]:
@@ -120,7 +125,10 @@ def _measure_one(transcript: Transcript, seed: int) -> tuple[Sums, dict[TurnKey,
     try:
         (measured,) = _measure_all([transcript], seed)
     except _ONE_DEBATE as error:
-        _log.warning("debate %r is not measured: %s", transcript.id, error)
+        _log.warning(
+            "debate %r is not measured: %s: %s", transcript.id, type(error).__name__, error
+        )
+        _log.debug("debate %r is not measured", transcript.id, exc_info=True)
         sums = Sums()
         sums.add("unmeasured", 1.0)
         return sums, None

@@ -106,10 +106,12 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 def _check(recipe: "Recipe", processes: int, with_tokenizer: bool) -> "CheckReport":
     from debate_train.checks.check import check
     from debate_train.checks.check_engines import process_errors, process_warnings
+    from debate_train.checks.check_warnings import process_crash_cost
 
     found = check(recipe, with_tokenizer=with_tokenizer)
     return replace(
         found,
+        lines=(*found.lines, *process_crash_cost(processes)),
         errors=(*found.errors, *process_errors(recipe, processes)),
         warnings=(*found.warnings, *process_warnings(recipe, processes)),
     )

@@ -1,5 +1,6 @@
 """What is kept of each step: its metrics, and now and then a sample of its debates."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
@@ -17,6 +18,8 @@ from debate_train.rows import PER_TOKEN
 from debate_train.run_directory import RunDirectory
 from debate_train.timing import peak_memory_gib
 
+_log = logging.getLogger(__name__)
+
 
 def step_metrics(step: Step, recipe: Recipe, seconds: float) -> tuple[dict[str, float], str | None]:
     """Return all metrics of a step, and what kept some of them from being measured, if anything.
@@ -29,6 +32,9 @@ def step_metrics(step: Step, recipe: Recipe, seconds: float) -> tuple[dict[str, 
     try:
         return _measured(step, recipe, seconds), None
     except Exception as error:
+        # Of any kind, as rewards and metrics of others run here, too: the update is made, and a
+        # run of days is worth more than one row. The row counts it and the display says it.
+        _log.debug("step %d is not measured", step.number + 1, exc_info=True)
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
         found = {"time/step_s": seconds, "failures/metrics": 1.0}
         return found | step.metrics, problem

@@ -14,6 +14,7 @@ from debate_train.checkpointing.random_states import (
 from debate_train.errors import RunFailure
 from debate_train.interrupts import Stopped
 from debate_train.playing.rollouts import Rollouts
+from debate_train.ranks.processes import own_place
 from debate_train.timing import timed
 from debate_train.trainers import Trainer
 
@@ -97,9 +98,14 @@ class Saving:
         """Save what can be saved of a run that fails; another failure does not hide the first."""
         step, note = self._state.step, self._parts.progress.note
         if trainer.completed != step - self._state.phase_start:
+            where = (
+                "in the trainer, and without its other processes"
+                if own_place().size > 1
+                else f"within the update after step {step}, of which"
+            )
             note(
-                f"the run ended within the update after step {step}, of which no checkpoint can "
-                f"be written; the last is of step {self.saved}"
+                f"the run ended {where} no checkpoint can be written; the last is of step "
+                f"{self.saved}"
             )
             return
         try:

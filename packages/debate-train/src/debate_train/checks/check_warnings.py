@@ -66,6 +66,16 @@ def crash_cost(recipe: Recipe) -> str:
     return f"checkpoints: after {' or '.join(often)}; a crash costs at most as much, and a step"
 
 
+def process_crash_cost(size: int) -> tuple[str, ...]:
+    """Return a line that says what a crash costs with so many processes, none with one."""
+    if size == 1:
+        return ()
+    return (
+        f"  with {size} processes: so much is lost where one of them ends or fails in the trainer, "
+        "as its share of the optimizer is gone; other failures lose a step",
+    )
+
+
 def run_warnings(recipe: Recipe) -> Iterator[str]:
     """Yield one sentence for each such setting of the run as a whole."""
     saving = recipe.checkpoint
