@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from debate_rollout.engines.vllm_process import free_port
+from debate_train.cli import main
 from debate_train.losses import Loss
 from debate_train.models import LoadedModel, Lora, ScratchModel
 from debate_train.packed_rows.packs import Pack, make_pack
 from debate_train.policy import with_adapter
 from debate_train.rows import Batch, Row
+from train.small_runs import AHEAD, RECIPE, End, Run, end_of
 
 MakeModel = Callable[..., LoadedModel]
 MakeBatch = Callable[..., Batch]
@@ -179,3 +181,29 @@ def _row(rng: np.random.Generator, length: int, debate: int) -> Row:
         agent=0,
         debate=debate,
     )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run the command on a recipe of three short steps, always in the same directory."""
+    path = tmp_path / "small.yaml"
+    path.write_text(RECIPE)
+    return lambda *more: main([str(path), "--output", str(tmp_path / "run"), *more])
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> End:
+    """What `run` ends with when nothing stops it."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "small.yaml").write_text(RECIPE)
+    assert main([str(folder / "small.yaml"), "--output", str(folder / "run")]) == 0
+    return end_of(folder / "run")
+
+
+@pytest.fixture(scope="session")
+def whole_ahead(tmp_path_factory: pytest.TempPathFactory) -> End:
+    """What a run with rollouts ahead ends with that nothing stops."""
+    folder = tmp_path_factory.mktemp("ahead")
+    (folder / "small.yaml").write_text(RECIPE)
+    assert main([str(folder / "small.yaml"), "--output", str(folder / "run"), *AHEAD]) == 0
+    return end_of(folder / "run")
