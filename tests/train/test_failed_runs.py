@@ -96,7 +96,7 @@ def test_step_whose_records_cannot_be_written_has_them_after_a_resume(
 
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize(
-    ("call", "error"),
+    "case",
     [
         ("generate", RolloutError("vLLM has died: EngineDeadError")),
         ("generate", EndpointError("http://host: cannot be reached")),
@@ -106,8 +106,9 @@ def test_step_whose_records_cannot_be_written_has_them_after_a_resume(
 )
 def test_run_saves_its_last_complete_step_when_the_engine_dies(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str], depth: int, call: str, error: Exception,
+    capsys: pytest.CaptureFixture[str], depth: int, case: tuple[str, Exception],
 ) -> None:  # fmt: skip
+    call, error = case
     load, called, loads = TransformersSampler.load, getattr(TransformersSampler, call), [0]
 
     def counts(sampler: Any, weights: Any) -> None:
