@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from debate_train.checks.plan_memory import memory
+from debate_train.checks.plan_memory import Kept, memory
 from debate_train.errors import ModelError, RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import LoadedModel
@@ -188,6 +188,6 @@ def test_plan_counts_what_the_optimizer_keeps(optimizer: dict[str, Any], each: f
     shape = Shape(1000, 100, 4, layers=1, hidden=1, queries=1, keys=1, ffn=1)
     kept = trainer(optimizer).optimizer.kept().bytes_each
     assert kept == each
-    assert memory(shape, 0, 1, 0, reference=False, moments=kept).optimizer == 100 * each
+    assert memory(shape, 0, 1, 0, reference=False, kept=Kept(kept)).optimizer == 100 * each
     # From stage 1 on float32 masters, too, and all in as many parts as ranks.
-    assert memory(shape, 1, 4, 0, reference=False, moments=kept).optimizer == 25 * (each + 4)
+    assert memory(shape, 1, 4, 0, reference=False, kept=Kept(kept)).optimizer == 25 * (each + 4)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import pytest
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.checks.model_shape import Shape, shape_of
 from debate_train.checks.plan_advice import advice
-from debate_train.checks.plan_memory import Layout, memory, moved
+from debate_train.checks.plan_memory import Kept, Layout, memory, moved
 from debate_train.cli import main
+from debate_train.losses import PpoClip
 from debate_train.models import Lora, PretrainedModel, ScratchModel
+from debate_train.policy import with_adapter
+from debate_train.rows import Batch
+from debate_train.trainers import TorchTrainer
 
 # 1000 weights of 2 bytes in 1 layer. It keeps of a token two norms of 4·10 + 2·10 bytes and their
 # outputs, 2·2·10; rotated queries and keys, values and the output, 2·2·12; the MLP's 4·2·20: 368.
@@ -69,6 +74,41 @@ def test_memory_is_that_of_zero_when_on_four_ranks(
         optimizer,
         reference,
     )
+
+
+@pytest.mark.parametrize(("sums", "gradients"), [(None, (2, 2, 2, 2)), (4, (2, 6, 4, 4))])
+def test_gradients_are_counted_in_the_type_that_packs_are_added_up_in(
+    sums: int | None, gradients: tuple[int, ...]
+) -> None:
+    # Of bfloat16 weights; stage 1 has both the sums and the gradients of a pack.
+    found = [memory(SMALL, stage, 1, 0, False, Kept(sums=sums)).gradients for stage in range(4)]
+    assert found == [1000 * each for each in gradients]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lora", [None, Lora(rank=2)])
+def test_plan_counts_weights_and_gradients_as_the_torch_trainer_has_them(
+    tmp_path: Path,
+    random_batch: Callable[..., Batch],
+    lora: Lora | None,
+    dtype: Any,
+) -> None:
+    sizes: dict[str, Any] = {"hidden_size": 16, "layers": 2, "heads": 2, "kv_heads": 1}
+    save_policy(tmp_path, ScratchModel(**sizes, head_dim=8, ffn_size=24).load(0))
+    model = PretrainedModel(name=str(tmp_path), dtype=dtype, lora=lora)
+    loaded = with_adapter(model.load(0), 0)
+    held: list[int] = []
+
+    def measure(*_: object) -> None:
+        every = list(loaded.model.parameters())
+        held.append(sum(p.nbytes for p in every))
+        held.append(sum(p.grad.nbytes for p in every if p.grad is not None))
+
+    trainer = TorchTrainer().open(loaded, PpoClip(), 1)
+    trainer._optimizer.register_step_pre_hook(measure)
+    trainer.step(random_batch())
+    planned = memory(shape_of(model, wide_adapters=True), 0, 1, 0, reference=False)
+    assert held == [planned.weights, planned.gradients]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,11 @@ class Shape:
     wide_adapters: bool = False
     """Whether adapters are float32 beside weights of half precision."""
 
+    @property
+    def trained_bytes(self) -> int:
+        """Bytes of one trained weight, which its gradient has, too."""
+        return 4 if self.wide_adapters else self.weight_bytes
+
     def activation_bytes(self, recompute: bool = False) -> int:
         """Return the bytes of a token at the peak of a backward pass, without the output head.
 

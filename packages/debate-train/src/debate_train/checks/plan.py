@@ -9,11 +9,13 @@ from debate_train.checks.check_data import look_at_data
 from debate_train.checks.check_engines import process_errors
 from debate_train.checks.model_shape import Shape, shape_of
 from debate_train.checks.plan_advice import WithLora, advice
-from debate_train.checks.plan_memory import Layout
+from debate_train.checks.plan_memory import Kept, Layout
 from debate_train.errors import UsageError
 from debate_train.models import Lora, PretrainedModel
 from debate_train.recipe import Demonstrations, Recipe
 
+_DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+"""Of the names that DeepSpeed has for types."""
 _VLLM_SHARE = 0.9
 """Of a GPU, that a running server takes unless it was started with another share."""
 
@@ -97,8 +99,14 @@ def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
         offload_optimizer=getattr(trainer, "offload_optimizer", False),
         offload_params=getattr(trainer, "offload_params", False),
         stages=(1, 2, 3) if is_half else (0,) if trainer.optimizer.needs_whole else (0, 1, 2, 3),
-        moments=trainer.optimizer.kept().bytes_each,
+        kept=Kept(trainer.optimizer.kept().bytes_each, _sum_bytes(phase)),
     )
+
+
+def _sum_bytes(phase: Recipe) -> int | None:
+    """Return the bytes of a gradient that packs are added up in, None where that is its own."""
+    types = getattr(phase.trainer, "deepspeed_args", {}).get("data_types") or {}
+    return _DTYPE_BYTES.get(str(types.get("grad_accum_dtype")))
 
 
 def _on(layout: Layout, alone: int) -> str:

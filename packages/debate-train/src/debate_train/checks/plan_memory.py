@@ -47,26 +47,41 @@ class Moved:
     """From rank 0 to each replica of an engine, once a step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes that are kept of a trained parameter, beside itself."""
+
+    moments: float = MOMENTS
+    """By the optimizer."""
+    sums: int | None = None
+    """Of gradients of several packs, where DeepSpeed's `grad_accum_dtype` names a type for them."""
+
+    def gradient_bytes(self, width: int, stage: int) -> int:
+        """Return those of a gradient at a stage, of a parameter that has so many itself."""
+        if stage == 0 or self.sums in (None, width):
+            return width
+        # Stage 1 keeps the sums beside gradients as they are computed.
+        return self.sums + (width if stage == 1 else 0)
+
+
 def memory(
     shape: Shape,
     stage: int,
     ranks: int,
     activations: int,
     reference: bool,
-    moments: float = MOMENTS,
+    kept: Kept = Kept(),
 ) -> Memory:
-    """Return the bytes of one rank at a ZeRO stage whose packs keep so many for activations.
-
-    The optimizer keeps `moments` bytes of each trained parameter.
-    """
-    width, trained = shape.weight_bytes, shape.trained
+    """Return the bytes of one rank at a ZeRO stage whose packs keep so many for activations."""
+    width, trained = shape.trained_bytes, shape.trained
     sharded = {level: ranks if stage >= level else 1 for level in (1, 2, 3)}
     # DeepSpeed keeps float32 masters from stage 1 on, also of float32 weights.
     masters = MASTER * trained / ranks if stage else 0.0
     return Memory(
-        weights=width * shape.parameters / sharded[3],
-        gradients=width * trained / sharded[2],
-        optimizer=masters + moments * trained / sharded[1],
+        weights=(shape.weight_bytes * shape.parameters + (width - shape.weight_bytes) * trained)
+        / sharded[3],
+        gradients=kept.gradient_bytes(width, stage) * trained / sharded[2],
+        optimizer=masters + kept.moments * trained / sharded[1],
         reference=width * trained / sharded[3] if reference else 0.0,
         activations=activations,
     )
@@ -84,7 +99,7 @@ def moved(shape: Shape, stage: int, ranks: int, packs: int, reference: bool) -> 
     elif stage == 3:
         passes = packs * (3 if reference else 2)
         gradients, gathers = packs * width * trained, passes * width * shape.parameters
-    return Moved(gradients * other, gathers * other, width * trained)
+    return Moved(gradients * other, gathers * other, shape.trained_bytes * trained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +124,7 @@ class Layout:
     offload_params: bool = False
     stages: tuple[int, ...] = (0, 1, 2, 3)
     """Those that its precision and its optimizer can be trained at."""
-    moments: float = MOMENTS
-    """Bytes that the optimizer keeps of a trained parameter."""
+    kept: Kept = Kept()
 
     @property
     def pack(self) -> int:
@@ -124,15 +138,20 @@ class Layout:
 
     def memory(self, stage: int) -> Memory:
         """Return the bytes of one rank at a stage."""
-        activations = self.shape.peak_bytes(self.pack, self.recompute)
-        found = memory(self.shape, stage, self.ranks, activations, self.reference, self.moments)
+        shape = self._shape_at(stage)
+        activations = shape.peak_bytes(self.pack, self.recompute)
+        found = memory(shape, stage, self.ranks, activations, self.reference, self.kept)
         offloaded = found.optimizer if self.offload_optimizer and stage else 0.0
         offloaded += found.weights if self.offload_params and stage == 3 else 0.0
         return replace(found, offloaded=offloaded)
 
     def moved(self, stage: int) -> Moved:
         """Return the bytes that one rank sends in an update at a stage."""
-        return moved(self.shape, stage, self.ranks, self.packs, self.reference)
+        return moved(self._shape_at(stage), stage, self.ranks, self.packs, self.reference)
+
+    def _shape_at(self, stage: int) -> Shape:
+        """Return the shape at a stage; DeepSpeed, which has the stages, makes adapters narrow."""
+        return replace(self.shape, wide_adapters=False) if stage else self.shape
 
     @property
     def least(self) -> float:
