@@ -33,8 +33,8 @@ from measurement import print_line
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmEngine
 from debate_rollout.engines.scripted_stream import Delay
+from debate_train.loaded_model import LoadedModel
 from debate_train.loop import Step, Work, rollouts_of, train
-from debate_train.models import LoadedModel
 from debate_train.recipe import Recipe
 
 PACKAGES = ["debate-train", "debate-rollout", "torch", "transformers"]

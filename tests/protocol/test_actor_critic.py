@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from debate_protocol.forms import ActorCritic, DebateForm
+from debate_protocol.forms import ActorCritic, FormConfig
 from debate_protocol.parsing import turn_failed
 from debate_protocol.transcript_checks import transcript_problems
 from debate_protocol.transcripts import from_json, to_json
@@ -251,7 +251,7 @@ def test_actor_critic_stops_at_a_gate_that_keeps(play: Play) -> None:
 )
 def test_actor_critic_refuses_what_does_not_fit(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        TypeAdapter(DebateForm).validate_python({"type": "actor_critic", **settings})
+        TypeAdapter(FormConfig).validate_python({"type": "actor_critic", **settings})
 
 
 def test_checks_name_branches_and_continuations_that_stand_in_the_wrong_place(play: Play) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from debate_protocol.forms import DebateForm, Direct, Sequential, Simultaneous, turn_seed
+from debate_protocol.forms import Direct, FormConfig, Sequential, Simultaneous, turn_seed
 from debate_protocol.types import Ask, Question, Reply, TurnKey
 
 Play = Callable[..., Any]
@@ -236,7 +236,7 @@ def test_form_is_refused_when_its_settings_make_no_sense(
     config: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValidationError, match=message):
-        TypeAdapter(DebateForm).validate_python(config)
+        TypeAdapter(FormConfig).validate_python(config)
 
 
 def test_form_complains_when_sent_the_wrong_number_of_replies() -> None:

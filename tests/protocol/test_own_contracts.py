@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.contract import CONTRACTS, Contract
 from debate_protocol.fields import TranscriptError
-from debate_protocol.forms import DebateForm, Direct, Simultaneous
+from debate_protocol.forms import Direct, FormConfig, Simultaneous
 from debate_protocol.parsing import parse_turn
 from debate_protocol.showing import shown_debate
 from debate_protocol.transcript_checks import transcript_problems
@@ -38,7 +38,7 @@ contract:
 def poem_form(**contract: Any) -> Simultaneous:
     """The form above, with changes to its contract."""
     chosen = {**POEM["contract"], **contract}
-    form = TypeAdapter(DebateForm).validate_python({**POEM, "contract": chosen})
+    form = TypeAdapter(FormConfig).validate_python({**POEM, "contract": chosen})
     assert isinstance(form, Simultaneous)
     return form
 

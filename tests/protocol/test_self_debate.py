@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from debate_protocol.forms import DebateForm, Direct, SelfDebate
+from debate_protocol.forms import Direct, FormConfig, SelfDebate
 from debate_protocol.forms.pairing import draw_pair
 from debate_protocol.transcript_checks import transcript_problems
 from debate_protocol.transcripts import from_json, to_json
@@ -199,7 +199,7 @@ def test_self_debate_is_the_same_again_when_its_seed_is(play: Play) -> None:
 )
 def test_self_debate_refuses_what_does_not_fit(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        TypeAdapter(DebateForm).validate_python({"type": "self_debate", **settings})
+        TypeAdapter(FormConfig).validate_python({"type": "self_debate", **settings})
 
 
 def test_a_pair_cannot_be_derived_when_a_file_leaves_shown_out(play: Play) -> None:

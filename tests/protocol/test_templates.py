@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from debate_protocol.forms import DebateForm, Direct, SelfDebate, Sequential, Simultaneous
+from debate_protocol.forms import Direct, FormConfig, SelfDebate, Sequential, Simultaneous
 from debate_protocol.prompts.templates import PLACEHOLDERS, PromptTemplates
 from debate_protocol.types import Ask, Question, Reply
 
@@ -41,7 +41,7 @@ style:
 def test_templates_are_filled_and_empty_paragraphs_left_out_when_played(
     play: Play, say: Say
 ) -> None:
-    form = TypeAdapter(DebateForm).validate_python({**OWN, "contract": "boxed", "personas": "none"})
+    form = TypeAdapter(FormConfig).validate_python({**OWN, "contract": "boxed", "personas": "none"})
     played = play(form, lambda ask: rf"Six sevens: \boxed{{4{ask.agent}}}")
     assert played.ask(1, 1).messages == (
         {
@@ -65,14 +65,14 @@ def test_templates_are_filled_and_empty_paragraphs_left_out_when_played(
 
 
 def test_templates_tell_the_debate_afresh_when_rebuilt_and_are_recorded(play: Play) -> None:
-    form = TypeAdapter(DebateForm).validate_python({**OWN, "conversation": "rebuild"})
+    form = TypeAdapter(FormConfig).validate_python({**OWN, "conversation": "rebuild"})
     played = play(form)
     prompt = played.news(0, 1)
     assert "What the others said:\n<turn agent=" in prompt
     assert "Expert 0, round 2. You are the Methodical Analyst. Work" in prompt
     assert "Compare Agents 1 and 2" in prompt
     assert played.transcript.protocol.extra["style"] == OWN["style"]
-    assert TypeAdapter(DebateForm).validate_python(form.model_dump(mode="json")) == form
+    assert TypeAdapter(FormConfig).validate_python(form.model_dump(mode="json")) == form
 
 
 def test_templates_left_out_stand_as_they_are_by_default_when_one_is_given(play: Play) -> None:

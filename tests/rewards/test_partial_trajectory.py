@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from debate_protocol.transcripts import from_json
 from debate_protocol.types import Transcript
-from debate_rewards import PartialTrajectory, RewardConfig, Score, Verifiable, state_values
+from debate_rewards import PartialTrajectory, RewardChoice, Score, Verifiable, state_values
 from debate_rewards.metrics import debate_metrics
 
 Json = dict[str, Any]
@@ -169,7 +169,7 @@ def test_partial_trajectory_values_only_the_end_when_nothing_was_continued() -> 
 
 
 def test_partial_trajectory_is_found_by_its_name() -> None:
-    config: Any = TypeAdapter(RewardConfig).validate_python({"type": "partial_trajectory"})
+    config: Any = TypeAdapter(RewardChoice).validate_python({"type": "partial_trajectory"})
     assert config == PartialTrajectory()
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from debate_rewards import REWARDS, V2, Reward, RewardConfig, get_reward
+from debate_rewards import REWARDS, V2, Reward, RewardChoice, get_reward
 from debate_rewards.reading import read_debate
 
 NEEDED: dict[str, dict[str, Any]] = {
@@ -28,7 +28,7 @@ def test_get_reward_refuses_a_setting_that_the_reward_does_not_have() -> None:
 @pytest.mark.parametrize("name", REWARDS)
 def test_reward_is_the_same_by_name_and_in_a_config(name: str) -> None:
     fields = NEEDED.get(name, {})
-    read = TypeAdapter(RewardConfig).validate_python({"type": name, **fields})
+    read = TypeAdapter(RewardChoice).validate_python({"type": name, **fields})
     assert read == get_reward(name, **fields)
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from debate_protocol.plugins import VariantNotLoadedWarning, Variants
 from debate_protocol.transcripts import json_line, to_json
-from debate_rewards.third_party import RewardNotLoadedWarning, third_party_rewards
+from debate_rewards import V2, RewardConfig
 
 BREVITY = '''
 """A reward for short turns."""
@@ -63,6 +64,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def rewards() -> Variants[RewardConfig]:
+    """Return the rewards of this moment's packages, looked for."""
+    found: Variants[RewardConfig] = Variants("debate_rewards.rewards", RewardConfig, V2)
+    assert "v2" in found
+    return found
+
+
 def run(site: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
@@ -77,8 +85,8 @@ def test_reward_of_another_package_is_found_by_its_type(site, hold):
     install(site, "debate-brevity", BREVITY, "brevity = debate_brevity:Brevity")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = third_party_rewards({"v2"})
-    assert list(found) == ["brevity"]
+        found = rewards()
+    assert list(found) == ["v2", "brevity"]
     (score,) = found["brevity"](words=10)([hold(["", None, ""])])
     assert score.credits[1].value == -0.2  # "no tags": two words of ten
 
@@ -131,7 +139,7 @@ def function(transcripts): return []
         (NOT_A_REWARD, "a = broken:missing", "cannot be imported: AttributeError"),
         (NOT_A_REWARD, "a = broken:function", "expected a pydantic model"),
         (NOT_A_REWARD, "a = broken:Other", 'expected a field type: Literal["a"] = "a" in Other'),
-        (NOT_A_REWARD, "other = broken:Other", "expected Other to have __call__(transcripts)"),
+        (NOT_A_REWARD, "other = broken:Other", "Other has no __call__, streams; expected what"),
         (NOT_A_REWARD, "v2 = broken:Other", "found a name that is taken"),
     ],
 )
@@ -139,8 +147,8 @@ def test_reward_that_cannot_be_used_is_named_and_left_out(site, module, entries,
     install(site, "broken", module, entries)
     sys.modules.pop("broken", None)
     try:
-        with pytest.warns(RewardNotLoadedWarning) as caught:
-            assert third_party_rewards({"v2"}) == {}
+        with pytest.warns(VariantNotLoadedWarning) as caught:
+            assert list(rewards()) == ["v2"]
     finally:
         sys.modules.pop("broken", None)
     (warning,) = caught
@@ -151,8 +159,8 @@ def test_reward_that_cannot_be_used_is_named_and_left_out(site, module, entries,
 def test_second_reward_of_a_name_is_named_and_left_out(site):
     install(site, "debate-brevity", BREVITY, "brevity = debate_brevity:Brevity")
     install(site, "other-brevity", BREVITY, "brevity = other_brevity:Brevity")
-    with pytest.warns(RewardNotLoadedWarning, match="debate_brevity brings the first"):
-        found = third_party_rewards({"v2"})
+    with pytest.warns(VariantNotLoadedWarning, match="debate_brevity brings the first"):
+        found = rewards()
     assert found["brevity"].__module__ == "debate_brevity"
 
 
@@ -160,4 +168,4 @@ def test_rewards_of_this_package_work_beside_a_broken_one(site):
     install(site, "broken", "1 / 0", "a = broken:A")
     done = run(site, "-c", "from debate_rewards import get_reward; print(get_reward('v2').type)")
     assert (done.returncode, done.stdout) == (0, "v2\n")
-    assert "reward 'a' of package broken (broken:A)" in done.stderr
+    assert "debate_rewards.rewards: 'a' of package broken (broken:A)" in done.stderr

@@ -3,7 +3,7 @@ import logging
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from debate_rewards.rewards import Mixed, RewardConfig, Verifiable
+from debate_rewards.rewards import Mixed, RewardChoice, Verifiable
 
 SILENT = ["", "", ""]
 TRUE_S1 = {"answer": "s1"}
@@ -54,7 +54,7 @@ def mixed(**options):
         },
         **options,
     }
-    return TypeAdapter(RewardConfig).validate_python(config)
+    return TypeAdapter(RewardChoice).validate_python(config)
 
 
 def test_mixed_advantages_keeps_components_apart(hold):
@@ -116,9 +116,9 @@ def test_mixed_tells_shared_metrics_apart(hold):
 )
 def test_reward_config_refuses_what_it_does_not_know(config):
     with pytest.raises(ValidationError):
-        TypeAdapter(RewardConfig).validate_python(config)
+        TypeAdapter(RewardChoice).validate_python(config)
 
 
 @pytest.mark.parametrize("name", ["win_rate", "win_minus_loss", "v2", "verifiable"])
 def test_every_reward_takes_an_empty_batch(name):
-    assert TypeAdapter(RewardConfig).validate_python({"type": name})([]) == []
+    assert TypeAdapter(RewardChoice).validate_python({"type": name})([]) == []

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import Engine, Finished, Request, Weights, streaming
-from debate_rollout.engines import EngineConfig, ScriptedEngine, TransformersEngine, VllmEngine
+from debate_rollout.engines import EngineChoice, ScriptedEngine, TransformersEngine, VllmEngine
 from debate_rollout.engines.plain_logps import plain_logps
 from debate_rollout.engines.scripted_stream import Delay, ScriptedStream
 from debate_rollout.errors import MissingExtraError
@@ -214,7 +214,7 @@ def test_check_engine_fails_when_other_weights_or_distributions_are_served(
 
 
 def test_engine_config_is_chosen_by_type() -> None:
-    adapter: TypeAdapter[Any] = TypeAdapter(EngineConfig)
+    adapter: TypeAdapter[Any] = TypeAdapter(EngineChoice)
     assert adapter.validate_python({"type": "transformers", "max_batch": 8}).max_batch == 8
     assert isinstance(adapter.validate_python({"type": "vllm"}), VllmEngine)
     with pytest.raises(ValidationError, match="Extra inputs"):

@@ -13,8 +13,9 @@ import pytest
 
 from debate_rollout.engines.vllm_process import free_port
 from debate_train.cli import main
+from debate_train.loaded_model import LoadedModel, Lora
 from debate_train.losses import Loss
-from debate_train.models import LoadedModel, Lora, ScratchModel
+from debate_train.models import ScratchModel
 from debate_train.packed_rows.packs import Pack, make_pack
 from debate_train.policy import with_adapter
 from debate_train.rows import Batch, Row

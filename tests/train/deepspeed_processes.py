@@ -15,8 +15,9 @@ import torch
 
 from arithmetic import Trained, in_float64, rounding
 from debate_rollout.engine import Weights
+from debate_train.loaded_model import LoadedModel, Lora
 from debate_train.losses import Grpo, ImportanceSampling, Kl, Loss, PpoClip
-from debate_train.models import LoadedModel, Lora, PretrainedModel
+from debate_train.models import PretrainedModel
 from debate_train.policy import with_adapter
 from debate_train.ranks.followers import Begin, dismiss, follow, lead
 from debate_train.ranks.processes import end_at_once, own_place

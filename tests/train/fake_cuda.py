@@ -20,8 +20,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from debate_train.checks.model_shape import shape_of
 from debate_train.checks.plan_memory import Layout
+from debate_train.loaded_model import Lora
 from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
-from debate_train.models import Lora, PretrainedModel
+from debate_train.models import PretrainedModel
 from debate_train.packed_rows import logps
 from debate_train.packed_rows.packs import empty_pack
 from debate_train.policy import lora_config

@@ -17,7 +17,7 @@ from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.errors import RecipeError
 from debate_train.evaluation import Measures, evaluate
 from debate_train.evaluation_settings import sampled_as
-from debate_train.models import LoadedModel
+from debate_train.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
 from debate_train.results import measures_json, print_results, write_results
 from debate_train.rollout_cli import main as rollout_main

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from debate_protocol.contract import CONTRACTS, Contract
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn
-from debate_rewards.rewards import RewardConfig
+from debate_rewards.rewards import RewardChoice
 from debate_train.advantages import Advantages, Stream
 from debate_train.rows import build_batch
 from debate_train.word_tokenizer import word_tokenizer
@@ -67,7 +67,7 @@ def test_value_of_a_failed_turn_holds_for_all_its_tokens(
     contract: Contract, reward: Mapping[str, Any]
 ) -> None:
     failed = debate(contract)
-    scores = TypeAdapter(RewardConfig).validate_python(reward)([failed])
+    scores = TypeAdapter(RewardChoice).validate_python(reward)([failed])
     for streams in STREAMS:
         advantages = Advantages(center="none", streams=dict(streams))
         batch = build_batch([failed], advantages([failed], scores), streams, TOKENIZER)
@@ -81,7 +81,7 @@ def test_value_of_a_failed_turn_holds_for_all_its_tokens(
 def test_length_of_a_failed_turn_counts_on_all_its_tokens() -> None:
     failed = debate(CONTRACTS_TRIED[5])
     reward = {"type": "overlong", "max_tokens": 8, "buffer": 4}
-    scores = TypeAdapter(RewardConfig).validate_python(reward)([failed])
+    scores = TypeAdapter(RewardChoice).validate_python(reward)([failed])
     streams = {"generator": Stream(sections=("critique",))}
     (found,) = Advantages(center="none", streams=streams)([failed], scores)
     (row,) = build_batch([failed], [found], streams, TOKENIZER).rows

@@ -14,8 +14,9 @@ from debate_rollout.engine import Request, Sampling
 from debate_rollout.engines import TransformersEngine
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.errors import RecipeError
+from debate_train.loaded_model import LoadedModel
 from debate_train.losses import PpoClip
-from debate_train.models import LoadedModel, PretrainedModel
+from debate_train.models import PretrainedModel
 from debate_train.packed_rows import logps
 from debate_train.packed_rows.logps import token_logps
 from debate_train.rows import Batch

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arithmetic import UNIT
+from debate_train.loaded_model import LoadedModel
 from debate_train.losses import Dapo, Grpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce
-from debate_train.models import LoadedModel
 from debate_train.packed_rows import logps
 from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packs import Pack

@@ -12,8 +12,8 @@ from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_rollout.engines.scripted_engine import ScriptedPlayer
 from debate_train.advantages import Stream
+from debate_train.loaded_model import LoadedModel
 from debate_train.loop import Step
-from debate_train.models import LoadedModel
 from debate_train.recipe import Recipe
 from debate_train.records import step_metrics
 from debate_train.rows import build_batch

@@ -22,7 +22,8 @@ from transformers import (
 
 from arithmetic import in_float64
 from debate_train.errors import ModelError
-from debate_train.models import LoadedModel, PretrainedModel, ScratchModel
+from debate_train.loaded_model import LoadedModel
+from debate_train.models import PretrainedModel, ScratchModel
 from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packs import Pack
 from debate_train.policy import with_adapter

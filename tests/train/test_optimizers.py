@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from debate_train.checks.plan_memory import Kept, memory
 from debate_train.errors import ModelError, RecipeError
+from debate_train.loaded_model import LoadedModel
 from debate_train.losses import PpoClip
-from debate_train.models import LoadedModel
 from debate_train.rows import Batch
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
 from debate_train.trainers.objective import trainable

@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from arithmetic import assert_rounded, in_float64
+from debate_train.loaded_model import LoadedModel
 from debate_train.losses import Loss, PpoClip
-from debate_train.models import LoadedModel
 from debate_train.normalisation import weigh
 from debate_train.packed_rows import block_attention, prefix_forest
 from debate_train.packed_rows.pack_layout import Layout

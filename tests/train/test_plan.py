@@ -13,8 +13,9 @@ from debate_train.checks.model_shape import Shape, shape_of
 from debate_train.checks.plan_advice import advice
 from debate_train.checks.plan_memory import Kept, Layout, memory, moved
 from debate_train.cli import main
+from debate_train.loaded_model import Lora
 from debate_train.losses import PpoClip
-from debate_train.models import Lora, PretrainedModel, ScratchModel
+from debate_train.models import PretrainedModel, ScratchModel
 from debate_train.policy import with_adapter
 from debate_train.rows import Batch
 from debate_train.trainers import TorchTrainer

@@ -56,8 +56,8 @@ def write(folder: Path, text: str, name: str = "r.yaml") -> Path:
     return path
 
 
-def load(path: Path, *overrides: str, allow_code: bool = False) -> LoadedRecipe[Small]:
-    return load_recipe(path, overrides, model=Small, allow_code=allow_code)
+def load(path: Path, *overrides: str) -> LoadedRecipe[Small]:
+    return load_recipe(path, overrides, model=Small)
 
 
 def phases(loaded: LoadedRecipe[Small]) -> dict[str, Small]:

@@ -49,8 +49,8 @@ def write(folder: Path, text: str, name: str = "r.yaml") -> Path:
     return path
 
 
-def load(path: Path, *overrides: str, allow_code: bool = False) -> LoadedRecipe[Small]:
-    return load_recipe(path, overrides, model=Small, allow_code=allow_code)
+def load(path: Path, *overrides: str) -> LoadedRecipe[Small]:
+    return load_recipe(path, overrides, model=Small)
 
 
 def refusal(path: Path, *overrides: str) -> str:
@@ -189,12 +189,9 @@ def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
     assert "byte 6 is not UTF-8" in refusal(path)
 
 
-def test_code_is_refused_unless_allowed(tmp_path: Path) -> None:
+def test_type_that_names_python_code_is_no_variant(tmp_path: Path) -> None:
     path = write(tmp_path, "name: a\ntrainer:\n  type: python\n")
-    assert f"{path}:3: trainer.type: found 'python'" in refusal(path)
-    assert "--allow-code" in refusal(path)
-    with pytest.raises(RecipeError, match="expected one of plain, zero"):
-        load(path, allow_code=True)
+    assert f"{path}:3: trainer.type: found 'python'; expected one of plain, zero" in refusal(path)
 
 
 def test_environment_value_is_not_shown_in_errors(

@@ -10,6 +10,7 @@ import torch
 from arithmetic import UNIT
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
+from debate_train.loaded_model import LoadedModel
 from debate_train.losses import (
     Dapo,
     Grpo,
@@ -21,7 +22,6 @@ from debate_train.losses import (
     Reinforce,
     Sft,
 )
-from debate_train.models import LoadedModel
 from debate_train.normalisation import weigh
 from debate_train.rows import Batch, build_batch
 from debate_train.word_tokenizer import word_tokenizer

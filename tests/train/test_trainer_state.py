@@ -17,8 +17,9 @@ from debate_train.checkpointing.trainer_state import (
     write_trainer_state,
 )
 from debate_train.errors import ModelError
+from debate_train.loaded_model import LoadedModel
 from debate_train.losses import PpoClip
-from debate_train.models import LoadedModel, ScratchModel
+from debate_train.models import ScratchModel
 from debate_train.rows import Batch
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import trainable

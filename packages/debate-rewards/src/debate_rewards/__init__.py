@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from debate_rewards.answers import Verdict, answer_classes, check, check_many, same_answer
     from debate_rewards.bradley_terry import BradleyTerry
-    from debate_rewards.credits import Credit, Reward, Score
+    from debate_rewards.credits import Credit, Reward, RewardConfig, Score
     from debate_rewards.decisions import central, majority, peer_vote
     from debate_rewards.gate_rules import Agreed, AtMost, GateRule, Informative, InOrder
     from debate_rewards.intervals import Estimate, bootstrap_interval
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from debate_rewards.partial_trajectory import PartialTrajectory, StateValue, state_values
     from debate_rewards.persuasion import Persuasion
     from debate_rewards.reward_functions import answer_reward, verify
-    from debate_rewards.rewards import REWARDS, RewardConfig, get_reward
+    from debate_rewards.rewards import REWARDS, RewardChoice, get_reward
     from debate_rewards.truth_judge import TruthJudge
     from debate_rewards.v2 import V2
     from debate_rewards.verifiable import Verifiable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "answers": ("Verdict", "answer_classes", "check", "check_many", "same_answer"),
     "bradley_terry": ("BradleyTerry",),
-    "credits": ("Credit", "Reward", "Score"),
+    "credits": ("Credit", "Reward", "RewardConfig", "Score"),
     "decisions": ("central", "majority", "peer_vote"),
     "gate_rules": ("Agreed", "AtMost", "GateRule", "InOrder", "Informative"),
     "intervals": ("Estimate", "bootstrap_interval"),
@@ -38,7 +38,7 @@ _HOMES = {
     "partial_trajectory": ("PartialTrajectory", "StateValue", "state_values"),
     "persuasion": ("Persuasion",),
     "reward_functions": ("answer_reward", "verify"),
-    "rewards": ("REWARDS", "RewardConfig", "get_reward"),
+    "rewards": ("REWARDS", "RewardChoice", "get_reward"),
     "truth_judge": ("TruthJudge",),
     "v2": ("V2",),
     "verifiable": ("Verifiable",),
@@ -73,6 +73,7 @@ __all__ = [
     "Persuasion",
     "REWARDS",
     "Reward",
+    "RewardChoice",
     "RewardConfig",
     "Score",
     "StateValue",

@@ -21,7 +21,7 @@ from debate_rewards.final_answers import KINDS
 from debate_rewards.metrics import debate_statistics
 from debate_rewards.mixed import weighted_sum
 from debate_rewards.reading import check_turns
-from debate_rewards.rewards import REWARDS, RewardConfig
+from debate_rewards.rewards import REWARDS, RewardChoice
 
 NAME = "debate-rewards"
 _VERIFY_CHUNK = 256
@@ -156,7 +156,7 @@ def build_reward(name: str, settings: Sequence[str]) -> Reward:
             if not isinstance(place, dict):
                 raise UsageError(f"--set {key}: {part} is a value and has no fields")
         place[last] = _value(text)
-    adapter: TypeAdapter[Reward] = TypeAdapter(RewardConfig)
+    adapter: TypeAdapter[Reward] = TypeAdapter(RewardChoice)
     try:
         return adapter.validate_python(fields)
     except ValidationError as error:

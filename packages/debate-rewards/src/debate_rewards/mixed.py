@@ -37,7 +37,7 @@ class Mixed(Config):
     def streams(self) -> tuple[str, ...]:
         """The streams that get values."""
         parts = [component.reward for component in self.components.values()]
-        named = [name for part in parts for name in getattr(part, "streams", ())]
+        named = [name for part in parts for name in part.streams]
         return tuple(dict.fromkeys(named))
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:

@@ -1,11 +1,12 @@
 """Drivers: run debates against an engine, in lock-step or each at its own pace."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from debate_protocol.config import Config
+from debate_protocol.plugins import Variants
 from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.debates import Debates, Select
 from debate_rollout.engine import Engine, streaming
@@ -21,6 +22,8 @@ TIMEOUT_S = 3600.0
 class LockStep(Config):
     """All open asks of all debates are one call of the engine."""
 
+    lets_overtake: ClassVar[bool] = False
+
     type: Literal["lock_step"] = "lock_step"
     timeout_s: float | None = Field(None, gt=0)
     """Most seconds to wait for a reply before it is asked for again. None: an hour with engines
@@ -29,6 +32,9 @@ class LockStep(Config):
 
 class FreeRunning(Config):
     """Each debate goes on when its own replies are in; batch engines are run in lock-step."""
+
+    lets_overtake: ClassVar[bool] = True
+    """Whether one debate may get ahead of another where the engine streams."""
 
     type: Literal["free_running"] = "free_running"
     in_flight: int = Field(1024, ge=1)
@@ -40,6 +46,8 @@ class FreeRunning(Config):
 class Auto(Config):
     """`free_running` for engines that stream, `lock_step` for the others."""
 
+    lets_overtake: ClassVar[bool] = True
+
     type: Literal["auto"] = "auto"
     in_flight: int = Field(1024, ge=1)
     """As in `free_running`."""
@@ -47,7 +55,9 @@ class Auto(Config):
     """As in `lock_step`."""
 
 
-DriverConfig = Annotated[Auto | LockStep | FreeRunning, Field(discriminator="type")]
+DriverConfig = Auto | LockStep | FreeRunning
+DRIVERS: Variants[DriverConfig] = Variants(None, DriverConfig, Auto, LockStep, FreeRunning)
+DriverChoice = Annotated[DriverConfig, DRIVERS]
 """What a recipe's `driver` may be."""
 
 AUTO = Auto()

@@ -121,7 +121,6 @@ def _again(arguments: argparse.Namespace) -> list[str]:
     """Return the arguments for each of several processes."""
     found = [arguments.recipe, *arguments.overrides]
     found += ["--resume"] if arguments.resume else []
-    found += ["--allow-code"] if arguments.allow_code else []
     return found if arguments.output is None else [*found, f"--output={arguments.output}"]
 
 

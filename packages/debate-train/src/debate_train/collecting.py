@@ -2,22 +2,18 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from debate_protocol.types import DebateRun, Transcript
-from debate_rollout.drivers import LockStep, play_each
+from debate_rollout.drivers import play_each
 from debate_rollout.engine import Engine, streaming
-from debate_rollout.engines import ScriptedEngine, TransformersEngine
+from debate_rollout.engines import ScriptedEngine
 from debate_train.checks.check_engines import refuse_absent_devices
 from debate_train.collection import Collection
 from debate_train.data import DataSource
-from debate_train.merged_adapters import is_adapter
-from debate_train.models import PretrainedModel
 from debate_train.playing.starts import named_debates
 from debate_train.progress import Progress
-from debate_train.recipe import Demonstrations, Recipe
+from debate_train.recipe import Recipe
 
 _REPORT_S = 2.0
 """Seconds between two reports of progress."""
@@ -67,7 +63,7 @@ def _played(
 ) -> Iterator[Transcript]:
     """Play step by step in lock-step, so that some debates end soon; else all at once."""
     rollout = recipe.rollout
-    if streaming(engine) is not None and not isinstance(rollout.driver, LockStep):
+    if streaming(engine) is not None and rollout.driver.lets_overtake:
         steps = [[one for step in steps for one in step]]
     for step in steps:
         for _, transcript in play_each(
@@ -98,27 +94,17 @@ def _keep(
 
 def _open_engine(recipe: Recipe, source: DataSource) -> Engine:
     """Open the recipe's engine; weights are loaded here only for engines that take a model."""
-    config: Any = recipe.rollout.engine
-    if isinstance(config, Demonstrations):
-        script = partial(source.demonstrate, errors=config.errors)
+    config, model = recipe.rollout.engine, recipe.model
+    script = config.script(source.demonstrate)
+    if script is not None:
         return ScriptedEngine().open(script=script)
-    if isinstance(config, ScriptedEngine):
-        return config.open()
-    model = recipe.model
-    by_name = isinstance(model, PretrainedModel) and model.revision is None
-    if isinstance(model, PretrainedModel) and is_adapter(model.name):  # Merged here alone.
-        by_name = False
-    engine: Engine
-    if isinstance(model, PretrainedModel) and "tokens" not in config.capabilities:
-        engine = config.open(model.name, None)
-    elif isinstance(model, PretrainedModel) and by_name and type(config) is not TransformersEngine:
-        is_started = getattr(config, "url", None) is None
-        if is_started and getattr(config, "dtype", None) == "auto":  # As a trainer would have it.
-            config = config.model_copy(update={"dtype": model.dtype})
-        engine = config.open(model.name, model.load_tokenizer(), model.template_kwargs)
-    else:
-        if isinstance(config, TransformersEngine):  # Nobody else changes the model.
-            config = config.model_copy(update={"copy_model": False})
+    if not config.needs_model:
+        return config.open(None, None)
+    folder = model.folder() if config.takes_folders else None
+    if folder is None:
         loaded = model.load(recipe.seed)
-        engine = config.open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
-    return engine
+        return config.alone().open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
+    if "tokens" not in config.capabilities:
+        return config.open(folder, None)
+    config = config.for_checkpoint(model.dtype)
+    return config.open(folder, model.load_tokenizer(), model.template_kwargs)

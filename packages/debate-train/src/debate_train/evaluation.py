@@ -8,7 +8,6 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from debate_protocol.forms import DebateForm, Direct
-from debate_protocol.forms.settings import SpeakingSettings
 from debate_protocol.types import DebateRun, Question, Transcript
 from debate_train.playing.watching import Watch, unwatched
 
@@ -81,7 +80,7 @@ def evaluate(
 
     values = _by_run(play(1, "alone"), alone, DIRECT)[0]
     transcripts: list[Transcript] = []
-    if not isinstance(form, Direct):
+    if form.turn_count() > 1:
         found, transcripts = _by_run(play(form.turn_count(), "debates"), debates, DEBATE)
         values |= found
     return Measures({key: _measure(one) for key, one in values.items()}, transcripts)
@@ -167,7 +166,6 @@ def _measure(values: _Values) -> Measure:
     return Measure(*interval, len(values.by_question), deviation)
 
 
-def direct_form(form: SpeakingSettings) -> Direct:
+def direct_form(form: DebateForm) -> Direct:
     """Return the form in which one agent answers once, prompted as in this form."""
-    shared = {name: getattr(form, name) for name in SpeakingSettings.model_fields}
-    return Direct(**shared)
+    return Direct(**dict(form.speaking()))

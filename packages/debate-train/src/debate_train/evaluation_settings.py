@@ -1,14 +1,11 @@
 """How often the policy is measured, on what, and in which debates."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_origin
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from debate_protocol.config import Config
-from debate_protocol.forms import DebateForm, Direct
-from debate_protocol.forms.settings import DebateSettings
-from debate_protocol.personas import DEFAULT_PERSONAS
+from debate_protocol.forms import DebateForm, FormConfig
 from debate_protocol.visibility import TopologyName
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ class Evaluation(Config):
     """Single-turn replies to each question, in each run."""
     runs: int = Field(1, ge=1)
     """Independent repetitions on the same questions."""
-    debate: DebateForm | None = None
+    debate: FormConfig | None = None
     """A whole form in place of the recipe's `debate`; the keys below change it, too."""
     num_agents: int | None = None
     max_rounds: int | None = None
@@ -58,14 +55,6 @@ class Evaluation(Config):
     top_k: int | None = Field(None, ge=0)
     min_p: float | None = Field(None, ge=0, lt=1)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _debate_has_a_type(cls, data: Any) -> Any:
-        form = data.get("debate") if isinstance(data, Mapping) else None
-        if not isinstance(form, Mapping) or "type" in form:
-            return data
-        return {**data, "debate": {"type": "simultaneous", **form}}
-
     def form(self, training: DebateForm) -> DebateForm:
         """Return the form of evaluated debates.
 
@@ -76,22 +65,18 @@ class Evaluation(Config):
         changes = self._changes()
         if not changes and self.temperature is None:
             return form
-        for key in changes:
-            if not isinstance(form, DebateSettings) and not _is_free(form, key):
-                raise ValueError(
-                    f"evaluation.{key}: found {changes[key]!r}, but a debate of type {form.type} "
-                    "has no such choice; expected evaluation.debate to name another form"
-                )
-        if self.temperature is not None:
-            changes |= _at_temperature(form, self.temperature)
-        rounds = changes.get("max_rounds", form.max_rounds)
-        changes["gate_after"] = tuple(r for r in form.gate_after if r < rounds)
         try:
-            return type(form).model_validate(form.model_dump() | changes)
+            if self.temperature is not None:
+                form = form.at_temperature(self.temperature)
+            return form.changed(changes)
         except ValidationError as error:
             found = error.errors()[0]
             where = ".".join(("evaluation", *map(str, found["loc"])))
             raise ValueError(f"{where}: {found['msg'].removeprefix('Value error, ')}") from error
+        except ValueError as error:
+            raise ValueError(
+                f"evaluation.{error}; expected evaluation.debate to name another form"
+            ) from error
 
     def _changes(self) -> dict[str, Any]:
         changes = {
@@ -108,32 +93,19 @@ class Evaluation(Config):
         return training.model_copy(update=changes)
 
 
-def _is_free(form: DebateForm, key: str) -> bool:
-    """Return whether a form that is no debate of equals has a setting that is not fixed."""
-    field = type(form).model_fields.get(key)
-    return field is not None and get_origin(field.annotation) is not Literal
-
-
-def _at_temperature(form: DebateForm, temperature: float) -> dict[str, Any]:
-    """Return what changes when all agents are sampled at one temperature."""
-    if form.personas == "none":
-        return {"temperature": temperature}
-    personas = DEFAULT_PERSONAS if form.personas == "default" else form.personas
-    return {"personas": tuple(p.model_copy(update={"temperature": temperature}) for p in personas)}
-
-
 def sampled_as(recipe: "Recipe") -> str:
     """Return how direct replies and debates of an evaluation are sampled, in one line."""
     evaluation = recipe.evaluation
     form, rollout = evaluation.form(recipe.debate), evaluation.rollout(recipe.rollout)
     direct = f"{form.temperature_of(0):g}"
     each = [f"{form.temperature_of(agent):g}" for agent in range(form.num_agents)]
-    if isinstance(form, Direct) or set(each) == {direct}:
+    single = form.turn_count() == 1
+    if single or set(each) == {direct}:
         said = f"temperature {direct}"
     else:
         said = f"direct replies at temperature {direct}, debates at {', '.join(each)}"
     cuts = {name: value for name, value in rollout.sampling.items() if value != _NEUTRAL[name]}
     said += "".join(f", {name} {value:g}" for name, value in cuts.items())
-    if not isinstance(form, Direct):
+    if not single:
         said += f"; {form.num_agents} agents, {form.max_rounds} rounds"
     return said + (f"; {evaluation.runs} runs" if evaluation.runs > 1 else "")

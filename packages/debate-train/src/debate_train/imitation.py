@@ -8,7 +8,7 @@ import numpy as np
 from debate_protocol.types import Transcript
 from debate_rewards.reading import read_debate
 from debate_train.errors import UsageError
-from debate_train.recipe import Demonstrations, Recipe
+from debate_train.recipe import Recipe
 from debate_train.row_types import Batch, Row
 
 ENOUGH = 16
@@ -60,7 +60,7 @@ class Imitation:
 
     def __init__(self, recipe: Recipe) -> None:
         self._is_on = recipe.loss.type == "sft"
-        self._is_demonstrated = isinstance(recipe.rollout.engine, Demonstrations)
+        self._is_demonstrated = not recipe.rollout.engine.is_sampled
         self._contract = str(recipe.debate.contract_rules())
         self._seen = Demonstrated(0, 0, 0, 0)
 

@@ -1,15 +1,17 @@
 """Models and tokenizers: loaded by name, or made from scratch for a first run."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from debate_protocol.config import Config
+from debate_protocol.plugins import Variants
 from debate_train.chat_templates import check_template
 from debate_train.errors import ModelError
-from debate_train.merged_adapters import bases_of, merge_adapter
+from debate_train.loaded_model import LoadedModel, Lora
+from debate_train.merged_adapters import bases_of, is_adapter, merge_adapter
 from debate_train.model_files import (
     check_files,
     reading_model,
@@ -33,28 +35,6 @@ _ON_LOGITS = (
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
-class Lora(Config):
-    """Low-rank adapters (Hu et al. 2021) on every linear layer, through peft."""
-
-    rank: int = Field(32, ge=1)
-    alpha: float = Field(64.0, gt=0)
-    dropout: Literal[0] = 0
-    """Fixed at 0: with dropout the trained policy is not the sampled one."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model with its tokenizer and where an engine in another process finds both."""
-
-    model: "PreTrainedModel"
-    tokenizer: "PreTrainedTokenizerFast"
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    path: str | None = None
-    lora: Lora | None = None
-    again: "Callable[[], PreTrainedModel] | None" = None
-    """Loads the model once more, as it was before any training."""
-
-
 class PretrainedModel(Config):
     """A causal language model from a directory or a hub."""
 
@@ -72,6 +52,21 @@ class PretrainedModel(Config):
     """Most tokens of prompt and reply; None takes it from the model's configuration."""
     trust_remote_code: Literal[False] = False
     """Code that comes with a checkpoint is never run."""
+
+    @property
+    def source(self) -> str:
+        """The folder or hub id that it comes from."""
+        return self.name
+
+    def folder(self) -> str | None:
+        """Return the folder or hub id whose weights are the policy's first, None if merged here."""
+        if is_adapter(self.name):
+            return None
+        return self.name if Path(self.name).is_dir() or self.revision is None else None
+
+    def with_lora(self, lora: Lora) -> "PretrainedModel | None":
+        """Return the model with an adapter to train, None where it has one."""
+        return None if self.lora is not None else self.model_copy(update={"lora": lora})
 
     def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
         """Load model and tokenizer; `seed` draws what a LoRA adapter starts from.
@@ -227,6 +222,24 @@ class ScratchModel(Config):
     dtype: Literal["float32"] = "float32"
     lora: None = None
 
+    @property
+    def source(self) -> None:
+        """It is made here."""
+        return None
+
+    @property
+    def template_kwargs(self) -> Mapping[str, bool | int | str]:
+        """Its chat template takes none."""
+        return {}
+
+    def folder(self) -> None:
+        """Its weights are on no disk."""
+        return None
+
+    def with_lora(self, lora: Lora) -> None:
+        """It is small: every parameter is trained."""
+        return None
+
     def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
         """Build the model; equal seeds give equal weights. It is small: it always has values."""
         from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -264,4 +277,7 @@ class ScratchModel(Config):
         return word_tokenizer()
 
 
-ModelConfig = Annotated[PretrainedModel | ScratchModel, Field(discriminator="type")]
+ModelConfig = PretrainedModel | ScratchModel
+MODELS: Variants[ModelConfig] = Variants(None, ModelConfig, PretrainedModel, ScratchModel)
+ModelChoice = Annotated[ModelConfig, MODELS]
+"""The model that is trained; recipes choose by `type`."""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ from debate_train.evaluation import evaluate
 from debate_train.evaluation_settings import sampled_as
 from debate_train.interrupts import Interrupts, Stopped
 from debate_train.keeper import StepKeeper
+from debate_train.loaded_model import LoadedModel
 from debate_train.loop import Work, rollouts_of, train
-from debate_train.models import LoadedModel
 from debate_train.playing.rollouts import Rollouts
 from debate_train.policy import export_weights
 from debate_train.progress import Progress
-from debate_train.recipe import Demonstrations, Recipe
+from debate_train.recipe import Recipe
 from debate_train.results import measures_json, print_results, write_results
 from debate_train.run_directory import RunDirectory
 from debate_train.saving import Interrupted, Saving
@@ -141,7 +140,8 @@ class Phases:
         parts = self.parts
         source = parts.source if recipe.data == self._recipe.data else recipe.data.open(recipe.seed)
         sampler = parts.engine
-        if isinstance(recipe.rollout.engine, Demonstrations):
+        script = recipe.rollout.engine.script(source.demonstrate)
+        if script is not None:
             if not source.can_demonstrate:
                 raise RecipeError(
                     f"rollout.engine.type: found demonstrations, but data of type "
@@ -152,7 +152,7 @@ class Phases:
                 None,
                 parts.loaded.tokenizer,
                 parts.loaded.template_kwargs,
-                script=partial(source.demonstrate, errors=recipe.rollout.engine.errors),
+                script=script,
             )
         return Work(recipe, source, sampler, parts.engine, trainer, parts.loaded.tokenizer)
 

@@ -1,7 +1,7 @@
 """The trained policy: what is trained of a model, and how its weights leave the trainer."""
 
 from debate_rollout.engine import Weights
-from debate_train.models import LoadedModel, Lora
+from debate_train.loaded_model import LoadedModel, Lora
 
 
 def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:

@@ -7,44 +7,35 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from debate_protocol.config import Config
-from debate_protocol.forms import DebateForm
+from debate_protocol.forms import FormConfig
 from debate_protocol.types import DebateRun, Transcript
-from debate_rewards.rewards import RewardConfig
-from debate_rollout.drivers import AUTO, DriverConfig, play
+from debate_rewards.rewards import RewardChoice
+from debate_rollout.drivers import AUTO, DriverChoice, play
 from debate_rollout.engine import Engine as OpenEngine
-from debate_rollout.engines import EngineConfig, TransformersEngine
+from debate_rollout.engine_settings import EngineConfig
+from debate_rollout.engines import TransformersEngine
 from debate_train.advantages import Advantages
-from debate_train.data import DataConfig
+from debate_train.data import DataChoice
+from debate_train.demonstrations import ENGINES
 from debate_train.evaluation import DEBATE, DIRECT
 from debate_train.evaluation_settings import Evaluation
-from debate_train.losses import Loss
-from debate_train.models import ModelConfig
+from debate_train.losses import LossConfig
+from debate_train.models import ModelChoice
 from debate_train.playing.pipeline import Pipeline
 from debate_train.reading.recipe_merge import merge
 from debate_train.reading.recipe_schema import Schema
 from debate_train.tracking import Tracking
-from debate_train.trainers import TrainerConfig
+from debate_train.trainers import TrainerChoice
 
 if TYPE_CHECKING:
     from debate_train.checkpointing.checkpoints import Best
 
 
-class Demonstrations(Config):
-    """Replies written by the data source instead of sampled: what a warm-start imitates."""
-
-    type: Literal["demonstrations"] = "demonstrations"
-    errors: bool = True
-    """Whether some first proposals are wrong, so that judges have something to find."""
-
-
-Engine = Annotated[EngineConfig | Demonstrations, Field(discriminator="type")]
-
-
 class Rollout(Config):
     """How debates are sampled."""
 
-    engine: Engine = TransformersEngine()
-    driver: DriverConfig = AUTO
+    engine: Annotated[EngineConfig, ENGINES] = TransformersEngine()
+    driver: DriverChoice = AUTO
     """Which debates wait for which, and how long for a reply."""
     max_tokens: int = Field(1024, ge=1)
     """Most tokens of one reply."""
@@ -129,14 +120,8 @@ class Recording(Config):
     """Debates in each sample: their transcripts, and their tokens with credits."""
 
 
-_DEFAULT_TYPES: Mapping[str, str] = {
-    "model": "pretrained",
-    "data": "questions",
-    "debate": "simultaneous",
-    "reward": "v2",
-    "loss": "importance_sampling",
-    "trainer": "torch",
-}
+_PARTS = ("model", "data", "debate", "reward", "loss", "trainer")
+"""Keys that may be left out where their first variant has a default for everything."""
 
 
 _MOST_PHASES = 100
@@ -168,15 +153,15 @@ class Recipe(Config):
     seed: int = Field(0, ge=0, lt=2**63)
     steps: int = Field(ge=0)
     """Optimizer steps; a step plays `data.batch_size` questions once."""
-    model: ModelConfig
-    data: DataConfig
-    debate: DebateForm
+    model: ModelChoice
+    data: DataChoice
+    debate: FormConfig
     rollout: Rollout = Rollout()
     pipeline: Pipeline = Pipeline()
-    reward: RewardConfig
+    reward: RewardChoice
     advantage: Advantages = Advantages()
-    loss: Loss
-    trainer: TrainerConfig
+    loss: LossConfig
+    trainer: TrainerChoice
     evaluation: Evaluation = Evaluation()
     gate: Gate | None = None
     checkpoint: Checkpointing = Checkpointing()
@@ -209,24 +194,8 @@ class Recipe(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_types(cls, data: Any) -> Any:
-        """Fill in the variant where a recipe leaves out `type`."""
-        if not isinstance(data, Mapping):
-            return data
-        filled = dict(data)
-        for key, variant in _DEFAULT_TYPES.items():
-            part = filled.get(key, {})
-            if isinstance(part, Mapping) and "type" not in part:
-                filled[key] = {"type": variant, **part}
-        rollout = filled.get("rollout")
-        if isinstance(rollout, Mapping):
-            parts = {
-                key: {"type": variant, **rollout[key]}
-                for key, variant in (("engine", "transformers"), ("driver", "auto"))
-                if isinstance(rollout.get(key), Mapping)
-            }
-            filled["rollout"] = {**rollout, **parts}
-        return filled
+    def _parts_may_be_left_out(cls, data: Any) -> Any:
+        return {**{key: {} for key in _PARTS}, **data} if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")
     def _gate_can_open(self) -> "Recipe":
@@ -244,7 +213,7 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _rounded_weights_have_masters(self) -> "Recipe":
         trainer = self.trainer
-        if trainer.type == "deepspeed" and not self.phases:
+        if not self.phases:
             problem = trainer.type_problem({self.model.dtype})
             if problem is not None:
                 raise ValueError(problem)
@@ -281,7 +250,7 @@ class Recipe(Config):
     def _stale_samples_are_bounded(self) -> "Recipe":
         """Refuse losses without any bound where samples are of older weights than the update's."""
         loss, trainer = self.loss, self.trainer
-        if loss.bears_stale_samples or getattr(loss, "allow_stale", False):
+        if loss.takes_stale_samples:
             return self
         several = trainer.epochs * trainer.minibatches > 1
         if several or self.pipeline.depth > 0:

@@ -33,7 +33,7 @@ class CheckedRecipe:
 
 
 def recipe_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return a parser for RECIPE, key=value, --check and --allow-code."""
+    """Return a parser for RECIPE, key=value and --check."""
     parser = argparse.ArgumentParser(
         prog=program,
         description=description,
@@ -56,11 +56,6 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
         action="store_true",
         help="say what the recipe would do and whether it can, then stop; loads no weights",
     )
-    parser.add_argument(
-        "--allow-code",
-        action="store_true",
-        help="let the recipe name Python code to run (type: python, trust_remote_code)",
-    )
     return parser
 
 
@@ -80,9 +75,7 @@ def run_recipe(
     from debate_train.reading.recipe_written import resolved_yaml
     from debate_train.recipe import Recipe
 
-    loaded = load_recipe(
-        arguments.recipe, arguments.overrides, model=Recipe, allow_code=arguments.allow_code
-    )
+    loaded = load_recipe(arguments.recipe, arguments.overrides, model=Recipe)
     report = check(loaded.recipe)
     redact = loaded.reading.redact
     for line in (f"recipe: {loaded.path}", *loaded.notes, *report.lines):

@@ -12,7 +12,7 @@ from debate_rewards.metrics import debate_metrics
 from debate_train.loop import Step
 from debate_train.losses.diagnostics import gradient_shares
 from debate_train.paper_metrics import paper_metrics
-from debate_train.recipe import Demonstrations, Recipe
+from debate_train.recipe import Recipe
 from debate_train.row_types import Row
 from debate_train.rows import PER_TOKEN
 from debate_train.run_directory import RunDirectory
@@ -49,7 +49,7 @@ def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
     agents = recipe.debate.num_agents
     returns = [value for s in step.scores for value in s.agents if value is not None]
     mixed = [len({v for v in s.agents if v is not None}) > 1 for s in step.scores]
-    demonstrated = isinstance(recipe.rollout.engine, Demonstrations)
+    demonstrated = not recipe.rollout.engine.is_sampled
     whole = [x for x in step.transcripts if x.protocol.num_agents == agents]
     watched = {} if demonstrated else debate_metrics(whole)
     metrics = mean_metrics([score.metrics for score in step.scores])

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from debate_protocol.forms import Direct
 from debate_train.checkpointing.checkpoint_manifest import RefusedCheckpoint
 from debate_train.checkpointing.checkpoints import RunState
 from debate_train.checkpointing.content_checks import check_contents
 from debate_train.errors import UsageError
 from debate_train.evaluation import DEBATE, DIRECT
-from debate_train.models import LoadedModel
+from debate_train.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
 from debate_train.run_directory import RunDirectory
 
@@ -156,7 +155,7 @@ class ResumeCheck:
         needs = self.recipe.evaluation.questions > 0 and not may_lack
         measured = list(self.recipe.phase_recipes().values())[-1]
         # Single replies to questions without answers are measured by nothing.
-        may_be_empty = isinstance(measured.evaluation.form(measured.debate), Direct)
+        may_be_empty = measured.evaluation.form(measured.debate).turn_count() == 1
         lacks = state.before is None if may_be_empty else not state.before
         if needs and lacks and (trains_last or state.phase > last):
             yield "its state.json lacks the measures before the last phase"

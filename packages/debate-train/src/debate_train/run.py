@@ -20,7 +20,7 @@ from debate_train.directory_layout import refuse_unusable
 from debate_train.engine_opening import open_engine, refuse_unusable_engine
 from debate_train.errors import RecipeError
 from debate_train.interrupts import Interrupts
-from debate_train.models import LoadedModel
+from debate_train.loaded_model import LoadedModel
 from debate_train.phases import Phases, RunParts
 from debate_train.policy import with_adapter
 from debate_train.progress import Progress
@@ -129,8 +129,9 @@ def _load_model(recipe: Recipe) -> LoadedModel:
     if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
-    stages = {getattr(r.trainer, "zero_stage", 0) for r in recipe.phase_recipes().values()}
-    lead(Begin(recipe.model, recipe.seed, with_values=stages != {3}))
+    shardings = [r.trainer.sharding() for r in recipe.phase_recipes().values()]
+    sharded = all(one is not None and one.stage == 3 for one in shardings)
+    lead(Begin(recipe.model, recipe.seed, with_values=not sharded))
     return loaded
 
 

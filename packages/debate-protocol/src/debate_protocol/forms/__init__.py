@@ -2,28 +2,45 @@
 
 from typing import Annotated
 
-from pydantic import Field
-
 from debate_protocol.forms.actor_critic import ActorCritic
+from debate_protocol.forms.debate_settings import DebateSettings
 from debate_protocol.forms.direct import Direct
+from debate_protocol.forms.form import DebateForm
 from debate_protocol.forms.self_debate import SelfDebate
 from debate_protocol.forms.sequential import Sequential
+from debate_protocol.forms.settings import FreeTextSettings, GatedSettings, SpeakingSettings
 from debate_protocol.forms.simultaneous import Simultaneous
 from debate_protocol.forms.turns import turn_seed
+from debate_protocol.plugins import Variants
 from debate_protocol.visibility import neighbours, shown_turns
 
-DebateForm = Annotated[
-    Simultaneous | Sequential | Direct | SelfDebate | ActorCritic, Field(discriminator="type")
-]
+FORMS: Variants[DebateForm] = Variants(
+    "debate_protocol.forms",
+    DebateForm,
+    Simultaneous,
+    Sequential,
+    Direct,
+    SelfDebate,
+    ActorCritic,
+)
+"""All forms, those of other installed packages included."""
+
+FormConfig = Annotated[DebateForm, FORMS]
 """Any form; recipes choose by `type`."""
 
 __all__ = [
+    "FORMS",
     "ActorCritic",
     "DebateForm",
+    "DebateSettings",
     "Direct",
+    "FormConfig",
+    "FreeTextSettings",
+    "GatedSettings",
     "SelfDebate",
     "Sequential",
     "Simultaneous",
+    "SpeakingSettings",
     "neighbours",
     "shown_turns",
     "turn_seed",

@@ -1,7 +1,7 @@
 """The actor-critic debate: one agent answers, another gives it feedback, in turn."""
 
 import random
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -43,6 +43,8 @@ class ActorCritic(ExchangeSettings):
     guided: bool = False
     guide_round_zero: bool = False
     continuations: int = Field(default=0, ge=0, le=MOST)
+
+    sample_keys: ClassVar[tuple[str, ...]] = ("continuations",)
 
     @model_validator(mode="after")
     def _branches_are_valued(self) -> Self:

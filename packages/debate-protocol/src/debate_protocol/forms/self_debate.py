@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt
 
@@ -55,6 +55,8 @@ class SelfDebate(FreeTextSettings):
     second_turns: int = Field(default=8, ge=1, le=MOST)
     pairing: Pairing = "freq"
     gate_after: tuple[NonNegativeInt, ...] = (0,)
+
+    agent_keys: ClassVar[tuple[str, ...]] = ("first_turns", "second_turns")
 
     @property
     def num_agents(self) -> int:

@@ -1,6 +1,8 @@
 """The settings that debate forms share, and how they are checked."""
 
-from typing import Annotated, Any, Literal, Self
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import Discriminator, Field, NonNegativeInt, Tag, field_validator, model_validator
 
@@ -12,8 +14,6 @@ from debate_protocol.personas import DEFAULT_PERSONAS, Persona
 from debate_protocol.prompts.templates import PromptTemplates
 from debate_protocol.prompts.view import StyleName
 from debate_protocol.tags import ThinkMode
-from debate_protocol.types import Protocol, Schedule
-from debate_protocol.visibility import TopologyName, check_topology
 
 StyleChoice = Annotated[
     Annotated[StyleName, Tag("named")] | Annotated[PromptTemplates, Tag("own")],
@@ -45,6 +45,55 @@ class SpeakingSettings(Config):
     temperature: float = Field(default=1.0, ge=0.0)
     think: ThinkMode = "unwrap"
     max_chars_per_field: int | None = Field(default=None, ge=1)
+
+    agent_keys: ClassVar[tuple[str, ...]] = ("num_agents",)
+    """Settings that are a number of agents."""
+    sample_keys: ClassVar[tuple[str, ...]] = ()
+    """Settings that are a number of samples beside the debate."""
+
+    def speaking(self) -> "SpeakingSettings":
+        """Return these settings alone."""
+        own = {name: getattr(self, name) for name in SpeakingSettings.model_fields}
+        return SpeakingSettings.model_construct(**own)
+
+    def changed(self, settings: Mapping[str, Any]) -> Self:
+        """Return the form with some settings changed.
+
+        Raises:
+            ValueError: It has no such setting, or (pydantic's ValidationError) does not take it.
+        """
+        for key, value in settings.items():
+            field = type(self).model_fields.get(key)
+            if field is None or _is_fixed(field.annotation):
+                kind = getattr(self, "type", type(self).__name__)
+                raise ValueError(
+                    f"{key}: found {value!r}, but a debate of type {kind} has no such choice"
+                )
+        return type(self).model_validate({**self.model_dump(exclude_unset=True), **settings})
+
+    def at_temperature(self, temperature: float) -> Self:
+        """Return the form with all agents sampled at one temperature."""
+        if self.personas == "none":
+            return self.changed({"temperature": temperature})
+        personas = DEFAULT_PERSONAS if self.personas == "default" else self.personas
+        same = tuple(p.model_copy(update={"temperature": temperature}) for p in personas)
+        return self.changed({"personas": same})
+
+    def at_most(self, agents: int, rounds: int, samples: int) -> Self:
+        """Return the form with at most so many agents, rounds, and samples beside the debate.
+
+        Raises:
+            ValueError: A smaller one would be another debate.
+        """
+        least = dict.fromkeys(self.agent_keys, agents) | {"max_rounds": rounds}
+        least |= dict.fromkeys(self.sample_keys, samples)
+        return self.changed(
+            {
+                key: most
+                for key, most in least.items()
+                if key in self.model_fields_set and getattr(self, key) > most
+            }
+        )
 
     @field_validator("contract", mode="before")
     @classmethod
@@ -105,11 +154,30 @@ class SpeakingSettings(Config):
         return () if stop is None or self.think == "drop" else (stop,)
 
 
+def _is_fixed(annotation: Any) -> bool:
+    return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
+
+
 class GatedSettings(SpeakingSettings):
     """Adds the rounds after which a form yields a gate, as in `gate_after: [0]`."""
 
     max_rounds: int = Field(default=1, ge=1, le=MOST)
     gate_after: tuple[NonNegativeInt, ...] = ()
+
+    @abstractmethod
+    def turn_count(self) -> int:
+        """Return how many turns are sampled when the debate goes on to its end."""
+
+    def sequence_count(self) -> int:
+        """Return how many token sequences the turns become; here each turn is one."""
+        return self.turn_count()
+
+    def changed(self, settings: Mapping[str, Any]) -> Self:
+        """Return the form with some settings changed; gates after its last round are left out."""
+        rounds = settings.get("max_rounds", self.max_rounds)
+        if "gate_after" not in settings and any(r >= rounds for r in self.gate_after):
+            settings = {**settings, "gate_after": tuple(r for r in self.gate_after if r < rounds)}
+        return super().changed(settings)
 
     @model_validator(mode="after")
     def _gates_are_reached(self) -> Self:
@@ -141,94 +209,3 @@ class FreeTextSettings(GatedSettings):
                 f"found {name!r}, but this form reads free text; expected boxed or answer_line"
             )
         return chosen
-
-
-class DebateSettings(GatedSettings):
-    """What parallel and sequential debates share.
-
-    Attributes:
-        topology: Whom an agent sees: all others, its neighbours on a ring, the `degree` nearest
-            on the ring, or under `central` all others for agent `center` and only it for them.
-        degree: Needed by `sparse`; even, or any where the number of agents is even.
-        center: Belongs to `central`; agent 0 by default.
-        history_rounds: How many earlier rounds agents see: -1 all, 0 none, K the last K.
-        blind_review: Comparisons of other agents stay hidden.
-        conversation: `append` lets each agent's dialogue only grow, `rebuild` restates
-            the debate in each turn.
-        on_failure: After a turn without a readable solution, end the debate or go on.
-        stop_when_agreed: End after a round in which all answers are the same.
-        gate_after: The rounds, from 0, after which a gate asks whether the debate goes on.
-    """
-
-    num_agents: int = Field(default=5, le=MOST)
-    max_rounds: int = Field(default=3, ge=1, le=MOST)
-    topology: TopologyName = "all"
-    degree: int | None = None
-    center: int | None = None
-    history_rounds: int = Field(default=-1, ge=-1)
-    blind_review: bool = True
-    conversation: Literal["append", "rebuild"] = "append"
-    on_failure: Literal["abort", "continue"] = "continue"
-    stop_when_agreed: bool = False
-
-    @field_validator("num_agents")
-    @classmethod
-    def _agents_are_several(cls, num_agents: int) -> int:
-        if num_agents < 2:
-            raise ValueError(
-                f"found {num_agents}, but a debate needs at least 2 agents; "
-                "for one agent use type: direct"
-            )
-        return num_agents
-
-    @model_validator(mode="after")
-    def _conversation_fits_history(self) -> Self:
-        if self.conversation == "append" and self.history_rounds not in (-1, 1):
-            raise ValueError(
-                f"conversation: append needs history_rounds -1 or 1, found {self.history_rounds}; "
-                "a dialogue that only grows cannot leave rounds out: use conversation: rebuild"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _turns_can_be_read(self) -> Self:
-        turns = self.num_agents * self.max_rounds
-        if turns > MOST_TURNS:
-            raise ValueError(
-                f"num_agents: found {self.num_agents} agents for {self.max_rounds} rounds, "
-                f"{turns:,} turns that refer to each other; expected at most {MOST_TURNS}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _topology_fits_agents(self) -> Self:
-        check_topology(self.protocol())
-        return self
-
-    def turn_count(self) -> int:
-        """Return how many turns are sampled when the debate goes on to its end."""
-        return self.num_agents * self.max_rounds
-
-    @property
-    def schedule(self) -> Schedule:
-        """Whether agents of a round speak at once or one after the other."""
-        return "parallel"
-
-    def protocol(self) -> Protocol:
-        """Return the rules as they are written into transcripts."""
-        return Protocol(
-            num_agents=self.num_agents,
-            max_rounds=self.max_rounds,
-            schedule=self.schedule,
-            contract=self.recorded_contract(),
-            topology=self.topology,
-            history_rounds=self.history_rounds,
-            degree=self.degree,
-            center=(self.center or 0) if self.topology == "central" else self.center,
-            extra={
-                "blind_review": self.blind_review,
-                "conversation": self.conversation,
-                "style": self.recorded_style(),
-                "think": self.think,
-            },
-        )

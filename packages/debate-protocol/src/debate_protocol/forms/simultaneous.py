@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from debate_protocol.forms.settings import DebateSettings
+from debate_protocol.forms.debate_settings import DebateSettings
 from debate_protocol.forms.table import SameAnswer, Table, same_words
 from debate_protocol.types import DebateRun, Question
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from debate_protocol.comparisons import says_nothing
 from debate_protocol.final_answer import final_box
-from debate_protocol.forms.settings import DebateSettings
+from debate_protocol.forms.debate_settings import DebateSettings
 from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.parsing import Parsed, spoken_text
 from debate_protocol.prompts.styles import news, opening

@@ -1,23 +1,34 @@
-"""Engines: their configs, one union on `type`."""
+"""Engines: their settings, chosen by `type`."""
 
 from typing import Annotated
 
-from pydantic import Field
-
+from debate_protocol.plugins import Variants
+from debate_rollout.engine_settings import EngineConfig, EngineSettings
 from debate_rollout.engines.openai_engine import OpenAIEngine
 from debate_rollout.engines.scripted_engine import ScriptedEngine
 from debate_rollout.engines.transformers_engine import TransformersEngine
 from debate_rollout.engines.vllm_engine import VllmEngine
 from debate_rollout.engines.vllm_server_engine import VllmServerEngine
 
-EngineConfig = Annotated[
-    TransformersEngine | VllmEngine | VllmServerEngine | OpenAIEngine | ScriptedEngine,
-    Field(discriminator="type"),
-]
+ENGINES: Variants[EngineConfig] = Variants(
+    "debate_rollout.engines",
+    EngineConfig,
+    TransformersEngine,
+    VllmEngine,
+    VllmServerEngine,
+    OpenAIEngine,
+    ScriptedEngine,
+)
+"""All engines, those of other installed packages included."""
+
+EngineChoice = Annotated[EngineConfig, ENGINES]
 """What a recipe's `engine` may be."""
 
 __all__ = [
+    "ENGINES",
+    "EngineChoice",
     "EngineConfig",
+    "EngineSettings",
     "OpenAIEngine",
     "ScriptedEngine",
     "TransformersEngine",

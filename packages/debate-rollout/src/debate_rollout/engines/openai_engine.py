@@ -5,13 +5,13 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator
 
-from debate_protocol.config import Config
 from debate_rollout.engine import Capability
+from debate_rollout.engine_settings import EngineSettings
 from debate_rollout.errors import EngineConfigError, missing_extra
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _SECRET_VALUE = re.compile(r"\b(?:sk|pk|gsk|hf|xai|ghp)[-_][A-Za-z0-9_-]{12,}|\b
 _KEY = re.compile(r"[!-~]+")
 
 
-class OpenAIEngine(Config):
+class OpenAIEngine(EngineSettings):
     """Chat completions over HTTP, for evaluation and transcripts.
 
     Replies have no token ids and no log-probabilities, so nothing can be trained on them. The
@@ -50,6 +50,10 @@ class OpenAIEngine(Config):
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
+
+    takes_folders: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("httpx",)
+    install: ClassVar[str] = "debate-rollout[openai]"
 
     type: Literal["openai"] = "openai"
     model: str | None = Field(None, min_length=1)

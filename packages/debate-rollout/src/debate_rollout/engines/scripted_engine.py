@@ -1,24 +1,23 @@
 """The scripted engine: replies that were written beforehand, for tests and demonstrations."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from debate_protocol.config import Config
 from debate_protocol.types import Ask, Finish, Reply
 from debate_rollout.engine import Capability, Request, Sampling, Weights
+from debate_rollout.engine_settings import EngineSettings, Script
 from debate_rollout.engines.scripted_stream import Delay, ScriptedStream
 from debate_rollout.errors import EngineConfigError
 from debate_rollout.rendering import Renderer
 from debate_rollout.token_text import token_text
 
-Script = Callable[[Ask], str]
-"""What an agent says when it is asked."""
 
-
-class ScriptedEngine(Config):
+class ScriptedEngine(EngineSettings):
     """Says what a script says, with tokens when it is given a tokenizer."""
+
+    needs_model: ClassVar[bool] = False
 
     type: Literal["scripted"] = "scripted"
     replies: tuple[str, ...] | dict[str, str] = ()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import model_validator
 
+from debate_rollout.engine_settings import Place
 from debate_rollout.engines.vllm_settings import VllmSettings
 from debate_rollout.errors import missing_extra
 
@@ -21,6 +22,27 @@ class VllmEngine(VllmSettings):
     are handed over in memory. `own` gives it a process (vLLM's AsyncLLM): sampling goes on while
     this one renders, parses and trains, data parallel engines are possible, and weights pass
     through a file."""
+
+    @property
+    def in_trainer(self) -> bool:
+        """Whether it computes in the process that trains."""
+        return self.process == "shared"
+
+    def problems(self, place: Place) -> list[str]:
+        """Return what keeps it from serving a trainer."""
+        found = super().problems(place)
+        if self.process == "shared" and place.processes > 1:
+            found.append(
+                f"process: found shared in {place.processes} processes, whose group vLLM would "
+                "take for its own; expected own, or type: vllm_server"
+            )
+        return found
+
+    def warnings(self, place: Place) -> list[str]:
+        """Return what would be better otherwise."""
+        if self.process == "shared":
+            return []
+        return self.idle_gpus(place.processes, f"{place.processes} processes")
 
     @model_validator(mode="after")
     def _keeps_torch_as_it_is(self) -> "VllmEngine":

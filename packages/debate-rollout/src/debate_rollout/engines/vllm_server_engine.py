@@ -1,10 +1,12 @@
 """The vllm_server engine: a vLLM server beside the trainer, started by the run or running."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from debate_rollout.engine_settings import Footprint, Place
 from debate_rollout.engines.vllm_settings import VllmSettings
 from debate_rollout.errors import missing_extra
 
@@ -17,6 +19,10 @@ ABOUT_STARTING = frozenset(
      "start_timeout_s")
 )  # fmt: skip
 """Settings that a server which is already running has settled."""
+
+
+_RUNNING_SHARE = 0.9
+"""Of a GPU, that a running server takes unless it was started with another share."""
 
 
 class VllmServerEngine(VllmSettings):
@@ -45,6 +51,54 @@ class VllmServerEngine(VllmSettings):
     """Longest that one refresh of weights may take."""
     api_key_env: str = "VLLM_API_KEY"
     """Environment variable that holds the key of a running server, if it wants one."""
+
+    def needed_libraries(self) -> tuple[str, ...]:
+        """A server that runs elsewhere needs nothing here but an HTTP client."""
+        return ("vllm", "httpx") if self.url is None else ("httpx",)
+
+    def problems(self, place: Place) -> list[str]:
+        """Return what keeps it from serving a trainer."""
+        found = super().problems(place)
+        if self.url is not None or self.transfer != "nccl" or place.gpu is None:
+            return found
+        served = list(place.gpus[: self.workers()])
+        if self.devices is not None:
+            served = [name.strip() for name in self.devices.split(",")]
+        if place.gpu in served:
+            found.append(
+                f"devices: found {self.devices or 'null'}, so the server starts on GPU "
+                f"{place.gpu}, from which the trainer sends weights, and NCCL refuses two "
+                "processes on one GPU; expected other GPUs, or transfer: file"
+            )
+        return found
+
+    def warnings(self, place: Place) -> list[str]:
+        """Return what would be better otherwise."""
+        if self.url is not None:
+            return []
+        if self.devices is None:
+            return self.idle_gpus(place.processes, f"{place.processes} processes")
+        return self.idle_gpus(len(self.devices.split(",")), f"devices: {self.devices}")
+
+    def own_gpus(self, ranks: int, gpus: int) -> list[str]:
+        """Return that GPUs must be named for the server that is started."""
+        if self.url is not None or self.devices is not None:
+            return []
+        own = ",".join(str(gpu) for gpu in range(ranks, gpus))
+        return [
+            "the server starts on GPUs that ranks are on: rollout.engine.devices: found none; "
+            f"expected its own, such as '{own}', or a url"
+        ]
+
+    def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
+        """Return its share of GPUs of its own."""
+        share = self.gpu_memory_utilization if self.url is None else _RUNNING_SHARE
+        found = super().footprint(weight_bytes, gpu_bytes)
+        return replace(found, shares=False, reserved=0.0, room=share * gpu_bytes)
+
+    def for_checkpoint(self, dtype: str) -> Self:
+        """A running server serves in the dtype that it was started with."""
+        return super().for_checkpoint(dtype) if self.url is None else self
 
     @field_validator("url")
     @classmethod

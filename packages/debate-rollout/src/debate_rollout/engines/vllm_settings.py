@@ -2,12 +2,13 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from math import prod
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
-from debate_protocol.config import Config
 from debate_rollout.engine import Capability
+from debate_rollout.engine_settings import EngineSettings, Footprint, Place
 from debate_rollout.errors import EngineConfigError
 
 BACKEND = "debate_file"
@@ -64,8 +65,12 @@ BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 """Environment variable of vLLM's kernels that do not depend on the batch."""
 
 
-class VllmSettings(Config):
+class VllmSettings(EngineSettings):
     """What is served and how much of the device it takes."""
+
+    takes_folders: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("vllm",)
+    install: ClassVar[str] = "debate-rollout[vllm]"
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` serves the type of the checkpoint or model that is opened (vLLM's own `auto` would
@@ -100,6 +105,55 @@ class VllmSettings(Config):
         return frozenset(
             ("tokens", "logps", "seeds", "streams", "prefix_cache", "load_in_flight", weights)
         )
+
+    def problems(self, place: Place) -> list[str]:
+        """Return what keeps it from serving a trainer."""
+        served, rank = self.max_lora_rank, place.lora_rank
+        if rank is None and served is not None:
+            return [
+                f"max_lora_rank: found {served}, but model.lora is null and every parameter is "
+                "trained; expected null"
+            ]
+        if rank is not None and (served is None or served < rank):
+            return [
+                f"max_lora_rank: found {served or 'null'}; expected at least model.lora.rank, "
+                f"which is {rank}"
+            ]
+        return []
+
+    def workers(self) -> int:
+        """Return how many GPUs vLLM takes."""
+        names = ("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
+        return prod(self._size(name) for name in names)
+
+    def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
+        """Return its share of GPUs that also train."""
+        room = self.gpu_memory_utilization * gpu_bytes
+        replicas, split = self._size("data_parallel_size"), self._size("tensor_parallel_size")
+        return Footprint(replicas * split, True, room, replicas, split, room)
+
+    def for_checkpoint(self, dtype: str) -> Self:
+        """Return the settings with the trainer's dtype, where they name none."""
+        return self.model_copy(update={"dtype": dtype}) if self.dtype == "auto" else self
+
+    def for_adapter(self, rank: int) -> Mapping[str, Any]:
+        """Return the rank that must be served."""
+        return {"max_lora_rank": rank}
+
+    def idle_gpus(self, gpus: int, where: str) -> list[str]:
+        """Return that some of so many GPUs wait while it samples, if they do."""
+        used = self.workers()
+        if gpus <= used:
+            return []
+        return [
+            f"vllm_args: one engine on {used} of the GPUs of {where} samples, and the others "
+            f"wait; expected data_parallel_size: {gpus // used} (an engine on each), or "
+            "tensor_parallel_size for a model that does not fit on one"
+        ]
+
+    def _size(self, name: str) -> int:
+        size = self.vllm_args.get(name, 1)
+        return size if isinstance(size, int) and size > 0 else 1
 
     @field_validator("vllm_args")
     @classmethod

@@ -18,7 +18,7 @@ from debate_train.playing.lookahead import check_lookahead
 
 if TYPE_CHECKING:
     from debate_train.checkpointing.checkpoints import RunState
-    from debate_train.models import LoadedModel
+    from debate_train.loaded_model import LoadedModel
     from debate_train.recipe import Recipe
 
 
@@ -45,7 +45,7 @@ def check_contents(
         UsageError: The same.
     """
     check_random_states(directory)
-    rounded = {torch.bfloat16} if phase is None or getattr(phase.trainer, "bf16", False) else set()
+    rounded = {torch.bfloat16} if phase is None or phase.trainer.keeps_masters else set()
     types = {p.dtype for p in loaded.model.parameters()} | rounded
     check_policy(directory, loaded, types)
     if phase is None or state.step == state.phase_start:

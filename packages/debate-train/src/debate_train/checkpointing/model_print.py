@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from debate_train.models import LoadedModel
+    from debate_train.loaded_model import LoadedModel
 
 _VALUES = 64
 """Values that are read of each tensor."""

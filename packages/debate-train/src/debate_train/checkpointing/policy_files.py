@@ -10,7 +10,7 @@ from torch import Tensor
 
 from debate_train.checkpointing.tensor_files import StoredTensors
 from debate_train.errors import ModelError
-from debate_train.models import LoadedModel
+from debate_train.loaded_model import LoadedModel
 
 FILE_SIZE = "5GB"
 """Larger models are split over several files, as on a hub."""

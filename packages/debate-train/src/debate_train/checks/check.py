@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
+
+from pydantic import BaseModel
 
 from debate_protocol.types import Question
 from debate_train.checks.check_context import (
@@ -20,8 +23,7 @@ from debate_train.data import DataConfig
 from debate_train.errors import UsageError
 from debate_train.evaluation_settings import sampled_as
 from debate_train.losses.loss_inputs import reference_error
-from debate_train.models import PretrainedModel
-from debate_train.recipe import Demonstrations, Recipe
+from debate_train.recipe import Recipe
 
 SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking")
 """Keys that a run takes from the recipe as a whole; a phase cannot change them."""
@@ -74,7 +76,7 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
             if phase.evaluation.questions and evaluated.debate != phase.debate:
                 _check_context(evaluated, view.longest, counter, found, "evaluation: ")
         where = f"phase {name}: " if recipe.phases else ""
-        if not isinstance(recipe.rollout.engine, Demonstrations):
+        if recipe.rollout.engine.is_sampled:
             _check_learning(name if recipe.phases else "", phase, view, counter, found)
         found.errors += phase_errors(name, phase, recipe, view)
         if problem := phase.sampling_problem():
@@ -121,7 +123,7 @@ def check_collecting(recipe: Recipe) -> CheckReport:
     """Check what `debate-rollout` takes of a recipe; loads no weights, downloads nothing."""
     found = _Findings()
     engine = recipe.rollout.engine
-    if isinstance(engine, Demonstrations) or "tokens" in engine.capabilities:
+    if "tokens" in engine.capabilities:
         _check_model(recipe, found)
     view = look_at_data(recipe.data)
     found.lines += view.lines
@@ -151,12 +153,12 @@ def _absent(recipe: Recipe) -> list[str]:
 
 def _identity(data: DataConfig) -> str:
     """Return the same text for data that differs in nothing but its batch size."""
-    return data.model_dump_json(exclude={"batch_size"})
+    return cast(BaseModel, data).model_dump_json(exclude={"batch_size"})
 
 
 def _check_model(recipe: Recipe, found: _Findings, with_tokenizer: bool = True) -> None:
     model = recipe.model
-    if not isinstance(model, PretrainedModel):
+    if model.source is None:
         found.lines.append(f"model: made from scratch, window {model.context_window:,} tokens")
         return
     directory = Path(model.name)
@@ -184,8 +186,7 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
     each = phase.debate.turn_count()
     turns = debates * each + direct
     everyone_speaks = each == agents * rounds
-    grows = everyone_speaks and getattr(phase.debate, "conversation", "append") == "append"
-    samples = debates * agents + direct if grows else turns
+    samples = debates * phase.debate.sequence_count() + direct
     beside = f" + {_many(direct, 'direct reply')}" if direct else ""
     shape = f"{_many(agents, 'agent')} x {_many(rounds, 'round')}"
     if not everyone_speaks:
@@ -198,7 +199,7 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
         f"  a step: {_many(questions, 'question')} x {_many(copies, 'debate')} = "
         f"{_many(debates, 'debate')}; x {shape}{beside} = "
         f"{_many(turns, 'turn')}; {_many(samples, 'sample')} "
-        f"({'one for each agent and debate' if grows else 'one for each turn'})",
+        f"({'one for each agent and debate' if samples < turns else 'one for each turn'})",
         f"  in all: {_many(questions * steps, 'question')}, {_many(debates * steps, 'debate')}, "
         f"{_many(turns * steps, 'turn')}, {_many(samples * steps, 'sample')}, "
         f"{_many(steps * updates, 'update')}, "
@@ -278,7 +279,7 @@ def _longest_row(question: Question | None, tokens: int, window: int) -> str:
 
 def _served_window(phase: Recipe) -> Window:
     window = context_window(phase.model)
-    served = getattr(phase.rollout.engine, "context_window", None)
+    served = phase.rollout.engine.window()
     if served is not None and (window.tokens is None or served < window.tokens):
         return Window(served, "rollout.engine.context_window")
     return window

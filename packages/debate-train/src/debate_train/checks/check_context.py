@@ -12,7 +12,7 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.tags import neutralised
 from debate_protocol.types import Gate, Message, Question, Reply, Sent
 from debate_train.model_files import read_json, reading_model
-from debate_train.models import ModelConfig, PretrainedModel, ScratchModel
+from debate_train.models import ModelConfig, PretrainedModel
 
 CHARS_PER_TOKEN = 3
 """Fewer than English has with any common tokenizer, so that estimates are too long, not short."""
@@ -65,16 +65,16 @@ class Window:
 
 def token_counter(model: ModelConfig) -> TokenCounter:
     """Return the model's own tokenizer where it is at hand, else a careful estimate."""
-    if isinstance(model, ScratchModel):
+    if model.source is None:
         words = model.load_tokenizer()
         return TokenCounter(
             lambda text: len(words.encode(text, add_special_tokens=False)), 2, 1, "counted"
         )
-    file = Path(model.name) / "tokenizer.json"
+    file = Path(model.source) / "tokenizer.json"
     if file.is_file():
         from tokenizers import Tokenizer
 
-        with reading_model(model.name, "tokenizer"):
+        with reading_model(model.source, "tokenizer"):
             tokenizer = Tokenizer.from_file(str(file))
         return TokenCounter(
             lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids),
@@ -123,7 +123,7 @@ def longest_prompt(
     question, inserted_tokens = _stand_in(question, contract, counter)
     run = form.start(question, seed=0)
     longest = Longest(0, 0, 0)
-    shown_tokens = _most_shown(form.max_chars_per_field, contract, max_tokens)
+    shown_tokens = _most_shown(form.speaking().max_chars_per_field, contract, max_tokens)
     count = lru_cache(maxsize=4096)(counter.count)
 
     def tokens(message: Message) -> int:

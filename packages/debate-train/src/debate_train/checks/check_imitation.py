@@ -9,7 +9,7 @@ from debate_train.checks.scripted_debates import hold
 from debate_train.data import DataSource
 from debate_train.imitation import look_at_demonstrations
 from debate_train.playing.starts import named_debates
-from debate_train.recipe import Demonstrations, Recipe
+from debate_train.recipe import Recipe
 
 _TURNS = 128
 """About how many demonstrated turns are looked at."""
@@ -17,7 +17,7 @@ _TURNS = 128
 
 def imitation_errors(phase: Recipe) -> Iterator[str]:
     """Yield what is wrong with the phase's loss for the replies that it gets."""
-    demonstrated = isinstance(phase.rollout.engine, Demonstrations)
+    demonstrated = not phase.rollout.engine.is_sampled
     if phase.loss.type == "sft" and not demonstrated:
         yield (
             f"loss.type: found sft with replies that {phase.rollout.engine.type} samples, which it "
@@ -45,13 +45,14 @@ def see_demonstrations(phase: Recipe, source: DataSource, counter: TokenCounter)
     Replies are cut at `rollout.max_tokens` where `counter` counts and does not estimate.
     """
     engine = phase.rollout.engine
-    if not isinstance(engine, Demonstrations) or not source.can_demonstrate:
+    script = engine.script(source.demonstrate)
+    if script is None or not source.can_demonstrate:
         return Seen()
     most, cut = phase.rollout.max_tokens, 0
 
     def say(ask: Ask) -> Reply:
         nonlocal cut
-        text = source.demonstrate(ask, errors=engine.errors)
+        text = script(ask)
         tokens = counter.count(text) if counter.is_exact else 0
         if tokens <= most:
             return Reply(text)

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from debate_protocol.forms import Direct
 from debate_protocol.types import Transcript
 from debate_rewards.bradley_terry import BradleyTerry
+from debate_rewards.credits import RewardConfig
 from debate_rewards.overlong import Overlong
 from debate_rewards.partial_trajectory import PartialTrajectory
 from debate_rewards.persuasion import Persuasion
 from debate_rewards.reading import read_debate
-from debate_rewards.rewards import V2, Mixed, RewardConfig, WinMinusLoss, WinRate
+from debate_rewards.rewards import V2, Mixed, WinMinusLoss, WinRate
 from debate_rewards.truth_judge import TruthJudge
 from debate_rewards.verifiable import Verifiable
 from debate_train.checks.few_judges import few_judges
@@ -137,8 +137,7 @@ def reward_parts(reward: RewardConfig) -> dict[str, RewardConfig]:
 
 
 def _streams(reward: RewardConfig) -> tuple[str, ...]:
-    found: tuple[str, ...] = getattr(reward, "streams", ())
-    return found
+    return reward.streams
 
 
 def _given(phase: Recipe) -> Iterator[Taught]:
@@ -268,7 +267,7 @@ def _levelled(phase: Recipe, stream: str) -> str:
             f"advantage.streams.{stream}.sections: found none that is a section of contract "
             f"{phase.debate.contract_rules()}; expected some of {', '.join(sections)}"
         )
-    if isinstance(phase.debate, Direct) and center != "none":
+    if phase.debate.turn_count() == 1 and center != "none":
         return (
             "advantage.center: a direct reply is alone in its group, so every advantage is 0; "
             "expected center: round with rollout.debates_per_question above 1, or batch"

@@ -38,7 +38,7 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
             few = few_judges(phase, reward)
             yield from ((few,) if judged and few else ())
             yield from _v2_warnings(phase, reward)
-        for name in getattr(reward, "streams", ()):
+        for name in reward.streams:
             if name not in streams:
                 yield (
                     f"advantage.streams: the reward gives {name} values, but no stream {name} is "
@@ -100,8 +100,7 @@ def run_warnings(recipe: Recipe) -> Iterator[str]:
 
 def _overlap_warnings(phase: Recipe) -> Iterator[str]:
     engine = phase.rollout.engine
-    here = engine.type == "transformers" and engine.device in ("auto", "cpu")
-    if phase.pipeline.depth and (here or getattr(engine, "process", None) == "shared"):
+    if phase.pipeline.depth and engine.in_trainer:
         yield (
             f"pipeline.depth: {engine.type} samples in the process that trains, so little runs at "
             "once; expected an engine with a device or a process of its own, such as vllm with "
@@ -121,7 +120,7 @@ def _schedule_warnings(phase: Recipe) -> Iterator[str]:
 
 
 def _precision_warnings(phase: Recipe) -> Iterator[str]:
-    has_masters = phase.model.lora is not None or getattr(phase.trainer, "bf16", False)
+    has_masters = phase.model.lora is not None or phase.trainer.keeps_masters
     if phase.model.dtype != "float32" and not has_masters:
         yield (
             f"model.dtype: every parameter is trained in {phase.model.dtype}, where updates below "

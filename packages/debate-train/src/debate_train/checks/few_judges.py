@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from debate_protocol.types import Protocol
 from debate_protocol.visibility import sees
-from debate_rewards.rewards import V2, RewardConfig
+from debate_rewards.credits import RewardConfig
+from debate_rewards.rewards import V2
 from debate_train.recipe import Recipe
 
 _RING = 64

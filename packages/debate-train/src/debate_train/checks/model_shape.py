@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from debate_train.errors import UsageError
+from debate_train.loaded_model import Lora
 from debate_train.model_files import reason_of
-from debate_train.models import Lora, ModelConfig, PretrainedModel
+from debate_train.models import ModelConfig
 from debate_train.policy import lora_config
 
 
@@ -113,7 +114,7 @@ def shape_of(model: ModelConfig, wide_adapters: bool = False) -> Shape:
     Raises:
         UsageError: There is no configuration, or none that a model can be built from.
     """
-    if not isinstance(model, PretrainedModel):
+    if model.source is None:
         return _shape(model.load(0).model.config, model, wide_adapters)
     config = model.load_config()
     try:

@@ -1,9 +1,9 @@
 """`--plan`: memory of each rank and bytes moved per step, from the recipe and the model's shape."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
+from debate_rollout.engine_settings import Footprint
 from debate_train.checks.check_context import longest_prompt, token_counter
 from debate_train.checks.check_data import look_at_data
 from debate_train.checks.check_engines import process_errors
@@ -11,29 +11,8 @@ from debate_train.checks.model_shape import Shape, shape_of
 from debate_train.checks.plan_advice import WithLora, advice
 from debate_train.checks.plan_memory import Kept, Layout
 from debate_train.errors import UsageError
-from debate_train.models import Lora, PretrainedModel
-from debate_train.recipe import Demonstrations, Recipe
-
-_DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
-"""Of the names that DeepSpeed has for types."""
-_VLLM_SHARE = 0.9
-"""Of a GPU, that a running server takes unless it was started with another share."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Engine:
-    """What the run's engine takes."""
-
-    gpus: int = 0
-    alone: int = 0
-    """Those of them that no trainer rank is on."""
-    reserved: float = 0.0
-    """Bytes of rank 0's GPU."""
-    replicas: int = 1
-    split: int = 1
-    """GPUs that the weights of a replica are split over."""
-    room: float | None = None
-    """Bytes of each of its GPUs for weights and cache, None where that is not fixed."""
+from debate_train.loaded_model import Lora
+from debate_train.recipe import Recipe
 
 
 def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
@@ -45,12 +24,14 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
         gpu_memory: of one, in GB (10^9 bytes).
     """
     shape = shape_of(recipe.model, _keeps_wide_adapters(recipe))
-    engine = _engine(recipe, shape, gpu_memory * 1e9)
-    ranks = gpus - engine.alone
+    weight_bytes = shape.weight_bytes * shape.parameters
+    engine = recipe.rollout.engine.footprint(weight_bytes, gpu_memory * 1e9)
+    alone = _alone(recipe, engine)
+    ranks = gpus - alone
     if gpus < engine.gpus or ranks < 1:
-        least = max(engine.gpus, engine.alone + 1)
+        least = max(engine.gpus, alone + 1)
         raise UsageError(
-            f"--gpus: found {gpus}, of which the engine takes {engine.gpus}, {engine.alone} of "
+            f"--gpus: found {gpus}, of which the engine takes {engine.gpus}, {alone} of "
             f"them alone; expected at least {least}"
         )
     lines = [
@@ -60,32 +41,23 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
         f"{shape.cache_bytes_per_token:,} of key-value cache a token"
     ]
     lines += [f"as it is, the recipe is refused: {e}" for e in process_errors(recipe, ranks)]
-    lines += _where(recipe, ranks, gpus)
+    own = recipe.rollout.engine.own_gpus(ranks, gpus)
+    lines += [f"as it is, {key_and_text}" for key_and_text in own]
     longest = 0
     for name, phase in recipe.phase_recipes().items():
         layout = _layout(phase, shape, ranks)
         longest = max(longest, layout.longest)
-        lines.append(f"phase {name}: {_on(layout, engine.alone)}")
+        lines.append(f"phase {name}: {_on(layout, alone)}")
         lines += _stages(phase, layout, engine, gpu_memory)
     return [*lines, *_engine_lines(shape, engine, longest, gpu_memory)]
-
-
-def _where(recipe: Recipe, ranks: int, gpus: int) -> Iterator[str]:
-    engine = recipe.rollout.engine
-    if engine.type == "vllm_server" and engine.url is None and engine.devices is None:
-        own = ",".join(str(gpu) for gpu in range(ranks, gpus))
-        yield (
-            "as it is, the server starts on GPUs that ranks are on: rollout.engine.devices: found "
-            f"none; expected its own, such as '{own}', or a url"
-        )
 
 
 def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
     rows, longest = _most_rows(phase)
     trainer, policy = phase.trainer, phase.loss.reference_policy
-    is_deepspeed = trainer.type == "deepspeed"
+    sharding = trainer.sharding()
     # DeepSpeed's stage 0 has no float32 masters beside half precision.
-    is_half = is_deepspeed and (getattr(trainer, "bf16", False) or phase.model.dtype != "float32")
+    is_half = sharding is not None and (trainer.keeps_masters or phase.model.dtype != "float32")
     return Layout(
         shape=shape,
         ranks=ranks,
@@ -95,18 +67,12 @@ def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
         updates=trainer.minibatches,
         recompute=trainer.recompute_layers,
         reference=policy is not None and (policy != "base" or phase.model.lora is None),
-        deepspeed=is_deepspeed,
-        offload_optimizer=getattr(trainer, "offload_optimizer", False),
-        offload_params=getattr(trainer, "offload_params", False),
+        deepspeed=sharding is not None,
+        offload_optimizer=sharding is not None and sharding.offload_optimizer,
+        offload_params=sharding is not None and sharding.offload_params,
         stages=(1, 2, 3) if is_half else (0,) if trainer.optimizer.needs_whole else (0, 1, 2, 3),
-        kept=Kept(trainer.optimizer.kept().bytes_each, _sum_bytes(phase)),
+        kept=Kept(trainer.optimizer.kept().bytes_each, trainer.gradient_sum_bytes()),
     )
-
-
-def _sum_bytes(phase: Recipe) -> int | None:
-    """Return the bytes of a gradient that packs are added up in, None where that is its own."""
-    types = getattr(phase.trainer, "deepspeed_args", {}).get("data_types") or {}
-    return _DTYPE_BYTES.get(str(types.get("grad_accum_dtype")))
 
 
 def _on(layout: Layout, alone: int) -> str:
@@ -117,13 +83,14 @@ def _on(layout: Layout, alone: int) -> str:
     )
 
 
-def _stages(phase: Recipe, layout: Layout, engine: _Engine, gpu_memory: float) -> Iterator[str]:
+def _stages(phase: Recipe, layout: Layout, engine: Footprint, gpu_memory: float) -> Iterator[str]:
     yield (
         "  stage  weights  gradients  optimizer  CPU: ref.  activations    total GB"
         "   | an update: gradients  gathers GB"
     )
     free = gpu_memory * 1e9 - engine.reserved
-    chosen = getattr(phase.trainer, "zero_stage", None)
+    sharding = phase.trainer.sharding()
+    chosen = None if sharding is None else sharding.stage
     fitting = [s for s in layout.stages if layout.memory(s).total <= free]
     for stage in range(4):
         if stage not in layout.stages:
@@ -148,7 +115,7 @@ def _stages(phase: Recipe, layout: Layout, engine: _Engine, gpu_memory: float) -
         f"GPU; {to_engine:.2f} GB of weights go to {each} a step"
     )
     if not fitting:
-        yield "  " + advice(layout, free, _with_lora(phase), engine.alone)
+        yield "  " + advice(layout, free, _with_lora(phase), _alone(phase, engine))
     elif chosen is not None and chosen not in fitting:
         yield f"  stage {chosen} does not fit; it would with trainer.zero_stage={fitting[0]}"
     if len(fitting) > 1 and layout.ranks > 1 and chosen is not None:
@@ -163,44 +130,33 @@ def _stages(phase: Recipe, layout: Layout, engine: _Engine, gpu_memory: float) -
 def _with_lora(phase: Recipe) -> WithLora | None:
     """Return what a phase is with LoRA, None where it has it or cannot."""
     model, lora = phase.model, Lora()
-    if not isinstance(model, PretrainedModel) or model.lora is not None:
+    adapted = model.with_lora(lora)
+    if adapted is None:
         return None
     settings = f"model.lora.rank={lora.rank}"
-    if phase.rollout.engine.type in ("vllm", "vllm_server"):
-        settings += f" rollout.engine.max_lora_rank={lora.rank}"
-    adapted = model.model_copy(update={"lora": lora})
+    for key, value in phase.rollout.engine.for_adapter(lora.rank).items():
+        settings += f" rollout.engine.{key}={value}"
     return WithLora(settings, cache(lambda: shape_of(adapted, _keeps_wide_adapters(phase))))
 
 
 def _keeps_wide_adapters(recipe: Recipe) -> bool:
     """Return whether adapters stay in peft's float32; DeepSpeed makes them the model's type."""
-    return recipe.trainer.type == "torch"
+    return recipe.trainer.widens_adapters
 
 
-def _engine(recipe: Recipe, shape: Shape, gpu_bytes: float) -> _Engine:
-    """Return what the run's engine takes; it is there in all phases."""
-    engine = recipe.rollout.engine
-    if isinstance(engine, Demonstrations):
-        return _Engine()
-    if engine.type == "transformers":
-        copies = engine.device != "cpu"
-        return _Engine(reserved=shape.weight_bytes * shape.parameters if copies else 0.0)
-    if engine.type not in ("vllm", "vllm_server"):
-        return _Engine()
-    arguments = engine.vllm_args
-    replicas = int(arguments.get("data_parallel_size", 1))
-    split = int(arguments.get("tensor_parallel_size", 1))
-    count = replicas * split
-    if engine.type == "vllm_server":
-        share = engine.gpu_memory_utilization if engine.url is None else _VLLM_SHARE
-        return _Engine(count, count, 0.0, replicas, split, share * gpu_bytes)
-    room = engine.gpu_memory_utilization * gpu_bytes
-    # It takes the first GPUs of those that ranks are on, and one process has but one of them.
-    alone = 0 if recipe.trainer.type == "deepspeed" else count - 1
-    return _Engine(count, alone, room, replicas, split, room)
+def _alone(recipe: Recipe, engine: Footprint) -> int:
+    """Return how many of the engine's GPUs no trainer rank is on.
+
+    One that shares takes the first GPUs of those that ranks are on; one process has but one.
+    """
+    if engine.shares:
+        return 0 if recipe.trainer.several_processes else max(0, engine.gpus - 1)
+    return engine.gpus
 
 
-def _engine_lines(shape: Shape, engine: _Engine, longest: int, gpu_memory: float) -> Iterator[str]:
+def _engine_lines(
+    shape: Shape, engine: Footprint, longest: int, gpu_memory: float
+) -> Iterator[str]:
     if engine.room is None:
         return
     weights, a_token = shape.weight_bytes * shape.parameters, shape.cache_bytes_per_token
@@ -242,9 +198,5 @@ def _most_rows(phase: Recipe) -> tuple[int, int]:
     questions = phase.data.batch_size
     debates = questions * phase.rollout.debates_per_question
     direct = questions * phase.rollout.direct_per_question
-    each = form.turn_count()
-    grows = each == form.num_agents * form.max_rounds and (
-        getattr(form, "conversation", "append") == "append"
-    )
-    rows = debates * (form.num_agents if grows else each) + direct
+    rows = debates * form.sequence_count() + direct
     return rows, longest + reply

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
-from pydantic import ValidationError
-
 from debate_protocol.contract import Contract
 from debate_protocol.types import (
     Ask,
@@ -38,25 +36,14 @@ _RIGHT, _WRONG = "7", ("8", "9")
 def small_recipe(phase: Recipe) -> Recipe | None:
     """Return the phase with debates small enough to play, None where that is another debate."""
     debate, rollout = phase.debate, phase.rollout
-    settings = debate.model_dump(exclude_unset=True) | {"type": debate.type}
-    least: dict[str, int] = {
-        "num_agents": _AGENTS,
-        "first_turns": _AGENTS,
-        "second_turns": _AGENTS,
-        "max_rounds": _ROUNDS,
-        "continuations": _ROLLOUTS,
-    }
-    changed = {k: n for k, n in least.items() if k in settings and getattr(debate, k) > n}
     copies = {
         name: min(getattr(rollout, name), _COPIES)
         for name in ("debates_per_question", "direct_per_question")
     }
-    if changed:
-        changed_gates = [r for r in debate.gate_after if r < _ROUNDS]
-        try:
-            debate = type(debate).model_validate(settings | changed | {"gate_after": changed_gates})
-        except ValidationError:
-            return None  # a topology that does not fit fewer agents
+    try:
+        debate = debate.at_most(_AGENTS, _ROUNDS, _ROLLOUTS)
+    except ValueError:  # A topology that does not fit fewer agents.
+        return None
     turns = debate.turn_count() * copies["debates_per_question"] * _QUESTIONS
     if turns > _TURNS:
         return None

@@ -2,12 +2,25 @@
 
 from typing import Annotated
 
-from pydantic import Field
-
+from debate_protocol.plugins import Variants
 from debate_train.data.questions import Questions
 from debate_train.data.signs_puzzle import SignsPuzzle
-from debate_train.data.source import DataSource, Split
+from debate_train.data.source import DataConfig, DataSettings, DataSource, Seeds, Split
 
-DataConfig = Annotated[Questions | SignsPuzzle, Field(discriminator="type")]
+DATA: Variants[DataConfig] = Variants("debate_train.data", DataConfig, Questions, SignsPuzzle)
+"""All sources of questions, those of other installed packages included."""
 
-__all__ = ["DataConfig", "DataSource", "Questions", "SignsPuzzle", "Split"]
+DataChoice = Annotated[DataConfig, DATA]
+"""Any source of questions; recipes choose by `type`."""
+
+__all__ = [
+    "DATA",
+    "DataChoice",
+    "DataConfig",
+    "DataSettings",
+    "DataSource",
+    "Questions",
+    "Seeds",
+    "SignsPuzzle",
+    "Split",
+]

@@ -1,6 +1,7 @@
 """Questions from a file, or from a data set of a hub."""
 
 import hashlib
+import os.path
 import random
 import re
 import zlib
@@ -12,18 +13,20 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from debate_protocol.config import Config
 from debate_protocol.types import Ask, Question
 from debate_train.data.answer_pattern import checked
 from debate_train.data.question_rows import Fields, Reading, read_question, with_kinds
 from debate_train.data.row_files import hub_rows, is_file, read_rows
-from debate_train.data.source import DataSource, Seeds, Split
+from debate_train.data.source import DataSettings, DataSource, Seeds, Split, Unread
 from debate_train.errors import DataError
 
 __all__ = ["Fields", "QuestionSource", "Questions"]
 
+_ALL = 10**9
+_SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
-class Questions(Config):
+
+class Questions(DataSettings):
     """Rows with a question and perhaps an answer.
 
     Questions that stand more than once are used once. Those of `test_path` are never trained on,
@@ -73,6 +76,43 @@ class Questions(Config):
     def is_file(self) -> bool:
         """Whether `path` names a file rather than a hub data set."""
         return is_file(self.path)
+
+    def unread(self) -> Unread | None:
+        """Return why a check cannot read the questions: it downloads nothing and reads text."""
+        for key, path in (("data.path", self.path), ("data.test_path", self.test_path)):
+            if path is not None and not path.endswith((".jsonl", ".json")):
+                return _unread(key, path)
+        return None
+
+    def summary(self, source: DataSource) -> str:
+        """Return how many questions each split has."""
+        train, dev, test = (len(source.split(name, _ALL)) for name in ("train", "dev", "test"))
+        return f"data: {self.path}: {train:,} train, {dev:,} dev, {test:,} test questions"
+
+    def looked_at(self, source: DataSource) -> Sequence[Question]:
+        """Return all questions."""
+        return [q for name in _SPLITS for q in source.split(name, _ALL)]
+
+    def may_have_answers(self, source: DataSource | None) -> bool:
+        """Return whether any training question may have an answer."""
+        if source is None:
+            return self.fields.answer is not None
+        return any(question.answer for question in source.split("train", _ALL))
+
+
+def _unread(key: str, path: str) -> Unread:
+    parquet = path.endswith(".parquet")
+    if parquet and not os.path.isfile(path):
+        return Unread(key, f"there is no file {path!r:.300}", is_error=True)
+    if not parquet and (os.path.exists(path) or path.startswith((".", "/", "~"))):
+        return Unread(
+            key,
+            f"found {path!r:.300}; expected a file that ends in .jsonl, .json or .parquet, or "
+            "the id of a hub data set such as openai/gsm8k",
+            is_error=True,
+        )
+    what = "parquet file, not read here" if parquet else "hub dataset, not checked here"
+    return Unread(key, f"{path} ({what})")
 
 
 class QuestionSource(DataSource):

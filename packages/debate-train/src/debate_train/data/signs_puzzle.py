@@ -15,9 +15,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from debate_protocol.config import Config
 from debate_protocol.types import Ask, Question
-from debate_train.data.source import DataSource, Seeds, Split
+from debate_train.data.source import DataSettings, DataSource, Seeds, Split
 
 SIGNS = ("+", "-")
 PATIENCE = 20_000
@@ -64,22 +63,15 @@ def _puzzle(rng: random.Random, num_digits: int, largest_digit: int) -> Question
     return Question(text, text, accept[0], {"kind": "text", "accept": list(accept)})
 
 
-class SignsPuzzle(Config):
+class SignsPuzzle(DataSettings):
     """Puzzles made as needed; a question's split follows from its text, so splits never meet."""
 
     type: Literal["signs_puzzle"] = "signs_puzzle"
-    batch_size: int = Field(64, ge=1)
-    """Questions a step."""
     num_digits: int = Field(4, ge=3, le=4)
     largest_digit: int = Field(9, ge=4, le=9)
     """Digits run from 1 to this; fewer make the sums, and so the puzzle, quicker to learn."""
     seed: int | None = None
     """Seed of the questions, see `debate_train.data.source.Seeds`."""
-
-    @property
-    def dataset(self) -> str:
-        """The name of the data in metrics."""
-        return self.type
 
     def open(self, run_seed: int = 0) -> "SignsPuzzleSource":
         """Return the source of these puzzles in a run with this seed."""

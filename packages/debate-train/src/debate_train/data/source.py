@@ -1,9 +1,13 @@
 """What every question source offers to the loop."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
+from pydantic import Field
+
+from debate_protocol.config import Config
 from debate_protocol.types import Ask, Question
 
 Split = Literal["train", "dev", "test"]
@@ -26,6 +30,15 @@ class Seeds:
     def of(cls, data_seed: int | None, run_seed: int) -> "Seeds":
         """Return the seeds for `data.seed` (None where a recipe leaves it out) and `seed`."""
         return cls(run_seed, 0) if data_seed is None else cls(data_seed, data_seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Questions that a check does not read: the key that names them, and why."""
+
+    key: str
+    why: str
+    is_error: bool = False
 
 
 class DataSource(ABC):
@@ -60,3 +73,74 @@ class DataSource(ABC):
                 something to find.
         """
         raise LookupError(f"{type(self).__name__} has no demonstrations")
+
+
+class DataConfig(Protocol):
+    """Settings that open a source of questions: a pydantic model with a field `type`.
+
+    `DataSettings` brings all but `type` and `open`.
+    """
+
+    @property
+    def type(self) -> str:
+        """The name by which recipes choose the source."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Questions a step."""
+        ...
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data in metrics."""
+        ...
+
+    def open(self, run_seed: int = 0) -> DataSource:
+        """Return the source of a run with this seed; see `Seeds` for a seed of the data's own."""
+        ...
+
+    def unread(self) -> Unread | None:
+        """Return why a check cannot read the questions, None where it can."""
+        ...
+
+    def summary(self, source: DataSource) -> str:
+        """Return one line about the questions."""
+        ...
+
+    def looked_at(self, source: DataSource) -> Sequence[Question]:
+        """Return the questions that a check looks at, all where they can be counted."""
+        ...
+
+    def may_have_answers(self, source: DataSource | None) -> bool:
+        """Return whether a training question may have an answer; None is a source not read."""
+        ...
+
+
+class DataSettings(Config):
+    """What sources share; these defaults are those of questions that are made as needed."""
+
+    batch_size: int = Field(64, ge=1)
+    """Questions a step."""
+    type: str
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data in metrics."""
+        return self.type
+
+    def unread(self) -> Unread | None:
+        """Return why a check cannot read the questions."""
+        return None
+
+    def summary(self, source: DataSource) -> str:
+        """Return one line about the questions."""
+        return f"data: {self.type}, made as needed"
+
+    def looked_at(self, source: DataSource) -> Sequence[Question]:
+        """Return the questions of the first step."""
+        return source.batch(0)
+
+    def may_have_answers(self, source: DataSource | None) -> bool:
+        """Return whether a question of the first step has an answer."""
+        return source is None or any(question.answer for question in source.batch(0))

@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-from pydantic import Field
-
+from debate_protocol.plugins import Variants
+from debate_train.losses.loss import Loss
 from debate_train.losses.loss_inputs import LossInputs, Normalise
 from debate_train.losses.preferences import Dpo
 from debate_train.losses.token_losses import (
@@ -12,25 +12,42 @@ from debate_train.losses.token_losses import (
     ImportanceSampling,
     Kl,
     PpoClip,
+    RatioLoss,
     Reinforce,
     Sft,
+    TokenLoss,
 )
 
-Loss = Annotated[
-    ImportanceSampling | Reinforce | PpoClip | Dapo | Grpo | Dpo | Sft,
-    Field(discriminator="type"),
-]
+LOSSES: Variants[Loss] = Variants(
+    "debate_train.losses",
+    Loss,
+    ImportanceSampling,
+    Reinforce,
+    PpoClip,
+    Dapo,
+    Grpo,
+    Dpo,
+    Sft,
+)
+"""All losses, those of other installed packages included."""
+
+LossConfig = Annotated[Loss, LOSSES]
+"""Any loss; recipes choose by `type`."""
 
 __all__ = [
+    "LOSSES",
     "Dapo",
     "Dpo",
     "Grpo",
     "ImportanceSampling",
     "Kl",
     "Loss",
+    "LossConfig",
     "LossInputs",
     "Normalise",
     "PpoClip",
+    "RatioLoss",
     "Reinforce",
     "Sft",
+    "TokenLoss",
 ]

@@ -23,13 +23,17 @@ class Dpo(Config):
     """
 
     supervised: ClassVar[bool] = True
-    bears_stale_samples: ClassVar[bool] = True
 
     type: Literal["dpo"] = "dpo"
     normalise: Literal["pair_mean"] = "pair_mean"
     beta: float = Field(0.1, gt=0)
     nll_weight: float = Field(0.0, ge=0)
     reference: ReferencePolicy = "phase_start"
+
+    @property
+    def takes_stale_samples(self) -> bool:
+        """Whoever sampled a pair, its preference holds."""
+        return True
 
     @property
     def ratio_against(self) -> OldPolicy:

@@ -32,15 +32,18 @@ class Kl(Config):
         return difference.exp() - difference - 1
 
 
-class _TokenLoss(Config):
+class TokenLoss(Config):
     """A loss that is a weighted sum over actions, with a KL penalty on each."""
 
     supervised: ClassVar[bool] = False
     """Learns from given text: log-probabilities at temperature 1 instead of the sampled one."""
-    bears_stale_samples: ClassVar[bool] = True
-    """Whether samples of older weights may be used: false for losses without any bound."""
 
     kl: Kl = Kl()
+
+    @property
+    def takes_stale_samples(self) -> bool:
+        """Whether samples of older weights may be used: false for losses without any bound."""
+        return True
 
     @property
     def ratio_against(self) -> OldPolicy:
@@ -70,7 +73,7 @@ class _TokenLoss(Config):
         return {"optim/kl_reference": self.kl(x.logps_A, x.reference_logps_A)}
 
 
-class _RatioLoss(_TokenLoss):
+class RatioLoss(TokenLoss):
     """A loss of the ratio exp(p - old) to the old policy.
 
     Where old is the trainer's own policy and not the sampler q, min(exp(old - q), cap) corrects
@@ -113,43 +116,49 @@ def _mismatch(x: LossInputs) -> "Tensor":
     return (x.old_logps_A - x.sampler_logps_A).exp()
 
 
-class ImportanceSampling(_RatioLoss):
+class ImportanceSampling(RatioLoss):
     """Policy gradient by the unclipped ratio to the sampler: -exp(p - q)·A.
 
     Source: the implementation note of the Tinker debate recipe, "RL objective used".
     """
-
-    bears_stale_samples: ClassVar[bool] = False
 
     type: Literal["importance_sampling"] = "importance_sampling"
     normalise: Normalise = "token_sum"
     allow_stale: bool = False
     """Take samples of older weights, too, whose ratios nothing bounds."""
 
+    @property
+    def takes_stale_samples(self) -> bool:
+        """Nothing bounds the ratios."""
+        return self.allow_stale
+
     def per_ratio(self, ratio_A: "Tensor", advantages_A: "Tensor") -> "Tensor":
         """Return the loss of each action, shape (A,)."""
         return -ratio_A * advantages_A
 
 
-class Reinforce(_TokenLoss):
+class Reinforce(TokenLoss):
     """Policy gradient without ratios: -A·log p.
 
     Source: Williams 1992; right only where the samples are the policy's own.
     """
-
-    bears_stale_samples: ClassVar[bool] = False
 
     type: Literal["reinforce"] = "reinforce"
     normalise: Normalise = "token_mean_batch"
     allow_stale: bool = False
     """Take samples of older weights, too, though the gradient is then another's."""
 
+    @property
+    def takes_stale_samples(self) -> bool:
+        """Nothing corrects for other weights."""
+        return self.allow_stale
+
     def per_action(self, x: LossInputs) -> "Tensor":
         """Return the loss of each action, shape (A,)."""
         return -x.logps_A * x.advantages_A
 
 
-class _Clipped(_RatioLoss):
+class _Clipped(RatioLoss):
     """Clipped ratio: -min(ρ·A, clip(ρ, 1-low, 1+high)·A)."""
 
     clip_low: float = Field(0.2, gt=0, lt=1)
@@ -201,7 +210,7 @@ class Grpo(_Clipped):
     kl: Kl = Kl(weight=0.04)
 
 
-class Sft(_TokenLoss):
+class Sft(TokenLoss):
     """Supervised: -A·log p, at temperature 1; A is the weight of the turn, 0 leaves it out."""
 
     supervised: ClassVar[bool] = True

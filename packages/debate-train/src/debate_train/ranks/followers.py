@@ -20,8 +20,9 @@ from debate_train.interrupts import SIGNALS
 from debate_train.ranks.processes import LostProcessError, Processes, join, own_place
 
 if TYPE_CHECKING:
+    from debate_train.loaded_model import LoadedModel
     from debate_train.losses import Loss
-    from debate_train.models import LoadedModel, ModelConfig
+    from debate_train.models import ModelConfig
     from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
 
 

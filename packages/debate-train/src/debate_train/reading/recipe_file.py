@@ -55,7 +55,6 @@ def load_recipe(
     overrides: Sequence[str] = (),
     *,
     model: type[M],
-    allow_code: bool = False,
 ) -> LoadedRecipe[M]:
     """Read, extend, override, resolve and validate a recipe.
 
@@ -63,7 +62,6 @@ def load_recipe(
         path: A file, or the bare name of a recipe that ships below `recipes/`.
         overrides: `key=value` arguments; values are YAML, text fields take them as typed.
         model: The recipe's pydantic model.
-        allow_code: Whether `type: python` and `trust_remote_code: true` may stand.
 
     Raises:
         RecipeError: Where · what was found · what was expected · the nearest valid name.
@@ -80,8 +78,6 @@ def load_recipe(
     elif isinstance(phases, dict):
         source.data[PHASES] = {name: {} if diff is None else diff for name, diff in phases.items()}
     reading = resolve(source.data)
-    if not allow_code:
-        _refuse_code(reading.resolved, source.origins, path)
     recipe = _validated(model, reading, source.origins, str(path))
     if PHASES in model.model_fields:
         _check_phases(model, reading, source.origins, path)
@@ -198,20 +194,6 @@ def _leaves(data: Any, path: KeyPath = ()) -> list[tuple[KeyPath, Any]]:
     if isinstance(data, dict) and data:
         return [leaf for key, value in data.items() for leaf in _leaves(value, (*path, key))]
     return [(path, data)]
-
-
-def _refuse_code(data: Any, origins: dict[KeyPath, Origin], file: Path, path: KeyPath = ()) -> None:
-    """Refuse what would run code that a recipe names."""
-    items = data.items() if isinstance(data, dict) else enumerate(data)
-    for key, value in items:
-        here = (*path, key)
-        if isinstance(value, dict | list):
-            _refuse_code(value, origins, file, here)
-        elif (key, value) in (("type", "python"), ("trust_remote_code", True)):
-            raise RecipeError(
-                f"{origins.get(here, file)}: {'.'.join(map(str, here))}: found {value!r}, which "
-                "runs code that the recipe names; read that code, then pass --allow-code"
-            )
 
 
 def _validated(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from debate_train.reading.recipe_schema import Schema, can_hold
+from debate_train.reading.recipe_schema import Schema, annotation_of, can_hold
 
 
 def merge(
@@ -60,7 +60,7 @@ def _keys_that_stay(
     gone = [
         key
         for key, value in base.items()
-        if key != "type" and not (key in fields and can_hold(fields[key].annotation, value))
+        if key != "type" and not (key in fields and can_hold(annotation_of(fields[key]), value))
     ]
     if gone and dropped is not None:
         dropped.append(f"{path}type: {old} -> {new} drops {', '.join(map(str, gone))}")

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from debate_protocol.plugins import variants_of
 
 PHASES = "phases"
 """Values below this key are differences of the whole recipe."""
@@ -51,10 +54,15 @@ class Schema:
         if key == PHASES and PHASES in model.model_fields:
             return Schema(values=self)
         field = model.model_fields.get(key)
-        return schema_of(field.annotation) if field is not None else NOWHERE
+        return schema_of(annotation_of(field)) if field is not None else NOWHERE
 
 
 NOWHERE = Schema()
+
+
+def annotation_of(field: FieldInfo) -> Any:
+    """Return a field's annotation with what it is marked with."""
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
 
 
 def schema_of(annotation: Any) -> Schema:
@@ -102,13 +110,15 @@ def find_key(schema: Schema, name: str, depth: int = 4) -> list[str]:
                     if key == name:
                         found.append(path + key)
                     elif key != PHASES:
-                        below.append((f"{path}{key}.", schema_of(field.annotation)))
+                        below.append((f"{path}{key}.", schema_of(annotation_of(field))))
         level = below
     return list(dict.fromkeys(found))
 
 
 def _options(annotation: Any) -> list[Any]:
     origin = get_origin(annotation)
+    if variants := variants_of(annotation):
+        return list(variants)
     if origin is Annotated:
         return _options(get_args(annotation)[0])
     if origin in (Union, types.UnionType):

@@ -2,12 +2,25 @@
 
 from typing import Annotated
 
-from pydantic import Field
-
+from debate_protocol.plugins import Variants
 from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
 from debate_train.trainers.torch_trainer import TorchTrainer
-from debate_train.trainers.trainer import Trainer
+from debate_train.trainers.trainer import Sharding, Trainer, TrainerSettings
 
-TrainerConfig = Annotated[TorchTrainer | DeepSpeedTrainer, Field(discriminator="type")]
+TRAINERS: Variants[TrainerSettings] = Variants(
+    "debate_train.trainers", TrainerSettings, TorchTrainer, DeepSpeedTrainer
+)
+"""All trainers, those of other installed packages included."""
 
-__all__ = ["DeepSpeedTrainer", "TorchTrainer", "Trainer", "TrainerConfig"]
+TrainerChoice = Annotated[TrainerSettings, TRAINERS]
+"""Any trainer; recipes choose by `type`."""
+
+__all__ = [
+    "TRAINERS",
+    "DeepSpeedTrainer",
+    "Sharding",
+    "TorchTrainer",
+    "Trainer",
+    "TrainerChoice",
+    "TrainerSettings",
+]

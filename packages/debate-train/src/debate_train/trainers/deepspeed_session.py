@@ -9,9 +9,9 @@ from debate_rollout.engine import Weights
 from debate_train.checkpointing.policy_files import load_policy, save_policy
 from debate_train.checkpointing.tensor_files import write_tensors
 from debate_train.checkpointing.trainer_state import StoredTrainerState, write_trainer_state
+from debate_train.loaded_model import LoadedModel
 from debate_train.losses import Loss
 from debate_train.losses.references import REFERENCE, stored_reference, values_of
-from debate_train.models import LoadedModel
 from debate_train.policy import export_weights
 from debate_train.ranks.followers import Call, Open, lead
 from debate_train.ranks.processes import join, lost

@@ -1,14 +1,14 @@
 """DeepSpeed ZeRO (Rajbhandari et al. 2020): sharded optimizer state, gradients, parameters."""
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from debate_train.errors import RecipeError
+from debate_train.loaded_model import LoadedModel
 from debate_train.losses import Loss
-from debate_train.models import LoadedModel
-from debate_train.trainers.trainer import TrainerSettings
+from debate_train.trainers.trainer import Sharding, TrainerSettings
 
 if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_session import DeepSpeedSession
@@ -35,8 +35,15 @@ _OWN = (
 """Settings of DeepSpeed that follow from the recipe's other keys or that results depend on."""
 
 
+_DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+"""Of the names that DeepSpeed has for types."""
+
+
 class DeepSpeedTrainer(TrainerSettings):
     """DeepSpeed in one or several processes."""
+
+    several_processes: ClassVar[bool] = True
+    widens_adapters: ClassVar[bool] = False
 
     type: Literal["deepspeed"] = "deepspeed"
     zero_stage: Literal[0, 1, 2, 3] = 2
@@ -55,6 +62,20 @@ class DeepSpeedTrainer(TrainerSettings):
         from debate_train.trainers.deepspeed_session import DeepSpeedSession
 
         return DeepSpeedSession(self, loaded, loss, total_steps)
+
+    @property
+    def keeps_masters(self) -> bool:
+        """Whether float32 weights are kept beside."""
+        return self.bf16
+
+    def sharding(self) -> Sharding:
+        """Return the stage and what lies in CPU memory."""
+        return Sharding(self.zero_stage, self.offload_optimizer, self.offload_params)
+
+    def gradient_sum_bytes(self) -> int | None:
+        """Return the bytes of a gradient's sum over packs, where `deepspeed_args` name a type."""
+        types = self.deepspeed_args.get("data_types") or {}
+        return _DTYPE_BYTES.get(str(types.get("grad_accum_dtype")))
 
     @field_validator("deepspeed_args")
     @classmethod

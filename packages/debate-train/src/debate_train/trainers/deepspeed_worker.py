@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from debate_train.checkpointing.trainer_state import Counts, ParameterState, set_schedule
 from debate_train.errors import RecipeError
+from debate_train.loaded_model import LoadedModel
 from debate_train.losses import Loss
 from debate_train.losses.references import (
     KeptReference,
@@ -18,7 +19,6 @@ from debate_train.losses.references import (
     in_checkpoints,
     open_reference,
 )
-from debate_train.models import LoadedModel
 from debate_train.packed_rows.packing_check import check_packing
 from debate_train.packed_rows.packs import Pack
 from debate_train.ranks.processes import join

@@ -17,6 +17,7 @@ from debate_train.checkpointing.trainer_state import (
     save_torch_optimizer,
     set_schedule,
 )
+from debate_train.loaded_model import LoadedModel
 from debate_train.losses import Loss
 from debate_train.losses.references import (
     REFERENCE,
@@ -28,7 +29,6 @@ from debate_train.losses.references import (
     stored_reference,
     values_of,
 )
-from debate_train.models import LoadedModel
 from debate_train.packed_rows.packing_check import check_packing
 from debate_train.policy import export_weights
 from debate_train.row_types import Batch

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import model_validator
 
 from debate_rollout.engines.devices import Device
+from debate_train.loaded_model import LoadedModel
 from debate_train.losses import Loss
-from debate_train.models import LoadedModel
 from debate_train.trainers.trainer import TrainerSettings
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ class TorchTrainer(TrainerSettings):
     type: Literal["torch"] = "torch"
     device: Device = "auto"
     """Where the model is trained; `auto` takes a CUDA device where there is one, else the CPU."""
+
+    def named_device(self) -> str:
+        """Return the device to train on."""
+        return self.device
 
     def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "TorchTrainerSession":
         """Return a trainer of this model; the reference policy is the model as it is now."""

@@ -1,8 +1,10 @@
 """What every trainer offers to the loop, and the settings they share."""
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
     from torch.optim import Optimizer
 
-    from debate_train.losses import Loss
+    from debate_train.loaded_model import LoadedModel
+    from debate_train.losses.loss import Loss
     from debate_train.packed_rows.packs import Pack
     from debate_train.row_types import Batch
 
@@ -59,9 +62,29 @@ class Trainer(Protocol):
         ...
 
 
-class TrainerSettings(Config):
-    """The optimizer, its schedule, and how a batch becomes updates."""
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """What several processes hold in parts: the ZeRO stage, and what lies in CPU memory."""
 
+    stage: int
+    offload_optimizer: bool = False
+    offload_params: bool = False
+
+
+class TrainerSettings(Config):
+    """The optimizer, its schedule, and how a batch becomes updates.
+
+    The base class of every trainer, those of other packages included: they add a field `type` and
+    `open`, and override what is said here of one plain process.
+    """
+
+    several_processes: ClassVar[bool] = False
+    """Whether it trains in several processes, too."""
+    widens_adapters: ClassVar[bool] = True
+    """Whether LoRA adapters are trained in float32 whatever the model's type."""
+
+    type: str
+    """The name by which recipes choose the trainer."""
     learning_rate: float = Field(1e-5, ge=0)
     warmup_steps: int = Field(0, ge=0)
     schedule: Schedule = "constant"
@@ -84,6 +107,31 @@ class TrainerSettings(Config):
     packing: Share = "prefix"
     """`prefix`: rows one after the other, what they begin with in common computed once; `rows`:
     nothing shared; `none`: rows padded, for models that attend in their own way. Equal results."""
+
+    @abstractmethod
+    def open(self, loaded: "LoadedModel", loss: "Loss", total_steps: int) -> Trainer:
+        """Return a trainer of this model; the reference policy is the model as it is now."""
+
+    @property
+    def keeps_masters(self) -> bool:
+        """Whether float32 weights are kept beside those that are trained in bfloat16."""
+        return False
+
+    def named_device(self) -> str:
+        """Return the device to train on, `auto` where none is named."""
+        return "auto"
+
+    def sharding(self) -> Sharding | None:
+        """Return how processes share what they hold, None where each holds all."""
+        return None
+
+    def gradient_sum_bytes(self) -> int | None:
+        """Return the bytes of a gradient's sum over packs, None where it has the gradient's."""
+        return None
+
+    def type_problem(self, dtypes: Collection[str]) -> str | None:
+        """Return what is wrong with training weights of these types, None for nothing."""
+        return None
 
     def plan(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[list[Pack]]]":
         """Return for every rank its packs of each minibatch."""

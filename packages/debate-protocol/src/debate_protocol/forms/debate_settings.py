@@ -1,0 +1,104 @@
+"""What parallel and sequential debates share."""
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from debate_protocol.forms.settings import MOST, MOST_TURNS, GatedSettings
+from debate_protocol.types import Protocol, Schedule
+from debate_protocol.visibility import TopologyName, check_topology
+
+
+class DebateSettings(GatedSettings):
+    """What parallel and sequential debates share.
+
+    Attributes:
+        topology: Whom an agent sees: all others, its neighbours on a ring, the `degree` nearest
+            on the ring, or under `central` all others for agent `center` and only it for them.
+        degree: Needed by `sparse`; even, or any where the number of agents is even.
+        center: Belongs to `central`; agent 0 by default.
+        history_rounds: How many earlier rounds agents see: -1 all, 0 none, K the last K.
+        blind_review: Comparisons of other agents stay hidden.
+        conversation: `append` lets each agent's dialogue only grow, `rebuild` restates
+            the debate in each turn.
+        on_failure: After a turn without a readable solution, end the debate or go on.
+        stop_when_agreed: End after a round in which all answers are the same.
+        gate_after: The rounds, from 0, after which a gate asks whether the debate goes on.
+    """
+
+    num_agents: int = Field(default=5, le=MOST)
+    max_rounds: int = Field(default=3, ge=1, le=MOST)
+    topology: TopologyName = "all"
+    degree: int | None = None
+    center: int | None = None
+    history_rounds: int = Field(default=-1, ge=-1)
+    blind_review: bool = True
+    conversation: Literal["append", "rebuild"] = "append"
+    on_failure: Literal["abort", "continue"] = "continue"
+    stop_when_agreed: bool = False
+
+    @field_validator("num_agents")
+    @classmethod
+    def _agents_are_several(cls, num_agents: int) -> int:
+        if num_agents < 2:
+            raise ValueError(
+                f"found {num_agents}, but a debate needs at least 2 agents; "
+                "for one agent use type: direct"
+            )
+        return num_agents
+
+    @model_validator(mode="after")
+    def _conversation_fits_history(self) -> Self:
+        if self.conversation == "append" and self.history_rounds not in (-1, 1):
+            raise ValueError(
+                f"conversation: append needs history_rounds -1 or 1, found {self.history_rounds}; "
+                "a dialogue that only grows cannot leave rounds out: use conversation: rebuild"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _turns_can_be_read(self) -> Self:
+        turns = self.num_agents * self.max_rounds
+        if turns > MOST_TURNS:
+            raise ValueError(
+                f"num_agents: found {self.num_agents} agents for {self.max_rounds} rounds, "
+                f"{turns:,} turns that refer to each other; expected at most {MOST_TURNS}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _topology_fits_agents(self) -> Self:
+        check_topology(self.protocol())
+        return self
+
+    def turn_count(self) -> int:
+        """Return how many turns are sampled when the debate goes on to its end."""
+        return self.num_agents * self.max_rounds
+
+    def sequence_count(self) -> int:
+        """Return how many token sequences the turns become: one an agent where dialogues grow."""
+        return self.num_agents if self.conversation == "append" else self.turn_count()
+
+    @property
+    def schedule(self) -> Schedule:
+        """Whether agents of a round speak at once or one after the other."""
+        return "parallel"
+
+    def protocol(self) -> Protocol:
+        """Return the rules as they are written into transcripts."""
+        return Protocol(
+            num_agents=self.num_agents,
+            max_rounds=self.max_rounds,
+            schedule=self.schedule,
+            contract=self.recorded_contract(),
+            topology=self.topology,
+            history_rounds=self.history_rounds,
+            degree=self.degree,
+            center=(self.center or 0) if self.topology == "central" else self.center,
+            extra={
+                "blind_review": self.blind_review,
+                "conversation": self.conversation,
+                "style": self.recorded_style(),
+                "think": self.think,
+            },
+        )

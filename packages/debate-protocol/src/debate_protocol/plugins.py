@@ -1,0 +1,196 @@
+"""Settings chosen by `type`: our variants, and those of other installed packages.
+
+A package adds a variant with an entry point whose name is the variant's `type`:
+
+    [project.entry-points."debate_protocol.forms"]
+    devils_advocate = "my_package:DevilsAdvocate"
+
+The entry point names a pydantic model with a field `type: Literal["devils_advocate"]` and what the
+group's protocol asks for. From then on recipes can name it like one of ours.
+"""
+
+import difflib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, reduce
+from importlib.metadata import EntryPoint, entry_points
+from operator import or_
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args, get_origin
+
+from pydantic import BaseModel, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+P = TypeVar("P")
+
+
+class VariantNotLoadedWarning(UserWarning):
+    """An installed package offers a variant that cannot be used; the others can."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` with the nearest known name, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+class Variants(Mapping[str, type[BaseModel]], Generic[P]):
+    """The variants of one kind of setting by `type`, ours first.
+
+    It marks the fields that hold one: `Annotated[P, variants]`.
+
+    Other packages are imported when the first setting is read, not before, so that such a package
+    may import the module that this stands in.
+
+    Args:
+        group: The entry point group; None takes no variants of other packages.
+        protocol: What every variant offers: a `typing.Protocol`, or a base class.
+        own: Our variants, kept as `models`. A recipe that leaves out `type` gets the first.
+    """
+
+    def __init__(self, group: str | None, protocol: Any, *own: Callable[..., P]) -> None:
+        self.group, self.protocol, self.models = group, protocol, own
+        self.own: Mapping[str, type[BaseModel]] = {
+            _tag(model): model for model in cast(tuple[type[BaseModel], ...], own)
+        }
+
+    @cached_property
+    def by_type(self) -> Mapping[str, type[BaseModel]]:
+        """All variants by `type`, ours first.
+
+        One of another package that cannot be imported, does not keep the protocol, or takes a name
+        that is already there is left out, with a `VariantNotLoadedWarning` that names the entry
+        point and its package.
+        """
+        found = dict(self.own)
+        others = () if self.group is None else entry_points(group=self.group)
+        for entry in sorted(others, key=lambda e: (e.name, e.value)):
+            known = found.get(entry.name)
+            if known is None:
+                loaded = self._load(entry)
+                if loaded is not None:
+                    found[entry.name] = loaded
+            elif entry.name in self.own:
+                self._warn(entry, "found a name that is taken; expected another one")
+            elif entry.value != f"{known.__module__}:{known.__qualname__}":
+                first = known.__module__
+                self._warn(entry, f"found a second one of this name; {first} brings the first")
+        return found
+
+    def __getitem__(self, name: str) -> type[BaseModel]:
+        return self.by_type[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_type)
+
+    def __len__(self) -> int:
+        return len(self.by_type)
+
+    __hash__ = object.__hash__  # Each is itself alone, not its content.
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def make(self, name: str, settings: Mapping[str, Any]) -> P:
+        """Return the variant of this `type` with these settings.
+
+        Raises:
+            KeyError: No variant has this name; the message names the nearest one.
+            ValueError: (pydantic's ValidationError) a setting is unknown or does not fit.
+        """
+        if name not in self:
+            raise KeyError(
+                f"found {name!r}, expected one of {', '.join(self)}{did_you_mean(name, self)}"
+            )
+        return cast(P, self[name].model_validate(settings))
+
+    def __get_pydantic_core_schema__(
+        self, _source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        models = list(self.values())
+        union = reduce(or_, models[1:], cast(Any, models[0]))
+        marked = Annotated[union, Field(discriminator="type")] if len(models) > 1 else union
+        schema = core_schema.no_info_before_validator_function(
+            self._with_type, handler.generate_schema(marked)
+        )
+        return core_schema.no_info_after_validator_function(_keeps_type, schema)
+
+    def _with_type(self, given: Any) -> Any:
+        if isinstance(given, Mapping) and "type" not in given:
+            return {"type": next(iter(self.own)), **given}
+        return given
+
+    def _load(self, entry: EntryPoint) -> type[BaseModel] | None:
+        try:
+            loaded = entry.load()
+        except Exception as error:  # Whatever another package does, our own variants must work.
+            self._warn(entry, f"cannot be imported: {type(error).__name__}: {error}")
+            return None
+        problem = self._problem(loaded, entry.name)
+        if problem is not None:
+            self._warn(entry, problem)
+            return None
+        return cast(type[BaseModel], loaded)
+
+    def _problem(self, loaded: object, name: str) -> str | None:
+        if not (isinstance(loaded, type) and issubclass(loaded, BaseModel)):
+            return f"found {loaded!r}; expected a pydantic model"
+        if _tag(loaded) != name:
+            return f'expected a field type: Literal["{name}"] = "{name}" in {loaded.__name__}'
+        owed = self.protocol
+        where = f"{owed.__module__}.{owed.__qualname__}"
+        if not getattr(owed, "_is_protocol", False):
+            return None if issubclass(loaded, owed) else f"expected a subclass of {where}"
+        missing = [
+            member
+            for member in sorted(_members(owed))
+            if member not in loaded.model_fields
+            and not any(member in vars(parent) for parent in loaded.__mro__)
+        ]
+        if missing:
+            return f"{loaded.__name__} has no {', '.join(missing)}; expected what {where} describes"
+        return None
+
+    def _warn(self, entry: EntryPoint, problem: str) -> None:
+        package = entry.dist.name if entry.dist is not None else "?"
+        warnings.warn(
+            f"{self.group}: {entry.name!r} of package {package} ({entry.value}): {problem}",
+            VariantNotLoadedWarning,
+            stacklevel=2,
+        )
+
+
+def _keeps_type(chosen: BaseModel) -> BaseModel:
+    """Count `type` among what was set, so that what is dumped as set names its variant."""
+    chosen.model_fields_set.add("type")
+    return chosen
+
+
+def variants_of(annotation: Any) -> tuple[type[BaseModel], ...]:
+    """Return the models that an annotation made with `Variants` stands for; none for another."""
+    if get_origin(annotation) is not Annotated:
+        return ()
+    return tuple(
+        model
+        for mark in get_args(annotation)[1:]
+        if isinstance(mark, Variants)
+        for model in mark.values()
+    )
+
+
+def _members(protocol: type) -> set[str]:
+    """Return what a protocol asks for; Python 3.11 has no function for it."""
+    parents = (parent for parent in protocol.__mro__ if getattr(parent, "_is_protocol", False))
+    return {
+        name
+        for parent in parents
+        for name in vars(parent)
+        if not name.startswith("_") or name == "__call__"
+    }
+
+
+def _tag(model: type[BaseModel]) -> str:
+    field = model.model_fields.get("type")
+    if field is None or get_origin(field.annotation) is not Literal:
+        return ""
+    tags = get_args(field.annotation)
+    return str(tags[0]) if len(tags) == 1 and tags[0] == field.default else ""
