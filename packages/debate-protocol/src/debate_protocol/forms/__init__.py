@@ -10,6 +10,7 @@ from debate_protocol.forms.self_debate import SelfDebate
 from debate_protocol.forms.sequential import Sequential
 from debate_protocol.forms.settings import FreeTextSettings, GatedSettings, SpeakingSettings
 from debate_protocol.forms.simultaneous import Simultaneous
+from debate_protocol.forms.table import SameAnswer, Table, same_words
 from debate_protocol.forms.turns import turn_seed
 from debate_protocol.plugins import Variants
 from debate_protocol.visibility import neighbours, shown_turns
@@ -37,11 +38,14 @@ __all__ = [
     "FormConfig",
     "FreeTextSettings",
     "GatedSettings",
+    "SameAnswer",
     "SelfDebate",
     "Sequential",
     "Simultaneous",
     "SpeakingSettings",
+    "Table",
     "neighbours",
+    "same_words",
     "shown_turns",
     "turn_seed",
 ]

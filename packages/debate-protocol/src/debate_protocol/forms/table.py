@@ -71,7 +71,7 @@ class Table:
         if dialogue is not None and self.form.conversation == "append":
             return self._continued(key, dialogue)
         shown = tuple(shown_turns(self.rules, key, self.turns))
-        own = [TurnKey(agent, earlier) for earlier in range(round)]
+        own = [spoken for spoken in self.turns if spoken.agent == agent]
         turns = sorted((*shown, *own), key=_by_round)
         messages = opening(self.form.style, self._view(key, turns, shown))
         return replace(new_ask(self.form, self.question, key, self.seed, messages), shown=shown)

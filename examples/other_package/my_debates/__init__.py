@@ -1,0 +1,1 @@
+"""Variants of debate settings, found by their entry points."""
