@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.system.test_wheels import find_uv
 
 from debate_rollout.testing import check_engine
 
@@ -20,7 +21,10 @@ LONGEST = {"form.py": 40, "data.py": 40, "reward.py": 40, "loss.py": 40, "engine
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the package as pip does, into a folder of its own."""
     folder = tmp_path_factory.mktemp("site")
-    command = [os.environ.get("UV", "uv"), "pip", "install", "--no-deps", "--quiet"]
+    uv = find_uv(ROOT)
+    if uv is None:
+        pytest.skip("uv is not in $UV, on PATH or in .uv/bin")
+    command = [uv, "pip", "install", "--no-deps", "--quiet"]
     done = subprocess.run(
         [*command, "--python", sys.executable, "--target", str(folder), str(PACKAGE)],
         capture_output=True,
