@@ -18,14 +18,10 @@ BREVITY = '''
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from debate_rewards import V2, Credit, Score
+from debate_rewards import V2, Credit, RewardConfig, Score
 
 
-class Brevity(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class Brevity(RewardConfig):
     type: Literal["brevity"] = "brevity"
     words: int = 50
 
@@ -139,7 +135,11 @@ def function(transcripts): return []
         (NOT_A_REWARD, "a = broken:missing", "cannot be imported: AttributeError"),
         (NOT_A_REWARD, "a = broken:function", "expected a pydantic model"),
         (NOT_A_REWARD, "a = broken:Other", 'expected a field type: Literal["a"] = "a" in Other'),
-        (NOT_A_REWARD, "other = broken:Other", "Other has no __call__, streams; expected what"),
+        (
+            NOT_A_REWARD,
+            "other = broken:Other",
+            "expected a subclass of debate_rewards.",
+        ),
         (NOT_A_REWARD, "v2 = broken:Other", "found a name that is taken"),
     ],
 )

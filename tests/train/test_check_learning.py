@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from debate_train.checks.check import check
-from debate_train.checks.check_learning import lessons_of
-from debate_train.checks.few_judges import few_judges
+from debate_train.checks.check_learning import lessons_of, use_of
 from debate_train.checks.scripted_debates import scripted_step, small_recipe
 from debate_train.recipe import Recipe
 
@@ -264,9 +263,9 @@ def test_check_counts_demonstrations_that_weigh_nothing(tmp_path: Path) -> None:
 
 def test_few_judges_of_a_large_ring_are_those_of_a_small_one() -> None:
     ring = recipe(debate={"num_agents": 128, "topology": "ring"})
-    assert "at most 1 agents" in (few_judges(ring, ring.reward) or "")
+    assert "at most 1 agents" in (ring.reward.few_judges(use_of(ring)) or "")
     wide = recipe(debate={"num_agents": 128, "topology": "sparse", "degree": 8})
-    assert few_judges(wide, wide.reward) is None
+    assert wide.reward.few_judges(use_of(wide)) is None
 
 
 def test_scripted_debates_stay_small() -> None:

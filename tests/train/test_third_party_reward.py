@@ -12,14 +12,12 @@ import pytest
 MODULE = """
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from debate_rewards import Score
+from debate_rewards import RewardConfig, Score
 
 
-class Brevity(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class Brevity(RewardConfig):
     type: Literal["brevity"] = "brevity"
     words: int = Field(50, ge=1)
 

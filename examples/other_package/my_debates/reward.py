@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from debate_protocol import Transcript
-from debate_rewards import Credit, Score
+from debate_rewards import Credit, RewardConfig, Score
 
 
-class Brevity(BaseModel):
+class Brevity(RewardConfig):
     """Each turn earns −1 for every `words` words that it has, in the stream `generator`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["brevity"] = "brevity"
     words: int = 50
-    streams: tuple[str, ...] = ("generator",)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator",)
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""

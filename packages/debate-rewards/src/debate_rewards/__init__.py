@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from debate_rewards.answers import Verdict, answer_classes, check, check_many, same_answer
     from debate_rewards.bradley_terry import BradleyTerry
-    from debate_rewards.credits import Credit, Reward, RewardConfig, Score
+    from debate_rewards.credits import Credit, Reward, Score
     from debate_rewards.decisions import central, majority, peer_vote
     from debate_rewards.gate_rules import Agreed, AtMost, GateRule, Informative, InOrder
     from debate_rewards.intervals import Estimate, bootstrap_interval
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from debate_rewards.pairwise import WinMinusLoss, WinRate
     from debate_rewards.partial_trajectory import PartialTrajectory, StateValue, state_values
     from debate_rewards.persuasion import Persuasion
+    from debate_rewards.reward_config import RewardConfig, Use
     from debate_rewards.reward_functions import answer_reward, verify
     from debate_rewards.rewards import REWARDS, RewardChoice, get_reward
     from debate_rewards.truth_judge import TruthJudge
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "answers": ("Verdict", "answer_classes", "check", "check_many", "same_answer"),
     "bradley_terry": ("BradleyTerry",),
-    "credits": ("Credit", "Reward", "RewardConfig", "Score"),
+    "credits": ("Credit", "Reward", "Score"),
     "decisions": ("central", "majority", "peer_vote"),
     "gate_rules": ("Agreed", "AtMost", "GateRule", "InOrder", "Informative"),
     "intervals": ("Estimate", "bootstrap_interval"),
@@ -37,6 +38,7 @@ _HOMES = {
     "pairwise": ("WinMinusLoss", "WinRate"),
     "partial_trajectory": ("PartialTrajectory", "StateValue", "state_values"),
     "persuasion": ("Persuasion",),
+    "reward_config": ("RewardConfig", "Use"),
     "reward_functions": ("answer_reward", "verify"),
     "rewards": ("REWARDS", "RewardChoice", "get_reward"),
     "truth_judge": ("TruthJudge",),
@@ -78,6 +80,7 @@ __all__ = [
     "Score",
     "StateValue",
     "TruthJudge",
+    "Use",
     "V2",
     "Verdict",
     "Verifiable",

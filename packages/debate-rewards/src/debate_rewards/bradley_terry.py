@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from debate_protocol.config import Config
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
 from debate_rewards.reading import ReadDebate, read_debate
+from debate_rewards.reward_config import Need, RewardConfig
 from debate_rewards.votes import Duplicates, Ties, Vote, all_votes, ballots, points
 
 TOLERANCE = 1e-10
@@ -21,7 +21,7 @@ Results = Mapping[tuple[Item, Item], float]
 """Wins of the first over the second; a tie is half a win for each."""
 
 
-class BradleyTerry(Config):
+class BradleyTerry(RewardConfig):
     """The Bradley-Terry strength of each judged turn, scaled to (−1, 1), stream `generator`.
 
     The strengths w > 0 of the turns (`unit: turn`), or of the agents over all rounds
@@ -40,6 +40,9 @@ class BradleyTerry(Config):
     Source: Bradley and Terry (1952); Newman (2023), Efficient computation of rankings from
     pairwise comparisons: its iteration and, at `prior: 1`, its logistic prior.
     """
+
+    needs: ClassVar[frozenset[Need]] = frozenset(("votes",))
+    can_be_tried: ClassVar[bool] = True
 
     type: Literal["bradley_terry"] = "bradley_terry"
     unit: Literal["turn", "agent"] = "turn"

@@ -63,20 +63,6 @@ class Reward(Protocol):
         ...
 
 
-class RewardConfig(Reward, Protocol):
-    """A reward as settings: a pydantic model with a field `type`."""
-
-    @property
-    def type(self) -> str:
-        """The name by which recipes choose the reward."""
-        ...
-
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
-        ...
-
-
 def mean_returns(credits: Iterable[Credit], num_agents: int) -> tuple[float | None, ...]:
     """Return the mean value of each agent's credits for whole turns; None without any."""
     earned: list[list[float]] = [[] for _ in range(num_agents)]

@@ -9,6 +9,7 @@ from pydantic import Field
 from debate_protocol.config import Config
 from debate_protocol.types import Transcript
 from debate_rewards.credits import Credit, Score
+from debate_rewards.reward_config import RewardConfig
 from debate_rewards.single_rewards import SingleReward
 
 
@@ -19,7 +20,7 @@ class Component(Config):
     weight: float
 
 
-class Mixed(Config):
+class Mixed(RewardConfig):
     """Several rewards together, as a named mapping.
 
     `mix: advantages` keeps the components apart: each credit carries its component's name and
@@ -39,6 +40,19 @@ class Mixed(Config):
         parts = [component.reward for component in self.components.values()]
         named = [name for part in parts for name in part.streams]
         return tuple(dict.fromkeys(named))
+
+    @property
+    def adds_advantages(self) -> bool:
+        """Whether its parts are compared apart."""
+        return self.mix == "advantages"
+
+    def parts(self) -> Mapping[str, RewardConfig]:
+        """Return the rewards of the components."""
+        return {name: component.reward for name, component in self.components.items()}
+
+    def part_weights(self) -> Mapping[str, float]:
+        """Return the weights of the components."""
+        return {name: component.weight for name, component in self.components.items()}
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""

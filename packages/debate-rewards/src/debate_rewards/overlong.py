@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from debate_protocol.config import Config
 from debate_protocol.types import Transcript, Turn
 from debate_rewards.credits import Credit, Score, mean_returns
 from debate_rewards.reading import ReadDebate, read_debate
+from debate_rewards.reward_config import RewardConfig, Use
 
 
-class Overlong(Config):
+class Overlong(RewardConfig):
     """Minus what a turn's length l earns, stream `generator`.
 
     With L = `max_tokens` and B = `buffer`: 0 up to L − B tokens, then −factor · (l − (L − B)) / B,
@@ -27,6 +27,8 @@ class Overlong(Config):
     Source: DAPO (Yu et al. 2025), soft overlong punishment, eq. 13, where factor is 1.
     """
 
+    can_be_tried: ClassVar[bool] = True
+
     type: Literal["overlong"] = "overlong"
     max_tokens: int = Field(ge=1)
     buffer: int = Field(ge=1)
@@ -37,6 +39,17 @@ class Overlong(Config):
     def streams(self) -> tuple[str, ...]:
         """The streams that get values."""
         return ("generator",)
+
+    def silence(self, stream: str, use: Use) -> str | None:
+        """Return why no reply is too long."""
+        begins = self.max_tokens - self.buffer
+        if use.max_tokens > begins:
+            return None
+        return (
+            f"overlong begins above {begins:,} tokens (max_tokens - buffer), and "
+            f"rollout.max_tokens is {use.max_tokens:,}; expected reward.max_tokens at most that "
+            "of rollout"
+        )
 
     @model_validator(mode="after")
     def _buffer_fits(self) -> "Overlong":

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from debate_protocol.config import Config
 from debate_protocol.types import Transcript
 from debate_rewards.credits import Credit, Score
 from debate_rewards.reading import ReadDebate, ReadTurn, read_debate
+from debate_rewards.reward_config import Need, RewardConfig
 from debate_rewards.votes import Duplicates, Line, Share, Ties, orient, points, settle
 
 FAILED_STEP = -1.0
@@ -25,7 +25,10 @@ class PairwiseVotes:
     failed: int
 
 
-class _Pairwise(Config):
+class _Pairwise(RewardConfig):
+    needs: ClassVar[frozenset[Need]] = frozenset(("votes",))
+    can_be_tried: ClassVar[bool] = True
+
     ties: Ties = "half"
     duplicates: Duplicates = "one"
 

@@ -3,15 +3,15 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from debate_protocol.config import Config
 from debate_protocol.parsing import parse_turn, turn_failed
 from debate_protocol.roles import gives_answers
 from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.answers import Verdict, check_many
 from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
 from debate_rewards.reading import check_turns
+from debate_rewards.reward_config import Need, RewardConfig
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class StateValue:
     failed: int
 
 
-class PartialTrajectory(Config):
+class PartialTrajectory(RewardConfig):
     """The value of the state that each turn leads to, from 0 to 1, stream `generator`.
 
     It is the share of the turn's recorded continuations whose last answer is right. The turn that
@@ -46,6 +46,9 @@ class PartialTrajectory(Config):
 
     Source: ACC-Debate (paper), section 4.2, r(z, x, y) by one-step roll-out.
     """
+
+    needs: ClassVar[frozenset[Need]] = frozenset(("answers",))
+    can_be_tried: ClassVar[bool] = True
 
     type: Literal["partial_trajectory"] = "partial_trajectory"
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 from debate_protocol.comparisons import says_nothing
-from debate_protocol.config import Config
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.credits import Credit, Score, mean_returns
 from debate_rewards.reading import ReadDebate, ReadTurn, read_debate
+from debate_rewards.reward_config import Need, RewardConfig, Use
 from debate_rewards.spans import evaluation_parts
 from debate_rewards.votes import Ballot, Duplicates, Ties, ballots, tally
 
@@ -16,7 +16,7 @@ CRITIC = "critic"
 """The stream's name; it covers the evaluation."""
 
 
-class Persuasion(Config):
+class Persuasion(RewardConfig):
     """How far a critique lowered the group's opinion of its target, in [−1, 1], stream `critic`.
 
     A critique is a turn's evaluation of one other agent: its target. The opinion of judge j of an
@@ -41,6 +41,9 @@ class Persuasion(Config):
     target; our own as a reward.
     """
 
+    needs: ClassVar[frozenset[Need]] = frozenset(("votes",))
+    can_be_tried: ClassVar[bool] = True
+
     type: Literal["persuasion"] = "persuasion"
     ties: Ties = "half"
     duplicates: Duplicates = "one"
@@ -49,6 +52,14 @@ class Persuasion(Config):
     def streams(self) -> tuple[str, ...]:
         """The streams that get values."""
         return (CRITIC,)
+
+    def silence(self, stream: str, use: Use) -> str | None:
+        """Return why no critique has a value."""
+        return (
+            "persuasion compares votes on a critique's target before and after the critique was "
+            f"read, and nobody votes twice around one: found {use.rules.max_rounds} rounds; "
+            "expected 3 agents and 3 rounds at least, and evaluations in the contract"
+        )
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""

@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 from debate_protocol.plugins import Variants
 from debate_rewards.bradley_terry import BradleyTerry
-from debate_rewards.credits import RewardConfig
 from debate_rewards.mixed import Component, Mixed
 from debate_rewards.overlong import Overlong
 from debate_rewards.pairwise import WinMinusLoss, WinRate
 from debate_rewards.partial_trajectory import PartialTrajectory
 from debate_rewards.persuasion import Persuasion
+from debate_rewards.reward_config import RewardConfig
 from debate_rewards.single_rewards import OWN
 from debate_rewards.truth_judge import TruthJudge
 from debate_rewards.v2 import V2

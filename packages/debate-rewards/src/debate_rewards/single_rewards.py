@@ -4,11 +4,11 @@ from typing import Annotated
 
 from debate_protocol.plugins import Variants
 from debate_rewards.bradley_terry import BradleyTerry
-from debate_rewards.credits import RewardConfig
 from debate_rewards.overlong import Overlong
 from debate_rewards.pairwise import WinMinusLoss, WinRate
 from debate_rewards.partial_trajectory import PartialTrajectory
 from debate_rewards.persuasion import Persuasion
+from debate_rewards.reward_config import RewardConfig
 from debate_rewards.truth_judge import TruthJudge
 from debate_rewards.v2 import V2
 from debate_rewards.verifiable import Verifiable

@@ -2,17 +2,17 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from debate_protocol.config import Config
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers import Verdict
 from debate_rewards.credits import Credit, Score, mean_returns
 from debate_rewards.judge_stream import JUDGE, judge_credits
 from debate_rewards.judging import truth_values
 from debate_rewards.reading import ReadDebate, read_debate
+from debate_rewards.reward_config import Need, RewardConfig
 from debate_rewards.spans import JudgeCredit
 from debate_rewards.verifiable import turn_verdicts
 from debate_rewards.votes import Duplicates, all_votes, ballots
@@ -20,7 +20,7 @@ from debate_rewards.votes import Duplicates, all_votes, ballots
 _log = logging.getLogger(__name__)
 
 
-class TruthJudge(Config):
+class TruthJudge(RewardConfig):
     """What each turn's comparisons are worth against the truth, stream `judge`.
 
     A vote on a right and a wrong turn is worth +1 if it names the right one, −1 if it names the
@@ -35,6 +35,14 @@ class TruthJudge(Config):
     Source: the judge stream of v2 (multi-agent debate overview, section 2.2.2) with the truth in
     the place of the consensus, after section 5.1's mixing of ground truth into peer rewards.
     """
+
+    needs: ClassVar[frozenset[Need]] = frozenset(
+        (
+            "answers",
+            "votes",
+        )
+    )
+    can_be_tried: ClassVar[bool] = True
 
     type: Literal["truth_judge"] = "truth_judge"
     duplicates: Duplicates = "one"

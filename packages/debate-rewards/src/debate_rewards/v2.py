@@ -4,13 +4,13 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from debate_protocol.config import Config
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
+from debate_rewards.judge_counts import judges_of_a_pair
 from debate_rewards.judge_stream import JUDGE, judge_credits
 from debate_rewards.judging import (
     Consensus,
@@ -19,12 +19,13 @@ from debate_rewards.judging import (
     verdicts_elsewhere,
 )
 from debate_rewards.reading import ReadDebate, read_debate
+from debate_rewards.reward_config import Need, RewardConfig, Use
 from debate_rewards.spans import JudgeCredit
 from debate_rewards.v2_metrics import v2_metrics
 from debate_rewards.votes import Ballot, Duplicates, Share, Ties, Vote, all_votes, ballots, tally
 
 
-class V2(Config):
+class V2(RewardConfig):
     """Peer votes as two streams, `generator` and `judge`.
 
     `generator`, per judged turn: 2·for/(for+against) − 1. `judge`, per comparison: agreement with
@@ -46,6 +47,9 @@ class V2(Config):
     `duplicates: one`, `ties: half` and `consensus: leave_one_out` are defaults that the text does
     not have; `literal`, `count`, `ignore` and `inclusive` are the text's.
     """
+
+    needs: ClassVar[frozenset[Need]] = frozenset(("votes",))
+    can_be_tried: ClassVar[bool] = True
 
     type: Literal["v2"] = "v2"
     ties: Ties = "half"
@@ -76,6 +80,47 @@ class V2(Config):
                 debates, cast, votes, values, strict=True
             )
         ]
+
+    def silence(self, stream: str, use: Use) -> str | None:
+        """Return why no judge has a value."""
+        if stream != JUDGE:
+            return None
+        if self.consensus == "peer_prediction" and use.questions == 1:
+            return (
+                "peer_prediction compares verdicts with those on other questions of the step, and "
+                "a step has one question; expected data.batch_size above 1"
+            )
+        return self.few_judges(use)
+
+    def few_judges(self, use: Use) -> str | None:
+        """Return why the judge stream teaches little, where each pair has some judge but few."""
+        if use.judge_weight <= 0 or self.consensus == "none":
+            return None
+        fewest, most = judges_of_a_pair(use.rules)
+        if fewest == use.rules.num_agents - 2:
+            return self.warning(use.rules.num_agents, use.judge_weight) if most > 0 else None
+        if most >= 3:
+            return None
+        return (
+            f"debate.topology: under {use.rules.topology} at most {most} agents see both of a pair "
+            "and can judge it, so the judge stream teaches little; expected topology all, a higher "
+            "degree, or judge weight 0"
+        )
+
+    def warnings(self, use: Use) -> list[str]:
+        """Return what should be looked at."""
+        found = []
+        if self.unvoted == "literal":
+            found.append(
+                "reward.unvoted: literal gives -1 to turns that nobody could vote on, such as all "
+                "of the last parallel round; mask leaves them out"
+            )
+        if use.baseline == "group" and use.rules.max_rounds > 1:
+            found.append(
+                "advantage.center: group compares turns of different rounds, which were judged by "
+                "different votes; round was safer where it was measured"
+            )
+        return found
 
     def warning(self, num_agents: int, judge_weight: float) -> str | None:
         """Return why a judge stream of this weight teaches little with so few agents, or None."""

@@ -2,18 +2,18 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
-from debate_protocol.config import Config
 from debate_protocol.types import Question, Transcript, TurnKey
 from debate_rewards.answers import Verdict, check_many, kind_of
 from debate_rewards.credits import Credit, Score
 from debate_rewards.reading import ReadDebate, read_debate
+from debate_rewards.reward_config import Need, RewardConfig
 
 _log = logging.getLogger(__name__)
 
 
-class Verifiable(Config):
+class Verifiable(RewardConfig):
     """Right or wrong as +1 or −1 (`plus_minus`) or as 1 or 0 (`zero_one`), stream `generator`.
 
     A failed turn carries −1. When the question's own answer is missing or cannot be read, the
@@ -21,6 +21,9 @@ class Verifiable(Config):
 
     Source: SDRL (paper), verifiable outcome reward.
     """
+
+    needs: ClassVar[frozenset[Need]] = frozenset(("answers",))
+    can_be_tried: ClassVar[bool] = True
 
     type: Literal["verifiable"] = "verifiable"
     values: Literal["plus_minus", "zero_one"] = "plus_minus"

@@ -59,7 +59,7 @@ class Imitation:
     """Makes batches fit to be imitated; those of other losses than `sft` stay as they are."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self._is_on = recipe.loss.type == "sft"
+        self._is_on = recipe.loss.learns_from == "demonstrations"
         self._is_demonstrated = not recipe.rollout.engine.is_sampled
         self._contract = str(recipe.debate.contract_rules())
         self._seen = Demonstrated(0, 0, 0, 0)

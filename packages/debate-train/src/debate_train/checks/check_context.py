@@ -12,7 +12,7 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.tags import neutralised
 from debate_protocol.types import Gate, Message, Question, Reply, Sent
 from debate_train.model_files import read_json, reading_model
-from debate_train.models import ModelConfig, PretrainedModel
+from debate_train.models import ModelConfig
 
 CHARS_PER_TOKEN = 3
 """Fewer than English has with any common tokenizer, so that estimates are too long, not short."""
@@ -94,7 +94,6 @@ def context_window(model: ModelConfig) -> Window:
     """Return the model's window from the recipe, its configuration, or the family's name."""
     if model.context_window is not None:
         return Window(model.context_window, "model.context_window")
-    assert isinstance(model, PretrainedModel)
     file = Path(model.base) / "config.json"
     if file.is_file():
         config = read_json(file, "a model configuration")

@@ -18,13 +18,14 @@ _TURNS = 128
 def imitation_errors(phase: Recipe) -> Iterator[str]:
     """Yield what is wrong with the phase's loss for the replies that it gets."""
     demonstrated = not phase.rollout.engine.is_sampled
-    if phase.loss.type == "sft" and not demonstrated:
+    made_for = phase.loss.learns_from
+    if made_for == "demonstrations" and not demonstrated:
         yield (
-            f"loss.type: found sft with replies that {phase.rollout.engine.type} samples, which it "
-            "would imitate as they are; expected rollout.engine.type: demonstrations, or a loss "
-            "for samples, such as reinforce"
+            f"loss.type: found {phase.loss.type} with replies that {phase.rollout.engine.type} "
+            "samples, which it would imitate as they are; expected rollout.engine.type: "
+            "demonstrations, or a loss for samples, such as reinforce"
         )
-    if demonstrated and phase.loss.type != "sft":
+    if demonstrated and made_for != "demonstrations":
         yield (
             f"loss.type: found {phase.loss.type} with demonstrations, which no policy sampled; "
             "expected sft"

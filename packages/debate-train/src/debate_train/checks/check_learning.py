@@ -1,29 +1,18 @@
 """Whether anything can be learned: a scripted debate through form, reward and advantages."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from debate_protocol.types import Transcript
-from debate_rewards.bradley_terry import BradleyTerry
-from debate_rewards.credits import RewardConfig
-from debate_rewards.overlong import Overlong
-from debate_rewards.partial_trajectory import PartialTrajectory
-from debate_rewards.persuasion import Persuasion
 from debate_rewards.reading import read_debate
-from debate_rewards.rewards import V2, Mixed, WinMinusLoss, WinRate
-from debate_rewards.truth_judge import TruthJudge
-from debate_rewards.verifiable import Verifiable
-from debate_train.checks.few_judges import few_judges
+from debate_rewards.reward_config import RewardConfig, Use
 from debate_train.checks.scripted_debates import Taught, scripted_step, small_recipe, taught
 from debate_train.recipe import Recipe
 
 STEPS = 6
 """Scripted steps after which a value that never came is taken never to come."""
-BY_VOTES = (V2, WinRate, WinMinusLoss, BradleyTerry, TruthJudge, Persuasion)
-BY_TRUTH = (Verifiable, TruthJudge, PartialTrajectory)
-OURS = (*BY_VOTES, *BY_TRUTH, Overlong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +51,8 @@ def lessons_of(phase: Recipe, *, answers: bool = True) -> Lessons | None:
         another package, or the debate is too large to play.
     """
     small = small_recipe(phase)
-    parts = reward_parts(phase.reward)
-    if (
-        small is None
-        or phase.loss.supervised
-        or not all(isinstance(p, OURS) for p in parts.values())
-    ):
+    parts = phase.reward.parts().values()
+    if small is None or phase.loss.supervised or not all(part.can_be_tried for part in parts):
         return None
     given = tuple(_given(phase))
     found: dict[bool, set[Taught]] = {False: set(), True: set()}
@@ -99,13 +84,13 @@ def _quiet() -> Iterator[None]:
 def learning_warnings(phase: Recipe, lessons: Lessons) -> Iterator[str]:
     """Yield one sentence for each value of the reward that never reaches a token, with a reason."""
     if not lessons.given:
-        if any(stream in phase.advantage.streams for stream in _streams(phase.reward)):
+        if any(stream in phase.advantage.streams for stream in phase.reward.streams):
             yield (
                 "nothing is learned: every stream that the reward has values for has weight 0; "
                 "expected a weight in advantage.streams, or in reward.components"
             )
         return
-    parts = reward_parts(phase.reward)
+    parts = phase.reward.parts()
     dead = [one for one in lessons.given if one not in lessons.taught]
     reasons = {one: _reason(phase, parts, one, lessons) for one in dead}
     if lessons.teaches_nothing:
@@ -113,7 +98,7 @@ def learning_warnings(phase: Recipe, lessons: Lessons) -> Iterator[str]:
         for reason in dict.fromkeys(reasons.values()):
             yield f"{only}: {reason}"
         return
-    said = {few_judges(phase, part) for part in parts.values()}  # Warned of by themselves.
+    said = {part.few_judges(use_of(phase)) for part in parts.values()}  # Warned of by themselves.
     for component, reason in dict.fromkeys((c, reasons[s, c]) for s, c in dead):
         streams = " and ".join(s for s, c in dead if c == component and reasons[s, c] == reason)
         where = f"reward.components.{component}" if component else "reward"
@@ -123,33 +108,32 @@ def learning_warnings(phase: Recipe, lessons: Lessons) -> Iterator[str]:
 
 def truth_errors(phase: Recipe, *, answers: bool) -> Iterator[str]:
     """Yield an error where the phase learns from answers alone, and its questions have none."""
-    parts = reward_parts(phase.reward).values()
+    parts = phase.reward.parts().values()
     without = [_without_answers(part) for part in parts]
     if not answers and without[0] is not None and all(without):
         yield without[0]
 
 
-def reward_parts(reward: RewardConfig) -> dict[str, RewardConfig]:
-    """Return the rewards that a reward is made of, by component; one alone is called ''."""
-    if isinstance(reward, Mixed):
-        return {name: component.reward for name, component in reward.components.items()}
-    return {"": reward}
-
-
-def _streams(reward: RewardConfig) -> tuple[str, ...]:
-    return reward.streams
+def use_of(phase: Recipe) -> Use:
+    """Return what a phase uses its reward on."""
+    judge = phase.advantage.streams.get("judge")
+    return Use(
+        rules=phase.debate.protocol(),
+        questions=phase.data.batch_size,
+        max_tokens=phase.rollout.max_tokens,
+        judge_weight=0.0 if judge is None else judge.weight,
+        baseline=phase.advantage.center,
+    )
 
 
 def _given(phase: Recipe) -> Iterator[Taught]:
     """Yield the trained streams that have values, with the component that gives these."""
     reward, streams = phase.reward, phase.advantage.streams
-    apart = isinstance(reward, Mixed) and reward.mix == "advantages"
+    weights = reward.part_weights()
     seen: set[Taught] = set()
-    for name, part in reward_parts(reward).items():
-        if isinstance(reward, Mixed) and reward.components[name].weight == 0:
-            continue
-        for stream in _streams(part):
-            one = (stream, name if apart else "")
+    for name, part in reward.parts().items():
+        for stream in part.streams if weights[name] != 0 else ():
+            one = (stream, name if reward.adds_advantages else "")
             trained = stream in streams and streams[stream].weight != 0
             if trained and one not in seen:
                 seen.add(one)
@@ -164,19 +148,19 @@ def _asked(transcripts: Sequence[Transcript]) -> tuple[bool, bool]:
 
 def _reason(
     phase: Recipe,
-    parts: dict[str, RewardConfig],
+    parts: Mapping[str, RewardConfig],
     one: Taught,
     lessons: Lessons,
 ) -> str:
     """Return why a stream has no value: the first of the causes that are known."""
     stream, component = one
     found = [p for name, p in parts.items() if component in ("", name)]
-    rewards = [p for p in found if stream in _streams(p)]
+    rewards = [p for p in found if stream in p.streams]
     for reward in rewards:
         reason = (
             (None if lessons.answers else _without_answers(reward))
             or _without_votes(phase, reward, lessons)
-            or _without_value(phase, reward, stream)
+            or reward.silence(stream, use_of(phase))
         )
         if reason is not None:
             return reason
@@ -184,7 +168,7 @@ def _reason(
 
 
 def _without_answers(reward: RewardConfig) -> str | None:
-    if not isinstance(reward, BY_TRUTH):
+    if "answers" not in reward.needs:
         return None
     return (
         f"{reward.type} compares with the questions' own answers, and no training question has "
@@ -193,7 +177,7 @@ def _without_answers(reward: RewardConfig) -> str | None:
 
 
 def _without_votes(phase: Recipe, reward: RewardConfig, lessons: Lessons) -> str | None:
-    if not isinstance(reward, BY_VOTES):
+    if "votes" not in reward.needs:
         return None
     if not lessons.compares:
         return (
@@ -230,32 +214,6 @@ def _why_unseen(phase: Recipe) -> str:
         f"found debate.topology {rules.topology} with {debate.num_agents} agents and degree "
         f"{rules.degree or 'none'}; expected all, or a degree of at least 2"
     )
-
-
-def _without_value(phase: Recipe, reward: RewardConfig, stream: str) -> str | None:
-    if isinstance(reward, Persuasion):
-        return (
-            "persuasion compares votes on a critique's target before and after the critique was "
-            f"read, and nobody votes twice around one: found {phase.debate.max_rounds} rounds; "
-            "expected 3 agents and 3 rounds at least, and evaluations in the contract"
-        )
-    if isinstance(reward, V2) and stream == "judge":
-        if reward.consensus == "peer_prediction" and phase.data.batch_size == 1:
-            return (
-                "peer_prediction compares verdicts with those on other questions of the step, and "
-                "a step has one question; expected data.batch_size above 1"
-            )
-        return few_judges(phase, reward)
-    if (
-        isinstance(reward, Overlong)
-        and phase.rollout.max_tokens <= reward.max_tokens - reward.buffer
-    ):
-        return (
-            f"overlong begins above {reward.max_tokens - reward.buffer:,} tokens "
-            f"(max_tokens - buffer), and rollout.max_tokens is {phase.rollout.max_tokens:,}; "
-            "expected reward.max_tokens at most that of rollout"
-        )
-    return None
 
 
 def _levelled(phase: Recipe, stream: str) -> str:

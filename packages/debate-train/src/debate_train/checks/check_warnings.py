@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 
-from debate_rewards.rewards import V2
 from debate_train.advantages import SECTIONS
 from debate_train.checks.check_learning import (
     learning_warnings,
     lessons_of,
-    reward_parts,
+    use_of,
 )
-from debate_train.checks.few_judges import few_judges
 from debate_train.recipe import Recipe
 
 
@@ -23,21 +21,21 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
     yield from _precision_warnings(phase)
     yield from _overlap_warnings(phase)
     yield from _schedule_warnings(phase)
-    if phase.loss.type == "dpo":
+    if phase.loss.learns_from == "pairs":
         yield (
-            "loss.type: dpo learns from preference pairs, which debates do not make, so nothing "
-            "is learned; expected another loss"
+            f"loss.type: {phase.loss.type} learns from preference pairs, which debates do not "
+            "make, so nothing is learned; expected another loss"
         )
     if phase.loss.supervised:
         return
     streams = phase.advantage.streams
     lessons = lessons_of(phase, answers=answers) if phase.steps else None
     judged = lessons is None or (lessons.asked and not lessons.teaches_nothing)
-    for reward in reward_parts(phase.reward).values():
-        if isinstance(reward, V2):
-            few = few_judges(phase, reward)
-            yield from ((few,) if judged and few else ())
-            yield from _v2_warnings(phase, reward)
+    use = use_of(phase)
+    for reward in phase.reward.parts().values():
+        few = reward.few_judges(use)
+        yield from ((few,) if judged and few else ())
+        yield from reward.warnings(use)
         for name in reward.streams:
             if name not in streams:
                 yield (
@@ -126,17 +124,4 @@ def _precision_warnings(phase: Recipe) -> Iterator[str]:
             f"model.dtype: every parameter is trained in {phase.model.dtype}, where updates below "
             "about a 500th of a weight are lost to rounding; expected float32, model.lora, or "
             "trainer.type: deepspeed with bf16: true, which keeps float32 weights beside"
-        )
-
-
-def _v2_warnings(phase: Recipe, reward: V2) -> Iterator[str]:
-    if reward.unvoted == "literal":
-        yield (
-            "reward.unvoted: literal gives -1 to turns that nobody could vote on, such as all of "
-            "the last parallel round; mask leaves them out"
-        )
-    if phase.advantage.center == "group" and phase.debate.max_rounds > 1:
-        yield (
-            "advantage.center: group compares turns of different rounds, which were judged by "
-            "different votes; round was safer where it was measured"
         )

@@ -2,7 +2,13 @@
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from debate_train.losses.loss_inputs import LossInputs, Normalise, OldPolicy, ReferencePolicy
+from debate_train.losses.loss_inputs import (
+    LossInputs,
+    Material,
+    Normalise,
+    OldPolicy,
+    ReferencePolicy,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +34,11 @@ class Loss(Protocol):
     @property
     def supervised(self) -> bool:
         """Learns from given text: log-probabilities at temperature 1, not the sampled one."""
+        ...
+
+    @property
+    def learns_from(self) -> "Material":
+        """What it is made for."""
         ...
 
     @property

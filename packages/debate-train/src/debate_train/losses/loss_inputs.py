@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Normalise = Literal["token_sum", "token_mean_batch", "token_mean_group", "sequence_mean"]
+Material = Literal["samples", "demonstrations", "pairs"]
+"""Replies that a policy sampled, replies to imitate, or pairs of which one is preferred."""
 ReferencePolicy = Literal["phase_start", "base"] | Path
 """The policy at the phase's start, the model as the recipe names it, or one in a directory."""
 OldPolicy = Literal["auto", "sampler", "trainer"]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from debate_protocol.config import Config
-from debate_train.losses.loss_inputs import LossInputs, OldPolicy, ReferencePolicy
+from debate_train.losses.loss_inputs import LossInputs, Material, OldPolicy, ReferencePolicy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +23,7 @@ class Dpo(Config):
     """
 
     supervised: ClassVar[bool] = True
+    learns_from: ClassVar[Material] = "pairs"
 
     type: Literal["dpo"] = "dpo"
     normalise: Literal["pair_mean"] = "pair_mean"

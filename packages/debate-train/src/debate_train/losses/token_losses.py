@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from debate_protocol.config import Config
-from debate_train.losses.loss_inputs import LossInputs, Normalise, OldPolicy, ReferencePolicy
+from debate_train.losses.loss_inputs import (
+    LossInputs,
+    Material,
+    Normalise,
+    OldPolicy,
+    ReferencePolicy,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +43,7 @@ class TokenLoss(Config):
 
     supervised: ClassVar[bool] = False
     """Learns from given text: log-probabilities at temperature 1 instead of the sampled one."""
+    learns_from: ClassVar[Material] = "samples"
 
     kl: Kl = Kl()
 
@@ -214,6 +221,7 @@ class Sft(TokenLoss):
     """Supervised: -A·log p, at temperature 1; A is the weight of the turn, 0 leaves it out."""
 
     supervised: ClassVar[bool] = True
+    learns_from: ClassVar[Material] = "demonstrations"
 
     type: Literal["sft"] = "sft"
     normalise: Normalise = "token_mean_batch"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -120,6 +120,8 @@ _DEEPSPEED = {
 
 class DeepSpeedOptimizer(_Named):
     """An optimizer of DeepSpeed, which compiles it at its first use; trainer `deepspeed` only."""
+
+    needs_deepspeed: ClassVar[bool] = True
 
     type: Literal["deepspeed"] = "deepspeed"
     name: Literal[

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -37,6 +37,9 @@ class Kept:
 
 class OptimizerBase(Config, ABC):
     """What every optimizer of a recipe offers."""
+
+    needs_deepspeed: ClassVar[bool] = False
+    """Whether only a trainer that runs DeepSpeed can use it."""
 
     @abstractmethod
     def make(self, parameters: "Sequence[Parameter]", learning_rate: float) -> "Optimizer":

@@ -32,9 +32,9 @@ class TorchTrainer(TrainerSettings):
 
     @model_validator(mode="after")
     def _optimizer_is_ours(self) -> "TorchTrainer":
-        if self.optimizer.type == "deepspeed":
+        if self.optimizer.needs_deepspeed:
             raise ValueError(
-                f"optimizer: found DeepSpeed's {self.optimizer.name} with trainer.type torch; "
+                f"optimizer: found DeepSpeed's {self.optimizer.label} with trainer.type torch; "
                 "expected trainer.type deepspeed, or another optimizer"
             )
         return self

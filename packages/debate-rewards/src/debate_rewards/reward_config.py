@@ -1,0 +1,78 @@
+"""What every reward offers, those of other packages included."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from debate_protocol.config import Config
+from debate_protocol.types import Protocol, Transcript
+from debate_rewards.credits import Score
+
+Need = Literal["answers", "votes"]
+"""What values are made of: the questions' own answers, or comparisons between agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a reward is used on.
+
+    Attributes:
+        rules: Those of the debates.
+        questions: Of a step.
+        max_tokens: Most tokens of a reply.
+        judge_weight: Weight of the stream `judge`.
+        baseline: What values are compared within, as in `advantage.center`.
+    """
+
+    rules: Protocol
+    questions: int = 2
+    max_tokens: int = 1024
+    judge_weight: float = 1.0
+    baseline: str = "group"
+
+
+class RewardConfig(Config):
+    """The base class of rewards: a field `type`, streams, and a call that scores debates."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    """All of these must be there, or nothing has a value."""
+    can_be_tried: ClassVar[bool] = False
+    """Whether debates that a script writes have values where a policy's would."""
+
+    type: str
+    """The name by which recipes choose the reward."""
+
+    @property
+    @abstractmethod
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+
+    @abstractmethod
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+
+    @property
+    def adds_advantages(self) -> bool:
+        """Whether its parts are compared apart, each under its own name."""
+        return False
+
+    def parts(self) -> "Mapping[str, RewardConfig]":
+        """Return the rewards that this one is made of, by component; one alone is called ''."""
+        return {"": self}
+
+    def part_weights(self) -> Mapping[str, float]:
+        """Return the weight of each part."""
+        return {"": 1.0}
+
+    def silence(self, stream: str, use: Use) -> str | None:
+        """Return why no turn has a value in a stream, where that is known of these settings."""
+        return None
+
+    def few_judges(self, use: Use) -> str | None:
+        """Return why judges are too few for their stream to teach much, None if they are not."""
+        return None
+
+    def warnings(self, use: Use) -> list[str]:
+        """Return what should be looked at, each with the key that it is about."""
+        return []
