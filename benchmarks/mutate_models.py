@@ -33,7 +33,7 @@ model: {type: pretrained, name: MODEL, dtype: float32, context_window: 512}
 data: {type: signs_puzzle, batch_size: 1}
 debate: {num_agents: 3, max_rounds: 2, style: compact, personas: none}
 rollout: {max_tokens: 4}
-advantage: {center: none}
+advantage: {baseline: none}
 evaluation: {questions: 0}
 """
 

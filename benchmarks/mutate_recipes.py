@@ -25,7 +25,7 @@ from mutations import Log, Outcome, quiet_environment, tried
 
 from debate_train.cli import main as command
 from debate_train.reading.recipe_file import load_recipe
-from debate_train.reading.recipe_schema import PHASES, Schema, schema_of
+from debate_train.reading.recipe_schema import PHASES, Schema, annotation_of, schema_of
 from debate_train.reading.recipe_written import resolved_yaml
 from debate_train.recipe import Recipe
 
@@ -36,7 +36,7 @@ model: {type: scratch}
 data: {type: signs_puzzle, batch_size: 2}
 debate: {num_agents: 5, max_rounds: 2, style: compact, personas: none}
 rollout: {max_tokens: 16}
-advantage: {center: round}
+advantage: {baseline: question_round}
 evaluation: {questions: 4}
 """
 VALUES = (
@@ -71,7 +71,9 @@ def key_paths(schema: Schema, path: str = "", chosen: tuple[str, ...] = (), dept
         for key, field in model.model_fields.items():
             yield types, path + key
             if key != PHASES and depth:
-                yield from key_paths(schema_of(field.annotation), f"{path}{key}.", types, depth - 1)
+                yield from key_paths(
+                    schema_of(annotation_of(field)), f"{path}{key}.", types, depth - 1
+                )
 
 
 def overrides() -> Iterator[tuple[str, list[str]]]:

@@ -34,8 +34,9 @@ from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmEngine
 from debate_rollout.engines.scripted_stream import Delay
 from debate_train.loaded_model import LoadedModel
-from debate_train.loop import Step, Work, rollouts_of, train
+from debate_train.loop import Work, rollouts_of, train
 from debate_train.recipe import Recipe
+from debate_train.step import Step
 
 PACKAGES = ["debate-train", "debate-rollout", "torch", "transformers"]
 ROUNDS = 2
@@ -148,7 +149,7 @@ def recipe(depth: int, options: argparse.Namespace) -> Recipe:
             "rollout": {"max_tokens": options.max_tokens},
             "pipeline": {"depth": depth},
             "reward": {"type": "verifiable"},
-            "advantage": {"center": "none"},
+            "advantage": {"baseline": "none"},
             "loss": {"type": "ppo_clip"},
             "trainer": {"type": "torch", "device": "cpu", "learning_rate": 1e-5},
         }

@@ -36,7 +36,7 @@ debate: {type: simultaneous, num_agents: 2, max_rounds: 2, style: compact, perso
 rollout: {max_tokens: 8}
 reward: {type: v2}
 # Turns of a model that can do nothing all fail: without a baseline they still teach.
-advantage: {center: none}
+advantage: {baseline: none}
 loss: {type: ppo_clip, kl: {weight: 0.1}}
 trainer: {type: torch, learning_rate: 1.0e-2, schedule: cosine, warmup_steps: 1}
 evaluation: {questions: 2, direct_samples: 1, every: 2}

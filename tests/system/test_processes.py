@@ -24,7 +24,7 @@ data: {type: signs_puzzle, largest_digit: 6, batch_size: 3}
 debate: {type: simultaneous, num_agents: 3, max_rounds: 2, style: compact, personas: none}
 rollout: {engine: {type: transformers}, max_tokens: 12}
 reward: {type: verifiable}
-advantage: {center: none}
+advantage: {baseline: none}
 loss: {type: ppo_clip, kl: {weight: 0.1}}
 trainer:
   type: deepspeed

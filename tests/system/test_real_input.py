@@ -153,7 +153,7 @@ def test_uncentred_penalty_reaches_every_sampled_token_and_all_weights(
     tiny: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "full"
-    changes = ["model.lora=null", "model.dtype=float32", "advantage.center=none", "steps=1"]
+    changes = ["model.lora=null", "model.dtype=float32", "advantage.baseline=none", "steps=1"]
     smaller = ["debate.num_agents=2", "debate.max_rounds=2", "evaluation.questions=0"]
     quiet = ["tracking.wandb=false", "rollout.max_tokens=16"]
     assert main([*arguments(tiny, output), *changes, *smaller, *quiet]) == 0

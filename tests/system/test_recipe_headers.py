@@ -28,7 +28,7 @@ V2: dict[str, Any] = {
     "reward.unvoted": "literal",
     "reward.consensus": "inclusive",
     "loss.type": "importance_sampling",
-    "advantage.center": "group",
+    "advantage.baseline": "debate",
 }
 FORM: dict[str, Any] = {
     # The exact formulation; it gives no sizes.
@@ -40,7 +40,7 @@ FORM: dict[str, Any] = {
     "reward.ties": "half",
     "reward.duplicates": "count",
     "loss.type": "importance_sampling",
-    "advantage.center": "group",
+    "advantage.baseline": "debate",
 }
 SOURCES = {
     "selfplay_v2": V2,
@@ -59,7 +59,7 @@ NAMED = {
     "trainer.learning_rate": "rate",
     "checkpoint.every": "save_every",
     "evaluation.every": "measured",
-    "advantage.center": "Baselines",
+    "advantage.baseline": "Baselines",
     "loss.type": "importance sampling",
 }
 """What a header calls a setting that it does not call by its key's last part or its value."""

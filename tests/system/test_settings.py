@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from debate_protocol.config import Config
-from debate_train.reading.recipe_schema import schema_of
+from debate_train.reading.recipe_schema import annotation_of, schema_of
 from debate_train.recipe import Recipe
 
 PACKAGES = Path(__file__).parents[2] / "packages"
@@ -20,7 +20,7 @@ def below(model: type[BaseModel], found: set[type[BaseModel]]) -> set[type[BaseM
     if model not in found:
         found.add(model)
         for field in model.model_fields.values():
-            place = schema_of(field.annotation)
+            place = schema_of(annotation_of(field))
             for one in (*place.models, *(place.values.models if place.values else ())):
                 below(one, found)
     return found
@@ -37,7 +37,7 @@ def test_no_number_of_a_recipe_may_be_infinite_or_nan(value: float) -> None:
     taken, looked_at = set(), 0
     for model in models:
         for name, field in model.model_fields.items():
-            if not numbers(field.annotation) or schema_of(field.annotation).models:
+            if not numbers(field.annotation) or schema_of(annotation_of(field)).models:
                 continue
             looked_at += 1
             try:

@@ -27,7 +27,7 @@ debate: {type: simultaneous, num_agents: 3, max_rounds: 2, style: compact, perso
 rollout: {max_tokens: 24}
 reward: {type: v2}
 # Turns of a model that can do nothing all fail: without a baseline they still teach.
-advantage: {center: none, streams: {generator: {weight: 1.0}, judge: {weight: 0.0}}}
+advantage: {baseline: none, streams: {generator: {weight: 1.0}, judge: {weight: 0.0}}}
 loss: {type: ppo_clip, kl: {weight: 0.1}}
 trainer: {type: torch, learning_rate: 1.0e-3, warmup_steps: 3}
 evaluation: {questions: 4, every: 2, direct_samples: 1}

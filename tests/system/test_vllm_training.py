@@ -24,7 +24,7 @@ rollout:
   engine: {{enforce_eager: true, kv_cache_mib: 64, max_batch: 16, {engine}}}
   max_tokens: 24
 reward: {{type: v2}}
-advantage: {{center: none, streams: {{generator: {{weight: 1.0}}, judge: {{weight: 0.0}}}}}}
+advantage: {{baseline: none, streams: {{generator: {{weight: 1.0}}, judge: {{weight: 0.0}}}}}}
 loss: {{type: ppo_clip, kl: {{weight: 0.1}}}}
 trainer: {{type: torch, learning_rate: 1.0e-2}}
 evaluation: {{questions: 4}}

@@ -15,7 +15,7 @@ data: {type: signs_puzzle, batch_size: 1, num_digits: 3, largest_digit: 4}
 debate: {type: simultaneous, num_agents: 2, max_rounds: 1, style: compact, personas: none}
 rollout: {max_tokens: 4}
 reward: {type: v2}
-advantage: {center: none}
+advantage: {baseline: none}
 loss: {type: ppo_clip}
 trainer: {type: torch, learning_rate: 1.0e-2}
 evaluation: {questions: 1, direct_samples: 1, every: 2}

@@ -7,7 +7,7 @@ import pytest
 
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
 from debate_rewards.credits import Credit, Score
-from debate_train.advantages import Advantages, Center, Stream
+from debate_train.advantages import Baseline, Grouped, RoleEma, Stream
 
 pytestmark = pytest.mark.numeric
 
@@ -23,7 +23,7 @@ def gen(agent: int, round: int, value: float | None, **more: object) -> Credit:
 
 
 def values(
-    config: Advantages, credits: Sequence[Sequence[Credit]], questions: Sequence[str] = ()
+    config: Grouped, credits: Sequence[Sequence[Credit]], questions: Sequence[str] = ()
 ) -> list[dict[tuple[int, int], float]]:
     """The one advantage of each turn, per debate."""
     names = questions or [f"q{i}" for i in range(len(credits))]
@@ -41,16 +41,16 @@ TWO_DEBATES = (
 
 
 @pytest.mark.parametrize(
-    ("center", "expected"),
+    ("baseline", "expected"),
     [
         # Means: debate 0 (1+0+.5-.5)/4 = .25; debate 1 (-1+3)/2 = 1.
         (
-            "group",
+            "debate",
             [{(0, 0): 0.75, (1, 0): -0.25, (0, 1): 0.25, (1, 1): -0.75}, {(0, 0): -2, (1, 0): 2}],
         ),
         # Debate 0: round 0 mean .5, round 1 mean 0; debate 1 asks another question: mean 1.
         (
-            "round",
+            "question_round",
             [{(0, 0): 0.5, (1, 0): -0.5, (0, 1): 0.5, (1, 1): -0.5}, {(0, 0): -2, (1, 0): 2}],
         ),
         # All six: (1+0+.5-.5-1+3)/6 = .5
@@ -68,15 +68,15 @@ TWO_DEBATES = (
     ],
 )
 def test_advantages_compare_within_the_group(
-    center: Center, expected: list[dict[tuple[int, int], float]]
+    baseline: Baseline, expected: list[dict[tuple[int, int], float]]
 ) -> None:
-    found = values(Advantages(center=center, streams=GENERATOR), TWO_DEBATES)
+    found = values(Grouped(baseline=baseline, streams=GENERATOR), TWO_DEBATES)
     assert found == [pytest.approx(own) for own in expected]
 
 
 def test_round_joins_debates_of_one_question() -> None:
     # Round 0 of both debates: (1+0-1+3)/4 = .75; round 1: (.5-.5)/2 = 0.
-    config = Advantages(center="round", streams=GENERATOR)
+    config = Grouped(baseline="question_round", streams=GENERATOR)
     first, second = values(config, TWO_DEBATES, ("q", "q"))
     assert first == pytest.approx({(0, 0): 0.25, (1, 0): -0.75, (0, 1): 0.5, (1, 1): -0.5})
     assert second == pytest.approx({(0, 0): -1.75, (1, 0): 2.25})
@@ -85,7 +85,7 @@ def test_round_joins_debates_of_one_question() -> None:
 def test_std_divides_by_the_sample_deviation() -> None:
     # 0, 0, 3: mean 1, squares 1+1+4 = 6, over n-1 = 2: variance 3, deviation √3.
     credits = [(gen(0, 0, 0.0), gen(1, 0, 0.0), gen(2, 0, 3.0))]
-    (found,) = values(Advantages(scale="std", streams=GENERATOR), credits)
+    (found,) = values(Grouped(scale="std", streams=GENERATOR), credits)
     scale = 1 / (math.sqrt(3) + 1e-6)
     assert found == pytest.approx({(0, 0): -scale, (1, 0): -scale, (2, 0): 2 * scale}, rel=1e-12)
 
@@ -93,7 +93,7 @@ def test_std_divides_by_the_sample_deviation() -> None:
 def test_std_keeps_its_epsilon_when_spread_is_tiny() -> None:
     # ±1e-6: mean 0, deviation √2·1e-6; 1e-6 / (√2·1e-6 + 1e-6) = 1/(√2 + 1)
     (found,) = values(
-        Advantages(scale="std", streams=GENERATOR), [(gen(0, 0, 1e-6), gen(1, 0, -1e-6))]
+        Grouped(scale="std", streams=GENERATOR), [(gen(0, 0, 1e-6), gen(1, 0, -1e-6))]
     )
     assert found[0, 0] == pytest.approx(1 / (math.sqrt(2) + 1))
 
@@ -101,14 +101,14 @@ def test_std_keeps_its_epsilon_when_spread_is_tiny() -> None:
 @pytest.mark.parametrize("scale", ["none", "std"])
 @pytest.mark.parametrize("value", [0.1, 1 / 3])
 def test_advantages_are_exactly_0_when_there_is_no_spread(scale: str, value: float) -> None:
-    config = Advantages.model_validate({"scale": scale, "streams": GENERATOR})
+    config = Grouped.model_validate({"scale": scale, "streams": GENERATOR})
     (found,) = values(config, [[gen(agent, 0, value) for agent in range(3)]])
     assert set(found.values()) == {0.0}
 
 
 @pytest.mark.parametrize("scale", ["none", "std"])
 def test_single_member_gets_0(scale: str) -> None:
-    config = Advantages.model_validate({"scale": scale, "streams": GENERATOR})
+    config = Grouped.model_validate({"scale": scale, "streams": GENERATOR})
     (found,) = values(config, [(gen(0, 0, -0.5), gen(1, 0, None), gen(2, 0, None))])
     assert found == {(0, 0): 0.0}
 
@@ -123,27 +123,27 @@ def test_turns_without_value_join_the_mean_as_0_when_a_member_has_a_penalty() ->
             gen(3, 0, None, expected=False),
         )
     ]
-    (found,) = values(Advantages(streams=GENERATOR), credits)
+    (found,) = values(Grouped(streams=GENERATOR), credits)
     assert found == pytest.approx({(0, 0): -1 / 3})
 
 
 def test_joined_zeros_count_in_the_deviation() -> None:
     # -1, 0, 0: mean -1/3; squares 4/9+1/9+1/9 = 2/3; over 2: 1/3. (-1+1/3)/√(1/3) = -2/√3
     credits = [(gen(0, 0, -1.0, penalty=True), gen(1, 0, None), gen(2, 0, None))]
-    (found,) = values(Advantages(scale="std", streams=GENERATOR), credits)
+    (found,) = values(Grouped(scale="std", streams=GENERATOR), credits)
     assert found == pytest.approx({(0, 0): -2 / math.sqrt(3)}, rel=1e-5)
 
 
 def test_turns_without_value_stay_out_when_nobody_has_a_penalty() -> None:
     credits = [(gen(0, 0, 1.0), gen(1, 0, 0.0), gen(2, 0, None))]
-    (found,) = values(Advantages(streams=GENERATOR), credits)
+    (found,) = values(Grouped(streams=GENERATOR), credits)
     assert found == pytest.approx({(0, 0): 0.5, (1, 0): -0.5})  # mean over two, not three
 
 
 def test_penalty_reaches_only_its_own_group_and_stream() -> None:
     penalty = Credit(0, 0, "judge", -0.5, penalty=True)
     credits = [(penalty, gen(0, 0, 1.0), gen(1, 0, 0.0), gen(2, 0, None)), (gen(0, 0, 2.0),)]
-    found = Advantages(streams={"generator": Stream(), "judge": Stream()})(
+    found = Grouped(streams={"generator": Stream(), "judge": Stream()})(
         [transcript("d0"), transcript("d1")], [Score(tuple(own)) for own in credits]
     )
     first = {key: {a.stream: a.value for a in own} for key, own in found[0].items()}
@@ -166,7 +166,7 @@ def test_components_are_centred_apart_then_added() -> None:
     truth = (1.0, 1.0, -1.0, None)
     credits = [mixed(v, "peers", a) for a, v in enumerate(peers)]
     credits += [mixed(v, "truth", a) for a, v in enumerate(truth)]
-    (found,) = Advantages(streams=GENERATOR)([transcript("d")], [Score(tuple(credits))])
+    (found,) = Grouped(streams=GENERATOR)([transcript("d")], [Score(tuple(credits))])
     # .7·.5 + .3·2/3 = .55; .7·(-.5) + .3·2/3 = -.15; 0 + .3·(-4/3) = -.4
     assert added(found) == pytest.approx({0: 0.55, 1: -0.15, 2: -0.4})
 
@@ -174,7 +174,7 @@ def test_components_are_centred_apart_then_added() -> None:
 def test_return_is_one_member_per_agent_and_reaches_all_its_turns() -> None:
     # Agent 0 spoke three times, agent 1 once: mean (1 + 0)/2 = .5, not (3·1 + 0)/4.
     credits = [[Credit(0, r, "return", 1.0) for r in range(3)] + [Credit(1, 0, "return", 0.0)]]
-    config = Advantages(streams={"return": Stream()})
+    config = Grouped(streams={"return": Stream()})
     (found,) = config([transcript("d", agents=2)], [Score(tuple(credits[0]))])
     by_turn = {tuple(key): only.value for key, (only,) in found.items()}
     assert by_turn == pytest.approx({(0, 0): 0.5, (0, 1): 0.5, (0, 2): 0.5, (1, 0): -0.5})
@@ -199,11 +199,11 @@ def test_prompt_compares_answers_to_one_prompt() -> None:
     scores = [
         Score(tuple(gen(a, int(a > 1), float(v)) for a, v in enumerate(own))) for own in right
     ]
-    found = Advantages(center="prompt", streams=GENERATOR)(debates, scores)
+    found = Grouped(baseline="prompt", streams=GENERATOR)(debates, scores)
     # q: (1 - 1 - 1 - 1)/4 = -1/2; q_d of debate 0: 1, of debate 1: 0.
     by_debate = [[only.value for _, (only,) in sorted(turns.items())] for turns in found]
     assert by_debate == [pytest.approx([1.5, -0.5, 0, 0]), pytest.approx([-0.5, -0.5, 1, -1])]
-    rounds = Advantages(center="round", streams=GENERATOR)(debates, scores)
+    rounds = Grouped(baseline="question_round", streams=GENERATOR)(debates, scores)
     assert rounds[0][TurnKey(2, 1)][0].value == 0.5  # (1 + 1 + 1 - 1)/4: the q_d together
 
 
@@ -212,31 +212,31 @@ def test_prompt_of_turns_without_messages_is_told_by_its_tokens() -> None:
     turns = tuple(Turn(agent, 0, "", reply=reply) for agent, reply in enumerate(replies))
     debate = Transcript("d", Question("q", "?"), Protocol(num_agents=3), turns)
     score = Score(tuple(gen(agent, 0, value) for agent, value in enumerate((1.0, 0.0, 9.0))))
-    (found,) = Advantages(center="prompt", streams=GENERATOR)([debate], [score])
+    (found,) = Grouped(baseline="prompt", streams=GENERATOR)([debate], [score])
     assert [only.value for _, (only,) in sorted(found.items())] == [0.5, -0.5, 0.0]
 
 
-def test_stream_centers_as_it_says_itself() -> None:
-    streams = {"generator": Stream(center="none"), "judge": Stream()}
+def test_stream_has_the_baseline_it_says_itself() -> None:
+    streams = {"generator": Stream(baseline="none"), "judge": Stream()}
     judge = [Credit(0, 0, "judge", 3.0), Credit(1, 0, "judge", 1.0)]
     score = Score((gen(0, 0, 3.0), gen(1, 0, 1.0), *judge))
-    (found,) = Advantages(center="batch", streams=streams)([transcript("d")], [score])
+    (found,) = Grouped(baseline="batch", streams=streams)([transcript("d")], [score])
     assert [a.value for a in found[TurnKey(0, 0)]] == [3.0, 1.0]
     assert [a.value for a in found[TurnKey(1, 0)]] == [1.0, -1.0]
 
 
-@pytest.mark.parametrize(("center", "expected"), [(None, [0.6, 0.2]), ("batch", [0.2, -0.2])])
+@pytest.mark.parametrize(("baseline", "expected"), [(None, [0.6, 0.2]), ("batch", [0.2, -0.2])])
 def test_centred_credits_keep_their_values_unless_the_stream_says_otherwise(
-    center: Center | None, expected: list[float]
+    baseline: Baseline | None, expected: list[float]
 ) -> None:
     judge = [Credit(a, 0, "judge", v, centred=True) for a, v in enumerate((0.6, 0.2))]
-    (found,) = values(Advantages(streams={"judge": Stream(center=center)}), [judge])
+    (found,) = values(Grouped(streams={"judge": Stream(baseline=baseline)}), [judge])
     assert list(found.values()) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("streams", [{"generator": Stream(weight=0)}, {"judge": Stream()}])
 def test_streams_without_weight_or_name_are_left_out(streams: dict[str, Stream]) -> None:
-    assert values(Advantages(center="none", streams=streams), [[gen(0, 0, 1.0)]]) == [{}]
+    assert values(Grouped(baseline="none", streams=streams), [[gen(0, 0, 1.0)]]) == [{}]
 
 
 def test_lines_take_the_baseline_of_their_turn_and_none_is_0() -> None:
@@ -248,7 +248,30 @@ def test_lines_take_the_baseline_of_their_turn_and_none_is_0() -> None:
         Credit(0, 0, "judge", None, span=(9, 12)),
         Credit(1, 0, "judge", 0.1),
     ]
-    (found,) = Advantages(streams={"judge": Stream()})([transcript("d")], [Score(tuple(lines))])
+    (found,) = Grouped(streams={"judge": Stream()})([transcript("d")], [Score(tuple(lines))])
     # Mean of the turns: (.5 + .1)/2 = .3; the lines are no members of their own.
     by_span = {a.span: a.value for a in found[TurnKey(0, 0)]}
     assert by_span == pytest.approx({None: 0.2, (0, 5): 0.7, (5, 9): -0.3, (9, 12): 0.0})
+
+
+def test_role_ema_takes_off_what_the_role_earned_lately() -> None:
+    # decay 1/2. Agent 0 earns 1, then 0: b = 1/2, A = 1/2; b = 1/4, A = -1/4.
+    # Agent 1 earns -1, then 3: b = -1/2, A = -1/2; b = 5/4, A = 7/4.
+    config = RoleEma(decay=0.5, streams=GENERATOR)
+    debates = [transcript("d"), transcript("e")]
+    scores = [Score((gen(0, 0, 1.0), gen(1, 0, -1.0))), Score((gen(0, 0, 0.0), gen(1, 0, 3.0)))]
+    both = config.compare(debates, scores, {})
+    found = [{tuple(k): a.value for k, (a,) in one.items()} for one in both.turns]
+    assert found == [{(0, 0): 0.5, (1, 0): -0.5}, {(0, 0): -0.25, (1, 0): 1.75}]
+    assert both.baselines == {"generator/0": 0.25, "generator/1": 1.25}
+    # In two steps, the second with what the first left, the same comes out.
+    first = config.compare(debates[:1], scores[:1], {})
+    second = config.compare(debates[1:], scores[1:], first.baselines)
+    assert [*first.turns, *second.turns] == list(both.turns)
+    assert second.baselines == both.baselines
+
+
+def test_former_name_of_the_baseline_is_refused_with_the_new_one() -> None:
+    for settings in ({"center": "round"}, {"streams": {"judge": {"center": "round"}}}):
+        with pytest.raises(ValueError, match="this key is called baseline: question_round"):
+            Grouped.model_validate(settings)

@@ -4,7 +4,7 @@ import pytest
 
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
 from debate_rewards.rewards import V2, Mixed, WinMinusLoss, WinRate
-from debate_train.advantages import Advantages
+from debate_train.advantages import Grouped
 
 
 def said(*texts: str, agents: int = 3) -> Transcript:
@@ -41,7 +41,7 @@ VALID = "<solution>7</solution><evaluation>N/A</evaluation><comparison>{}</compa
 def test_agents_that_never_spoke_count_in_the_mean_of_returns(
     reward: WinRate | WinMinusLoss, debate: Transcript, expected: list[float]
 ) -> None:
-    (found,) = Advantages()([debate], reward([debate]))
+    (found,) = Grouped()([debate], reward([debate]))
     assert [own[0].value for _, own in sorted(found.items())] == pytest.approx(expected)
     assert {key.agent for key in found} == set(range(len(expected)))
 
@@ -49,14 +49,14 @@ def test_agents_that_never_spoke_count_in_the_mean_of_returns(
 def test_votes_about_an_agent_that_never_spoke_are_its_return() -> None:
     # Agent 2 votes for agent 4, who never speaks: returns 0, 0, 0, -1, 1, mean 0.
     debate = said(VALID, VALID, VALID.format("Agent 4 > Agent 0"), "?", agents=5)
-    (found,) = Advantages()([debate], WinRate()([debate]))
+    (found,) = Grouped()([debate], WinRate()([debate]))
     assert [own[0].value for _, own in sorted(found.items())] == pytest.approx([0, 0, 0, -1])
 
 
 def test_components_of_a_mixed_reward_count_agents_that_never_spoke_each() -> None:
     reward = Mixed.model_validate({"components": PARTS})
     debate = said("?")
-    (found,) = Advantages()([debate], reward([debate]))
+    (found,) = Grouped()([debate], reward([debate]))
     values = {a.component: a.value for a in found[TurnKey(0, 0)]}
     # Per turn the failure is alone in its debate, per agent it stands against two zeros.
     assert values == pytest.approx({"peers": -1 / 3, "margin": -1 / 6, "truth": 0.0})
@@ -65,7 +65,7 @@ def test_components_of_a_mixed_reward_count_agents_that_never_spoke_each() -> No
 def test_votes_about_an_agent_that_never_spoke_count_in_each_component_of_a_mixed_reward() -> None:
     reward = Mixed.model_validate({"components": PARTS})
     debate = said(VALID, VALID, VALID.format("Agent 4 > Agent 0"), "?", agents=5)
-    (found,) = Advantages()([debate], reward([debate]))
+    (found,) = Grouped()([debate], reward([debate]))
     peers, margin = (
         [a.value for _, own in sorted(found.items()) for a in own if a.component == name]
         for name in ("peers", "margin")
@@ -82,7 +82,7 @@ def test_votes_about_an_agent_that_never_spoke_count_when_raw_rewards_are_added(
     (score,) = reward([debate])
     # 0.5 W/V + 0.25 S/M and the step rewards: -0.25, 0, 0, -0.75, 0.75 (truth is per turn).
     assert score.returns_of() == pytest.approx((-0.25, 0, 0, -0.75, 0.75))
-    (found,) = Advantages()([debate], [score])
+    (found,) = Grouped()([debate], [score])
     returns = [a.value for _, own in sorted(found.items()) for a in own if a.stream == "return"]
     mean = -0.25 / 5
     assert returns == pytest.approx([-0.25 - mean, -mean, -mean, -0.75 - mean])
@@ -90,8 +90,8 @@ def test_votes_about_an_agent_that_never_spoke_count_when_raw_rewards_are_added(
 
 def test_v2_knows_the_turns_that_were_held_alone() -> None:
     failed, whole = said("?"), said(VALID, VALID, VALID)
-    (alone,) = Advantages()([failed], V2()([failed]))
+    (alone,) = Grouped()([failed], V2()([failed]))
     assert [a.value for a in alone[TurnKey(0, 0)]] == [0.0]
     # Of one question and round: -1 beside three turns that owed a value and have none as 0.
-    both = Advantages(center="round")([failed, whole], V2()([failed, whole]))
+    both = Grouped(baseline="question_round")([failed, whole], V2()([failed, whole]))
     assert [a.value for a in both[0][TurnKey(0, 0)] if a.stream == "generator"] == [-0.75]

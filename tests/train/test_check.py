@@ -18,7 +18,7 @@ def recipe(**changes: Any) -> Recipe:
         "data": {"type": "signs_puzzle", "batch_size": 8},
         "debate": {"num_agents": 5, "max_rounds": 2, "style": "compact", "personas": "none"},
         "rollout": {"max_tokens": 16},
-        "advantage": {"center": "round"},
+        "advantage": {"baseline": "question_round"},
     }
     return Recipe.model_validate(data | changes)
 
@@ -167,7 +167,7 @@ V2_3 = {"num_agents": 3, "max_rounds": 2, "style": "compact", "personas": "none"
 def test_check_warns_of_few_judges_only_when_they_are_trained() -> None:
     (warning,) = check(recipe(debate=V2_3)).warnings
     assert "each pair has one judge a round" in warning
-    off = {"center": "round", "streams": {"generator": {}, "judge": {"weight": 0}}}
+    off = {"baseline": "question_round", "streams": {"generator": {}, "judge": {"weight": 0}}}
     assert check(recipe(debate=V2_3, advantage=off)).warnings == ()
 
 
@@ -184,25 +184,26 @@ def test_check_warns_inside_a_mixed_reward() -> None:
 
 
 def test_check_warns_of_group_baselines_under_v2() -> None:
-    (warning,) = check(recipe(advantage={"center": "group"})).warnings
-    assert warning.startswith("advantage.center: group")
+    (warning,) = check(recipe(advantage={"baseline": "debate"})).warnings
+    assert warning.startswith("advantage.baseline: debate")
 
 
 def test_check_warns_of_a_stream_that_nothing_learns_from() -> None:
-    advantage = {"center": "round", "streams": {"judge": {"weight": 1}}}
+    advantage = {"baseline": "question_round", "streams": {"judge": {"weight": 1}}}
     (warning,) = check(recipe(advantage=advantage)).warnings
     assert "no stream generator is named" in warning
 
 
 @pytest.mark.parametrize(
-    ("center", "copies", "warns"), [("round", 1, 1), ("round", 8, 0), ("group", 8, 1)]
+    ("baseline", "copies", "warns"),
+    [("question_round", 1, 1), ("question_round", 8, 0), ("debate", 8, 1)],
 )
-def test_check_warns_of_lone_direct_replies(center: str, copies: int, warns: int) -> None:
+def test_check_warns_of_lone_direct_replies(baseline: str, copies: int, warns: int) -> None:
     report = check(
         recipe(
             debate={"type": "direct", "style": "compact"},
             reward={"type": "verifiable"},
-            advantage={"center": center},
+            advantage={"baseline": baseline},
             rollout={"max_tokens": 16, "debates_per_question": copies},
         )
     )

@@ -15,7 +15,7 @@ def recipe(**changes: Any) -> Recipe:
         "model": {"type": "scratch", "context_window": 4096},
         "data": {"type": "signs_puzzle", "batch_size": 8},
         "rollout": {"max_tokens": 16},
-        "advantage": {"center": "round"},
+        "advantage": {"baseline": "question_round"},
     }
     return Recipe.model_validate(data | changes)
 
@@ -42,6 +42,6 @@ def test_check_warns_of_a_section_that_no_stream_covers() -> None:
     debate = {"num_agents": 5, "max_rounds": 2, "contract": contract}
     assert check(recipe(debate=debate)).warnings == ()
     streams = {"generator": {"sections": ["comparison"]}, "judge": {}}
-    advantage = {"center": "round", "streams": streams}
+    advantage = {"baseline": "question_round", "streams": streams}
     (warning,) = check(recipe(debate=debate, advantage=advantage)).warnings
     assert "no stream covers section poem of the contract" in warning

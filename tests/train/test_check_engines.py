@@ -21,7 +21,7 @@ def recipe(**rollout: Any) -> Recipe:
             "data": {"type": "signs_puzzle"},
             "debate": {"num_agents": 5, "max_rounds": 1, "style": "compact", "personas": "none"},
             "rollout": {"max_tokens": 16, **rollout},
-            "advantage": {"center": "round"},
+            "advantage": {"baseline": "question_round"},
         }
     )
 

@@ -13,7 +13,7 @@ from debate_train.recipe import Recipe
 
 PLAIN = {"style": "compact", "personas": "none"}
 V2, VERIFIABLE = {"type": "v2"}, {"type": "verifiable"}
-JUDGE_ALONE = {"center": "round", "streams": {"judge": {"weight": 1}}}
+JUDGE_ALONE = {"baseline": "question_round", "streams": {"judge": {"weight": 1}}}
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -24,7 +24,7 @@ def recipe(**changes: Any) -> Recipe:
         "data": {"type": "signs_puzzle", "batch_size": 8},
         "debate": PLAIN | {"num_agents": 5, "max_rounds": 2},
         "rollout": {"max_tokens": 64},
-        "advantage": {"center": "round"},
+        "advantage": {"baseline": "question_round"},
     }
     if "debate" in changes:
         changes["debate"] = PLAIN | changes["debate"]
@@ -69,13 +69,13 @@ def test_check_warns_when_no_vote_can_count(reward: str, debate: dict[str, Any],
             "nothing is learned: overlong begins above 192 tokens",
         ),
         (
-            {"reward": VERIFIABLE, "advantage": {"center": "prompt"}, "debate": {}},
-            "nothing is learned: advantage.center: found prompt",
+            {"reward": VERIFIABLE, "advantage": {"baseline": "prompt"}, "debate": {}},
+            "nothing is learned: advantage.baseline: found prompt",
         ),
         (
             {
                 "advantage": {
-                    "center": "round",
+                    "baseline": "question_round",
                     "streams": {"generator": {"weight": 0}, "judge": {"weight": 0}},
                 }
             },
@@ -129,7 +129,7 @@ def test_check_names_values_that_reach_no_token(changes: dict[str, Any], why: st
         {
             "reward": VERIFIABLE,
             "debate": {"type": "self_debate"},
-            "advantage": {"center": "prompt", "scale": "std"},
+            "advantage": {"baseline": "prompt", "scale": "std"},
         },
         {
             "reward": of_type("partial_trajectory"),
@@ -215,7 +215,7 @@ def supervised(**changes: Any) -> Recipe:
         "loss": {"type": "sft"},
         "rollout": {"engine": {"type": "demonstrations"}, "max_tokens": 256},
         "reward": VERIFIABLE,
-        "advantage": {"center": "none"},
+        "advantage": {"baseline": "none"},
     }
     return recipe(phases={"warm": phase | changes})
 

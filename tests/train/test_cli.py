@@ -19,7 +19,7 @@ model: {type: scratch}
 data: {type: signs_puzzle, batch_size: 2}
 debate: {num_agents: 5, max_rounds: 2, style: compact, personas: none}
 rollout: {max_tokens: 16}
-advantage: {center: round}
+advantage: {baseline: question_round}
 """
 
 

@@ -41,7 +41,7 @@ def recipe(model: dict[str, Any], engine: dict[str, Any]) -> Recipe:
             "data": {"type": "signs_puzzle"},
             "debate": {"num_agents": 5, "max_rounds": 1, "style": "compact", "personas": "none"},
             "rollout": {"max_tokens": 16, "engine": engine},
-            "advantage": {"center": "round"},
+            "advantage": {"baseline": "question_round"},
         }
     )
 

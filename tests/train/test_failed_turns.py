@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from debate_protocol.contract import CONTRACTS, Contract
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn
 from debate_rewards.rewards import RewardChoice
-from debate_train.advantages import Advantages, Stream
+from debate_train.advantages import Grouped, Stream
 from debate_train.rows import build_batch
 from debate_train.word_tokenizer import word_tokenizer
 
@@ -69,7 +69,7 @@ def test_value_of_a_failed_turn_holds_for_all_its_tokens(
     failed = debate(contract)
     scores = TypeAdapter(RewardChoice).validate_python(reward)([failed])
     for streams in STREAMS:
-        advantages = Advantages(center="none", streams=dict(streams))
+        advantages = Grouped(baseline="none", streams=dict(streams))
         batch = build_batch([failed], advantages([failed], scores), streams, TOKENIZER)
         (row,) = batch.rows
         assert row.advantages.tolist() == [0.0] * 3 + [-1.0] * WORDS
@@ -83,6 +83,6 @@ def test_length_of_a_failed_turn_counts_on_all_its_tokens() -> None:
     reward = {"type": "overlong", "max_tokens": 8, "buffer": 4}
     scores = TypeAdapter(RewardChoice).validate_python(reward)([failed])
     streams = {"generator": Stream(sections=("critique",))}
-    (found,) = Advantages(center="none", streams=streams)([failed], scores)
+    (found,) = Grouped(baseline="none", streams=streams)([failed], scores)
     (row,) = build_batch([failed], [found], streams, TOKENIZER).rows
     assert row.advantages.tolist() == [0.0] * 3 + [-1.0] * WORDS

@@ -14,9 +14,10 @@ from transformers import PreTrainedTokenizerFast
 from debate_rollout.engine import Weights
 from debate_rollout.engines import ScriptedEngine
 from debate_train.errors import UsageError
-from debate_train.loop import Step, Work, rollouts_of, train
+from debate_train.loop import Work, rollouts_of, train
 from debate_train.recipe import Recipe
 from debate_train.rows import Batch
+from debate_train.step import Step
 
 DEMONSTRATED = {"type": "demonstrations"}
 BOXED = {"type": "direct", "contract": "boxed", "style": "compact", "personas": "none"}
@@ -56,11 +57,19 @@ class Trainer:
 class Kept:
     """Holds the steps that were recorded."""
 
+    baselines: dict[str, float] = {}  # noqa: RUF012
+
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
     def learning(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def sample(self, step: Step) -> None:
+        pass
+
+    def trained(self, step: Step) -> None:
+        pass
 
     def record(self, step: Step) -> None:
         self.steps.append(step)
@@ -83,7 +92,7 @@ def supervised(path: Path, solutions: Sequence[str], **changes: Any) -> Recipe:
         "debate": BOXED,
         "rollout": {"engine": DEMONSTRATED, "max_tokens": 100},
         "reward": {"type": "verifiable"},
-        "advantage": {"center": "none"},
+        "advantage": {"baseline": "none"},
         "loss": {"type": "sft"},
     }
     return Recipe.model_validate(settings | changes)
@@ -116,7 +125,7 @@ def test_no_stream_weight_trains_against_a_demonstration(tmp_path: Path) -> None
     recipe = supervised(
         tmp_path / "q.jsonl",
         ["\\boxed{42}"] * 20,
-        advantage={"center": "none", "streams": streams},
+        advantage={"baseline": "none", "streams": streams},
     )
     (step,) = steps_of(recipe, 1)
     assert all(not row.advantages.any() for row in step.batch.rows)

@@ -13,10 +13,11 @@ from debate_rollout.engines import ScriptedEngine
 from debate_rollout.errors import EngineFailure
 from debate_train.checks.check_warnings import warnings_of
 from debate_train.data import SignsPuzzle
-from debate_train.loop import Step, Work, rollouts_of, train
+from debate_train.loop import Work, rollouts_of, train
 from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.rows import Batch
+from debate_train.step import Step
 from debate_train.word_tokenizer import word_tokenizer
 
 SOURCE = SignsPuzzle(batch_size=3).open()
@@ -30,7 +31,7 @@ def recipe(**changes: object) -> Recipe:
         "data": {"type": "signs_puzzle", "batch_size": 3},
         "debate": {"num_agents": 3, "max_rounds": 2, "style": "compact", "personas": "none"},
         "reward": {"type": "verifiable"},
-        "advantage": {"center": "round"},
+        "advantage": {"baseline": "question_round"},
     }
     return Recipe.model_validate(settings | changes)
 
@@ -81,6 +82,8 @@ class Trainer:
 class Kept:
     """Holds the steps that were recorded, and counts those that ended well."""
 
+    baselines: dict[str, float] = {}  # noqa: RUF012
+
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.sampled: list[tuple[int, bool]] = []
@@ -111,7 +114,7 @@ def work(form: Recipe, trainer: Any) -> Work:
 
 
 def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights() -> None:
-    form, trainer, keeper = recipe(advantage={"center": "none"}), Trainer(), Kept()
+    form, trainer, keeper = recipe(advantage={"baseline": "none"}), Trainer(), Kept()
     both = work(form, trainer)
     train(both, rollouts_of(both), range(4, 6), keeper)
     kept = keeper.steps

@@ -13,10 +13,10 @@ from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_rollout.engines.scripted_engine import ScriptedPlayer
 from debate_train.advantages import Stream
 from debate_train.loaded_model import LoadedModel
-from debate_train.loop import Step
 from debate_train.recipe import Recipe
 from debate_train.records import step_metrics
 from debate_train.rows import build_batch
+from debate_train.step import Step
 
 RECIPE = Recipe.model_validate(
     {

@@ -23,7 +23,7 @@ debate: {type: simultaneous, num_agents: 2, max_rounds: 2, style: compact, perso
 rollout: {max_tokens: 16}
 pipeline: {depth: 2}
 reward: {type: v2}
-advantage: {center: none, streams: {generator: {weight: 1.0}, judge: {weight: 0.0}}}
+advantage: {baseline: none, streams: {generator: {weight: 1.0}, judge: {weight: 0.0}}}
 loss: {type: ppo_clip, kl: {weight: 0.1}}
 trainer: {type: torch, learning_rate: 1.0e-3}
 evaluation: {questions: 2, every: 3, direct_samples: 1}

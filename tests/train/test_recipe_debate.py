@@ -18,7 +18,7 @@ steps: 2
 model: {type: scratch, context_window: 4096}
 data: {type: signs_puzzle, batch_size: 2}
 rollout: {max_tokens: 16}
-advantage: {center: round, streams: {generator: {sections: [verdict]}, judge: {}}}
+advantage: {baseline: question_round, streams: {generator: {sections: [verdict]}, judge: {}}}
 debate:
   num_agents: 6
   topology: sparse

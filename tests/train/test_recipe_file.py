@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
 from debate_train.reading.recipe_merge import merge
-from debate_train.reading.recipe_schema import Schema, schema_of
+from debate_train.reading.recipe_schema import Schema, annotation_of, schema_of
 from debate_train.reading.recipe_written import resolved_yaml
 from debate_train.recipe import Recipe
 
@@ -236,7 +236,7 @@ def test_merge_drops_shared_key_that_the_new_variant_cannot_hold() -> None:
 
 def _keys(place: Schema) -> set[str]:
     models = [*place.models, *(place.values.models if place.values else ())]
-    below = [schema_of(f.annotation) for model in models for f in model.model_fields.values()]
+    below = [schema_of(annotation_of(f)) for model in models for f in model.model_fields.values()]
     return {key for model in models for key in model.model_fields}.union(*map(_keys, below))
 
 

@@ -26,7 +26,7 @@ data: {type: signs_puzzle, batch_size: 2, num_digits: 3, largest_digit: 4}
 debate: {type: simultaneous, num_agents: 2, max_rounds: 2, style: compact, personas: none}
 rollout: {max_tokens: 8}
 reward: {type: v2}
-advantage: {center: none}
+advantage: {baseline: none}
 loss: {type: ppo_clip}
 trainer: {type: torch, learning_rate: 1.0e-3}
 evaluation: {questions: 2, direct_samples: 1}

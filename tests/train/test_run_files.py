@@ -110,7 +110,7 @@ model: {type: scratch, hidden_size: 8, layers: 1, heads: 1, kv_heads: 1, head_di
 data: {type: signs_puzzle, batch_size: 1, num_digits: 3, largest_digit: 4}
 debate: {type: simultaneous, num_agents: 2, max_rounds: 1, style: compact, personas: none}
 rollout: {max_tokens: 4}
-advantage: {center: none}
+advantage: {baseline: none}
 loss: {type: ppo_clip}
 trainer: {type: torch, learning_rate: 1.0e-2}
 evaluation: {questions: 0}

@@ -22,14 +22,14 @@ class Use:
         questions: Of a step.
         max_tokens: Most tokens of a reply.
         judge_weight: Weight of the stream `judge`.
-        baseline: What values are compared within, as in `advantage.center`.
+        baseline: What values are compared within, as in `advantage.baseline`.
     """
 
     rules: Protocol
     questions: int = 2
     max_tokens: int = 1024
     judge_weight: float = 1.0
-    baseline: str = "group"
+    baseline: str = "debate"
 
 
 class RewardConfig(Config):

@@ -115,10 +115,10 @@ class V2(RewardConfig):
                 "reward.unvoted: literal gives -1 to turns that nobody could vote on, such as all "
                 "of the last parallel round; mask leaves them out"
             )
-        if use.baseline == "group" and use.rules.max_rounds > 1:
+        if use.baseline == "debate" and use.rules.max_rounds > 1:
             found.append(
-                "advantage.center: group compares turns of different rounds, which were judged by "
-                "different votes; round was safer where it was measured"
+                "advantage.baseline: debate compares turns of different rounds, which were judged "
+                "by different votes; question_round was safer where it was measured"
             )
         return found
 

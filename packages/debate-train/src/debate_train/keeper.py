@@ -5,12 +5,14 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from debate_train.advantages import Baselines
 from debate_train.errors import RunFailure
-from debate_train.loop import Step, Work
+from debate_train.loop import Work
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
 from debate_train.records import keep_sample, step_metrics
 from debate_train.saving import Interrupted
+from debate_train.step import Step
 
 if TYPE_CHECKING:
     from debate_train.phases import Phases
@@ -41,6 +43,11 @@ class StepKeeper:
             directory = self._phases.parts.directory
             keep_sample(directory, self._name, step, recipe.recording.debates)
 
+    @property
+    def baselines(self) -> Baselines:
+        """The running baselines that the phase's last complete step left."""
+        return self._phases.state.baselines
+
     def trained(self, step: Step) -> None:
         """Count a step whose update is made: from here on a checkpoint may hold it."""
         saving, state = self._phases.saving, self._phases.state
@@ -48,6 +55,7 @@ class StepKeeper:
         owes_look = due(self._recipe.evaluation.every, number - state.phase_start)
         saving.unrecorded = partial(self.record, step)
         state.step, state.owes_look = number, owes_look
+        state.baselines = dict(step.baselines)
         saving.take_random_states()
 
     def record(self, step: Step) -> None:

@@ -131,7 +131,7 @@ class Phases:
             with self.saving.of_phase(name, trainer, rollouts):
                 self._steps(name, recipe, work, rollouts)
                 parts.engine.load(trainer.weights(version=state.step))
-            state.phase, state.phase_start = state.phase + 1, state.step
+            state.phase, state.phase_start, state.baselines = state.phase + 1, state.step, {}
             self.saving.checkpoint(name, trainer, rollouts)
         finally:
             trainer.close()

@@ -14,7 +14,7 @@ from debate_rollout.drivers import AUTO, DriverChoice, play
 from debate_rollout.engine import Engine as OpenEngine
 from debate_rollout.engine_settings import EngineConfig
 from debate_rollout.engines import TransformersEngine
-from debate_train.advantages import Advantages
+from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
 from debate_train.demonstrations import ENGINES
 from debate_train.evaluation import DEBATE, DIRECT
@@ -159,7 +159,7 @@ class Recipe(Config):
     rollout: Rollout = Rollout()
     pipeline: Pipeline = Pipeline()
     reward: RewardChoice
-    advantage: Advantages = Advantages()
+    advantage: AdvantageChoice = Grouped()
     loss: LossConfig
     trainer: TrainerChoice
     evaluation: Evaluation = Evaluation()

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from debate_rewards.metrics import debate_metrics
-from debate_train.loop import Step
 from debate_train.losses.diagnostics import gradient_shares
 from debate_train.paper_metrics import paper_metrics
 from debate_train.recipe import Recipe
 from debate_train.row_types import Row
 from debate_train.rows import PER_TOKEN
 from debate_train.run_directory import RunDirectory
+from debate_train.step import Step
 from debate_train.timing import peak_memory_gib
 
 _log = logging.getLogger(__name__)

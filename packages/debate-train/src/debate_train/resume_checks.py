@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from debate_train.advantages import METRIC
 from debate_train.checkpointing.checkpoint_manifest import RefusedCheckpoint
 from debate_train.checkpointing.checkpoints import RunState
 from debate_train.checkpointing.content_checks import check_contents
@@ -167,6 +168,8 @@ class ResumeCheck:
             phase, step, means = state.looked
             if not _has_row(rows, step, {"phase": phase, **means}):
                 yield f"its state.json has a look at step {step} that metrics.jsonl has not"
+        if state.baselines != _baselines(rows, state):
+            yield "its state.json has other baselines than the last step in metrics.jsonl"
         best = state.best
         if best is not None and not _has_row(rows, best.step, {best.metric: best.value}):
             yield f"its state.json has a best at step {best.step} that metrics.jsonl has not"
@@ -190,6 +193,17 @@ def _first(rows: list[Mapping[str, Any]], step: int) -> int:
 def _is_update(row: Mapping[str, Any]) -> bool:
     """Return whether all of a step's updates were made, and changed something."""
     return bool(row.get("optim/grad_norm")) and not row.get("optim/skipped")
+
+
+def _baselines(rows: list[Mapping[str, Any]], state: RunState) -> dict[str, Any]:
+    """Return the running baselines that the phase's last step left, as its metrics say."""
+    last = [row for row in rows if row["step"] == state.step > state.phase_start]
+    return {
+        key.removeprefix(METRIC): value
+        for row in last
+        for key, value in row.items()
+        if key.startswith(METRIC)
+    }
 
 
 def _has_row(rows: list[Mapping[str, Any]], step: int, values: Mapping[str, Any]) -> bool:

@@ -62,6 +62,8 @@ class RunState:
     owes_look: bool = False
     """Whether the look at the dev split after the last step is still to be made."""
     best: Best | None = None
+    baselines: dict[str, float] = field(default_factory=dict)
+    """Running baselines of the advantage after the phase's last step, by name."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each part so far."""
     metrics_sha256: str = ""

@@ -122,7 +122,7 @@ def use_of(phase: Recipe) -> Use:
         questions=phase.data.batch_size,
         max_tokens=phase.rollout.max_tokens,
         judge_weight=0.0 if judge is None else judge.weight,
-        baseline=phase.advantage.center,
+        baseline=phase.advantage.baseline_of("generator"),
     )
 
 
@@ -218,19 +218,19 @@ def _why_unseen(phase: Recipe) -> str:
 
 def _levelled(phase: Recipe, stream: str) -> str:
     own = phase.advantage.streams[stream]
-    center = own.center or phase.advantage.center
+    baseline = phase.advantage.baseline_of(stream)
     sections = phase.debate.contract_rules().sections
     if sections and not any(own.section_weight(stream, section) for section in sections):
         return (
             f"advantage.streams.{stream}.sections: found none that is a section of contract "
             f"{phase.debate.contract_rules()}; expected some of {', '.join(sections)}"
         )
-    if phase.debate.turn_count() == 1 and center != "none":
+    if phase.debate.turn_count() == 1 and baseline != "none":
         return (
-            "advantage.center: a direct reply is alone in its group, so every advantage is 0; "
-            "expected center: round with rollout.debates_per_question above 1, or batch"
+            "advantage.baseline: a direct reply is alone in its group, so every advantage is 0; "
+            "expected baseline: question_round with rollout.debates_per_question above 1, or batch"
         )
     return (
-        f"advantage.center: found {center}, under which every value is alone in its group, or "
-        "like all others there; expected another center, or more rollout.debates_per_question"
+        f"advantage.baseline: found {baseline}, under which every value is alone in its group, or "
+        "like all others there; expected another baseline, or more rollout.debates_per_question"
     )

@@ -1,0 +1,141 @@
+"""What every way from credits to advantages offers, and where streams' values go."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from debate_protocol.config import Config
+from debate_protocol.types import Transcript, TurnKey
+from debate_rewards.credits import Score
+
+Baseline = Literal["debate", "question_round", "prompt", "batch", "none"]
+"""Whose mean is taken off a value: that of the debate, of the turns of one question and round, of
+the turns that answer one prompt, of the whole batch, or nobody's."""
+_RENAMED = {"group": "debate", "round": "question_round"}
+
+RETURN = "return"
+"""The stream that is per agent: an agent's value holds for all its turns."""
+JUDGING = ("comparison", "consensus", "consensus_reason")
+SECTIONS: Mapping[str, tuple[str, ...]] = {"judge": JUDGING, "critic": ("evaluation",)}
+"""Sections that these streams' values go to unless the recipe says otherwise.
+
+`generator` takes all but those of `judge`, sections of a user's own contract included; any other
+stream takes all.
+"""
+
+
+class Stream(Config):
+    """Where one stream's values go and how much they weigh."""
+
+    weight: float = 1.0
+    """λ of the stream; 0 leaves it out."""
+    sections: tuple[str, ...] | dict[str, float] | None = None
+    """Sections, or each with a weight of its own; None takes the default of the stream's name."""
+    baseline: Baseline | None = None
+    """None takes the advantage's own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_name(cls, given: Any) -> Any:
+        return refuse_center(given)
+
+    def section_weight(self, name: str, section: str) -> float | None:
+        """Return what a section's tokens count in a stream of this name, None if not covered."""
+        sections = SECTIONS.get(name) if self.sections is None else self.sections
+        if sections is None:
+            return None if name == "generator" and section in JUDGING else 1.0
+        if isinstance(sections, dict):
+            return sections.get(section)
+        return 1.0 if section in sections else None
+
+
+@dataclass(frozen=True, slots=True)
+class Advantage:
+    """One advantage of one turn, already weighted by its reward component.
+
+    `span` is the character range of the turn's text it holds for, or None for the rest of the
+    stream's sections. A span replaces the rest of its own component only; components add up.
+    """
+
+    stream: str
+    value: float
+    span: tuple[int, int] | None = None
+    component: str = ""
+
+
+TurnAdvantages = dict[TurnKey, list[Advantage]]
+
+Baselines = Mapping[str, float]
+"""Running baselines by name: what a stateful advantage has learned so far."""
+METRIC = "advantage/baseline/"
+"""Begins the names of their metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The advantages of each turn, by transcript in order, and the baselines after them.
+
+    Turns without signal in any stream of non-zero weight are absent.
+    """
+
+    turns: Sequence[TurnAdvantages]
+    baselines: Baselines = field(default_factory=dict)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the baselines as metrics of the step."""
+        return {f"{METRIC}{name}": value for name, value in self.baselines.items()}
+
+
+class AdvantageConfig(Config):
+    """The base class of advantages: a field `type` and `compare`.
+
+    `compare` is a function of its arguments alone: what it learns is handed back, kept with the
+    step and by checkpoints, and handed in at the next one.
+    """
+
+    type: str
+    """The name by which recipes choose it."""
+    streams: dict[str, Stream] = Field(
+        default_factory=lambda: {
+            name: Stream() for name in ("generator", "judge", "return", "critic")
+        }
+    )
+
+    @abstractmethod
+    def compare(
+        self, transcripts: Sequence[Transcript], scores: Sequence[Score], before: Baselines
+    ) -> Compared:
+        """Return the advantages of each turn, and the baselines for the next step.
+
+        Args:
+            transcripts: The debates of a step.
+            scores: What the reward says of each, in order.
+            before: The baselines that the phase's last step left, none at its first.
+        """
+
+    def baseline_of(self, stream: str) -> str:
+        """Return what the values of a stream are compared with, as `Baseline` names it."""
+        return "none"
+
+    def __call__(
+        self, transcripts: Sequence[Transcript], scores: Sequence[Score]
+    ) -> list[TurnAdvantages]:
+        """Return the advantages of each turn at a first step, a mapping for each transcript."""
+        return list(self.compare(transcripts, scores, {}).turns)
+
+
+def refuse_center(given: Any) -> Any:
+    """Refuse the former name of `baseline`, with what to write in its place.
+
+    Raises:
+        ValueError: The settings hold `center`.
+    """
+    if isinstance(given, Mapping) and "center" in given:
+        old = given["center"]
+        raise ValueError(
+            f"center: found {old!r}; this key is called baseline: {_RENAMED.get(old, old)}"
+        )
+    return given
