@@ -79,5 +79,5 @@ def test_shown_is_derived_for_a_limited_number_of_turns_only() -> None:
 
 def test_no_more_agents_answer_than_there_are_when_first_turns_says_so() -> None:
     rules = Protocol(5, 2, topology="pair", extra={"first_turns": 10**20})
-    assert answering_agents(rules, 0) == range(5)
+    assert answering_agents(rules, 0) == (0, 1, 2, 3, 4)
     assert len(answering_agents(rules, 1)) == 0

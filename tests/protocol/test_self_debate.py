@@ -205,5 +205,7 @@ def test_self_debate_refuses_what_does_not_fit(settings: dict[str, Any], message
 def test_a_pair_cannot_be_derived_when_a_file_leaves_shown_out(play: Play) -> None:
     data = to_json(play(SelfDebate(first_turns=2, second_turns=1), by_agent("1", "2")).transcript)
     del data["turns"][-1]["shown"]
-    with pytest.raises(ValueError, match="topology pair draws"):
+    with pytest.raises(
+        ValueError, match=r"role second sees turns that are drawn \(topology pair\)"
+    ):
         from_json(data)

@@ -17,6 +17,7 @@ from debate_protocol.transcript_xml import MAX_TEXT_BYTES, from_xml, read_xml, t
 from debate_protocol.transcripts import from_json
 from debate_protocol.types import (
     MAX_ROUNDS,
+    AgentRole,
     Branch,
     Message,
     Protocol,
@@ -74,8 +75,17 @@ TURNS = st.builds(
 )
 RULE_KEYS = (
     "num_agents", "max_rounds", "schedule", "contract", "topology", "history_rounds", "degree",
-    "center",
+    "center", "roles",
 )  # fmt: skip
+ROLES = st.builds(
+    AgentRole,
+    TEXT,
+    NUMBER,
+    st.booleans(),
+    st.none() | st.lists(st.integers(0, 999), max_size=2).map(tuple),
+    st.none() | st.just("drawn") | st.dictionaries(TEXT, NUMBER, max_size=2),
+    unknown("name", "count", "answers", "rounds", "sees"),
+)
 OWN = Contract("own", ("plan", "verdict"), "</verdict>", instructions={"plan": "Plan."})
 RULES = st.builds(
     Protocol,
@@ -87,6 +97,7 @@ RULES = st.builds(
     history_rounds=NUMBER,
     degree=st.none() | NUMBER,
     center=st.none() | NUMBER,
+    roles=st.lists(ROLES, max_size=2).map(tuple),
     extra=unknown(*RULE_KEYS),
 )
 TRANSCRIPTS = st.builds(

@@ -1,6 +1,7 @@
 import pytest
 
 from debate_protocol.types import Transcript
+from debate_rewards.pairwise import WinRate
 from debate_rewards.rewards import V2
 
 FIVE = [""] * 5
@@ -192,3 +193,17 @@ def test_v2_warns_of_a_judge_stream_with_few_agents():
     assert V2().warning(4, 0.5) is not None
     assert V2().warning(5, 1.0) is None
     assert V2().warning(3, 0.0) is None
+
+
+def test_votes_count_of_a_judge_that_owes_no_answer(hold):
+    roles = [{"name": "debater", "count": 2}, {"name": "judge", "answers": False}]
+    debate = hold({0: "", 1: ""}, {2: "A0>A1"}, roles=roles)
+    (score,) = V2()([debate])
+    generator = {(c.agent, c.round): c.value for c in score.credits if c.stream == "generator"}
+    assert generator == {(0, 0): 1.0, (1, 0): -1.0}  # the judge has no answer to be voted about
+    assert score.metrics["v2/total_votes"] == 1.0
+    # Without the others' votes on the pair there is no consensus to agree with.
+    assert judge(debate) == {(0, 0): None, (1, 0): None, (2, 1): None}
+    assert judge(debate, consensus="inclusive")[2, 1] == 1.0
+    (returns,) = WinRate()([debate])
+    assert {(c.agent, c.value) for c in returns.credits} == {(0, 1.0), (1, 0.0)}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.system.test_wheels import find_uv
 
+from debate_protocol import gives_answers, read_transcripts
 from debate_rollout.testing import check_engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,10 +56,10 @@ def test_variants_from_outside_are_short() -> None:
 def test_variants_from_outside_are_checked_and_counted(site: Path) -> None:
     done = command(site, "--check")
     assert (done.returncode, done.stderr) == (0, "")
-    # A debate is three turns; its two agents' dialogues grow, so it becomes two samples.
-    assert "2 questions x 1 debate = 2 debates; x 3 turns = 6 turns; 4 samples" in done.stdout
+    # A debate is four turns; its three agents' dialogues grow, so it becomes three samples.
+    assert "2 questions x 1 debate = 2 debates; x 4 turns = 8 turns; 6 samples" in done.stdout
     assert "data: sums, made as needed" in done.stdout
-    assert "context: at most 75 tokens (prompt 59 of agent 0 in round 2 + reply 16" in done.stdout
+    assert "context: at most 100 tokens (prompt 84 of agent 0 in round 2 + reply 16" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,10 @@ def test_variants_from_outside_train_are_kept_and_resumed(site: Path, tmp_path: 
         assert f"type: {name}\n" in kept
     results = json.loads((output / "results.json").read_text())
     assert results["steps"] == 2
+    debate = read_transcripts(next((output / "transcripts").glob("*.jsonl")))[0]
+    assert [gives_answers(debate.protocol, agent) for agent in range(3)] == [True, False, False]
+    # Two advocates of one round: each sees the proposal alone, and neither the other.
+    assert [turn.shown for turn in debate.turns if turn.agent] == [((0, 0),), ((0, 0),)]
     (output / "results.json").unlink()
     again = command(site, "--resume", "--output", str(output))
     assert again.returncode == 0, again.stderr

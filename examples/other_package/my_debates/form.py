@@ -1,33 +1,37 @@
-"""One agent answers, another objects, the first answers again."""
+"""One agent answers, two others object, the first answers again."""
 
 from typing import Literal
 
-from debate_protocol import DebateRun
+from debate_protocol import AgentRole, DebateRun
 from debate_protocol.forms import DebateSettings, Table, same_words
 from debate_protocol.types import Schedule
 
 
 class DevilsAdvocate(DebateSettings):
-    """Agent 0 proposes, agent 1 says what speaks against it, agent 0 has the last word."""
+    """Agent 0 proposes; agents 1 and 2 object, each knowing the proposal alone; 0 answers again."""
 
     type: Literal["devils_advocate"] = "devils_advocate"
-    num_agents: Literal[2] = 2
+    num_agents: Literal[3] = 3
     max_rounds: Literal[2] = 2
 
     @property
     def schedule(self) -> Schedule:
-        """The advocate has read the proposal of its round."""
+        """The advocates have read the proposal of their round."""
         return "sequential"
 
+    def agent_roles(self) -> tuple[AgentRole, ...]:
+        """An advocate owes no answer, and sees the proposer's last turn and no other's."""
+        return AgentRole("proposer"), AgentRole("advocate", 2, answers=False, sees={"proposer": 1})
+
     def turn_count(self) -> int:
-        """The advocate speaks once."""
-        return 3
+        """The advocates speak once."""
+        return 4
 
     def start(self, question, *, seed, debate_id=None, same_answer=same_words) -> DebateRun:
         """Hold the debate: yield asks, record their replies, return the transcript."""
         table = Table(self, question, seed, debate_id)
-        for agent, round in ((0, 0), (1, 0), (0, 1)):
-            asks = [table.ask(agent, round)]
+        for round, agents in ((0, [0]), (0, [1, 2]), (1, [0])):
+            asks = [table.ask(agent, round) for agent in agents]
             replies = yield asks
             if not table.record(asks, replies):
                 return table.transcript("aborted")

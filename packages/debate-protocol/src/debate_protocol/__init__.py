@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from debate_protocol.personas import DEFAULT_PERSONAS, Persona
     from debate_protocol.prompts.templates import PromptTemplates
+    from debate_protocol.roles import answering_agents, gives_answers, role_of, roles_of
     from debate_protocol.showing import shown_debate
     from debate_protocol.transcript_checks import transcript_problems
     from debate_protocol.transcript_xml import from_xml, to_xml
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         write_transcripts,
     )
     from debate_protocol.types import (
+        AgentRole,
         Ask,
         Branch,
         DebateRun,
@@ -67,6 +69,7 @@ _HOMES = {
     "parsing": ("ParseError", "Parsed", "SectionText", "parse", "parse_turn", "turn_failed"),
     "personas": ("DEFAULT_PERSONAS", "Persona"),
     "prompts.templates": ("PromptTemplates",),
+    "roles": ("answering_agents", "gives_answers", "role_of", "roles_of"),
     "showing": ("shown_debate",),
     "transcript_checks": ("transcript_problems",),
     "transcript_xml": ("from_xml", "to_xml"),
@@ -78,6 +81,7 @@ _HOMES = {
         "write_transcripts",
     ),
     "types": (
+        "AgentRole",
         "Ask",
         "Branch",
         "DebateRun",
@@ -109,6 +113,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "ActorCritic",
+    "AgentRole",
     "Ask",
     "Branch",
     "CONTRACTS",
@@ -136,13 +141,17 @@ __all__ = [
     "TranscriptError",
     "Turn",
     "TurnKey",
+    "answering_agents",
     "from_json",
     "from_xml",
     "get_contract",
+    "gives_answers",
     "neighbours",
     "parse",
     "parse_turn",
     "read_transcripts",
+    "role_of",
+    "roles_of",
     "sees",
     "shown_debate",
     "shown_turns",

@@ -1,25 +1,103 @@
-"""Who gives answers, by the rules of a debate."""
+"""The roles of a debate: who owes an answer, and when, by the rules of the debate alone."""
 
-from debate_protocol.types import Protocol
+import difflib
+from collections import Counter
+from collections.abc import Mapping
+
+from debate_protocol.types import AgentRole, Protocol
 
 ACTOR, CRITIC = 0, 1
 """The agents of an actor-critic debate."""
+DEBATER = "debater"
+"""The role of all agents of a debate of equals."""
+
+
+def roles_of(rules: Protocol) -> tuple[AgentRole, ...]:
+    """Return the roles of a debate, those of files from before roles were written included."""
+    if rules.roles:
+        return rules.roles
+    if rules.topology == "actor_critic":
+        return exchange_roles(rules.history_rounds)
+    first = rules.extra.get("first_turns")
+    if rules.topology == "pair" and type(first) is int:
+        first = max(0, min(first, rules.num_agents))
+        return paired_roles(first, rules.num_agents - first)
+    return (AgentRole(DEBATER, rules.num_agents),)
+
+
+def exchange_roles(history_rounds: int) -> tuple[AgentRole, AgentRole]:
+    """Return an actor and a critic who see each other's last turns; only the actor answers."""
+    return (
+        AgentRole("actor", sees={"critic": history_rounds}),
+        AgentRole("critic", answers=False, sees={"actor": history_rounds}),
+    )
+
+
+def paired_roles(first: int, second: int) -> tuple[AgentRole, AgentRole]:
+    """Return agents who answer in round 0, and agents who answer a pair of them in round 1."""
+    return (
+        AgentRole("first", first, rounds=(0,), sees={}),
+        AgentRole("second", second, rounds=(1,), sees="drawn"),
+    )
+
+
+def roles_by_agent(rules: Protocol) -> list[AgentRole]:
+    """Return the role of each agent, in order; agents that no role names are debaters."""
+    found: list[AgentRole] = []
+    for role in roles_of(rules):
+        found += [role] * min(role.count, rules.num_agents - len(found))
+    missing = rules.num_agents - len(found)
+    return found + [AgentRole(DEBATER, missing)] * missing
+
+
+def role_of(rules: Protocol, agent: int) -> AgentRole:
+    """Return the role of an agent, a debater's for one that the debate does not have."""
+    end = 0
+    for role in roles_of(rules):
+        end += role.count
+        if 0 <= agent < end:
+            return role
+    return AgentRole(DEBATER)
 
 
 def gives_answers(rules: Protocol, agent: int) -> bool:
     """Return whether an agent's turns must hold an answer; a critic only gives feedback."""
-    return not (rules.topology == "actor_critic" and agent == CRITIC)
+    return role_of(rules, agent).answers
 
 
-def answering_agents(rules: Protocol, round: int) -> range:
-    """Return the agents from whom an answer is due in a round.
+def answering_agents(rules: Protocol, round: int) -> tuple[int, ...]:
+    """Return the agents from whom an answer is due in a round, in order."""
+    return tuple(
+        agent
+        for agent, role in enumerate(roles_by_agent(rules))
+        if role.answers and (role.rounds is None or round in role.rounds)
+    )
 
-    In a self-debate the first agents answer in round 0 only and the others in round 1 only.
+
+def check_roles(rules: Protocol) -> None:
+    """Refuse roles that contradict each other or the number of agents.
+
+    Raises:
+        ValueError: A name stands twice or for no agent, a role sees one that is not there, or the
+            roles have not as many agents as the debate.
     """
-    if rules.topology == "actor_critic":
-        return range(min(1, rules.num_agents))
-    first = rules.extra.get("first_turns")
-    if rules.topology == "pair" and type(first) is int:
-        first = min(first, rules.num_agents)
-        return range(first) if round == 0 else range(first, rules.num_agents)
-    return range(rules.num_agents)
+    names = [role.name for role in rules.roles]
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ValueError(f"roles: found {name!r} {times} times; expected each role once")
+    for role in rules.roles:
+        if role.count < 1:
+            raise ValueError(f"roles: found {role.name!r} with {role.count} agents; expected 1")
+        for other in role.sees if isinstance(role.sees, Mapping) else ():
+            if other not in names:
+                near = difflib.get_close_matches(other, names, n=1)
+                raise ValueError(
+                    f"roles: {role.name!r} sees {other!r}; expected one of {', '.join(names)}"
+                    + (f"; did you mean {near[0]!r}?" if near else "")
+                )
+    total = sum(role.count for role in rules.roles)
+    if rules.roles and total != rules.num_agents:
+        raise ValueError(
+            f"roles: found {total} agents in {', '.join(names)}; expected those of the debate, "
+            f"{rules.num_agents}"
+        )

@@ -1,6 +1,7 @@
 """What a transcript must keep beyond its types: turns that exist and are seen once said."""
 
 from debate_protocol.contract import get_contract
+from debate_protocol.roles import check_roles
 from debate_protocol.types import Protocol, Transcript, Turn, TurnKey
 from debate_protocol.visibility import check_topology
 
@@ -34,10 +35,11 @@ def _rule_problems(rules: Protocol) -> list[str]:
         get_contract(rules.contract)
     except ValueError as problem:
         problems.append(f"protocol.{problem}")
-    try:
-        check_topology(rules)
-    except ValueError as problem:
-        problems.append(f"protocol.{problem}")
+    for check in (check_topology, check_roles):
+        try:
+            check(rules)
+        except ValueError as problem:
+            problems.append(f"protocol.{problem}")
     return problems
 
 

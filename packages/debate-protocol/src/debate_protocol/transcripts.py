@@ -1,6 +1,7 @@
 """Transcripts as JSON Lines: schema `debate-transcript/1`, one debate a line.
 
-Unknown keys are kept. A transcript without `shown` gets it from schedule, topology and history.
+Unknown keys are kept. A transcript without `shown` gets it from schedule, roles, topology
+and history.
 """
 
 import os
@@ -14,6 +15,7 @@ from debate_protocol.contract_records import contract_to_json, read_contract
 from debate_protocol.fields import TranscriptError, at_most, optional, required, unknown_keys
 from debate_protocol.json_lines import bounded_lines, json_lines
 from debate_protocol.json_lines import json_line as json_line
+from debate_protocol.role_records import read_roles, role_to_json
 from debate_protocol.turn_records import read_turn, turn_to_json
 from debate_protocol.types import (
     MAX_AGENTS,
@@ -42,6 +44,7 @@ _PROTOCOL_KEYS = (
     "degree",
     "center",
 )
+_ROLES = "roles"
 
 
 class TornLineWarning(UserWarning):
@@ -177,6 +180,8 @@ def _protocol_to_json(rules: Protocol) -> dict[str, Any]:
     record["contract"] = contract_to_json(rules.contract)
     if isinstance(record["contract"], dict):
         record["contract"] |= extra.pop("contract", {})
+    if rules.roles:
+        record[_ROLES] = [role_to_json(role) for role in rules.roles]
     return record | extra
 
 
@@ -186,7 +191,7 @@ def _protocol(data: dict[str, Any], turns: list[Turn]) -> Protocol:
     if schedule not in get_args(Schedule):
         raise TranscriptError("protocol.schedule", schedule, " or ".join(get_args(Schedule)))
     last_round = max((turn.round for turn in turns), default=0)
-    extra = unknown_keys(data, _PROTOCOL_KEYS)
+    extra = unknown_keys(data, (*_PROTOCOL_KEYS, _ROLES))
     given = data.get("contract")
     contract, contract_extra = read_contract(
         "three_section" if given is None else given, "protocol.contract"
@@ -208,6 +213,7 @@ def _protocol(data: dict[str, Any], turns: list[Turn]) -> Protocol:
         history_rounds=optional(data, "history_rounds", int, where, -1),
         degree=optional(data, "degree", int, where, None),
         center=optional(data, "center", int, where, None),
+        roles=read_roles(optional(data, _ROLES, list, where, []), f"{where}{_ROLES}"),
         extra=extra,
     )
 

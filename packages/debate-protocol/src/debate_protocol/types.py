@@ -148,11 +148,35 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentRole:
+    """What some of the agents of a debate are there for.
+
+    Attributes:
+        name: Its name; a debate has each once.
+        count: Its agents. Agents are numbered in the order of the roles.
+        answers: Whether its turns owe an answer. Those of another role, such as a critic, fail
+            only when they say nothing.
+        rounds: The rounds in which it speaks; None: in all.
+        sees: Whose turns it is given: for each role the number of earlier rounds, -1 for all. None
+            leaves that to the topology; `drawn` says that `shown` of each turn cannot be derived.
+        extra: What else a file says of it.
+    """
+
+    name: str
+    count: int = 1
+    answers: bool = True
+    rounds: tuple[int, ...] | None = None
+    sees: Mapping[str, int] | Literal["drawn"] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Protocol:
     """The rules a debate was held under.
 
     `contract` is a built-in contract's name or a contract itself. `degree` belongs to the
-    topology `sparse`, `center` to `central`.
+    topology `sparse`, `center` to `central`. Without `roles` all agents are equals
+    (`roles.roles_of`).
     """
 
     num_agents: int
@@ -163,6 +187,7 @@ class Protocol:
     history_rounds: int = -1
     degree: int | None = None
     center: int | None = None
+    roles: tuple[AgentRole, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

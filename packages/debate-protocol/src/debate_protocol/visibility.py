@@ -1,10 +1,10 @@
-"""Who sees whose turns, from schedule, topology and history alone."""
+"""Who sees whose turns, from schedule, roles, topology and history alone."""
 
 import difflib
 from collections.abc import Collection
 from typing import Literal, get_args
 
-from debate_protocol.roles import ACTOR, CRITIC
+from debate_protocol.roles import roles_by_agent
 from debate_protocol.types import Protocol, TurnKey
 
 TopologyName = Literal["all", "ring", "sparse", "central"]
@@ -74,7 +74,8 @@ def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> 
     """Return the other agents' turns that the author of `turn` is given, by round and agent.
 
     `history_rounds` counts earlier rounds; under the sequential schedule the turns of the same
-    round that came before are always given. An appended conversation keeps all its messages.
+    round that came before are always given, but to a role that says itself how many rounds it
+    `sees`: there they count. An appended conversation keeps all its messages.
 
     Args:
         rules: The debate's rules.
@@ -82,30 +83,30 @@ def shown_turns(rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]) -> 
         spoken: The turns spoken so far; others are not shown.
 
     Raises:
-        ValueError: As `check_topology`, or the topology draws the turns that are shown.
+        ValueError: As `check_topology`, or the turns that this role sees are drawn.
     """
-    if rules.topology == "actor_critic":
-        return _between_actor_and_critic(rules, turn, spoken)
-    if rules.topology == "pair" and turn.round > 0:
-        raise ValueError("topology pair draws the turns that are shown; they must be written down")
     check_topology(rules)
-    keeps_all = rules.history_rounds < 0 or rules.extra.get("conversation") == "append"
-    first = 0 if keeps_all else max(0, turn.round - rules.history_rounds)
+    roles = roles_by_agent(rules)
+    named = roles[turn.agent].sees if 0 <= turn.agent < len(roles) else None
+    if isinstance(named, str):
+        raise ValueError(
+            f"role {roles[turn.agent].name} sees turns that are drawn (topology {rules.topology}); "
+            "they must be written down"
+        )
+    keeps_all = rules.extra.get("conversation") == "append"
+
+    def first_round(last: int, end: int) -> int:
+        return 0 if last < 0 or keeps_all else max(0, end - last)
 
     def is_shown(key: TurnKey) -> bool:
-        spoken_before = first <= key.round < turn.round or (
-            rules.schedule == "sequential" and key.round == turn.round and key.agent < turn.agent
-        )
-        return spoken_before and sees(rules, turn.agent, key.agent)
+        speaks_before = rules.schedule == "sequential" and key.agent < turn.agent
+        end = turn.round + 1 if speaks_before else turn.round
+        if named is None:
+            seen = sees(rules, turn.agent, key.agent)
+            return seen and first_round(rules.history_rounds, turn.round) <= key.round < end
+        last = named.get(roles[key.agent].name, 0) if 0 <= key.agent < len(roles) else 0
+        if last == 0 or key.agent == turn.agent:
+            return False
+        return first_round(last, end) <= key.round < end
 
     return sorted(filter(is_shown, spoken), key=lambda key: (key.round, key.agent))
-
-
-def _between_actor_and_critic(
-    rules: Protocol, turn: TurnKey, spoken: Collection[TurnKey]
-) -> list[TurnKey]:
-    """Return the last turns of the other, as many as `history_rounds` says."""
-    end = turn.round + (turn.agent == CRITIC)
-    first = 0 if rules.history_rounds < 0 else max(0, end - rules.history_rounds)
-    other = ACTOR if turn.agent == CRITIC else CRITIC
-    return sorted(key for key in spoken if key.agent == other and first <= key.round < end)

@@ -131,7 +131,7 @@ def _judged(debate: ReadDebate, judges: list[TurnKey]) -> list[ReadTurn]:
     found = {
         turn.key: turn
         for key in judges
-        for turn in debate.judged_by(debate.turns[key]).values()
+        for turn in debate.judged_by(debate.judges[key]).values()
         if not turn.failed
     }
     return [found[key] for key in sorted(found)]

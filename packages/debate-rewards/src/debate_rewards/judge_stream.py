@@ -39,7 +39,7 @@ def judge_credits(
     for key, ballot in cast.items():
         end = start + len(ballot.votes)
         own, start = values[start:end], end
-        turn = debate.turns[key]
+        turn = debate.judges[key]
         if turn.failed:
             continue
         valued = [value for value in own if value is not None]

@@ -226,7 +226,7 @@ def _add_judging(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] |
     """Add what votes show, and how far they go with the truth."""
     cast = ballots(debate)
     votes = [vote for ballot in cast.values() for vote in ballot.votes]
-    expected = sum(debate.expected_pairs(turn) for turn in debate.turns.values())
+    expected = sum(debate.expected_pairs(turn) for turn in debate.judges.values())
     if expected:
         sums.add("comparisons_made", len(votes), expected)
     for vote in votes:

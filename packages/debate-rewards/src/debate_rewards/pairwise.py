@@ -76,7 +76,7 @@ def pairwise_votes(debate: ReadDebate, ties: Ties, duplicates: Duplicates) -> Pa
     """Count the votes for and against each agent over all rounds of a debate."""
     shares = [Share(0.0, 0.0)] * debate.transcript.protocol.num_agents
     total = malformed = contradictory = failed = 0
-    for judge in debate.turns.values():
+    for judge in debate.judges.values():
         malformed += judge.parsed.malformed
         if judge.failed:
             continue

@@ -70,7 +70,7 @@ class Persuasion(RewardConfig):
         changes = _changes(debate)
         credits: list[Credit] = []
         values: list[float | None] = []
-        for turn in debate.turns.values():
+        for turn in debate.judges.values():
             if not turn.failed:
                 parts, targets = _targets(debate, turn)
                 falls = {target: _fall(opinions, changes, turn, target) for target in targets}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from debate_protocol.contract import get_contract
-from debate_protocol.parsing import Parsed, parse_turn
+from debate_protocol.parsing import Parsed, parse_turn, turn_failed
 from debate_protocol.roles import gives_answers
 from debate_protocol.types import Transcript, Turn, TurnKey
 
@@ -23,13 +23,15 @@ class ReadTurn:
 class ReadDebate:
     """A transcript with its parsed turns in the order they were held.
 
-    `turns` are those that owe an answer: feedback of a critic is none of them.
+    `turns` are those that owe an answer: feedback of a critic is none of them. `judges` are all
+    that may compare answers: a judge need not owe one itself.
     `compares` is False for contracts without a comparison section, where none is ever expected.
     """
 
     transcript: Transcript
     turns: Mapping[TurnKey, ReadTurn]
     compares: bool
+    judges: Mapping[TurnKey, ReadTurn]
 
     def shown_to(self, judge: ReadTurn) -> list[ReadTurn]:
         """Return the turns of other agents that `judge` was given."""
@@ -65,22 +67,24 @@ class ReadDebate:
 
 
 def read_debate(transcript: Transcript) -> ReadDebate:
-    """Parse every turn of a transcript that owes an answer.
+    """Parse every turn of a transcript.
 
     Raises:
         ValueError: As `check_turns`, or the contract is unknown.
     """
     check_turns(transcript)
-    turns: dict[TurnKey, ReadTurn] = {}
+    judges: dict[TurnKey, ReadTurn] = {}
     for turn in transcript.turns:
-        key = turn.key
-        if not gives_answers(transcript.protocol, key.agent):
-            continue  # a critic's feedback is nothing that votes, truth or statistics are about
         parsed = parse_turn(transcript, turn)
-        failed = turn.failure is not None or parsed.answer is None
-        turns[key] = ReadTurn(key, turn, parsed, failed)
+        if gives_answers(transcript.protocol, turn.agent):
+            failed = turn.failure is not None or parsed.answer is None
+        else:
+            failed = turn_failed(transcript, turn)
+        judges[turn.key] = ReadTurn(turn.key, turn, parsed, failed)
+    # A critic's feedback is nothing that votes, truth or statistics are about.
+    turns = {k: r for k, r in judges.items() if gives_answers(transcript.protocol, k.agent)}
     contract = get_contract(transcript.protocol.contract)
-    return ReadDebate(transcript, turns, "comparison" in contract.sections)
+    return ReadDebate(transcript, turns, "comparison" in contract.sections, judges)
 
 
 def check_turns(transcript: Transcript) -> None:

@@ -68,7 +68,7 @@ class TruthJudge(RewardConfig):
             _log.warning("question %r is left out: %s", name, reason)
             credits = [
                 Credit(*key, JUDGE, None, expected=False)
-                for key, turn in debate.turns.items()
+                for key, turn in debate.judges.items()
                 if not turn.failed
             ]
             return Score(

@@ -29,7 +29,7 @@ def v2_metrics(
         generator: Its generator credits.
         judge: Its judge credits, those of lines included.
     """
-    turns = debate.turns.values()
+    turns, judges_read = debate.turns.values(), debate.judges.values()
     votes = all_votes(cast)
     pairs = by_pair(votes)
     judges = [len({vote.judge.agent for vote in its_votes}) for its_votes in pairs.values()]
@@ -39,10 +39,10 @@ def v2_metrics(
     sums = {
         "v2/total_votes": len(votes),
         "v2/missing_comparisons": sum(ballot.missing for ballot in cast.values()),
-        "v2/comparison_lines_total": sum(comparison_lines(turn) for turn in turns),
-        "v2/comparison_lines_invalid": sum(turn.parsed.invalid_lines for turn in turns),
-        "v2/comparison_lines_malformed": sum(turn.parsed.malformed for turn in turns),
-        "v2/self_comparisons_dropped": sum(turn.parsed.self_dropped for turn in turns),
+        "v2/comparison_lines_total": sum(comparison_lines(turn) for turn in judges_read),
+        "v2/comparison_lines_invalid": sum(turn.parsed.invalid_lines for turn in judges_read),
+        "v2/comparison_lines_malformed": sum(turn.parsed.malformed for turn in judges_read),
+        "v2/self_comparisons_dropped": sum(turn.parsed.self_dropped for turn in judges_read),
         "v2/unseen_dropped": sum(ballot.unseen for ballot in cast.values()),
         "v2/failed_dropped": sum(ballot.failed for ballot in cast.values()),
         "v2/contradictory_dropped": sum(ballot.contradictory for ballot in cast.values()),

@@ -127,8 +127,8 @@ def ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates = "one") 
 
 
 def ballots(debate: ReadDebate, duplicates: Duplicates = "one") -> dict[TurnKey, Ballot]:
-    """Return the ballot of every turn."""
-    return {key: ballot(debate, judge, duplicates) for key, judge in debate.turns.items()}
+    """Return the ballot of every turn, those of judges who owe no answer included."""
+    return {key: ballot(debate, judge, duplicates) for key, judge in debate.judges.items()}
 
 
 def all_votes(cast: Mapping[TurnKey, Ballot]) -> list[Vote]:

@@ -11,7 +11,7 @@ from debate_protocol.forms.settings import MOST
 from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import side_seed
 from debate_protocol.forms.wrong_answers import wrong_answer
-from debate_protocol.roles import ACTOR
+from debate_protocol.roles import ACTOR, exchange_roles
 from debate_protocol.types import DebateRun, Gate, Protocol, Question, Schedule, Transcript, Turn
 
 
@@ -85,6 +85,7 @@ class ActorCritic(ExchangeSettings):
             contract=self.recorded_contract(),
             topology="actor_critic",
             history_rounds=1,
+            roles=exchange_roles(history_rounds=1),
             extra={"style": self.style, "think": self.think},
         )
 

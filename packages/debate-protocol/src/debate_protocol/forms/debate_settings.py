@@ -5,7 +5,8 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from debate_protocol.forms.settings import MOST, MOST_TURNS, GatedSettings
-from debate_protocol.types import Protocol, Schedule
+from debate_protocol.roles import DEBATER
+from debate_protocol.types import AgentRole, Protocol, Schedule
 from debate_protocol.visibility import TopologyName, check_topology
 
 
@@ -84,6 +85,10 @@ class DebateSettings(GatedSettings):
         """Whether agents of a round speak at once or one after the other."""
         return "parallel"
 
+    def agent_roles(self) -> tuple[AgentRole, ...]:
+        """Return the roles of the agents, in the order in which agents are numbered."""
+        return (AgentRole(DEBATER, self.num_agents),)
+
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
         return Protocol(
@@ -95,6 +100,7 @@ class DebateSettings(GatedSettings):
             history_rounds=self.history_rounds,
             degree=self.degree,
             center=(self.center or 0) if self.topology == "central" else self.center,
+            roles=self.agent_roles(),
             extra={
                 "blind_review": self.blind_review,
                 "conversation": self.conversation,

@@ -7,7 +7,17 @@ from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.prompts.styles import opening
 from debate_protocol.prompts.view import View
-from debate_protocol.types import DebateRun, Gate, Protocol, Question, Schedule, Transcript, TurnKey
+from debate_protocol.roles import DEBATER
+from debate_protocol.types import (
+    AgentRole,
+    DebateRun,
+    Gate,
+    Protocol,
+    Question,
+    Schedule,
+    Transcript,
+    TurnKey,
+)
 
 
 class Direct(GatedSettings):
@@ -32,6 +42,7 @@ class Direct(GatedSettings):
             num_agents=1,
             max_rounds=1,
             contract=self.recorded_contract(),
+            roles=(AgentRole(DEBATER),),
             extra={"style": self.recorded_style(), "think": self.think},
         )
 
@@ -47,7 +58,7 @@ class Direct(GatedSettings):
         view = View(question, self.contract_rules(), 0, 0, self.persona(0), (), ())
         asks = [new_ask(self, question, TurnKey(0, 0), seed, opening(self.style, view))]
         replies = yield asks
-        turn, _ = heard(self, asks[0], replies_to(asks, replies)[0], 1)
+        turn, _ = heard(self, self.protocol(), asks[0], replies_to(asks, replies)[0])
         transcript = Transcript(
             id=question.id if debate_id is None else debate_id,
             question=question,

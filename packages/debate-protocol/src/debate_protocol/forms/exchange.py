@@ -1,5 +1,6 @@
 """What passes between an actor and its critic: their asks, and how their replies are heard."""
 
+from abc import abstractmethod
 from dataclasses import replace
 
 from debate_protocol.forms.settings import FreeTextSettings
@@ -9,7 +10,7 @@ from debate_protocol.prompts.actor_critic import actor_prompt, critic_prompt, st
 from debate_protocol.prompts.view import SeenTurn, StyleName, View, clipped
 from debate_protocol.roles import ACTOR, CRITIC
 from debate_protocol.tags import neutralised
-from debate_protocol.types import Ask, Message, Question, Reply, Sent, Turn, TurnKey
+from debate_protocol.types import Ask, Message, Protocol, Question, Reply, Sent, Turn, TurnKey
 
 
 class ExchangeSettings(FreeTextSettings):
@@ -17,12 +18,17 @@ class ExchangeSettings(FreeTextSettings):
 
     style: StyleName = "full"
 
+    @abstractmethod
+    def protocol(self) -> Protocol:
+        """Return the rules as they are written into transcripts."""
+
 
 class Exchange:
     """Makes asks of any state of one debate; every prompt is made from that state alone."""
 
     def __init__(self, form: ExchangeSettings, question: Question, seed: int) -> None:
         self.form = form
+        self.rules = form.protocol()
         self.question = question
         self.seed = seed
         self.contract = form.contract_rules()
@@ -71,10 +77,7 @@ class Exchange:
         return parse(turn.text, self.contract, think=self.form.think).answer
 
     def _heard(self, ask: Ask, reply: Reply) -> Turn:
-        turn, _ = heard(self.form, ask, reply, 2)
-        if ask.agent == CRITIC and turn.failure != "context_overflow":
-            failure = None if spoken_text(turn.text, self.form.think) else "no_feedback"
-            turn = replace(turn, failure=failure)
+        turn, _ = heard(self.form, self.rules, ask, reply)
         return turn
 
     def _view(self, reader: TurnKey, *turns: Turn) -> View:

@@ -13,6 +13,7 @@ from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.parsing import Parsed, spoken_text
 from debate_protocol.prompts.styles import opening
 from debate_protocol.prompts.view import SeenTurn, View, clipped
+from debate_protocol.roles import paired_roles
 from debate_protocol.tags import neutralised
 from debate_protocol.types import (
     Ask,
@@ -80,6 +81,7 @@ class SelfDebate(FreeTextSettings):
             contract=self.recorded_contract(),
             topology="pair",
             history_rounds=1,
+            roles=paired_roles(self.first_turns, self.second_turns),
             extra={
                 "first_turns": self.first_turns,
                 "pairing": self.pairing,
@@ -129,11 +131,8 @@ class SelfDebate(FreeTextSettings):
         return record(said, "max_rounds")
 
     def _hear(self, asks: list[Ask], sent: Sent) -> list[Heard]:
-        replies = replies_to(asks, sent)
-        return [
-            heard(self, ask, reply, self.num_agents)
-            for ask, reply in zip(asks, replies, strict=True)
-        ]
+        rules, replies = self.protocol(), replies_to(asks, sent)
+        return [heard(self, rules, ask, reply) for ask, reply in zip(asks, replies, strict=True)]
 
     def _shown_text(self, turn: Turn) -> str:
         """Return what a reader is shown of a first turn; empty when there is nothing to show."""

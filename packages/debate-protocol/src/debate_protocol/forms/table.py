@@ -10,6 +10,7 @@ from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.parsing import Parsed, spoken_text
 from debate_protocol.prompts.styles import news, opening
 from debate_protocol.prompts.view import SeenTurn, View, clipped, without_comparison
+from debate_protocol.roles import check_roles, gives_answers
 from debate_protocol.tags import neutralised
 from debate_protocol.types import (
     Ask,
@@ -56,6 +57,7 @@ class Table:
     ) -> None:
         self.form = form
         self.rules: Protocol = form.protocol()
+        check_roles(self.rules)
         self.question = question
         self.seed = seed
         self.debate_id = question.id if debate_id is None else debate_id
@@ -85,7 +87,7 @@ class Table:
         """
         valid = True
         for ask, reply in zip(asks, replies_to(asks, sent), strict=True):
-            turn, parsed = heard(self.form, ask, reply, self.rules.num_agents)
+            turn, parsed = heard(self.form, self.rules, ask, reply)
             self.turns[turn.key], self.parsed[turn.key] = turn, parsed
             valid = valid and turn.failure is None
             if turn.failure == "context_overflow":
@@ -97,8 +99,11 @@ class Table:
 
     def agreed(self, round: int, same_answer: SameAnswer) -> str | None:
         """Return why the debate ends early after this round, or None."""
-        keys = [key for key in self.turns if key.round == round]
-        if any(self.turns[key].failure is not None for key in keys):
+        spoken = [key for key in self.turns if key.round == round]
+        if any(self.turns[key].failure is not None for key in spoken):
+            return None
+        keys = [key for key in spoken if gives_answers(self.rules, key.agent)]
+        if not keys:
             return None
         if all(self.parsed[key].consensus for key in keys):
             return "consensus"
@@ -138,6 +143,8 @@ class Table:
     def _view(self, key: TurnKey, turns: Sequence[TurnKey], shown: Sequence[TurnKey]) -> View:
         own_last = self.turns.get(TurnKey(key.agent, key.round - 1))
         valid = {k.agent for k in shown if self.turns[k].failure is None}
+        # Answers are judged and compared; comments are where nobody else answers.
+        peers = {agent for agent in valid if gives_answers(self.rules, agent)} or valid
         return View(
             question=self.question,
             contract=self.contract,
@@ -145,17 +152,23 @@ class Table:
             round=key.round,
             persona=self.form.persona(key.agent),
             turns=tuple(self._seen(k, key.agent) for k in turns),
-            peers=tuple(sorted(valid)),
+            peers=tuple(sorted(peers)),
             own_turn_failed=own_last is not None
             and own_last.failure not in (None, "context_overflow"),
             central=self.rules.topology == "central" and key.agent == self.rules.center,
+            answers=gives_answers(self.rules, key.agent),
         )
 
     def _seen(self, key: TurnKey, reader: int) -> SeenTurn:
         turn, parsed = self.turns[key], self.parsed[key]
         if turn.failure is not None:
             return SeenTurn(key.agent, key.round, None)
-        if self.contract.kind == "xml":
+        is_comment = not parsed.sections and not gives_answers(self.rules, key.agent)
+        if is_comment:
+            text = spoken_text(turn.text, self.form.think)
+            name = self.contract.answer_section or "answer"
+            fields = {name if self.form.style == "compact" else "response": text}
+        elif self.contract.kind == "xml":
             compares = "comparison" in self.contract.sections
             hidden = compares and self.form.blind_review and key.agent != reader
             fields = {name: section.text for name, section in parsed.sections.items()}

@@ -4,8 +4,19 @@ import hashlib
 from dataclasses import replace
 
 from debate_protocol.forms.settings import SpeakingSettings
-from debate_protocol.parsing import Parsed, parse
-from debate_protocol.types import Ask, Message, Question, Reply, Sent, Turn, TurnKey, Yielded
+from debate_protocol.parsing import Parsed, parse, spoken_text
+from debate_protocol.roles import gives_answers
+from debate_protocol.types import (
+    Ask,
+    Message,
+    Protocol,
+    Question,
+    Reply,
+    Sent,
+    Turn,
+    TurnKey,
+    Yielded,
+)
 
 
 def turn_seed(seed: int, agent: int, round: int) -> int:
@@ -44,18 +55,24 @@ def new_ask(
 
 
 def heard(
-    settings: SpeakingSettings, ask: Ask, reply: Reply, num_agents: int
+    settings: SpeakingSettings, rules: Protocol, ask: Ask, reply: Reply
 ) -> tuple[Turn, Parsed]:
-    """Return the reply as a turn, failed or not, and what it says."""
+    """Return the reply as a turn, failed or not, and what it says.
+
+    A turn of a role that owes no answer fails when it says nothing, and any other when no answer
+    can be read.
+    """
     failure: str | None = None
     if reply.finish == "context_overflow":
         reply = replace(reply, text="", token_ids=(), logps=())
         failure = "context_overflow"
     contract = settings.contract_rules()
     parsed = parse(
-        reply.text, contract, author=ask.agent, num_agents=num_agents, think=settings.think
+        reply.text, contract, author=ask.agent, num_agents=rules.num_agents, think=settings.think
     )
-    if failure is None and parsed.answer is None:
+    if failure is None and not gives_answers(rules, ask.agent):
+        failure = None if spoken_text(reply.text, settings.think) else "no_feedback"
+    elif failure is None and parsed.answer is None:
         failure = "no_solution" if contract.kind == "xml" else "no_answer"
     turn = Turn(
         agent=ask.agent,

@@ -69,6 +69,8 @@ def rules(view: View) -> str:
 
 def task(view: View) -> str:
     """Return what is asked of this turn, by how many other agents the reader has been shown."""
+    if not view.answers:
+        return _comment_task(view)
     steps = [_own_failure(view)] if view.own_turn_failed else []
     if view.central and view.peers:
         steps.append(
@@ -105,6 +107,18 @@ def _identity(view: View) -> str:
     if view.persona is None:
         return f"You are Agent {view.agent}."
     return f"You are Agent {view.agent}, the {view.persona.name}. {view.persona.style}".rstrip()
+
+
+def _comment_task(view: View) -> str:
+    """Return what is asked of an agent that owes no answer."""
+    if view.contract.kind != "xml":
+        return (
+            "Say what is right and what is wrong in the responses that you have seen, and why; "
+            "give no answer of your own."
+        )
+    absent = _words(view.contract.answer_section)
+    steps = [step for step in _section_steps(view) if not step.startswith("Give your ")]
+    return " ".join([*steps, f"Give no {absent} of your own: write N/A in {absent}."])
 
 
 def _own_failure(view: View) -> str:

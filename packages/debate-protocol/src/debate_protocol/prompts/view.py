@@ -31,7 +31,7 @@ class View:
     `turns` are the turns to insert now, by round and agent; the reader's own earlier turns are
     among them when the whole debate is restated. `peers` are the other agents of whom the
     reader has been given a valid turn, now or before. `central` says that the others read only
-    the reader's turns.
+    the reader's turns. Who does not `answers` says what it thinks of the others' turns.
     """
 
     question: Question
@@ -43,6 +43,7 @@ class View:
     peers: tuple[int, ...]
     own_turn_failed: bool = False
     central: bool = False
+    answers: bool = True
 
     def inserted(self, text: str) -> str:
         """Return foreign text with every tag disarmed."""

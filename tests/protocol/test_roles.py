@@ -1,0 +1,183 @@
+"""Roles: who owes an answer and who sees whom, as data that forms write and files keep."""
+
+from typing import Any, Literal
+
+import pytest
+
+from debate_protocol.fields import TranscriptError
+from debate_protocol.forms import (
+    ActorCritic,
+    DebateForm,
+    DebateSettings,
+    Direct,
+    SelfDebate,
+    Sequential,
+    Simultaneous,
+)
+from debate_protocol.forms.table import SameAnswer, Table, same_words
+from debate_protocol.roles import answering_agents, gives_answers, role_of, roles_of
+from debate_protocol.transcript_checks import transcript_problems
+from debate_protocol.transcript_xml import from_xml, to_xml
+from debate_protocol.transcripts import from_json, to_json
+from debate_protocol.types import AgentRole, Ask, DebateRun, Protocol, Question, Schedule, TurnKey
+from debate_protocol.visibility import shown_turns
+
+from .conftest import Play
+
+
+class Hearing(DebateSettings):
+    """Two agents answer without seeing each other, a referee comments, both answer again."""
+
+    type: Literal["hearing"] = "hearing"
+    num_agents: int = 3
+    max_rounds: int = 2
+
+    @property
+    def schedule(self) -> Schedule:
+        return "sequential"
+
+    def agent_roles(self) -> tuple[AgentRole, ...]:
+        return (
+            AgentRole("party", 2, sees={"referee": -1}),
+            AgentRole("referee", answers=False, sees={"party": 1}),
+        )
+
+    def start(
+        self,
+        question: Question,
+        *,
+        seed: int,
+        debate_id: str | None = None,
+        same_answer: SameAnswer = same_words,
+    ) -> DebateRun:
+        table = Table(self, question, seed, debate_id)
+        for round, agents in ((0, (0, 1)), (0, (2,)), (1, (0, 1))):
+            asks = [table.ask(agent, round) for agent in agents]
+            if not table.record(asks, (yield asks)):
+                return table.transcript("aborted")
+        return table.transcript("max_rounds")
+
+
+def comment(ask: Ask) -> str:
+    """The referee speaks freely, the others answer."""
+    return "0 is right" if ask.agent == 2 else f"<solution>{ask.agent}{ask.round}</solution>"
+
+
+@pytest.mark.parametrize(
+    ("form", "roles"),
+    [
+        (Simultaneous(num_agents=4), [("debater", 4, True)]),
+        (Sequential(num_agents=2), [("debater", 2, True)]),
+        (Direct(), [("debater", 1, True)]),
+        (ActorCritic(), [("actor", 1, True), ("critic", 1, False)]),
+        (SelfDebate(first_turns=3, second_turns=2), [("first", 3, True), ("second", 2, True)]),
+    ],
+)
+def test_forms_write_their_roles(form: DebateForm, roles: list[tuple[str, int, bool]]) -> None:
+    rules = form.protocol()
+    assert [(role.name, role.count, role.answers) for role in rules.roles] == roles
+    assert sum(role.count for role in rules.roles) == form.num_agents
+
+
+def test_form_of_its_own_visibility_and_a_role_without_answer_is_played(play: Play) -> None:
+    played = play(Hearing(), comment)
+    shown = {turn.key: turn.shown for turn in played.transcript.turns}
+    first, second, referee = TurnKey(0, 0), TurnKey(1, 0), TurnKey(2, 0)
+    assert shown[first] == shown[second] == ()  # parties do not see each other
+    assert shown[referee] == (first, second)
+    assert shown[TurnKey(0, 1)] == shown[TurnKey(1, 1)] == (referee,)
+    assert [turn.failure for turn in played.transcript.turns] == [None] * 5
+    assert "0 is right" in played.news(1, 1)  # a comment without sections is shown as it is
+    assert "Give no solution of your own" in played.news(2, 0)
+    rules = played.transcript.protocol
+    assert [gives_answers(rules, agent) for agent in range(3)] == [True, True, False]
+    assert answering_agents(rules, 1) == (0, 1)
+
+
+def test_turn_of_a_role_without_answer_fails_when_it_says_nothing(play: Play) -> None:
+    played = play(Hearing(), lambda ask: " " if ask.agent == 2 else comment(ask))
+    assert [turn.failure for turn in played.transcript.turns][2] == "no_feedback"
+
+
+@pytest.mark.parametrize("written", ["json", "xml"])
+def test_roles_are_read_as_they_were_written(play: Play, written: str) -> None:
+    transcript = play(Hearing(), comment).transcript
+    kept = {"name": "late", "count": 1, "rounds": [1], "sees": "drawn", "of": {"more": [1]}}
+    data = to_json(transcript)
+    data["protocol"]["roles"].append(kept)
+    again = from_json(data)
+    if written == "xml":
+        (again,) = from_xml(to_xml([again]))
+    assert again.protocol.roles[:2] == transcript.protocol.roles
+    late = AgentRole("late", rounds=(1,), sees="drawn", extra={"of": {"more": [1]}})
+    assert again.protocol.roles[2] == late
+    assert to_json(again)["protocol"]["roles"] == data["protocol"]["roles"]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [Hearing(), Sequential(num_agents=3), ActorCritic(max_rounds=3, contract="boxed")],
+)
+def test_shown_is_derived_from_roles_when_a_file_leaves_it_out(
+    play: Play, form: DebateForm
+) -> None:
+    def speak(ask: Ask) -> str:
+        return comment(ask) if form.type == "hearing" else "<solution>a</solution> \\boxed{a}"
+
+    transcript = play(form, speak).transcript
+    data = to_json(transcript)
+    for turn in data["turns"]:
+        del turn["shown"]
+    assert from_json(data).turns == transcript.turns
+
+
+@pytest.mark.parametrize("history", [-1, 0, 1, 2])
+def test_file_from_before_roles_were_written_reads_as_one_with_them(history: int) -> None:
+    keys = [TurnKey(agent, round) for round in range(3) for agent in (0, 1)]
+    old = Protocol(2, 3, "sequential", "boxed", "actor_critic", history)
+    assert roles_of(old) == roles_of(Protocol(2, roles=roles_of(old)))
+    actor, critic = shown_turns(old, TurnKey(0, 2), keys), shown_turns(old, TurnKey(1, 2), keys)
+    # The actor of round 2 may have read the critics of rounds 0 and 1, the critic all its turns.
+    count = {-1: (2, 3), 0: (0, 0), 1: (1, 1), 2: (2, 2)}[history]
+    assert actor == [TurnKey(1, r) for r in range(2 - count[0], 2)]
+    assert critic == [TurnKey(0, r) for r in range(3 - count[1], 3)]
+    pair = Protocol(5, 2, topology="pair", extra={"first_turns": 3})
+    assert [answering_agents(pair, r) for r in (0, 1)] == [(0, 1, 2), (3, 4)]
+    assert role_of(Protocol(3), 2) == AgentRole("debater", 3)
+
+
+@pytest.mark.parametrize(
+    ("roles", "problem"),
+    [
+        ([{"name": "a"}, {"name": "a"}], "found 'a' 2 times"),
+        ([{"name": "a", "count": 1}], "found 1 agents in a; expected those of the debate, 2"),
+        ([{"name": "a", "count": 0}, {"name": "b", "count": 2}], "'a' with 0 agents"),
+        (
+            [{"name": "actor"}, {"name": "critic", "sees": {"acter": 1}}],
+            "'critic' sees 'acter'; expected one of actor, critic; did you mean 'actor'?",
+        ),
+    ],
+)
+def test_contradicting_roles_are_reported(roles: list[dict[str, Any]], problem: str) -> None:
+    protocol = {"num_agents": 2, "roles": roles}
+    read = from_json({"question": {"text": "?"}, "protocol": protocol, "turns": []})
+    (found,) = transcript_problems(read)
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("role", "problem"),
+    [
+        ("actor", "roles[0]: found 'actor', expected an object"),
+        ({"count": 1}, "roles[0].name: found nothing, expected text"),
+        ({"name": "a", "answers": 1}, "roles[0].answers: found 1, expected true or false"),
+        ({"name": "a", "rounds": [0, -1]}, "roles[0].rounds: found -1, expected rounds"),
+        ({"name": "a", "sees": {"a": "1"}}, "roles[0].sees: found {'a': '1'}, expected drawn"),
+        ({"name": "a", "count": 1001}, "roles[0].count: found 1001, expected at most 1000"),
+    ],
+)
+def test_roles_of_another_shape_are_refused(role: Any, problem: str) -> None:
+    protocol = {"num_agents": 2, "roles": [role]}
+    with pytest.raises(TranscriptError) as refused:
+        from_json({"question": {"text": "?"}, "protocol": protocol, "turns": []})
+    assert problem in str(refused.value)
