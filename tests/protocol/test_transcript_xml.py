@@ -77,15 +77,9 @@ RULE_KEYS = (
     "num_agents", "max_rounds", "schedule", "contract", "topology", "history_rounds", "degree",
     "center", "roles",
 )  # fmt: skip
-ROLES = st.builds(
-    AgentRole,
-    TEXT,
-    NUMBER,
-    st.booleans(),
-    st.none() | st.lists(st.integers(0, 999), max_size=2).map(tuple),
-    st.none() | st.just("drawn") | st.dictionaries(TEXT, NUMBER, max_size=2),
-    unknown("name", "count", "answers", "rounds", "sees"),
-)
+SEES = st.none() | st.just("drawn") | st.dictionaries(TEXT, NUMBER, max_size=2)
+ROUNDS = st.none() | st.lists(st.integers(0, 999), max_size=2).map(tuple)
+ROLES = st.builds(AgentRole, TEXT, NUMBER, st.booleans(), ROUNDS, SEES)
 OWN = Contract("own", ("plan", "verdict"), "</verdict>", instructions={"plan": "Plan."})
 RULES = st.builds(
     Protocol,
