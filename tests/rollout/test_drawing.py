@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from debate_rollout.engine import Sampling
 from debate_rollout.engines.drawing import Draws, seed_bits, uniforms
@@ -12,18 +13,24 @@ from debate_rollout.engines.drawing import Draws, seed_bits, uniforms
 pytestmark = pytest.mark.numeric
 
 CPU = torch.device("cpu")
-# Probabilities 1/2, 1/4, 1/8, 1/8 at temperature 1.
-LOGITS = torch.tensor([0.5, 0.25, 0.125, 0.125]).log()
 PLAIN = Sampling(max_tokens=1)
+NEAR = 1e-14
+"""Beside an edge: a few roundings of float64, the type in which edges are tested."""
+
+
+def logits() -> Tensor:
+    """Those of the probabilities 1/2, 1/4, 1/8, 1/8 at temperature 1, in the default type."""
+    return torch.tensor([0.5, 0.25, 0.125, 0.125]).log()
 
 
 def drawn(sampling: Sampling, uniform: float) -> int:
     """The id drawn at a given uniform."""
     draws = Draws.of([sampling], 1, CPU)
     draws.uniforms_BT[0, 0] = uniform
-    return int(draws.draw(LOGITS[None], 0)[0])
+    return int(draws.draw(logits()[None], 0)[0])
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     ("sampling", "edges"),
     [
@@ -48,18 +55,19 @@ def test_draw_inverts_the_cumulative_distribution(
 ) -> None:
     begin = 0.0
     for token, end in edges:
-        assert drawn(sampling, begin + 1e-6) == token
-        assert drawn(sampling, end - 1e-6) == token
+        assert drawn(sampling, begin + NEAR) == token
+        assert drawn(sampling, end - NEAR) == token
         begin = end
 
 
+@pytest.mark.usefixtures("float64")
 def test_draw_reports_the_tempered_full_softmax_when_tokens_are_filtered() -> None:
     sampling = replace(PLAIN, temperature=0.5, top_k=1)
-    _, logps = Draws.of([sampling], 1, CPU).draw(LOGITS[None], 0)
-    assert float(logps) == pytest.approx(math.log(16 / 22), abs=1e-6)
+    _, logps = Draws.of([sampling], 1, CPU).draw(logits()[None], 0)
+    assert float(logps) == pytest.approx(math.log(16 / 22), abs=1e-15)
     # Greedy: the log-probability at temperature 1.
-    _, logps = Draws.of([replace(PLAIN, temperature=0.0)], 1, CPU).draw(LOGITS[None], 0)
-    assert float(logps) == pytest.approx(math.log(0.5), abs=1e-6)
+    _, logps = Draws.of([replace(PLAIN, temperature=0.0)], 1, CPU).draw(logits()[None], 0)
+    assert float(logps) == pytest.approx(math.log(0.5), abs=1e-15)
 
 
 def test_draw_takes_a_possible_token_when_the_uniform_is_at_its_end() -> None:
@@ -73,10 +81,10 @@ def test_draw_takes_a_possible_token_when_the_uniform_is_at_its_end() -> None:
 def test_draw_has_the_distribution_when_seeds_vary() -> None:
     count = 4000
     draws = Draws.of([replace(PLAIN, seed=seed) for seed in range(count)], 1, CPU)
-    ids, _ = draws.draw(LOGITS.expand(count, 4), 0)
+    ids, _ = draws.draw(logits().expand(count, 4), 0)
     share = torch.bincount(ids, minlength=4) / count
     # Standard error of a share of 1/2 over 4000 is .008; 4 of them.
-    assert torch.allclose(share, LOGITS.exp(), atol=0.032)
+    assert torch.allclose(share, logits().exp(), atol=0.032)
 
 
 def test_uniforms_depend_on_every_bit_of_the_seed() -> None:
