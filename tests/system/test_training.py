@@ -44,7 +44,7 @@ phases:
     trainer:
       learning_rate: 5.0e-3
       schedule: linear
-      final_rate: 0.1
+      min_lr_ratio: 0.1
       optimizer: {weight_decay: 0.01}
     evaluation: {every: 3}
     # Never reached: looked at after 4, 6 and 7 steps, then the run goes on all the same.

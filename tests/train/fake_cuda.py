@@ -29,12 +29,12 @@ from debate_train.policy import lora_config
 from debate_train.ranks.processes import check_message
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate, score, trainable
-from debate_train.trainers.recomputing import recompute_layers
+from debate_train.trainers.recomputing import gradient_checkpointing
 
 LOSSES: dict[str, Any] = {
     "ppo": PpoClip(kl=Kl(weight=0.1)),
     "sft": Sft(),
-    "importance": ImportanceSampling(mismatch_cap=2.0),
+    "importance": ImportanceSampling(importance_cap=2.0),
     "reinforce": Reinforce(kl=Kl(weight=0.1)),
     "dapo": Dapo(),
     "grpo": Grpo(),
@@ -55,7 +55,7 @@ def case(loss: Any, rank: int, recompute: bool, share: Any) -> dict[str, int]:
     mode = FakeTensorMode()
     fake_module(model, mode).train()
     if recompute:
-        recompute_layers(model)
+        gradient_checkpointing(model)
     packs = [pack_of([20, 24, 18, 22], 9, share, pairs=True), empty_pack(share)]
     packs = [fake_tensors(pack, mode) for pack in packs]
     stats = StepStats()
@@ -104,7 +104,7 @@ def peak(rank: int, wide: bool, recompute: bool, vocabulary: int = 128) -> dict[
     mode = FakeTensorMode()
     fake_module(model, mode).train()
     if recompute:
-        recompute_layers(model)
+        gradient_checkpointing(model)
     pack = fake_tensors(pack_of([2049], 0, "rows"), mode)
     with mode, Live() as live:
         for parameter in trainable(model).values():

@@ -273,5 +273,5 @@ def test_role_ema_takes_off_what_the_role_earned_lately() -> None:
 
 def test_former_name_of_the_baseline_is_refused_with_the_new_one() -> None:
     for settings in ({"center": "round"}, {"streams": {"judge": {"center": "round"}}}):
-        with pytest.raises(ValueError, match="this key is called baseline: question_round"):
+        with pytest.raises(ValueError, match="found 'round' under a former name; expected b"):
             Grouped.model_validate(settings)

@@ -17,6 +17,7 @@ from debate_train.losses import (
     ImportanceSampling,
     Kl,
     Loss,
+    LossConfig,
     LossInputs,
     PpoClip,
     Reinforce,
@@ -122,10 +123,10 @@ def test_mismatch_corrects_for_the_sampler_up_to_its_cap() -> None:
     gaps = [math.log(1.5), math.log(3.0), math.log(0.5), 0.0]
     x = inputs([1.1] * 4, [1.0] * 4, sampler=[-1.0 - gap for gap in gaps])
     assert each(PpoClip(), x) == pytest.approx([-1.65, -2.2, -0.55, -1.1])
-    assert each(PpoClip(mismatch_cap=1.2), x) == pytest.approx([-1.32, -1.32, -0.55, -1.1])
-    assert each(PpoClip(mismatch_cap=None), x) == pytest.approx([-1.1] * 4)
+    assert each(PpoClip(importance_cap=1.2), x) == pytest.approx([-1.32, -1.32, -0.55, -1.1])
+    assert each(PpoClip(importance_cap=None), x) == pytest.approx([-1.1] * 4)
     # exp(p - old)·exp(old - q) is exp(p - q) below the cap.
-    assert each(ImportanceSampling(mismatch_cap=9.0), x) == pytest.approx(
+    assert each(ImportanceSampling(importance_cap=9.0), x) == pytest.approx(
         [-1.65, -3.3, -0.55, -1.1]
     )
 
@@ -202,10 +203,10 @@ def test_dpo_of_a_pack_without_pairs_is_0_with_a_gradient_of_0() -> None:
 
 LOSSES: Sequence[Loss] = [
     ImportanceSampling(),
-    ImportanceSampling(mismatch_cap=1.1, kl=Kl(weight=0.3)),
+    ImportanceSampling(importance_cap=1.1, kl=Kl(weight=0.3)),
     Reinforce(kl=Kl(weight=0.3)),
     PpoClip(),
-    Dapo(mismatch_cap=0.9),
+    Dapo(importance_cap=0.9),
     Grpo(),
     Sft(),
     Dpo(nll_weight=0.5),
@@ -250,7 +251,7 @@ def test_loss_names_its_reference_only_where_it_reads_one(loss: Loss) -> None:
     [("phase_start", "phase_start"), ("base", "base"), ("runs/a", Path("runs/a"))],
 )
 def test_reference_is_a_name_or_a_directory(written: str, expected: object) -> None:
-    loss = TypeAdapter(Loss).validate_python(
+    loss = TypeAdapter(LossConfig).validate_python(
         {"type": "ppo_clip", "kl": {"weight": 0.1, "reference": written}}
     )
     assert loss.reference_policy == expected

@@ -175,9 +175,9 @@ def test_plan_says_what_a_run_in_several_processes_needs_when_it_would_be_refuse
 def test_plan_says_what_would_make_it_fit_when_nothing_does(
     qwen: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["selfplay_v2", qwen, "--plan", "trainer.recompute_layers=false"]) == 0
+    assert main(["selfplay_v2", qwen, "--plan", "trainer.gradient_checkpointing=false"]) == 0
     # Rows alone in their packs keep 154 GB: neither GPUs, adapters nor smaller packs help.
-    assert "it would with trainer.recompute_layers=true\n" in capsys.readouterr().out
+    assert "it would with trainer.gradient_checkpointing=true\n" in capsys.readouterr().out
     # All parameters: 16 bytes each of 8.19 B are 131 GB; 8 ranks share them out at stage 3.
     every = ["model.lora=null", "rollout.engine.max_lora_rank=null", "--gpus", "1"]
     assert main(["selfplay_v2", qwen, "--plan", *every]) == 0

@@ -11,7 +11,7 @@ from debate_train.checks.model_shape import shape_of
 from debate_train.losses import ImportanceSampling
 from debate_train.models import PretrainedModel, ScratchModel
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate
-from debate_train.trainers.recomputing import recompute_layers
+from debate_train.trainers.recomputing import gradient_checkpointing
 from debate_train.trainers.torch_trainer import TorchTrainer
 
 
@@ -45,7 +45,7 @@ def test_activations_are_about_those_kept_when_a_pack_is_computed(
     model = ScratchModel(hidden_size=64, layers=4, heads=4, kv_heads=2, head_dim=16, ffn_size=192)
     loaded = model.load(0)
     if recompute:
-        recompute_layers(loaded.model.train())
+        gradient_checkpointing(loaded.model.train())
     loss = ImportanceSampling()
     ((packs,),) = TorchTrainer(packing="rows").plan(random_batch(lengths=(200, 200)), loss)
     with Kept(loaded.model) as kept:

@@ -34,7 +34,7 @@ PPO_KL = PpoClip(kl=Kl(weight=0.1))
         ({"warmup_steps": 2}, [0.5, 1, 1, 1, 1, 1]),
         # 4 steps are left after the warm-up: 1, 3/4, 1/2, 1/4.
         ({"warmup_steps": 2, "schedule": "linear"}, [0.5, 1, 1, 0.75, 0.5, 0.25]),
-        ({"schedule": "linear", "final_rate": 0.4}, [1, 0.9, 0.8, 0.7, 0.6, 0.5]),
+        ({"schedule": "linear", "min_lr_ratio": 0.4}, [1, 0.9, 0.8, 0.7, 0.6, 0.5]),
         # cos(0), cos(π/4), cos(π/2), cos(3π/4) as (1 + cos)/2
         (
             {"warmup_steps": 2, "schedule": "cosine"},
@@ -48,7 +48,7 @@ def test_rate_warms_up_and_falls(settings: dict[str, object], expected: list[flo
 
 
 def test_rate_stays_at_its_end_after_the_phases_steps() -> None:
-    trainer = TorchTrainer(schedule="linear", final_rate=0.25)
+    trainer = TorchTrainer(schedule="linear", min_lr_ratio=0.25)
     assert [trainer.rate_factor(step, 6) for step in (6, 7, 100)] == [0.25] * 3
 
 

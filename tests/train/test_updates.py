@@ -48,7 +48,7 @@ def test_several_updates_are_those_made_by_hand(tiny: MakeModel, random_batch: M
     # min(exp(old - q), 1.5) corrects for the sampler, the mean is over each minibatch's tokens.
     loaded, mirror = tiny(), tiny()
     batch = replace(random_batch(), seed=3)
-    loss = PpoClip(mismatch_cap=1.5)
+    loss = PpoClip(importance_cap=1.5)
     config = TorchTrainer(learning_rate=0.02, epochs=2, minibatches=2, max_grad_norm=1e9)
     metrics = config.open(loaded, loss, 5).step(batch)
 
@@ -90,7 +90,7 @@ def test_several_updates_are_those_made_by_hand(tiny: MakeModel, random_batch: M
 def test_ratio_against_the_trainer_is_1_when_a_batch_makes_one_update(
     tiny: MakeModel, random_batch: MakeBatch, gradient_of: GradientOf
 ) -> None:
-    loss = PpoClip(old_policy="trainer", mismatch_cap=None)
+    loss = PpoClip(old_policy="trainer", importance_cap=None)
     metrics, gradient = gradient_of(tiny(), random_batch(), loss)
     assert metrics["optim/ratio_min"] == metrics["optim/ratio_max"] == 1.0
     # Its slope is that of -A·log p.

@@ -117,7 +117,7 @@ def test_losses_without_bounds_are_refused_for_stale_samples_unless_forced(
 ) -> None:
     named = ["--check", f"loss.type={loss}"]
     assert run(*named, "trainer={epochs: 1, minibatches: 1}") == 0
-    assert run(*named, *changes, "loss.allow_stale=true") == 0
+    assert run(*named, *changes, "loss.allow_off_policy=true") == 0
     capsys.readouterr()
     assert run(*named, *changes) == 2
     assert f"loss.type: found {loss} with {found}" in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_check_warns_of_a_gate_that_is_waited_for_without_learning(
     run: Run, capsys: pytest.CaptureFixture[str], max_steps: int, rate: str, is_said: bool
 ) -> None:
     gate = f"gate={{metric: eval/format, at_least: 0.5, max_steps: {max_steps}}}"
-    changes = (gate, "evaluation.questions=2", f"trainer.final_rate={rate}")
+    changes = (gate, "evaluation.questions=2", f"trainer.min_lr_ratio={rate}")
     assert run("--check", *changes) == 0
     said = "trainer.schedule: cosine has a learning rate of 0 after 3 steps"
     assert (said in capsys.readouterr().err) == is_said

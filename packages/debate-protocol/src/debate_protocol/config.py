@@ -1,6 +1,9 @@
 """What all settings that a file can hold share."""
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Config(BaseModel):
@@ -10,3 +13,16 @@ class Config(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Former names of keys, each with what to write instead."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_are_present_ones(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            for old in cls.renamed.keys() & given.keys():
+                raise ValueError(
+                    f"{old}: found {given[old]!r} under a former name; expected {cls.renamed[old]}"
+                )
+        return given

@@ -250,7 +250,7 @@ class Recipe(Config):
     def _stale_samples_are_bounded(self) -> "Recipe":
         """Refuse losses without any bound where samples are of older weights than the update's."""
         loss, trainer = self.loss, self.trainer
-        if loss.takes_stale_samples:
+        if loss.takes_off_policy:
             return self
         several = trainer.epochs * trainer.minibatches > 1
         if several or self.pipeline.depth > 0:
@@ -262,6 +262,6 @@ class Recipe(Config):
             raise ValueError(
                 f"loss.type: found {loss.type} with {found}, so samples are of older weights and "
                 "nothing bounds what they do; expected ppo_clip, dapo or grpo, or "
-                "loss.allow_stale: true"
+                "loss.allow_off_policy: true"
             )
         return self

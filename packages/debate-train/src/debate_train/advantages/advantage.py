@@ -3,9 +3,9 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from debate_protocol.config import Config
 from debate_protocol.types import Transcript, TurnKey
@@ -14,7 +14,7 @@ from debate_rewards.credits import Score
 Baseline = Literal["debate", "question_round", "prompt", "batch", "none"]
 """Whose mean is taken off a value: that of the debate, of the turns of one question and round, of
 the turns that answer one prompt, of the whole batch, or nobody's."""
-_RENAMED = {"group": "debate", "round": "question_round"}
+RENAMED = {"center": "baseline, where group is called debate and round question_round"}
 
 RETURN = "return"
 """The stream that is per agent: an agent's value holds for all its turns."""
@@ -30,17 +30,14 @@ stream takes all.
 class Stream(Config):
     """Where one stream's values go and how much they weigh."""
 
+    renamed: ClassVar[Mapping[str, str]] = RENAMED
+
     weight: float = 1.0
     """λ of the stream; 0 leaves it out."""
     sections: tuple[str, ...] | dict[str, float] | None = None
     """Sections, or each with a weight of its own; None takes the default of the stream's name."""
     baseline: Baseline | None = None
     """None takes the advantage's own."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _old_name(cls, given: Any) -> Any:
-        return refuse_center(given)
 
     def section_weight(self, name: str, section: str) -> float | None:
         """Return what a section's tokens count in a stream of this name, None if not covered."""
@@ -125,17 +122,3 @@ class AdvantageConfig(Config):
     ) -> list[TurnAdvantages]:
         """Return the advantages of each turn at a first step, a mapping for each transcript."""
         return list(self.compare(transcripts, scores, {}).turns)
-
-
-def refuse_center(given: Any) -> Any:
-    """Refuse the former name of `baseline`, with what to write in its place.
-
-    Raises:
-        ValueError: The settings hold `center`.
-    """
-    if isinstance(given, Mapping) and "center" in given:
-        old = given["center"]
-        raise ValueError(
-            f"center: found {old!r}; this key is called baseline: {_RENAMED.get(old, old)}"
-        )
-    return given

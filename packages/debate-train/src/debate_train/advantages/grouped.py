@@ -3,20 +3,18 @@
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import Any, Literal
-
-from pydantic import model_validator
+from typing import ClassVar, Literal
 
 from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.credits import Score
 from debate_train.advantages.advantage import (
+    RENAMED,
     Advantage,
     AdvantageConfig,
     Baseline,
     Baselines,
     Compared,
     TurnAdvantages,
-    refuse_center,
 )
 from debate_train.advantages.members import Member, members, sum_equal
 
@@ -47,15 +45,12 @@ class Grouped(AdvantageConfig):
     each other and so do the second answers to one debate prompt.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = RENAMED
+
     type: Literal["grouped"] = "grouped"
     baseline: Baseline = "debate"
     scale: Scale = "none"
     """`std` divides by the group's standard deviation (n-1) + 1e-6; a group without spread is 0."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _old_name(cls, given: Any) -> Any:
-        return refuse_center(given)
 
     def baseline_of(self, stream: str) -> str:
         """Return what the values of a stream are compared with."""

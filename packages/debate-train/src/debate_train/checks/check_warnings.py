@@ -108,12 +108,12 @@ def _overlap_warnings(phase: Recipe) -> Iterator[str]:
 
 def _schedule_warnings(phase: Recipe) -> Iterator[str]:
     trainer, gate = phase.trainer, phase.gate
-    falls_to_0 = trainer.schedule != "constant" and trainer.final_rate == 0
+    falls_to_0 = trainer.schedule != "constant" and trainer.min_lr_ratio == 0
     if falls_to_0 and gate is not None and gate.max_steps > phase.steps:
         yield (
             f"trainer.schedule: {trainer.schedule} has a learning rate of 0 after {phase.steps:,} "
             f"steps, so nothing is learned while the gate is waited for, up to step "
-            f"{gate.max_steps:,}; expected trainer.final_rate above 0, or schedule: constant"
+            f"{gate.max_steps:,}; expected trainer.min_lr_ratio above 0, or schedule: constant"
         )
 
 

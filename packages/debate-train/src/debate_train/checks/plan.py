@@ -37,7 +37,7 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
     lines = [
         f"model: {_count(shape.parameters)} parameters, {_count(shape.trained)} trained, "
         f"{shape.weight_bytes} bytes each; {shape.activation_bytes():,} bytes of "
-        f"activations ({shape.activation_bytes(True):,} with recompute_layers) and "
+        f"activations ({shape.activation_bytes(True):,} with gradient_checkpointing) and "
         f"{shape.cache_bytes_per_token:,} of key-value cache a token"
     ]
     lines += [f"as it is, the recipe is refused: {e}" for e in process_errors(recipe, ranks)]
@@ -65,7 +65,7 @@ def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
         longest=longest,
         budget=trainer.tokens_per_micro_batch,
         updates=trainer.minibatches,
-        recompute=trainer.recompute_layers,
+        recompute=trainer.gradient_checkpointing,
         reference=policy is not None and (policy != "base" or phase.model.lora is None),
         deepspeed=sharding is not None,
         offload_optimizer=sharding is not None and sharding.offload_optimizer,

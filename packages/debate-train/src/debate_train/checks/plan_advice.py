@@ -71,7 +71,7 @@ def _after(layout: Layout, free: float, changes: Sequence[Change]) -> list[str]:
 def _recompute(layout: Layout, free: float) -> tuple[str, Layout] | None:
     if layout.recompute:
         return None
-    return "trainer.recompute_layers=true", replace(layout, recompute=True)
+    return "trainer.gradient_checkpointing=true", replace(layout, recompute=True)
 
 
 def _fewer_tokens(layout: Layout, free: float) -> tuple[str, Layout] | None:

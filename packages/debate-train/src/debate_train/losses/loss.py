@@ -42,7 +42,7 @@ class Loss(Protocol):
         ...
 
     @property
-    def takes_stale_samples(self) -> bool:
+    def takes_off_policy(self) -> bool:
         """Whether samples of older weights may be used: something bounds what they do."""
         ...
 

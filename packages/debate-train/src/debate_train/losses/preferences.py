@@ -32,7 +32,7 @@ class Dpo(Config):
     reference: ReferencePolicy = "phase_start"
 
     @property
-    def takes_stale_samples(self) -> bool:
+    def takes_off_policy(self) -> bool:
         """Whoever sampled a pair, its preference holds."""
         return True
 

@@ -6,6 +6,7 @@ micro-batches and ranks add up to it.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -48,7 +49,7 @@ class TokenLoss(Config):
     kl: Kl = Kl()
 
     @property
-    def takes_stale_samples(self) -> bool:
+    def takes_off_policy(self) -> bool:
         """Whether samples of older weights may be used: false for losses without any bound."""
         return True
 
@@ -90,8 +91,13 @@ class RatioLoss(TokenLoss):
     (2025), truncated importance sampling; the ratio of its eq. for PPO is kept apart, as here.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "mismatch_cap": "importance_cap",
+        "allow_stale": "allow_off_policy",
+    }
+
     old_policy: OldPolicy = "auto"
-    mismatch_cap: float | None = Field(2.0, gt=0)
+    importance_cap: float | None = Field(2.0, gt=0)
     """Largest correction for sampler against trainer; null makes none."""
 
     @property
@@ -102,15 +108,15 @@ class RatioLoss(TokenLoss):
     def per_action(self, x: LossInputs) -> "Tensor":
         """Return the loss of each action, shape (A,), before weights and penalty."""
         losses_A = self.per_ratio((x.logps_A - x.old_logps_A).exp(), x.advantages_A)
-        if self.mismatch_cap is None:
+        if self.importance_cap is None:
             return losses_A
-        return losses_A * _mismatch(x).clamp(max=self.mismatch_cap)
+        return losses_A * _mismatch(x).clamp(max=self.importance_cap)
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
         """Return what this loss is watched by, of each action and by name."""
         found = super().diagnostics(x)
-        if self.mismatch_cap is not None:
-            found["optim/mismatch_capped_fraction"] = _mismatch(x) > self.mismatch_cap
+        if self.importance_cap is not None:
+            found["optim/mismatch_capped_fraction"] = _mismatch(x) > self.importance_cap
         return found
 
     @abstractmethod
@@ -131,13 +137,13 @@ class ImportanceSampling(RatioLoss):
 
     type: Literal["importance_sampling"] = "importance_sampling"
     normalise: Normalise = "token_sum"
-    allow_stale: bool = False
+    allow_off_policy: bool = False
     """Take samples of older weights, too, whose ratios nothing bounds."""
 
     @property
-    def takes_stale_samples(self) -> bool:
+    def takes_off_policy(self) -> bool:
         """Nothing bounds the ratios."""
-        return self.allow_stale
+        return self.allow_off_policy
 
     def per_ratio(self, ratio_A: "Tensor", advantages_A: "Tensor") -> "Tensor":
         """Return the loss of each action, shape (A,)."""
@@ -150,15 +156,17 @@ class Reinforce(TokenLoss):
     Source: Williams 1992; right only where the samples are the policy's own.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"allow_stale": "allow_off_policy"}
+
     type: Literal["reinforce"] = "reinforce"
     normalise: Normalise = "token_mean_batch"
-    allow_stale: bool = False
+    allow_off_policy: bool = False
     """Take samples of older weights, too, though the gradient is then another's."""
 
     @property
-    def takes_stale_samples(self) -> bool:
+    def takes_off_policy(self) -> bool:
         """Nothing corrects for other weights."""
-        return self.allow_stale
+        return self.allow_off_policy
 
     def per_action(self, x: LossInputs) -> "Tensor":
         """Return the loss of each action, shape (A,)."""

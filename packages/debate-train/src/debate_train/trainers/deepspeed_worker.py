@@ -25,7 +25,7 @@ from debate_train.ranks.processes import join
 from debate_train.trainers.deepspeed_state import EngineState, Stored, shape_of
 from debate_train.trainers.deepspeed_trainer import settings_error
 from debate_train.trainers.objective import StepStats, trainable
-from debate_train.trainers.recomputing import keep_layers, recompute_layers
+from debate_train.trainers.recomputing import gradient_checkpointing, keep_layers
 from debate_train.trainers.updates import Learning, Skips, Update
 from debate_train.trainers.zero3 import prepare_for_packs, shard, without_values
 
@@ -68,8 +68,8 @@ class DeepSpeedWorker:
                 self._model = loaded.model if whole is None else without_values(whole)
                 shard(self._model, settings, self._processes, whole)
             self._model.eval()  # Ranks must gather alike, and a model from_config trains.
-            if config.recompute_layers:
-                recompute_layers(self._model, is_sharded=self._is_sharded)
+            if config.gradient_checkpointing:
+                gradient_checkpointing(self._model, is_sharded=self._is_sharded)
             parameters: list[Any] = list(trainable(self._model).values())
             self._optimizer = config.make_optimizer(parameters)
             if config.zero_stage == 0:
@@ -205,7 +205,7 @@ class DeepSpeedWorker:
     def close(self) -> None:
         """Free what DeepSpeed holds."""
         self._reference = None
-        if self._config.recompute_layers:
+        if self._config.gradient_checkpointing:
             keep_layers(self._model)
         self._engine.destroy()
         self._engine = self._model = None

@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def recompute_layers(model: Any, *, is_sharded: bool = False) -> None:
+def gradient_checkpointing(model: Any, *, is_sharded: bool = False) -> None:
     """Keep only what enters each layer; what it needs for its gradient is computed again.
 
     Args:
@@ -17,5 +17,5 @@ def recompute_layers(model: Any, *, is_sharded: bool = False) -> None:
 
 
 def keep_layers(model: Any) -> None:
-    """Undo `recompute_layers`."""
+    """Undo `gradient_checkpointing`."""
     model.gradient_checkpointing_disable()

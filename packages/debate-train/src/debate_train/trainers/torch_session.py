@@ -34,7 +34,7 @@ from debate_train.policy import export_weights
 from debate_train.row_types import Batch
 from debate_train.timing import timed
 from debate_train.trainers.objective import trainable
-from debate_train.trainers.recomputing import keep_layers, recompute_layers
+from debate_train.trainers.recomputing import gradient_checkpointing, keep_layers
 from debate_train.trainers.updates import Learning, Skips, Update
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class TorchTrainerSession:
         self._config, self._loaded, self._loss = config, loaded, loss
         self._model = loaded.model
         self._model.to(_device(config.device))
-        if config.recompute_layers:
-            recompute_layers(self._model)
+        if config.gradient_checkpointing:
+            gradient_checkpointing(self._model)
         check_packing(self._model, config.packing)
         self._skips = Skips()
         self._is_whole = self._has_updated = True
@@ -158,7 +158,7 @@ class TorchTrainerSession:
 
     def close(self) -> None:
         """Free optimizer state and reference."""
-        if self._config.recompute_layers:
+        if self._config.gradient_checkpointing:
             keep_layers(self._model)
         self._optimizer.zero_grad(set_to_none=True)
         self._optimizer.state.clear()

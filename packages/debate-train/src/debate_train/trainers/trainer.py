@@ -78,6 +78,10 @@ class TrainerSettings(Config):
     `open`, and override what is said here of one plain process.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "recompute_layers": "gradient_checkpointing",
+        "final_rate": "min_lr_ratio",
+    }
     several_processes: ClassVar[bool] = False
     """Whether it trains in several processes, too."""
     widens_adapters: ClassVar[bool] = True
@@ -89,7 +93,7 @@ class TrainerSettings(Config):
     warmup_steps: int = Field(0, ge=0)
     schedule: Schedule = "constant"
     """After the warm-up: stay, or fall along a line or a cosine over the phase's `steps`."""
-    final_rate: float = Field(0.0, ge=0, le=1)
+    min_lr_ratio: float = Field(0.0, ge=0, le=1)
     """Share of the learning rate that a falling schedule ends at, and stays at."""
     optimizer: OptimizerConfig = AdamW()
     max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
@@ -101,7 +105,7 @@ class TrainerSettings(Config):
     """Updates skipped in a row, as their gradient was not finite, at which the run stops."""
     tokens_per_micro_batch: int = Field(8192, ge=1)
     """Most tokens in one forward and backward pass; changes speed and memory, not results."""
-    recompute_layers: bool = False
+    gradient_checkpointing: bool = False
     """Compute each layer again for its gradient: far less memory for long rows, about a third more
     work, equal results."""
     packing: Share = "prefix"
@@ -156,7 +160,7 @@ class TrainerSettings(Config):
         if self.schedule == "constant":
             return 1.0
         done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
-        return self.final_rate + (1 - self.final_rate) * decay(self.schedule, min(1.0, done))
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * decay(self.schedule, min(1.0, done))
 
     def make_optimizer(self, parameters: "list[Parameter]") -> "Optimizer":
         """Return the optimizer of these parameters at the full learning rate."""
