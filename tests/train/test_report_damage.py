@@ -176,6 +176,7 @@ def test_the_end_of_a_run_is_shown_whatever_the_report_does(tmp_path, monkeypatc
     monkeypatch.setattr("debate_train.run.write_report", broken)
 
     class Directory:
+        has_begun = True
         path = tmp_path
 
     assert _write_report(Directory()) is None
