@@ -36,7 +36,7 @@ class Hearing(DebateSettings):
     def schedule(self) -> Schedule:
         return "sequential"
 
-    def agent_roles(self) -> tuple[AgentRole, ...]:
+    def own_roles(self) -> tuple[AgentRole, ...]:
         return (
             AgentRole("party", 2, sees={"referee": -1}),
             AgentRole("referee", answers=False, sees={"party": 1}),

@@ -19,7 +19,7 @@ class DevilsAdvocate(DebateSettings):
         """The advocates have read the proposal of their round."""
         return "sequential"
 
-    def agent_roles(self) -> tuple[AgentRole, ...]:
+    def own_roles(self) -> tuple[AgentRole, ...]:
         """An advocate owes no answer, and sees the proposer's last turn and no other's."""
         return AgentRole("proposer"), AgentRole("advocate", 2, answers=False, sees={"proposer": 1})
 

@@ -3,9 +3,9 @@
 from typing import Any, cast
 
 from debate_protocol.fields import TranscriptError, at_most, optional, required, unknown_keys
-from debate_protocol.types import MAX_AGENTS, MAX_ROUNDS, AgentRole
+from debate_protocol.types import MAX_AGENTS, MAX_ROUNDS, TRAINED, AgentRole
 
-_KEYS = ("name", "count", "answers", "rounds", "sees")
+_KEYS = ("name", "count", "answers", "rounds", "sees", "policy", "trains")
 
 
 def role_to_json(role: AgentRole) -> dict[str, Any]:
@@ -17,6 +17,10 @@ def role_to_json(role: AgentRole) -> dict[str, Any]:
         record["rounds"] = list(role.rounds)
     if role.sees is not None:
         record["sees"] = role.sees if isinstance(role.sees, str) else dict(role.sees)
+    if role.policy != TRAINED:
+        record["policy"] = role.policy
+    if not role.trains:
+        record["trains"] = False
     return record | dict(role.extra)
 
 
@@ -36,9 +40,6 @@ def _role(data: object, at: str) -> AgentRole:
     if not isinstance(data, dict):
         raise TranscriptError(at, data, "an object")
     where = f"{at}."
-    answers = data.get("answers")
-    if not (answers is None or isinstance(answers, bool)):
-        raise TranscriptError(f"{where}answers", answers, "true or false")
     rounds = optional(data, "rounds", list, where, None)
     for one in rounds or ():
         if type(one) is not int or not 0 <= one < MAX_ROUNDS:
@@ -46,11 +47,20 @@ def _role(data: object, at: str) -> AgentRole:
     return AgentRole(
         name=required(data, "name", str, where),
         count=at_most(optional(data, "count", int, where, 1), MAX_AGENTS, f"{where}count"),
-        answers=answers is not False,
+        answers=_flag(data, "answers", where),
         rounds=None if rounds is None else tuple(rounds),
         sees=_sees(data.get("sees"), f"{where}sees"),
+        policy=optional(data, "policy", str, where, TRAINED),
+        trains=_flag(data, "trains", where),
         extra=unknown_keys(data, _KEYS),
     )
+
+
+def _flag(data: dict[str, Any], key: str, where: str) -> bool:
+    value = data.get(key)
+    if not (value is None or isinstance(value, bool)):
+        raise TranscriptError(f"{where}{key}", value, "true or false")
+    return value is not False
 
 
 def _sees(value: object, where: str) -> Any:

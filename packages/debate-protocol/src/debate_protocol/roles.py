@@ -65,6 +65,11 @@ def gives_answers(rules: Protocol, agent: int) -> bool:
     return role_of(rules, agent).answers
 
 
+def is_trained_on(rules: Protocol, agent: int) -> bool:
+    """Return whether an agent's turns may be trained on; those of frozen policies may not."""
+    return role_of(rules, agent).trains
+
+
 def answering_agents(rules: Protocol, round: int) -> tuple[int, ...]:
     """Return the agents from whom an answer is due in a round, in order."""
     return tuple(

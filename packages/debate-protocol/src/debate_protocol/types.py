@@ -17,6 +17,8 @@ Finish = Literal["end", "stop", "length", "context_overflow"]
 """Why a reply ended: end token, stop string, token limit, or a prompt above the context window."""
 
 
+TRAINED = "trained"
+"""The policy that learns, and speaks for every role that names no other."""
 TOKENS = "tokens"
 """Key of `Turn.extra` for [prompt tokens, sampled tokens] of a turn whose reply is not kept."""
 
@@ -78,6 +80,7 @@ class Ask:
     the conversation that led to `previous`, then its text as an assistant message, then news: a
     renderer may extend `previous.prompt_ids + previous.token_ids` instead of rendering them all.
     `seed` makes the sampling of this turn repeatable. `contract` is what the reply is read by.
+    `policy` names who is asked.
     """
 
     question: Question
@@ -91,6 +94,7 @@ class Ask:
     seed: int = 0
     previous: Reply | None = None
     contract: Contract | None = None
+    policy: str = TRAINED
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,8 @@ class AgentRole:
         answers: Whether its turns owe an answer. Those of another role, such as a critic, fail
             only when they say nothing.
         rounds: The rounds in which it speaks; None: in all.
+        policy: Who speaks for it: `trained`, or the name of another policy of the run.
+        trains: Whether its turns may be trained on.
         sees: Whose turns it is given: for each role the number of earlier rounds, -1 for all. None
             leaves that to the topology; `drawn` says that `shown` of each turn cannot be derived.
         extra: What else a file says of it.
@@ -167,6 +173,8 @@ class AgentRole:
     answers: bool = True
     rounds: tuple[int, ...] | None = None
     sees: Mapping[str, int] | Literal["drawn"] | None = None
+    policy: str = TRAINED
+    trains: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -9,8 +9,10 @@ from debate_rollout.drivers import play_each
 from debate_rollout.engine import Engine, streaming
 from debate_rollout.engines import ScriptedEngine
 from debate_train.checks.check_engines import refuse_absent_devices
+from debate_train.checks.check_policies import used_policies
 from debate_train.collection import Collection
 from debate_train.data import DataSource
+from debate_train.engine_opening import open_engine
 from debate_train.playing.starts import named_debates
 from debate_train.progress import Progress
 from debate_train.recipe import Recipe
@@ -98,6 +100,8 @@ def _open_engine(recipe: Recipe, source: DataSource) -> Engine:
     script = config.script(source.demonstrate)
     if script is not None:
         return ScriptedEngine().open(script=script)
+    if used_policies(recipe):
+        return open_engine(recipe, model.load(recipe.seed))
     if not config.needs_model:
         return config.open(None, None)
     folder = model.folder() if config.takes_folders else None

@@ -1,11 +1,14 @@
 """Opening a run's engine on the policy that is trained."""
 
-from typing import Any
+from contextlib import ExitStack
 
 from debate_rollout.engine import Engine
+from debate_rollout.routing import RoutedEngine
 from debate_train.checks.check_engines import engine_errors, missing_library
+from debate_train.checks.check_policies import policy_errors, used_policies
 from debate_train.errors import RecipeError
 from debate_train.loaded_model import LoadedModel
+from debate_train.policies import Trained, open_on
 from debate_train.recipe import Recipe
 
 
@@ -16,16 +19,24 @@ def refuse_unusable_engine(recipe: Recipe) -> None:
         RecipeError: Its library is missing, or it has not what training needs.
     """
     missing = missing_library(recipe)
-    errors = [*engine_errors(recipe), *([] if missing is None else [missing])]
+    errors = [
+        *engine_errors(recipe),
+        *policy_errors(recipe),
+        *([] if missing is None else [missing]),
+    ]
     if errors:
         raise RecipeError("\n".join(errors))
 
 
 def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
-    """Return the engine that samples from the policy."""
-    config = recipe.rollout.engine
-    model: Any = loaded.model
-    if config.takes_folders and (path := recipe.model.folder()) is not None:
-        # What the engine can read where it is need not be written again.
-        model, config = path, config.for_checkpoint(recipe.model.dtype)
-    return config.open(model, loaded.tokenizer, loaded.template_kwargs)
+    """Return the engine that samples from the policy, and from all others that speak."""
+    trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
+    with ExitStack() as opened:
+        engine = open_on(trained.engine, trained.model, loaded)
+        opened.callback(engine.close)
+        others: dict[str, Engine] = {}
+        for name, policy in used_policies(recipe).items():
+            others[name] = policy.open(trained, loaded)
+            opened.callback(others[name].close)
+        opened.pop_all()
+    return RoutedEngine(engine, others) if others else engine

@@ -97,7 +97,7 @@ def sampled_as(recipe: "Recipe") -> str:
     """Return how direct replies and debates of an evaluation are sampled, in one line."""
     evaluation = recipe.evaluation
     form, rollout = evaluation.form(recipe.debate), evaluation.rollout(recipe.rollout)
-    direct = f"{form.temperature_of(0):g}"
+    direct = f"{form.speaking().temperature_of(0):g}"
     each = [f"{form.temperature_of(agent):g}" for agent in range(form.num_agents)]
     single = form.turn_count() == 1
     if single or set(each) == {direct}:

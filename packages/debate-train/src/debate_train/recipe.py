@@ -8,7 +8,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from debate_protocol.config import Config
 from debate_protocol.forms import FormConfig
-from debate_protocol.types import DebateRun, Transcript
+from debate_protocol.plugins import did_you_mean
+from debate_protocol.roles import roles_of
+from debate_protocol.types import TRAINED, DebateRun, Transcript
 from debate_rewards.rewards import RewardChoice
 from debate_rollout.drivers import AUTO, DriverChoice, play
 from debate_rollout.engine import Engine as OpenEngine
@@ -22,6 +24,7 @@ from debate_train.evaluation_settings import Evaluation
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
 from debate_train.playing.pipeline import Pipeline
+from debate_train.policies import START, PolicyChoice
 from debate_train.reading.recipe_merge import merge
 from debate_train.reading.recipe_schema import Schema
 from debate_train.tracking import Tracking
@@ -35,6 +38,8 @@ class Rollout(Config):
     """How debates are sampled."""
 
     engine: Annotated[EngineConfig, ENGINES] = TransformersEngine()
+    policies: dict[str, PolicyChoice] = Field(default_factory=dict)
+    """Policies that stay as they are, by the names that roles of the debate give them."""
     driver: DriverChoice = AUTO
     """Which debates wait for which, and how long for a reply."""
     max_tokens: int = Field(1024, ge=1)
@@ -224,6 +229,22 @@ class Recipe(Config):
         self.evaluation.form(self.debate)
         return self
 
+    @model_validator(mode="after")
+    def _policies_are_there(self) -> "Recipe":
+        for name in (TRAINED, START):
+            if name in self.rollout.policies:
+                raise ValueError(
+                    f"rollout.policies.{name}: the name is taken; expected another one"
+                )
+        known = [TRAINED, START, *self.rollout.policies]
+        for role in roles_of(self.debate.protocol()):
+            if role.policy not in known:
+                raise ValueError(
+                    f"debate.roles.{role.name}.policy: found {role.policy!r}, expected one of "
+                    f"{', '.join(known)} (rollout.policies){did_you_mean(role.policy, known)}"
+                )
+        return self
+
     def sampling_problem(self) -> str | None:
         """Return why what is sampled cannot be trained on; collecting debates may do it.
 
@@ -231,7 +252,13 @@ class Recipe(Config):
         """
         if self.loss.supervised:
             return None
-        greedy = [i for i in range(self.debate.num_agents) if self.debate.temperature_of(i) == 0]
+        trained = self.debate.trained_agents()
+        if not trained:
+            return (
+                "debate.roles: found no role that is trained on; expected one that the policy "
+                f"{TRAINED} speaks for, without train: false"
+            )
+        greedy = [i for i in trained if self.debate.temperature_of(i) == 0]
         if greedy:
             return (
                 f"debate: agent {greedy[0]} has temperature 0, which draws nothing to learn from; "

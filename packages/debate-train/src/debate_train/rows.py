@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
+from debate_protocol.roles import is_trained_on
 from debate_protocol.types import Reply, Transcript, Turn
 from debate_rollout.token_text import token_text
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
@@ -71,8 +72,11 @@ def _groups(transcripts: Sequence[Transcript]) -> list[int]:
 
 
 def _turns_by_agent(transcript: Transcript) -> list[list[Turn]]:
+    """Return the turns to train on by agent: none of roles that stay as they are."""
     by_agent: dict[int, list[Turn]] = {}
     for turn in transcript.turns:
+        if not is_trained_on(transcript.protocol, turn.agent):
+            continue
         if turn.reply is not None and turn.reply.token_ids:
             by_agent.setdefault(turn.agent, []).append(turn)
     return list(by_agent.values())

@@ -6,9 +6,10 @@ from debate_protocol.forms.actor_critic import ActorCritic
 from debate_protocol.forms.debate_settings import DebateSettings
 from debate_protocol.forms.direct import Direct
 from debate_protocol.forms.form import DebateForm
+from debate_protocol.forms.gated_settings import FreeTextSettings, GatedSettings
 from debate_protocol.forms.self_debate import SelfDebate
 from debate_protocol.forms.sequential import Sequential
-from debate_protocol.forms.settings import FreeTextSettings, GatedSettings, SpeakingSettings
+from debate_protocol.forms.settings import SpeakingSettings
 from debate_protocol.forms.simultaneous import Simultaneous
 from debate_protocol.forms.table import SameAnswer, Table, same_words
 from debate_protocol.forms.turns import turn_seed

@@ -12,7 +12,16 @@ from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import side_seed
 from debate_protocol.forms.wrong_answers import wrong_answer
 from debate_protocol.roles import ACTOR, exchange_roles
-from debate_protocol.types import DebateRun, Gate, Protocol, Question, Schedule, Transcript, Turn
+from debate_protocol.types import (
+    AgentRole,
+    DebateRun,
+    Gate,
+    Protocol,
+    Question,
+    Schedule,
+    Transcript,
+    Turn,
+)
 
 
 class ActorCritic(ExchangeSettings):
@@ -76,6 +85,10 @@ class ActorCritic(ExchangeSettings):
     def _first_sampled_round(self) -> int:
         return 1 if self.guided and not self.guide_round_zero else 0
 
+    def own_roles(self) -> tuple[AgentRole, ...]:
+        """Return the actor and the critic."""
+        return exchange_roles(history_rounds=1)
+
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
         return Protocol(
@@ -85,7 +98,7 @@ class ActorCritic(ExchangeSettings):
             contract=self.recorded_contract(),
             topology="actor_critic",
             history_rounds=1,
-            roles=exchange_roles(history_rounds=1),
+            roles=self.agent_roles(),
             extra={"style": self.style, "think": self.think},
         )
 

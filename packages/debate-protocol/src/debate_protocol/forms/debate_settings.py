@@ -1,11 +1,14 @@
 """What parallel and sequential debates share."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from debate_protocol.forms.settings import MOST, MOST_TURNS, GatedSettings
-from debate_protocol.roles import DEBATER
+from debate_protocol.forms.gated_settings import GatedSettings
+from debate_protocol.forms.role_settings import RoleSettings
+from debate_protocol.forms.settings import MOST, MOST_TURNS
+from debate_protocol.roles import check_roles
 from debate_protocol.types import AgentRole, Protocol, Schedule
 from debate_protocol.visibility import TopologyName, check_topology
 
@@ -24,6 +27,8 @@ class DebateSettings(GatedSettings):
             the debate in each turn.
         on_failure: After a turn without a readable solution, end the debate or go on.
         stop_when_agreed: End after a round in which all answers are the same.
+        roles: Names the agents' roles, in the order in which agents are numbered; `num_agents` is
+            then the sum of their counts. One of equals, `debater`, without it.
         gate_after: The rounds, from 0, after which a gate asks whether the debate goes on.
     """
 
@@ -67,9 +72,30 @@ class DebateSettings(GatedSettings):
             )
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def _roles_are_counted(cls, data: Any) -> Any:
+        """Take the number of agents from the roles, where these say it and nothing else does."""
+        names_roles = cls.own_roles is DebateSettings.own_roles
+        if not (names_roles and isinstance(data, Mapping)) or "num_agents" in data:
+            return data
+        roles = data.get("roles")
+        if not isinstance(roles, Mapping) or not roles:
+            return data
+        counts = [
+            role.count if isinstance(role, RoleSettings) else (role or {}).get("count")
+            for role in roles.values()
+            if isinstance(role, RoleSettings | Mapping | None)
+        ]
+        given = [1 if count is None else count for count in counts]
+        whole = all(type(count) is int for count in given)
+        return {**data, "num_agents": sum(given)} if whole else data
+
     @model_validator(mode="after")
     def _topology_fits_agents(self) -> Self:
-        check_topology(self.protocol())
+        rules = self.protocol()
+        check_topology(rules)
+        check_roles(rules)
         return self
 
     def turn_count(self) -> int:
@@ -77,17 +103,21 @@ class DebateSettings(GatedSettings):
         return self.num_agents * self.max_rounds
 
     def sequence_count(self) -> int:
-        """Return how many token sequences the turns become: one an agent where dialogues grow."""
-        return self.num_agents if self.conversation == "append" else self.turn_count()
+        """Return how many token sequences are trained on: one an agent where dialogues grow."""
+        trained = len(self.trained_agents())
+        if trained == self.num_agents:
+            return trained if self.conversation == "append" else self.turn_count()
+        return trained if self.conversation == "append" else trained * self.max_rounds
 
     @property
     def schedule(self) -> Schedule:
         """Whether agents of a round speak at once or one after the other."""
         return "parallel"
 
-    def agent_roles(self) -> tuple[AgentRole, ...]:
-        """Return the roles of the agents, in the order in which agents are numbered."""
-        return (AgentRole(DEBATER, self.num_agents),)
+    def own_roles(self) -> tuple[AgentRole, ...]:
+        """Return the roles that the recipe names, or one of equals."""
+        named = tuple(role.role(name) for name, role in self.roles.items())
+        return named or super().own_roles()
 
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""

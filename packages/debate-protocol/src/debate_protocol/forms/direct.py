@@ -2,14 +2,12 @@
 
 from typing import Literal
 
-from debate_protocol.forms.settings import GatedSettings
+from debate_protocol.forms.gated_settings import GatedSettings
 from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.prompts.styles import opening
 from debate_protocol.prompts.view import View
-from debate_protocol.roles import DEBATER
 from debate_protocol.types import (
-    AgentRole,
     DebateRun,
     Gate,
     Protocol,
@@ -42,7 +40,7 @@ class Direct(GatedSettings):
             num_agents=1,
             max_rounds=1,
             contract=self.recorded_contract(),
-            roles=(AgentRole(DEBATER),),
+            roles=self.agent_roles(),
             extra={"style": self.recorded_style(), "think": self.think},
         )
 

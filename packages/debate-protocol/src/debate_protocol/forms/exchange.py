@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from dataclasses import replace
 
-from debate_protocol.forms.settings import FreeTextSettings
+from debate_protocol.forms.gated_settings import FreeTextSettings
 from debate_protocol.forms.turns import heard, new_ask, replies_to, side_seed
 from debate_protocol.parsing import parse, spoken_text
 from debate_protocol.prompts.actor_critic import actor_prompt, critic_prompt, steered

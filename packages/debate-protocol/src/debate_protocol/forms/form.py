@@ -37,7 +37,7 @@ class DebateForm(TypingProtocol):
         ...
 
     def sequence_count(self) -> int:
-        """Return how many token sequences these turns become: a growing dialogue is one."""
+        """Return how many token sequences are trained on: a growing dialogue is one."""
         ...
 
     def speaking(self) -> SpeakingSettings:
@@ -62,6 +62,14 @@ class DebateForm(TypingProtocol):
         Raises:
             ValueError: A smaller one would be another debate.
         """
+        ...
+
+    def policy_of(self, agent: int) -> str:
+        """Return the name of the policy that speaks for an agent."""
+        ...
+
+    def trained_agents(self) -> tuple[int, ...]:
+        """Return the agents whose turns are trained on."""
         ...
 
     def contract_rules(self) -> Contract:

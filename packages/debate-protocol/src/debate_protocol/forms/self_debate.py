@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt
 
+from debate_protocol.forms.gated_settings import FreeTextSettings
 from debate_protocol.forms.pairing import Pairing, draw_pair
-from debate_protocol.forms.settings import MOST, FreeTextSettings
+from debate_protocol.forms.settings import MOST
 from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.parsing import Parsed, spoken_text
@@ -16,6 +17,7 @@ from debate_protocol.prompts.view import SeenTurn, View, clipped
 from debate_protocol.roles import paired_roles
 from debate_protocol.tags import neutralised
 from debate_protocol.types import (
+    AgentRole,
     Ask,
     DebateRun,
     Gate,
@@ -73,6 +75,10 @@ class SelfDebate(FreeTextSettings):
         """Return how many turns are sampled when the debate goes on to its end."""
         return self.num_agents
 
+    def own_roles(self) -> tuple[AgentRole, ...]:
+        """Return the samples of the first prompt and those of the second."""
+        return paired_roles(self.first_turns, self.second_turns)
+
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
         return Protocol(
@@ -81,7 +87,7 @@ class SelfDebate(FreeTextSettings):
             contract=self.recorded_contract(),
             topology="pair",
             history_rounds=1,
-            roles=paired_roles(self.first_turns, self.second_turns),
+            roles=self.agent_roles(),
             extra={
                 "first_turns": self.first_turns,
                 "pairing": self.pairing,

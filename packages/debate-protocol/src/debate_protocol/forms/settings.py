@@ -1,10 +1,9 @@
 """The settings that debate forms share, and how they are checked."""
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
-from pydantic import Discriminator, Field, NonNegativeInt, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from debate_protocol.config import Config
 from debate_protocol.contract import CONTRACTS, Contract, get_contract
@@ -14,6 +13,7 @@ from debate_protocol.personas import DEFAULT_PERSONAS, Persona
 from debate_protocol.prompts.templates import PromptTemplates
 from debate_protocol.prompts.view import StyleName
 from debate_protocol.tags import ThinkMode
+from debate_protocol.types import TRAINED
 
 StyleChoice = Annotated[
     Annotated[StyleName, Tag("named")] | Annotated[PromptTemplates, Tag("own")],
@@ -148,6 +148,10 @@ class SpeakingSettings(Config):
         persona = self.persona(agent)
         return self.temperature if persona is None else persona.temperature
 
+    def policy_of(self, agent: int) -> str:
+        """Return the name of the policy that speaks for the agent."""
+        return TRAINED
+
     def stop_strings(self) -> tuple[str, ...]:
         """Return what ends a reply; nothing while a thinking block may be open."""
         stop = self.contract_rules().stop
@@ -156,56 +160,3 @@ class SpeakingSettings(Config):
 
 def _is_fixed(annotation: Any) -> bool:
     return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
-
-
-class GatedSettings(SpeakingSettings):
-    """Adds the rounds after which a form yields a gate, as in `gate_after: [0]`."""
-
-    max_rounds: int = Field(default=1, ge=1, le=MOST)
-    gate_after: tuple[NonNegativeInt, ...] = ()
-
-    @abstractmethod
-    def turn_count(self) -> int:
-        """Return how many turns are sampled when the debate goes on to its end."""
-
-    def sequence_count(self) -> int:
-        """Return how many token sequences the turns become; here each turn is one."""
-        return self.turn_count()
-
-    def changed(self, settings: Mapping[str, Any]) -> Self:
-        """Return the form with some settings changed; gates after its last round are left out."""
-        rounds = settings.get("max_rounds", self.max_rounds)
-        if "gate_after" not in settings and any(r >= rounds for r in self.gate_after):
-            settings = {**settings, "gate_after": tuple(r for r in self.gate_after if r < rounds)}
-        return super().changed(settings)
-
-    @model_validator(mode="after")
-    def _gates_are_reached(self) -> Self:
-        for round in self.gate_after:
-            if round >= self.max_rounds:
-                raise ValueError(
-                    f"gate_after: found {round}, but rounds count from 0 and there are "
-                    f"{self.max_rounds}; expected 0 to {self.max_rounds - 1}"
-                )
-        return self
-
-
-class FreeTextSettings(GatedSettings):
-    """Settings of forms that read free text: their prompts leave no room for sections.
-
-    All replies to a prompt are samples of the same thing, so there are no personas.
-    """
-
-    contract: ContractChoice = "boxed"
-    personas: Literal["none"] = "none"
-
-    @field_validator("contract")
-    @classmethod
-    def _contract_is_free_text(cls, chosen: str | OwnContract) -> str | OwnContract:
-        kind = get_contract(chosen).kind if isinstance(chosen, str) else chosen.kind
-        if kind == "xml":
-            name = chosen if isinstance(chosen, str) else chosen.name
-            raise ValueError(
-                f"found {name!r}, but this form reads free text; expected boxed or answer_line"
-            )
-        return chosen

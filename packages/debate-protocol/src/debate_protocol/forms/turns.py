@@ -51,6 +51,7 @@ def new_ask(
         stop=settings.stop_strings(),
         seed=turn_seed(seed, key.agent, key.round),
         contract=settings.contract_rules(),
+        policy=settings.policy_of(key.agent),
     )
 
 

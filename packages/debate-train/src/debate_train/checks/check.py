@@ -18,6 +18,7 @@ from debate_train.checks.check_data import DataView, look_at_data
 from debate_train.checks.check_engines import engine_errors, missing_library, phase_errors
 from debate_train.checks.check_imitation import imitation_errors, see_demonstrations
 from debate_train.checks.check_learning import truth_errors
+from debate_train.checks.check_policies import policy_errors, role_lines
 from debate_train.checks.check_warnings import crash_cost, run_warnings, warnings_of
 from debate_train.data import DataConfig
 from debate_train.errors import UsageError
@@ -66,10 +67,11 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
             found.lines += view.lines
             found.errors += view.errors
     counter = None if found.errors else token_counter(recipe.model)
-    found.errors += engine_errors(recipe)
+    found.errors += [*engine_errors(recipe), *policy_errors(recipe)]
     for name, phase in phases.items():
         view = views[_identity(phase.data)]
         _arithmetic(name, phase, found)
+        found.lines += role_lines(phase)
         if counter is not None:
             _check_context(phase, view.longest, counter, found)
             evaluated = phase.model_copy(update={"debate": phase.evaluation.form(phase.debate)})

@@ -15,8 +15,9 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from debate_protocol.fields import TranscriptError
+from debate_protocol.roles import role_of
 from debate_protocol.transcripts import from_json, json_line, to_json
-from debate_protocol.types import Branch, Reply, Transcript, Turn
+from debate_protocol.types import TRAINED, Branch, Reply, Transcript, Turn
 from debate_train.errors import UsageError
 
 _LINES, _TENSORS = "lookahead.jsonl", "lookahead.safetensors"
@@ -82,14 +83,16 @@ def check_lookahead(directory: Path, step: int, vocabulary: int) -> None:
         for transcript in debates:
             for turn in transcript.sampled_turns():
                 if turn.reply is not None and problem is None:
-                    problem = _reply_problem(turn.reply, step, vocabulary)
+                    own = role_of(transcript.protocol, turn.agent).policy == TRAINED
+                    problem = _reply_problem(turn.reply, step, vocabulary if own else None)
         if problem:
             raise UsageError(f"checkpoint {directory}: {_LINES} cannot be: it has {problem}")
 
 
-def _reply_problem(reply: Reply, step: int, vocabulary: int) -> str | None:
+def _reply_problem(reply: Reply, step: int, vocabulary: int | None) -> str | None:
+    """Return what cannot be; other policies have a vocabulary of their own."""
     tokens = (*reply.prompt_ids, *reply.token_ids)
-    if any(not 0 <= token < vocabulary for token in tokens):
+    if vocabulary is not None and any(not 0 <= token < vocabulary for token in tokens):
         return "a token that no tokenizer has"
     if any(not -1e9 < logp <= 1e-3 for logp in reply.logps):
         return "a log-probability that cannot be"

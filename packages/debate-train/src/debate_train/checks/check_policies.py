@@ -1,0 +1,45 @@
+"""Which policy speaks for which role, what is trained, and what keeps a policy from speaking."""
+
+from debate_protocol.roles import roles_of
+from debate_protocol.types import TRAINED
+from debate_train.policies import START, PolicyConfig, StartPolicy, Trained
+from debate_train.recipe import Recipe
+
+
+def used_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
+    """Return the policies that speak in the recipe's debates besides the trained one."""
+    known = {START: StartPolicy(), **recipe.rollout.policies}
+    names: list[str] = []
+    for phase in recipe.phase_recipes().values():
+        for form in (phase.debate, phase.evaluation.form(phase.debate)):
+            names += [role.policy for role in roles_of(form.protocol())]
+    return {name: known[name] for name in dict.fromkeys(names) if name in known}
+
+
+def role_lines(phase: Recipe) -> list[str]:
+    """Say who speaks for each role and what is trained; nothing where all are equals."""
+    roles = roles_of(phase.debate.protocol())
+    if len(roles) == 1 and roles[0].trains:
+        return []
+    trained = Trained(phase.rollout.engine, phase.model, phase.seed)
+    known = {START: StartPolicy(), **phase.rollout.policies}
+    said = []
+    for role in roles:
+        agents = f"{role.count} agent{'' if role.count == 1 else 's'}"
+        speaker = "the trained policy"
+        if role.policy != TRAINED:
+            speaker = f"policy {role.policy} ({known[role.policy].described(trained)})"
+        fate = "trained on" if role.trains else "not trained on"
+        answers = "" if role.answers else ", owes no answer"
+        said.append(f"  role {role.name}: {agents}, {speaker}, {fate}{answers}")
+    return said
+
+
+def policy_errors(recipe: Recipe) -> list[str]:
+    """Return what keeps the recipe's other policies from speaking."""
+    trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
+    return [
+        f"rollout.policies.{name}.{problem}"
+        for name, policy in used_policies(recipe).items()
+        for problem in policy.problems(trained)
+    ]
