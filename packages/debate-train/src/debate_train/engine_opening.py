@@ -31,12 +31,15 @@ def refuse_unusable_engine(recipe: Recipe) -> None:
 def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
     """Return the engine that samples from the policy, and from all others that speak."""
     trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
+    policies = used_policies(recipe)
+    if not policies:
+        return open_on(trained.engine, trained.model, loaded)
     with ExitStack() as opened:
         engine = open_on(trained.engine, trained.model, loaded)
         opened.callback(engine.close)
         others: dict[str, Engine] = {}
-        for name, policy in used_policies(recipe).items():
+        for name, policy in policies.items():
             others[name] = policy.open(trained, loaded)
             opened.callback(others[name].close)
         opened.pop_all()
-    return RoutedEngine(engine, others) if others else engine
+    return RoutedEngine(engine, others)

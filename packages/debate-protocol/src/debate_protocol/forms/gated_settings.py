@@ -28,9 +28,9 @@ class GatedSettings(SpeakingSettings):
     if TYPE_CHECKING:  # A field or a property, as the form has it: pydantic lets none be both.
 
         @property
+        @abstractmethod
         def num_agents(self) -> int:
             """Agents of a debate."""
-            ...
 
     def own_roles(self) -> tuple[AgentRole, ...]:
         """Return the form's roles, in the order in which its agents are numbered."""
