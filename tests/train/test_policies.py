@@ -4,6 +4,7 @@ import copy
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from debate_train.engine_opening import open_engine
 from debate_train.models import ScratchModel
 from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
+from debate_train.records import role_rewards
 from debate_train.rows import Batch, build_batch
+from debate_train.step import Step
 from train.small_runs import AHEAD, RECIPE, end_of
 
 pytestmark = pytest.mark.numeric
@@ -156,8 +159,12 @@ def test_scripted_engine_speaks_for_a_role_and_the_reward_sees_it() -> None:
     )
     said = [turn.text.strip() for debate in played for turn in debate.turns if turn.agent == 1]
     assert said == [answers] * 4
-    scored = {credit.agent for score in asked.reward(played) for credit in score.credits}
-    assert scored == {0, 1}
+    scores = asked.reward(played)
+    assert {credit.agent for score in scores for credit in score.credits} == {0, 1}
+    # The learner says nothing that can be read; a script of one answer is right or wrong.
+    right = fmean(score.agents[1] or 0.0 for score in scores)
+    step = Step(0, played, scores, Batch((), (), 0, 0), {})
+    assert role_rewards(step) == {"reward/role/learner": -1.0, "reward/role/teacher": right}
     again = from_json(to_json(played[0]))
     assert role_of(again.protocol, 1) == role_of(played[0].protocol, 1)
     assert not role_of(again.protocol, 1).trains
@@ -209,6 +216,17 @@ def test_roles_of_no_policy_are_refused(
     with pytest.raises(ValueError) as refused:
         recipe(roles, **rollout)
     assert problem in str(refused.value)
+
+
+def test_policies_of_phases_and_evaluations_are_the_runs() -> None:
+    settings = recipe(LEARNER_AGAINST_START).model_dump(exclude_unset=True)
+    phases = {"one": {"rollout": {"policies": {"late": {}}}}}
+    report = str(check(Recipe.model_validate(settings | {"phases": phases})))
+    assert "phases.one.rollout.policies: found a difference, but a run opens" in report
+    debate = settings["debate"] | {"roles": {"a": {}, "b": {"policy": "late"}}}
+    evaluation = {"debate": {"type": "simultaneous", **debate}}
+    with pytest.raises(ValueError, match=r"evaluation\.debate\.roles\.b\.policy: found 'late'"):
+        Recipe.model_validate(settings | {"evaluation": evaluation})
 
 
 def test_recipe_in_which_nothing_is_trained_is_refused() -> None:

@@ -225,11 +225,6 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
-    def _evaluation_has_a_form(self) -> "Recipe":
-        self.evaluation.form(self.debate)
-        return self
-
-    @model_validator(mode="after")
     def _policies_are_there(self) -> "Recipe":
         for name in (TRAINED, START):
             if name in self.rollout.policies:
@@ -237,12 +232,14 @@ class Recipe(Config):
                     f"rollout.policies.{name}: the name is taken; expected another one"
                 )
         known = [TRAINED, START, *self.rollout.policies]
-        for role in roles_of(self.debate.protocol()):
-            if role.policy not in known:
-                raise ValueError(
-                    f"debate.roles.{role.name}.policy: found {role.policy!r}, expected one of "
-                    f"{', '.join(known)} (rollout.policies){did_you_mean(role.policy, known)}"
-                )
+        evaluated = self.evaluation.form(self.debate)
+        for where, form in (("debate", self.debate), ("evaluation.debate", evaluated)):
+            for role in roles_of(form.protocol()):
+                if role.policy not in known:
+                    raise ValueError(
+                        f"{where}.roles.{role.name}.policy: found {role.policy!r}, expected one of "
+                        f"{', '.join(known)} (rollout.policies){did_you_mean(role.policy, known)}"
+                    )
         return self
 
     def sampling_problem(self) -> str | None:

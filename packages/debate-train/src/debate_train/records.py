@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from debate_protocol.roles import roles_by_agent
 from debate_rewards.metrics import debate_metrics
 from debate_train.losses.diagnostics import gradient_shares
 from debate_train.paper_metrics import paper_metrics
@@ -81,10 +82,26 @@ def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
             "rollout/reply_tokens_max": float(max(lengths)),
             "rollout/reply_tokens_min": float(min(lengths)),
         }
+    metrics |= role_rewards(step)
     if returns:
         metrics["reward/std"] = pstdev(returns)
         metrics["reward/total"] = metrics["env/all/reward/total"] = fmean(returns)
     return metrics | gradient_shares(step.batch, recipe.loss) | step.metrics
+
+
+def role_rewards(step: Step) -> dict[str, float]:
+    """Return the mean return of each role's agents; nothing where all agents are equals.
+
+    Where a policy plays against another, the mean over both says nothing about either.
+    """
+    earned: dict[str, list[float]] = {}
+    for transcript, score in zip(step.transcripts, step.scores, strict=True):
+        roles = roles_by_agent(transcript.protocol)
+        if len(transcript.protocol.roles) > 1:
+            for role, value in zip(roles, score.agents, strict=False):
+                if value is not None:
+                    earned.setdefault(role.name, []).append(value)
+    return {f"reward/role/{name}": fmean(values) for name, values in earned.items()}
 
 
 def staleness(step: Step) -> dict[str, float]:

@@ -38,7 +38,13 @@ def role_lines(phase: Recipe) -> list[str]:
 def policy_errors(recipe: Recipe) -> list[str]:
     """Return what keeps the recipe's other policies from speaking."""
     trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
-    return [
+    found = [
+        f"phases.{name}.rollout.policies: found a difference, but a run opens its policies once; "
+        "expected it outside of phases"
+        for name, phase in recipe.phase_recipes().items()
+        if phase.rollout.policies != recipe.rollout.policies
+    ]
+    return found + [
         f"rollout.policies.{name}.{problem}"
         for name, policy in used_policies(recipe).items()
         for problem in policy.problems(trained)
