@@ -9,7 +9,7 @@ from debate_protocol.plugins import Variants
 from debate_rollout.engine import Engine
 from debate_rollout.engine_settings import EngineConfig
 from debate_rollout.engines import ENGINES
-from debate_train.errors import ModelError
+from debate_train.errors import UsageError
 from debate_train.loaded_model import LoadedModel
 from debate_train.models import ModelChoice, ModelConfig
 
@@ -66,18 +66,19 @@ def _engine_problems(engine: EngineConfig) -> list[str]:
     return found
 
 
-def _folder_problems(model: ModelConfig) -> list[str]:
+def folder_problems(model: ModelConfig, *, with_tokenizer: bool = True) -> list[str]:
+    """Return what is wrong with the directory that a model names, if it names one."""
     if model.source is None:
         return []
     directory = Path(model.name)
     if directory.is_dir():
         try:
-            model.check_directory()
-        except ModelError as error:
-            return [str(error).removeprefix("model.")]
+            model.check_directory(with_tokenizer=with_tokenizer)
+        except UsageError as error:
+            return [str(error)]
     elif directory.is_absolute() or model.name.startswith(".") or model.name.count("/") > 1:
         return [
-            f"name: there is no directory {model.name!r}; expected one written by "
+            f"model.name: there is no directory {model.name!r}; expected one written by "
             "save_pretrained, or a hub id such as Qwen/Qwen3-8B"
         ]
     return []
@@ -134,7 +135,7 @@ class ModelPolicy(Config):
     def problems(self, trained: Trained) -> list[str]:
         """Return what keeps it from speaking."""
         problems = _engine_problems(self.engine_config(trained))
-        return [*problems, *(f"model.{text}" for text in _folder_problems(self.model))]
+        return problems + folder_problems(self.model)
 
 
 class EnginePolicy(Config):

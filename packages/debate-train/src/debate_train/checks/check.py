@@ -21,9 +21,9 @@ from debate_train.checks.check_learning import truth_errors
 from debate_train.checks.check_policies import policy_errors, role_lines
 from debate_train.checks.check_warnings import crash_cost, run_warnings, warnings_of
 from debate_train.data import DataConfig
-from debate_train.errors import UsageError
 from debate_train.evaluation_settings import sampled_as
 from debate_train.losses.loss_inputs import reference_error
+from debate_train.policies import folder_problems
 from debate_train.recipe import Recipe
 
 SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking")
@@ -163,19 +163,11 @@ def _check_model(recipe: Recipe, found: _Findings, with_tokenizer: bool = True) 
     if model.source is None:
         found.lines.append(f"model: made from scratch, window {model.context_window:,} tokens")
         return
-    directory = Path(model.name)
-    if directory.is_dir():
-        try:
-            model.check_directory(with_tokenizer=with_tokenizer)
-        except UsageError as error:
-            found.errors.append(str(error))
+    problems = folder_problems(model, with_tokenizer=with_tokenizer)
+    found.errors += problems
+    if Path(model.name).is_dir():
         found.lines.append(f"model: {model.name}")
-    elif directory.is_absolute() or model.name.startswith(".") or model.name.count("/") > 1:
-        found.errors.append(
-            f"model.name: there is no directory {model.name!r}; expected one written by "
-            "save_pretrained, or a hub id such as Qwen/Qwen3-8B"
-        )
-    else:
+    elif not problems:
         found.lines.append(f"model: {model.name} (hub id, not looked up here)")
 
 
