@@ -2,7 +2,8 @@
 
 import pytest
 
-from debate_protocol.parsing import Parsed, parse
+from debate_protocol.parsed import Parsed
+from debate_protocol.parsing import parse
 
 
 def votes(

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from debate_protocol.contract import CONTRACTS, get_contract
-from debate_protocol.parsing import Parsed, ParseError, parse, spoken_text
+from debate_protocol.parsed import Parsed
+from debate_protocol.parsing import ParseError, parse, spoken_text
 from debate_protocol.tags import ThinkMode, neutralised
 
 PIECES = [

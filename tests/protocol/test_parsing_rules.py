@@ -2,12 +2,15 @@
 
 import pickle
 import re
+from dataclasses import replace
 
 import pytest
 
 from debate_protocol.contract import CONTRACTS
-from debate_protocol.parsing import Parsed, ParseError, parse
+from debate_protocol.parsed import Parsed
+from debate_protocol.parsing import ParseError, parse, parse_turn
 from debate_protocol.tags import ThinkMode
+from debate_protocol.types import Protocol, Question, Transcript, Turn
 
 WHITE = "\t\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u205f\u3000"
 """One of each kind of Unicode white space; none of them ends a tag."""
@@ -250,3 +253,20 @@ def test_ids_out_of_range_and_equal_ids_are_malformed() -> None:
     )  # fmt: skip
     assert (votes(parsed), parsed.malformed, parsed.invalid_lines) == (["0>2"], 4, 0)
     assert lines("Agent 4 > Agent 4").malformed == 1
+
+
+def test_parse_turn_reads_a_turn_again_when_its_text_or_rules_were_changed() -> None:
+    said = "<solution>4</solution><comparison>Agent 1 > Agent 2</comparison>"
+    turn = Turn(0, 0, said)
+    debate = Transcript("d", Question("q", "2 + 2?"), Protocol(3), (turn,))
+    first = parse_turn(debate, turn)
+    assert (first.answer, len(first.comparisons)) == ("4", 1)
+    assert parse_turn(debate, turn) is first
+    assert turn == Turn(0, 0, said)  # What was read of a turn is no part of it.
+    other = replace(turn, text=said.replace("4", "5"))
+    assert parse_turn(debate, other).answer == "5"
+    assert parse_turn(replace(debate, protocol=Protocol(2)), turn).malformed == 1
+    assert parse_turn(debate, replace(turn, agent=1)).self_dropped == 1
+    boxed = replace(debate, protocol=Protocol(3, contract="boxed"))
+    assert parse_turn(boxed, turn).answer is None
+    assert parse_turn(debate, turn) == first

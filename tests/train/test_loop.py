@@ -1,21 +1,25 @@
 """The five calls of a step: what goes in, what comes out, and that no seed is used twice."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from debate_protocol.tags import Scan, ThinkMode, scan
 from debate_protocol.types import Ask, Gate, Question
 from debate_rollout.drivers import play
 from debate_rollout.engine import Weights
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.errors import EngineFailure
+from debate_rollout.token_text import TokenText, token_text
 from debate_train.checks.check_warnings import warnings_of
 from debate_train.data import SignsPuzzle
 from debate_train.loop import Work, rollouts_of, train
 from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
+from debate_train.records import step_metrics
 from debate_train.rows import Batch
 from debate_train.step import Step
 from debate_train.word_tokenizer import word_tokenizer
@@ -135,6 +139,35 @@ def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights() -> N
         assert all(row.advantages.any() for row in batch.rows)
     replies = [t.reply for t in kept[1].transcripts[0].turns]
     assert all(reply is not None and reply.weight_version == 5 for reply in replies)
+
+
+def test_every_turn_is_parsed_and_its_tokens_decoded_once_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[str] = []
+    decoded: list[tuple[int, ...]] = []
+
+    def scanned(text: str, sections: Sequence[str], think: ThinkMode) -> Scan:
+        parsed.append(text)
+        return scan(text, sections, think)
+
+    def decoding(tokenizer: Any, ids: Sequence[int]) -> TokenText:
+        decoded.append(tuple(ids))
+        return token_text(tokenizer, ids)
+
+    monkeypatch.setattr("debate_protocol.parsing.scan", scanned)
+    monkeypatch.setattr("debate_rollout.engines.scripted_engine.token_text", decoding)
+    monkeypatch.setattr("debate_train.rows.token_text", decoding)
+    # Two rewards read the debates, and then rows and metrics do.
+    components = {n: {"reward": {"type": n}, "weight": 1.0} for n in ("v2", "verifiable")}
+    form, keeper = recipe(reward={"type": "mixed", "components": components}), Kept()
+    both = work(form, Trainer())
+    train(both, rollouts_of(both), range(1), keeper)
+    metrics, problem = step_metrics(keeper.steps[0], form, seconds=1.0)
+    turns = [turn for debate in keeper.steps[0].transcripts for turn in debate.turns]
+    assert problem is None and any(name.startswith("judge/") for name in metrics)
+    assert sorted(parsed) == sorted(turn.text for turn in turns)
+    assert sorted(decoded) == sorted(turn.reply.token_ids for turn in turns if turn.reply)
 
 
 def test_no_weights_are_served_while_replies_are_demonstrated() -> None:

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
         Sequential,
         Simultaneous,
     )
+    from debate_protocol.parsed import Parsed, SectionText
     from debate_protocol.parsing import (
-        Parsed,
         ParseError,
-        SectionText,
         parse,
         parse_turn,
         turn_failed,
@@ -66,7 +65,8 @@ _HOMES = {
         "Sequential",
         "Simultaneous",
     ),
-    "parsing": ("ParseError", "Parsed", "SectionText", "parse", "parse_turn", "turn_failed"),
+    "parsed": ("Parsed", "SectionText"),
+    "parsing": ("ParseError", "parse", "parse_turn", "turn_failed"),
     "personas": ("DEFAULT_PERSONAS", "Persona"),
     "prompts.templates": ("PromptTemplates",),
     "roles": ("answering_agents", "gives_answers", "role_of", "roles_of"),

@@ -15,7 +15,8 @@ from debate_protocol.contract import CONTRACTS, Contract, get_contract
 from debate_protocol.control_characters import escaped
 from debate_protocol.fields import TranscriptError, optional, required
 from debate_protocol.json_lines import bounded_lines, json_line, json_lines, json_value
-from debate_protocol.parsing import Parsed, parse, turn_failed
+from debate_protocol.parsed import Parsed
+from debate_protocol.parsing import parse, turn_failed
 from debate_protocol.showing import shown_debate
 from debate_protocol.tags import ThinkMode
 from debate_protocol.transcript_checks import transcript_problems

@@ -2,50 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
-from debate_protocol.comparisons import Comparison, Votes, read_votes
+from debate_protocol.comparisons import Votes, read_votes
 from debate_protocol.contract import Contract, get_contract
 from debate_protocol.final_answer import answer_line, final_box
+from debate_protocol.parsed import Parsed, Reading, SectionText
 from debate_protocol.roles import gives_answers
 from debate_protocol.tags import Block, Range, Scan, ThinkMode, blanked, scan, trimmed
 from debate_protocol.types import Transcript, Turn
 
 _YES_NO = re.compile(r"[\W_]*+(?ai:(yes)|no)(?![^\W_])")
-
-
-@dataclass(frozen=True, slots=True)
-class SectionText:
-    """The text of a section and where it stands in the original text.
-
-    `span` covers the stripped text, `outer` everything from the start of the opening tag to the
-    end of the closing tag or to where the section ended. `text` is `original[span]`, without
-    thinking tags (or, with `think="drop"`, thinking blocks) that stand inside.
-    """
-
-    text: str
-    span: Range
-    outer: Range
-    truncated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """What a response says.
-
-    `sections` holds those that were found, in contract order. `answer` is what the answer is
-    read from: the text of the solution, or the final box or answer line; None if there is none.
-    `problems` lists in words everything that departs from the contract.
-    """
-
-    sections: Mapping[str, SectionText]
-    comparisons: tuple[Comparison, ...] = ()
-    invalid_lines: int = 0
-    self_dropped: int = 0
-    malformed: int = 0
-    consensus: bool | None = None
-    answer: str | None = None
-    problems: tuple[str, ...] = ()
 
 
 class ParseError(ValueError):
@@ -96,19 +63,27 @@ def parse(
         parsed = _parse_free_text(text, rules, found.holes)
     if strict and parsed.problems:
         raise ParseError(rules.name, parsed.problems)
-    return parsed
+    return replace(parsed, reading=Reading(text, rules, author, num_agents, think))
 
 
 def parse_turn(transcript: Transcript, turn: Turn) -> Parsed:
-    """Read a recorded turn by the transcript's contract, number of agents and thinking rule."""
+    """Read a recorded turn by the transcript's contract, number of agents and thinking rule.
+
+    What was read is kept in `turn.parsed`, so that a turn is read once, mostly by its form. It is
+    used again only for the same text and rules: a changed copy of a turn is read itself.
+    """
     rules = transcript.protocol
-    return parse(
-        turn.text,
-        rules.contract,
-        author=turn.agent,
-        num_agents=rules.num_agents,
-        think="drop" if rules.extra.get("think") == "drop" else "unwrap",
-    )
+    think: ThinkMode = "drop" if rules.extra.get("think") == "drop" else "unwrap"
+    contract = get_contract(rules.contract)
+    wanted = Reading(turn.text, contract, turn.agent, rules.num_agents, think)
+    if turn.parsed is None or turn.parsed.reading != wanted:
+        found = parse(
+            turn.text, contract, author=turn.agent, num_agents=rules.num_agents, think=think
+        )
+        # Turns are frozen; this field follows from the others and no comparison reads it.
+        object.__setattr__(turn, "parsed", found)
+        return found
+    return turn.parsed
 
 
 def turn_failed(transcript: Transcript, turn: Turn) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from debate_protocol.contract import Contract
+from debate_protocol.parsed import Parsed
 
 Role = Literal["system", "user", "assistant"]
 Schedule = Literal["parallel", "sequential"]
@@ -60,6 +61,8 @@ class Reply:
     distribution really sampled from, that is after the temperature. `weight_version` is that of
     the last token. A reply whose weights changed on the way says so in `version_spans`: (version,
     start, end) over `token_ids`, in order and without gaps; empty means one version for all.
+    `starts[k]` is the index in `text` at which token k begins, as the engine decoded it; empty
+    where it does not say, and whoever needs them decodes the ids again.
     """
 
     text: str
@@ -70,6 +73,7 @@ class Reply:
     temperature: float = 1.0
     weight_version: int = 0
     version_spans: tuple[tuple[int, int, int], ...] = ()
+    starts: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,8 @@ class Turn:
     extra: Mapping[str, Any] = field(default_factory=dict)
     branches: tuple["Branch", ...] = ()
     continuations: tuple["Turn", ...] = ()
+    parsed: Parsed | None = field(default=None, compare=False, repr=False)
+    """What the text says, once it has been read; `parse_turn` returns it. Not written to files."""
 
     @property
     def key(self) -> TurnKey:

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from debate_protocol.roles import is_trained_on
 from debate_protocol.types import Reply, Transcript, Turn
-from debate_rollout.token_text import token_text
+from debate_rollout.token_text import TokenText, token_text
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
 from debate_train.row_types import Batch, Floats, Row
 from debate_train.token_credit import stream_credit, turn_tokens
@@ -99,9 +99,16 @@ def _piece(
     tokenizer: PreTrainedTokenizerFast,
 ) -> _Piece:
     assert turn.reply is not None
-    text = token_text(tokenizer, turn.reply.token_ids)
+    text = _text(turn.reply, tokenizer)
     values, covers = stream_credit(turn_tokens(transcript, turn, text), advantages, streams)
     return _Piece(turn, turn.reply.prompt_ids if news is None else news, values, covers)
+
+
+def _text(reply: Reply, tokenizer: PreTrainedTokenizerFast) -> TokenText:
+    """Return the decoded reply as its engine found it; decode it where that did not say."""
+    if len(reply.starts) == len(reply.token_ids):
+        return TokenText(reply.text, reply.starts)
+    return token_text(tokenizer, reply.token_ids)
 
 
 def _assemble(

@@ -74,7 +74,8 @@ class Exchange:
 
     def answer_of(self, turn: Turn) -> str | None:
         """Return the answer that an actor's turn gives."""
-        return parse(turn.text, self.contract, think=self.form.think).answer
+        parsed = turn.parsed or parse(turn.text, self.contract, think=self.form.think)
+        return parsed.answer
 
     def _heard(self, ask: Ask, reply: Reply) -> Turn:
         turn, _ = heard(self.form, self.rules, ask, reply)

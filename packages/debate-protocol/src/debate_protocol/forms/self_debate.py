@@ -11,7 +11,8 @@ from debate_protocol.forms.pairing import Pairing, draw_pair
 from debate_protocol.forms.settings import MOST
 from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import heard, new_ask, replies_to
-from debate_protocol.parsing import Parsed, spoken_text
+from debate_protocol.parsed import Parsed
+from debate_protocol.parsing import spoken_text
 from debate_protocol.prompts.styles import opening
 from debate_protocol.prompts.view import SeenTurn, View, clipped
 from debate_protocol.roles import paired_roles

@@ -4,7 +4,8 @@ import hashlib
 from dataclasses import replace
 
 from debate_protocol.forms.settings import SpeakingSettings
-from debate_protocol.parsing import Parsed, parse, spoken_text
+from debate_protocol.parsed import Parsed
+from debate_protocol.parsing import parse, spoken_text
 from debate_protocol.roles import gives_answers
 from debate_protocol.types import (
     Ask,
@@ -65,7 +66,7 @@ def heard(
     """
     failure: str | None = None
     if reply.finish == "context_overflow":
-        reply = replace(reply, text="", token_ids=(), logps=())
+        reply = replace(reply, text="", token_ids=(), logps=(), starts=())
         failure = "context_overflow"
     contract = settings.contract_rules()
     parsed = parse(
@@ -83,6 +84,7 @@ def heard(
         prompt=ask.messages,
         failure=failure,
         reply=reply,
+        parsed=parsed,
     )
     return turn, parsed
 

@@ -104,6 +104,7 @@ class ScriptedPlayer:
         text, finish = _until_stop(self._script(request.ask), request.sampling)
         prompt_ids = request.prompt_ids
         token_ids: list[int] = []
+        starts: tuple[int, ...] = ()
         if self.renderer is not None:
             if not prompt_ids:
                 raise EngineConfigError("a request's prompt_ids: found none; expected at least one")
@@ -114,9 +115,11 @@ class ScriptedPlayer:
                 text, finish, prompt_ids = "", "context_overflow", ()
             else:
                 token_ids, finish = self._ids(text, finish, room)
-                text = token_text(self.renderer.tokenizer, token_ids).text
+                said = token_text(self.renderer.tokenizer, token_ids)
+                text, starts = said.text, said.starts
         return Reply(
             text=text,
+            starts=starts,
             finish=finish,
             prompt_ids=prompt_ids,
             token_ids=tuple(token_ids),

@@ -114,8 +114,10 @@ class TransformersSampler:
         )
 
     def _reply(self, request: Request, sampled: Sampled, overflow: bool = False) -> Reply:
+        said = token_text(self._tokenizer, sampled.ids)
         return Reply(
-            text=token_text(self._tokenizer, sampled.ids).text,
+            text=said.text,
+            starts=said.starts,
             finish="context_overflow" if overflow else sampled.finish,
             prompt_ids=() if overflow else request.prompt_ids,
             token_ids=tuple(sampled.ids),

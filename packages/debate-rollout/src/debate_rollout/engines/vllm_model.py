@@ -107,8 +107,10 @@ class ServedModel:
             raise RolloutError(
                 f"vLLM gave {len(logps)} log-probabilities to {len(ids)} tokens; expected one each"
             )
+        said = token_text(self._tokenizer, ids)
         return Reply(
-            text=token_text(self._tokenizer, ids).text,
+            text=said.text,
+            starts=said.starts,
             finish=finish,
             prompt_ids=request.prompt_ids,
             token_ids=tuple(ids),
