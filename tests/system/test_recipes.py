@@ -164,3 +164,22 @@ def test_interrupt_ends_in_130_after_a_checkpoint(tmp_path: Path) -> None:
     steps = len(metrics.read_text().splitlines())
     (checkpoint,) = (output / "checkpoints").iterdir()
     assert checkpoint.name == f"step-{steps:06d}"
+
+
+def test_a_recipe_and_its_phases_are_validated_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    validated = []
+    validate = Recipe.model_validate
+
+    def counted(data: object) -> Recipe:
+        validated.append(data)
+        return validate(data)
+
+    monkeypatch.setattr(Recipe, "model_validate", counted)
+    loaded = load_recipe(ROOT / "recipes/quickstart.yaml", model=Recipe)
+    phases = loaded.recipe.phase_recipes()
+    resolved_yaml(loaded)
+    assert len(phases) == 3
+    assert len(validated) == 1 + 3
+    # A changed copy makes them of its differences, which is the same.
+    assert loaded.recipe.model_copy().phase_recipes() == phases
+    assert len(validated) == 1 + 3 + 3

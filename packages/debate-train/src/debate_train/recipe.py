@@ -26,7 +26,7 @@ from debate_train.models import ModelChoice
 from debate_train.playing.pipeline import Pipeline
 from debate_train.policies import START, PolicyChoice
 from debate_train.reading.recipe_merge import merge
-from debate_train.reading.recipe_schema import Schema
+from debate_train.reading.recipe_schema import WHOLE_PHASES, Schema
 from debate_train.tracking import Tracking
 from debate_train.trainers import TrainerChoice
 
@@ -180,16 +180,17 @@ class Recipe(Config):
         Differences are merged into what the recipe says, not into its defaults: a phase of
         another variant gets that variant's defaults.
         """
-        return dict(self._phase_recipes) if self.phases else {"train": self}
+        return dict(self.whole_phases) if self.phases else {"train": self}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy, whose phases follow from what was changed."""
         copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("_phase_recipes", None)
+        copied.__dict__.pop(WHOLE_PHASES, None)
         return copied
 
     @cached_property
-    def _phase_recipes(self) -> dict[str, "Recipe"]:
+    def whole_phases(self) -> dict[str, "Recipe"]:
+        """The phases, resolved and validated once: by the reader of a file, or here."""
         base = self.model_dump(exclude={"phases"}, exclude_unset=True)
         schema = Schema((Recipe,))
         return {

@@ -5,7 +5,7 @@ what is valid. `extends: other.yaml` makes a file a mapping of differences.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from debate_train.errors import RecipeError
 from debate_train.reading.recipe_merge import merge
 from debate_train.reading.recipe_problems import Problems
-from debate_train.reading.recipe_schema import PHASES, Schema
+from debate_train.reading.recipe_schema import PHASES, WHOLE_PHASES, Schema
 from debate_train.reading.recipe_source import (
     KeyPath,
     Origin,
@@ -42,12 +42,14 @@ class LoadedRecipe(Generic[M]):
         path: The file.
         reading: What was written in files and arguments, merged, without defaults.
         notes: Keys that a change of `type` on the command line dropped.
+        phases: Each phase as a whole recipe, in order.
     """
 
     recipe: M
     path: Path
     reading: Reading
     notes: tuple[str, ...]
+    phases: Mapping[str, M]
 
 
 def load_recipe(
@@ -79,10 +81,13 @@ def load_recipe(
         source.data[PHASES] = {name: {} if diff is None else diff for name, diff in phases.items()}
     reading = resolve(source.data)
     recipe = _validated(model, reading, source.origins, str(path))
+    whole: dict[str, M] = {}
     if PHASES in model.model_fields:
-        _check_phases(model, reading, source.origins, path)
-        recipe = _validated(model, reading, source.origins, str(path))
-    return LoadedRecipe(recipe, path, reading, tuple(dropped))
+        whole = _whole_phases(model, reading, source.origins, path)
+        if getattr(recipe, PHASES) != reading.resolved.get(PHASES, {}):  # A text was put right.
+            recipe = _validated(model, reading, source.origins, str(path))
+        vars(recipe)[WHOLE_PHASES] = whole  # What it would make of its differences again.
+    return LoadedRecipe(recipe, path, reading, tuple(dropped), whole)
 
 
 def phase_reading(reading: Reading, name: str, schema: Schema) -> Reading:
@@ -220,11 +225,11 @@ def _validated(
     return recipe
 
 
-def _check_phases(
-    model: type[BaseModel], reading: Reading, origins: dict[KeyPath, Origin], file: Path
-) -> None:
+def _whole_phases(
+    model: type[M], reading: Reading, origins: dict[KeyPath, Origin], file: Path
+) -> dict[str, M]:
     """Validate each phase with the lines of its own differences; keeps text as typed in them."""
-    schema = Schema((model,))
+    schema, whole = Schema((model,)), dict[str, M]()
     for name, difference in reading.resolved.get(PHASES, {}).items():
         here = (PHASES, name)
         if PHASES in difference:
@@ -235,12 +240,13 @@ def _check_phases(
         merged = phase_reading(reading, name, schema)
         own = {path[2:]: origin for path, origin in origins.items() if path[:2] == here}
         try:
-            _validated(model, merged, {**origins, **own}, str(file))
+            whole[name] = _validated(model, merged, {**origins, **own}, str(file))
         except RecipeError as error:
             raise RecipeError(f"phase {name}: {error}") from error
         for path in own:
             _copy(merged.resolved, difference, path)
             _copy(merged.written, reading.written[PHASES][name], path)
+    return whole
 
 
 def _copy(source: Any, target: Any, path: KeyPath) -> None:

@@ -12,6 +12,8 @@ from debate_protocol.plugins import variants_of
 
 PHASES = "phases"
 """Values below this key are differences of the whole recipe."""
+WHOLE_PHASES = "whole_phases"
+"""Where a recipe keeps its phases as whole recipes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from debate_train.reading.recipe_file import LoadedRecipe, phase_reading
 from debate_train.reading.recipe_schema import PHASES, Schema
@@ -18,21 +19,19 @@ def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
     Defaults stand in it too, so that it still says what was run when defaults change.
     Interpolations are resolved, except that those of the environment stay as they are written.
     """
-    model, reading = type(loaded.recipe), loaded.reading
-    full = _complete(model, reading)
+    reading, schema = loaded.reading, Schema((type(loaded.recipe),))
+    full = _complete(loaded.recipe, reading)
     if reading.resolved.get(PHASES):
         base = {key: value for key, value in full.items() if key != PHASES}
         full[PHASES] = {
-            name: _difference(
-                base, _complete(model, phase_reading(reading, name, Schema((model,))))
-            )
-            for name in reading.resolved[PHASES]
+            name: _difference(base, _complete(phase, phase_reading(reading, name, schema)))
+            for name, phase in loaded.phases.items()
         }
     return str(yaml.safe_dump(full, sort_keys=False, allow_unicode=True, width=100))
 
 
-def _complete(model: Any, reading: Reading) -> dict[str, Any]:
-    full: dict[str, Any] = _as_text(model.model_validate(reading.resolved).model_dump(mode="json"))
+def _complete(recipe: BaseModel, reading: Reading) -> dict[str, Any]:
+    full: dict[str, Any] = _as_text(recipe.model_dump(mode="json"))
     _keep_written(full, reading.resolved, reading.written)
     return full
 
