@@ -9,7 +9,8 @@ import torch
 
 from arithmetic import UNIT
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
-from debate_train.advantages import Advantage, Stream, TurnAdvantages
+from debate_rewards.credits import Credit, Score
+from debate_train.advantages import Advantage, Grouped, Stream, TurnAdvantages
 from debate_train.loaded_model import LoadedModel
 from debate_train.losses import (
     Dapo,
@@ -214,3 +215,32 @@ def test_loss_and_gradient_are_equal_merged_or_split_in_any_micro_batches(
         scale = max(1.0, largest)
         for name, expected in gradient.items():
             torch.testing.assert_close(found[name], expected, rtol=0, atol=1e-13 * scale)
+
+
+def test_a_token_weighs_the_product_that_the_notation_states() -> None:
+    both = debate(turn(0, 0, ids(OPENING), FIRST), turn(1, 0, ids(OPENING), SECOND))
+    credits = [
+        Credit(agent, 0, stream, value, component=component, weight=weight)
+        for stream, component, weight, values in (
+            ("generator", "a", 0.25, (1.0, 0.0)),  # Baseline 1/2: +-1/8.
+            ("generator", "b", 2.0, (0.0, 1.0)),  # Baseline 1/2: -+1; with the other -+7/8.
+            ("judge", "", 1.0, (3.0, 1.0)),  # Baseline 2: +-1.
+        )
+        for agent, value in enumerate(values)
+    ]
+    advantage = Grouped(
+        streams={
+            "generator": Stream(weight=2.0, sections={"solution": 3.0}),
+            "judge": Stream(weight=0.5),
+        }
+    )
+    found = advantage([both], [Score(tuple(credits), (None,) * 3, {})])
+    batch = build_batch([both], found, advantage.streams, TOKENIZER)
+    ready, weights = weigh(batch, "token_mean_batch")
+    # Solutions of 4 and 3 tokens, of which the stream's mean is over 7; comparisons of 3 and 7.
+    solution, comparison = 2 / 7 * 3 * 7 / 8, 0.5 / 10
+    expected = ([-solution] * 4 + [comparison] * 3, [solution] * 3 + [-comparison] * 7)
+    for row, weight, values in zip(ready.rows, weights, expected, strict=True):
+        product = weight.astype(np.float64) * row.advantages
+        # Each of the two numbers is rounded to float32, and the sum over streams.
+        assert product[row.mask > 0] == pytest.approx(values, rel=4 * UNIT, abs=0)

@@ -5,6 +5,8 @@ A mean is taken over units, and in each unit over its tokens: a token of unit u 
 question (`token_mean_group`) or the turn (`sequence_mean`). Each stream has denominators of its
 own, over the tokens it covers, zero advantages included; the loss sums streams before it clips.
 All counts are over the whole optimizer step, all micro-batches and ranks.
+
+Of the advantage of a token (docs/notation.md) it multiplies in n_s, a stream's own denominators.
 """
 
 from collections.abc import Sequence

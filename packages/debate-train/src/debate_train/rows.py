@@ -1,5 +1,6 @@
 """From transcripts and advantages to rows of tokens.
 
+Of the advantage of a token (docs/notation.md) it multiplies in λ_s, the weight of its stream.
 Turns of one agent whose prompts extend each other share one row: what the agent was shown in
 between is there with mask 0. A turn whose prompt does not extend the last one starts a new row.
 """

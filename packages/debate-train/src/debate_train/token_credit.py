@@ -1,5 +1,6 @@
 """Which token of a turn gets which advantage.
 
+Of the advantage of a token (docs/notation.md) it multiplies in x_s, the weight of its section.
 Offsets come from the bytes of the sampled ids, so that a token belongs to the section that holds
 its first byte, however text was split into tokens.
 """

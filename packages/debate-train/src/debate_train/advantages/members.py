@@ -1,4 +1,7 @@
-"""Members of a comparison: turns, or whole agents, with the credits of one stream."""
+"""Members of a comparison: turns, or whole agents, with the credits of one stream.
+
+Of the advantage of a token (docs/notation.md) it makes m_c · f · (credit − baseline).
+"""
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
