@@ -40,6 +40,7 @@ KEYS = (
     "prompt", "failure", "branches", "continuations", "guide", "turn", "kind", "choices", "accept",
     "num_agents", "max_rounds", "schedule", "contract", "topology", "history_rounds", "degree",
     "center", "think", "first_turns", "schema", "name", "sections", "stop", "instructions",
+    "roles", "count", "answers", "rounds", "sees", "policy", "trains",
 )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def debate(rng: random.Random) -> dict[str, Any]:
     """Return a sound debate."""
     agents, rounds = rng.randint(1, 5), rng.randint(1, 3)
     protocol: dict[str, Any] = {"num_agents": agents, "max_rounds": rounds}
-    kind = rng.choice(("table", "table", "boxed", "own", "critic", "pair", "sequential"))
+    kind = rng.choice(("table", "table", "boxed", "own", "critic", "pair", "sequential", "roles"))
     if kind == "boxed":
         protocol["contract"] = "boxed"
     elif kind == "own":
@@ -62,6 +63,10 @@ def debate(rng: random.Random) -> dict[str, Any]:
         protocol |= {"num_agents": 2, "topology": "actor_critic"}
     elif kind == "pair":
         protocol |= {"num_agents": 4, "max_rounds": 2, "topology": "pair", "first_turns": 2}
+    elif kind == "roles":
+        judge = {"name": "judge", "answers": False, "sees": {"debater": 1}, "policy": "start"}
+        roles = [{"name": "debater", "count": 2}, judge | {"trains": False}]
+        protocol |= {"num_agents": 3, "schedule": "sequential", "roles": roles}
     elif kind == "sequential":
         protocol |= {"schedule": "sequential", "topology": "central", "center": 0}
     if kind == "pair":
