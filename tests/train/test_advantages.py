@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
+from debate_protocol.types import AgentRole, Protocol, Question, Reply, Transcript, Turn, TurnKey
 from debate_rewards.credits import Credit, Score
 from debate_train.advantages import Baseline, Grouped, RoleEma, Stream
 
@@ -255,20 +256,24 @@ def test_lines_take_the_baseline_of_their_turn_and_none_is_0() -> None:
 
 
 def test_role_ema_takes_off_what_the_role_earned_lately() -> None:
-    # decay 1/2. Agent 0 earns 1, then 0: b = 1/2, A = 1/2; b = 1/4, A = -1/4.
-    # Agent 1 earns -1, then 3: b = -1/2, A = -1/2; b = 5/4, A = 7/4.
+    # decay 1/2. The first role earns 1, then 0: b = 1/2, A = 1/2; b = 1/4, A = -1/4.
+    # The second earns -1, then 3: b = -1/2, A = -1/2; b = 5/4, A = 7/4.
     config = RoleEma(decay=0.5, streams=GENERATOR)
-    debates = [transcript("d"), transcript("e")]
+    rules = Protocol(num_agents=2, roles=(AgentRole("pro"), AgentRole("con")))
+    debates = [replace(transcript(name), protocol=rules) for name in "de"]
     scores = [Score((gen(0, 0, 1.0), gen(1, 0, -1.0))), Score((gen(0, 0, 0.0), gen(1, 0, 3.0)))]
     both = config.compare(debates, scores, {})
     found = [{tuple(k): a.value for k, (a,) in one.items()} for one in both.turns]
     assert found == [{(0, 0): 0.5, (1, 0): -0.5}, {(0, 0): -0.25, (1, 0): 1.75}]
-    assert both.baselines == {"generator/0": 0.25, "generator/1": 1.25}
+    assert both.baselines == {"generator/pro": 0.25, "generator/con": 1.25}
     # In two steps, the second with what the first left, the same comes out.
     first = config.compare(debates[:1], scores[:1], {})
     second = config.compare(debates[1:], scores[1:], first.baselines)
     assert [*first.turns, *second.turns] == list(both.turns)
     assert second.baselines == both.baselines
+    # Agents of one role share it: b = 1/2, A = 1/2; b = -1/4, A = -3/4.
+    (shared,) = RoleEma(decay=0.5, streams=GENERATOR)([transcript("d")], scores[:1])
+    assert [a.value for found in shared.values() for a in found] == [0.5, -0.75]
 
 
 def test_former_name_of_the_baseline_is_refused_with_the_new_one() -> None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from debate_protocol.roles import role_of
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.credits import Score
 from debate_train.advantages.advantage import (
@@ -21,9 +22,10 @@ from debate_train.advantages.members import members, sum_equal
 class RoleEma(AdvantageConfig):
     """Takes off what the role earned lately: A = R − b, after b ← decay·b + (1 − decay)·R.
 
-    Each agent of a debate is a role, with a baseline of its own in each stream and component, 0
-    at the start of a phase. Debates count in order. Where roles differ in what they can win, as in
-    games that one side wins more often, the mean of a group would credit a role with its luck.
+    Each role of a debate has a baseline of its own in each stream and component, 0 at the start of
+    a phase; agents of one role share it. Values count in the order of debates. Where roles differ
+    in what they can win, as in games that one side wins more often, the mean of a group would
+    credit a role with its luck.
 
     Source: role-conditioned advantage estimation of Liu et al. 2025, SPIRAL (arXiv 2506.24119),
     section 3.2; there the decay is 0.95.
@@ -48,7 +50,8 @@ class RoleEma(AdvantageConfig):
                 stream = self.streams.get(member.stream)
                 if stream is None or stream.weight == 0 or member.value is None:
                     continue
-                parts = (member.component, member.stream, str(member.credits[0].agent))
+                role = role_of(transcript.protocol, member.credits[0].agent)
+                parts = (member.component, member.stream, role.name)
                 name = "/".join(filter(None, parts))
                 kept = self.decay * baselines.get(name, 0.0) + (1 - self.decay) * member.value
                 baselines[name] = kept
