@@ -231,9 +231,8 @@ def _init_distributed(place: Place) -> None:
 
 
 def _be_alone() -> None:
-    from debate_rollout.engines.vllm_process import free_port
-
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    # Port 0 is whichever is free when it is opened: nobody can take it in between.
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in (alone | address).items():
         os.environ.setdefault(name, value)
