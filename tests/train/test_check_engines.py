@@ -122,5 +122,5 @@ def test_check_says_what_a_lost_process_costs(
 ) -> None:
     more = [] if size == 1 else ["trainer={type: deepspeed}", f"--nproc={size}"]
     assert main(["quickstart", "--check", *more]) == 0
-    told = capsys.readouterr().out
-    assert told.count("with 4 processes: so much is lost where one of them ends") == lines
+    printed = capsys.readouterr().out
+    assert printed.count("with 4 processes: so much is lost where one of them ends") == lines

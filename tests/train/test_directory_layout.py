@@ -71,8 +71,8 @@ def test_output_that_cannot_be_used_is_refused_before_the_model_is_loaded(
     before = sorted(tmp_path.rglob("*"))
     recipe = ["model={type: scratch}", "data={type: signs_puzzle}", "--output", str(output)]
     assert main(["quickstart", *recipe, *more]) == 2
-    told = capsys.readouterr().err
-    assert problem in told and str(output) in told and "Traceback" not in told
+    printed = capsys.readouterr().err
+    assert problem in printed and str(output) in printed and "Traceback" not in printed
     assert sorted(tmp_path.rglob("*")) == before
 
 

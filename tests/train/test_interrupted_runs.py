@@ -32,9 +32,9 @@ def test_no_checkpoint_is_written_without_the_debates_that_nobody_waited_for(
         at_call(patch, PlayerAhead, "with_old_weights", 1, interrupt)
         assert run(*AHEAD) == 130
     assert steps(tmp_path) == []
-    told = capfd.readouterr().err
-    assert "as soon as the debates that were begun ahead have ended" in told
-    assert "no checkpoint of step 2: the debates that were begun ahead" in told
+    printed = capfd.readouterr().err
+    assert "as soon as the debates that were begun ahead have ended" in printed
+    assert "no checkpoint of step 2: the debates that were begun ahead" in printed
     assert run("--resume", *AHEAD) == 0
     assert end_of(tmp_path / "run") == whole_ahead
 
@@ -74,8 +74,8 @@ def test_run_that_is_interrupted_leaves_its_last_complete_step(
         at_call(patch, *place, number, act)
         assert run() == 130
     assert steps(tmp_path) == ([] if saved is None else [saved])
-    told = capfd.readouterr().err
-    assert said in told and "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert said in printed and "Traceback" not in printed
     assert run("--resume") == 0
     assert end_of(tmp_path / "run") == whole
 
