@@ -18,8 +18,10 @@ from debate_protocol.forms import FORMS
 from debate_protocol.plugins import Variants
 from debate_rewards import REWARDS
 from debate_rollout.drivers import DRIVERS
+from debate_train.advantages import ADVANTAGES
 from debate_train.data import DATA
 from debate_train.demonstrations import ENGINES
+from debate_train.evaluation import MODES
 from debate_train.losses import LOSSES
 from debate_train.models import MODELS
 from debate_train.trainers import TRAINERS
@@ -27,11 +29,11 @@ from debate_train.trainers.trainer import OptimizerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_TYPE_TESTS = 0
-MOST_CIRCLES = 8
+MOST_CIRCLES = 7
 """Groups of modules that import each other, imports for type checking and inside functions too."""
 MOST_FILES = 50
 """Python files of a folder."""
-MOST_CODE_LINES = 24_750
+MOST_CODE_LINES = 25_000
 """Lines without blanks, comments and docstrings."""
 MOST_ANY = 22
 """Uses of `Any` for 1,000 code lines."""
@@ -51,6 +53,7 @@ def sources() -> dict[str, str]:
 def variants() -> dict[str, str]:
     """Return the names of our variants and of their base classes, each with its module."""
     unions: list[Variants] = [FORMS, REWARDS, DRIVERS, DATA, ENGINES, LOSSES, MODELS, TRAINERS]
+    unions += [ADVANTAGES, MODES]
     models = {model for union in unions for model in union.own.values()}
     models |= set(get_args(get_args(OptimizerConfig)[0]))
     known = {

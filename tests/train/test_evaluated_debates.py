@@ -16,7 +16,6 @@ from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.errors import RecipeError
 from debate_train.evaluation import Measures, evaluate
-from debate_train.evaluation_settings import sampled_as
 from debate_train.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
 from debate_train.results import measures_json, print_results, write_results
@@ -59,7 +58,7 @@ class Recorder:
 
 def asked(form: Recipe) -> tuple[list[Request], Measures]:
     engine = Recorder(ScriptedEngine(replies=("<solution> + + + </solution>",)).open())
-    found = evaluate(form, engine, QUESTIONS, "dev")
+    found = evaluate(form.evaluated(), engine, QUESTIONS, "dev")
     return engine.requests, found
 
 
@@ -67,7 +66,7 @@ def test_debate_is_evaluated_with_other_agents_rounds_and_topology() -> None:
     changes = {"num_agents": 5, "max_rounds": 3, "topology": "ring", "history_rounds": 1}
     requests, found = asked(recipe(changes))
     assert len(requests) == 3 * 2 + 3 * 5 * 3
-    for debate in found.transcripts:
+    for debate in found.played["debate"]:
         assert (debate.protocol.num_agents, debate.protocol.max_rounds) == (5, 3)
         assert debate.protocol.history_rounds == 1
         # On a ring of five, agent 0 sees agents 1 and 4.
@@ -82,7 +81,7 @@ def test_evaluation_as_in_training_is_the_default() -> None:
     alone, debated = requests[:6], requests[6:]
     assert {r.sampling.temperature for r in alone} == {0.6}
     assert {r.sampling.temperature for r in debated} == {0.6, 1.0, 0.9}
-    assert sampled_as(form) == (
+    assert form.evaluated().described() == (
         "direct replies at temperature 0.6, debates at 0.6, 1, 0.9; 3 agents, 2 rounds"
     )
 
@@ -94,9 +93,9 @@ def test_evaluation_temperature_holds_for_all(personas: Any) -> None:
     requests, _ = asked(form)
     assert {r.sampling.temperature for r in requests} == {0.7}
     assert {r.sampling.top_p for r in requests} == {0.9}
-    assert sampled_as(form) == "temperature 0.7, top_p 0.9; 3 agents, 2 rounds; 2 runs"
+    assert form.evaluated().described() == "temperature 0.7, top_p 0.9; 3 agents, 2 rounds; 2 runs"
     assert check(form).errors == ()
-    assert any(sampled_as(form) in line for line in check(form).lines)
+    assert any(form.evaluated().described() in line for line in check(form).lines)
 
 
 def test_trained_direct_replies_are_evaluated_in_a_debate() -> None:
@@ -148,11 +147,11 @@ def _answered(ask: Ask) -> str:
 def test_runs_are_independent_and_pooled_by_question() -> None:
     form = recipe({"runs": 5, "direct_samples": 3})
     engine = ScriptedEngine().open(None, word_tokenizer(), script=_answered)
-    found = evaluate(form, engine, QUESTIONS, "dev")
-    assert len({debate.id for debate in found.transcripts}) == 5 * 3
+    found = evaluate(form.evaluated(), engine, QUESTIONS, "dev")
+    assert len({debate.id for debate in found.played["debate"]}) == 5 * 3
     # The seeds are known, and so is each reply: 5 runs x 3 questions x 3 replies.
     recorder = Recorder(engine)
-    evaluate(form, recorder, QUESTIONS, "dev")
+    evaluate(form.evaluated(), recorder, QUESTIONS, "dev")
     alone = [r.ask for r in recorder.requests if r.ask.round == 0][: 5 * 3 * 3]
     assert len({ask.seed for ask in alone}) == 45
     right = [float(ask.seed % 4 <= QUESTIONS.index(ask.question)) for ask in alone]
@@ -164,7 +163,7 @@ def test_runs_are_independent_and_pooled_by_question() -> None:
     assert measures_json(found)["eval/direct/accuracy"]["run_deviation"] == measure.run_deviation
     # The first of several runs is the one run of before.
     first = Recorder(engine)
-    alone_once = evaluate(recipe({"direct_samples": 3}), first, QUESTIONS, "dev")
+    alone_once = evaluate(recipe({"direct_samples": 3}).evaluated(), first, QUESTIONS, "dev")
     assert [r.ask.seed for r in first.requests][:9] == [ask.seed for ask in alone[:9]]
     assert alone_once.found["eval/direct/accuracy"].run_deviation is None
     assert "run_deviation" not in measures_json(alone_once)["eval/direct/accuracy"]
@@ -178,7 +177,8 @@ def test_greedy_evaluation_repeats_itself_and_nucleus_cuts(
 
     def texts(**evaluation: Any) -> list[str]:
         engine = Recorder(TransformersEngine().open(loaded.model, loaded.tokenizer))
-        evaluate(recipe({"runs": 2} | evaluation, rollout=rollout), engine, QUESTIONS[:1], "dev")
+        setup = recipe({"runs": 2} | evaluation, rollout=rollout).evaluated()
+        evaluate(setup, engine, QUESTIONS[:1], "dev")
         return [reply.text for reply in engine.replies[:4]]
 
     greedy = texts(temperature=0)
@@ -246,11 +246,11 @@ def test_results_say_how_they_were_measured(capsys: pytest.CaptureFixture[str]) 
 
     measure = {"mean": 0.5, "low": 0.4, "high": 0.6, "questions": 3, "run_deviation": 0.013}
     after = {"eval/direct/accuracy": measure}
-    how = sampled_as(recipe())
+    setup = recipe().evaluated()
     state: dict[str, Any] = {"gates": {}, "step": 1, "seconds": {}}
-    write_results(Directory(), after, after, state, how)  # type: ignore[arg-type]
-    assert kept[0]["measured"] == how
-    print_results(after, after, {}, how)
+    write_results(Directory(), after, after, state, setup)  # type: ignore[arg-type]
+    assert kept[0]["measured"] == setup.described()
+    print_results(after, after, {}, setup)
     printed = " ".join(capsys.readouterr().out.split())
     assert "direct replies at temperature 0.6, debates at 0.6, 1, 0.9" in printed
     assert "0.013" in printed

@@ -53,7 +53,7 @@ def measured(form: Recipe, name: str, seen: list[Ask]) -> Measures:
         return said(ask)
 
     engine = ScriptedEngine().open(None, word_tokenizer(), script=script)
-    return evaluate(form, engine, QUESTIONS, name)
+    return evaluate(form.evaluated(), engine, QUESTIONS, name)
 
 
 def test_evaluation_measures_answers_decisions_and_votes() -> None:
@@ -83,7 +83,10 @@ def test_evaluation_measures_answers_decisions_and_votes() -> None:
     assert found.found["eval/judge/accuracy"].questions == 3
     direct = found.found["eval/direct/accuracy"]
     assert 0 <= direct.low < 0.5 < direct.high <= 1
-    assert len(found.transcripts) == 4
+    assert {name: len(debates) for name, debates in found.played.items()} == {
+        "direct": 8,
+        "debate": 4,
+    }
 
 
 def test_evaluations_of_one_split_differ_by_the_policy_alone() -> None:
@@ -125,12 +128,12 @@ def test_recipe_without_debate_measures_direct_replies_alone() -> None:
     )
     found = measured(form, "dev", [])
     assert found.means() == {"eval/direct/accuracy": 0.5}
-    assert found.transcripts == []
+    assert found.played["debate"] == []
 
 
 def test_nothing_is_measured_on_no_question() -> None:
     engine = ScriptedEngine().open(None, word_tokenizer(), script=said)
-    assert evaluate(recipe(), engine, [], "dev").means() == {}
+    assert evaluate(recipe().evaluated(), engine, [], "dev").means() == {}
 
 
 def test_interval_shrinks_with_the_number_of_questions_not_of_replies() -> None:

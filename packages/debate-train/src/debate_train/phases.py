@@ -14,7 +14,6 @@ from debate_train.checkpointing.random_states import load_random_states
 from debate_train.data import DataSource
 from debate_train.errors import RecipeError
 from debate_train.evaluation import evaluate
-from debate_train.evaluation_settings import sampled_as
 from debate_train.interrupts import Interrupts, Stopped
 from debate_train.keeper import StepKeeper
 from debate_train.loaded_model import LoadedModel
@@ -99,11 +98,11 @@ class Phases:
             return
         if state.before is None:  # A shut gate kept the last phase from starting.
             state.before = after
-        how = sampled_as(self._phases[-1][1])
-        changes = write_results(parts.directory, state.before, after, asdict(state), how)
+        setup = self._phases[-1][1].evaluated()
+        changes = write_results(parts.directory, state.before, after, asdict(state), setup)
         parts.tracker.summarise(changes)
         parts.progress.close()
-        print_results(state.before, after, state.seconds, how)
+        print_results(state.before, after, state.seconds, setup)
 
     def _rest_is_skipped(self) -> bool:
         shut = [name for name, opened in self.state.gates.items() if not opened]
@@ -195,7 +194,7 @@ class Phases:
         with rollouts.serving(version=self.state.step) as engine:
             questions = work.source.split("dev", recipe.evaluation.questions)
             with self.parts.interrupts.stoppable():
-                found = evaluate(recipe, engine, questions, "dev", watch).means()
+                found = evaluate(recipe.evaluated(), engine, questions, "dev", watch).means()
         # Before its row: a checkpoint carries one that cannot be written.
         self.state.looked, self.state.owes_look = (name, self.state.step, found), False
         wanted = self._recipe.checkpoint.keep_best
@@ -217,7 +216,8 @@ class Phases:
         started = time.perf_counter()
         questions = self.parts.source.split("test", evaluation.questions)
         with self.parts.interrupts.stoppable():
-            found = evaluate(last, self.parts.engine, questions, "test", self.parts.progress.watch)
+            watch, engine = self.parts.progress.watch, self.parts.engine
+            found = evaluate(last.evaluated(), engine, questions, "test", watch)
         taken = self.state.seconds.get("evaluation", 0.0) + time.perf_counter() - started
         self.state.seconds["evaluation"] = taken
         return measures_json(found)

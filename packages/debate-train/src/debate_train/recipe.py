@@ -1,6 +1,6 @@
 """The recipe: everything that one run is made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -10,21 +10,16 @@ from debate_protocol.config import Config
 from debate_protocol.forms import FormConfig
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.roles import roles_of
-from debate_protocol.types import TRAINED, DebateRun, Transcript
+from debate_protocol.types import TRAINED
 from debate_rewards.rewards import RewardChoice
-from debate_rollout.drivers import AUTO, DriverChoice, play
-from debate_rollout.engine import Engine as OpenEngine
-from debate_rollout.engine_settings import EngineConfig
-from debate_rollout.engines import TransformersEngine
 from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
-from debate_train.demonstrations import ENGINES
-from debate_train.evaluation import DEBATE, DIRECT
-from debate_train.evaluation_settings import Evaluation
+from debate_train.evaluation import Evaluation, Setup
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
 from debate_train.playing.pipeline import Pipeline
-from debate_train.policies import START, PolicyChoice
+from debate_train.playing.rollout_settings import Rollout
+from debate_train.policies import START
 from debate_train.reading.recipe_merge import merge
 from debate_train.reading.recipe_schema import WHOLE_PHASES, Schema
 from debate_train.tracking import Tracking
@@ -34,51 +29,10 @@ if TYPE_CHECKING:
     from debate_train.checkpointing.checkpoints import Best
 
 
-class Rollout(Config):
-    """How debates are sampled."""
-
-    engine: Annotated[EngineConfig, ENGINES] = TransformersEngine()
-    policies: dict[str, PolicyChoice] = Field(default_factory=dict)
-    """Policies that stay as they are, by the names that roles of the debate give them."""
-    driver: DriverChoice = AUTO
-    """Which debates wait for which, and how long for a reply."""
-    max_tokens: int = Field(1024, ge=1)
-    """Most tokens of one reply."""
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
-    min_p: float = Field(0.0, ge=0, lt=1)
-    debates_per_question: int = Field(1, ge=1)
-    """Independent debates of each question; the group of GRPO when the form is `direct`."""
-    direct_per_question: int = Field(0, ge=0)
-    """Single-turn replies to each question beside its debates, prompted as a debate begins."""
-
-    @property
-    def sampling(self) -> dict[str, float | int]:
-        """Sampling settings that cut the distribution; neutral in RL."""
-        return {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
-
-    def play(self, runs: Sequence[DebateRun], engine: OpenEngine) -> list[Transcript]:
-        """Run debates to their ends as these settings say."""
-        return play(
-            runs,
-            engine,
-            max_tokens=self.max_tokens,
-            sampling=self.sampling,
-            driver=self.driver,
-        )
-
-
-def _measured(name: str) -> str:
-    names = [*DIRECT.values(), *DEBATE.values()]
-    if name not in names:
-        raise ValueError(f"{name!r} is not measured; expected one of {', '.join(names)}")
-    return name
-
-
 class Gate(Config):
     """What a phase must reach, on the dev split, before it may end."""
 
-    metric: Annotated[str, AfterValidator(_measured)]
+    metric: str
     """Name as in the evaluation, such as eval/judge/accuracy."""
     at_least: float
     every: int = Field(50, ge=1)
@@ -92,7 +46,7 @@ class Gate(Config):
 class KeepBest(Config):
     """Which checkpoint is kept besides the last ones."""
 
-    metric: Annotated[str, AfterValidator(_measured)]
+    metric: str
     """Name as in the evaluation on the dev split, such as eval/majority/accuracy."""
     mode: Literal["max", "min"] = "max"
 
@@ -182,6 +136,10 @@ class Recipe(Config):
         """
         return dict(self.whole_phases) if self.phases else {"train": self}
 
+    def evaluated(self) -> Setup:
+        """Return what an evaluation of this phase is made with."""
+        return self.evaluation.setup(self.debate, self.rollout, self.seed)
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy, whose phases follow from what was changed."""
         copied = super().model_copy(update=update, deep=deep)
@@ -217,6 +175,18 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
+    def _wanted_figures_are_measured(self) -> Self:
+        best = self.checkpoint.keep_best
+        known = self.evaluated().figures()
+        for where, wanted in (("gate", self.gate), ("checkpoint.keep_best", best)):
+            if wanted is not None and wanted.metric not in known:
+                raise ValueError(
+                    f"{where}.metric: {wanted.metric!r} is not measured; expected one of "
+                    f"{', '.join(known)}{did_you_mean(wanted.metric, known)}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _rounded_weights_have_masters(self) -> "Recipe":
         trainer = self.trainer
         if not self.phases:
@@ -233,8 +203,10 @@ class Recipe(Config):
                     f"rollout.policies.{name}: the name is taken; expected another one"
                 )
         known = [TRAINED, START, *self.rollout.policies]
-        evaluated = self.evaluation.form(self.debate)
-        for where, form in (("debate", self.debate), ("evaluation.debate", evaluated)):
+        setup = self.evaluated()
+        forms = [("debate", self.debate), ("evaluation.debate", setup.form)]
+        forms += [(f"evaluation.modes.{name}", one.form) for name, one in setup.plays()]
+        for where, form in forms:
             for role in roles_of(form.protocol()):
                 if role.policy not in known:
                     raise ValueError(

@@ -7,17 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from debate_train.evaluation import Measures
+from debate_train.evaluation import Measures, Setup
 from debate_train.run_directory import RunDirectory
-
-TABLE: Mapping[str, str] = {
-    "eval/direct/accuracy": "direct accuracy",
-    "eval/majority/accuracy": "majority vote",
-    "eval/peer_vote/accuracy": "peer-vote decision",
-    "eval/judge/accuracy": "judge accuracy",
-    "eval/format": "valid format",
-}
-"""The rows of the table."""
 
 
 def measures_json(measures: Measures) -> dict[str, dict[str, float]]:
@@ -33,21 +24,21 @@ def write_results(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
     state: Mapping[str, Any],
-    how: str,
+    setup: Setup,
 ) -> dict[str, float]:
-    """Write results.json; return the change of each measure.
+    """Write results.json; return the change of each measure that has a row.
 
-    `how` says in what debates and at which temperatures it was measured.
+    `setup` is what it was measured with.
     """
     rows = [
         {"measure": shown, "name": name, "before": before[name], "after": after[name]}
-        for name, shown in TABLE.items()
-        if name in before and name in after
+        for name, shown in setup.figures().items()
+        if shown and name in before and name in after
     ]
     directory.write_results(
         {
             "table": rows,
-            "measured": how,
+            "measured": setup.described(),
             "before": before,
             "after": after,
             "gates": state["gates"],
@@ -59,7 +50,7 @@ def write_results(
 
 
 def print_results(
-    before: Mapping[str, Any], after: Mapping[str, Any], seconds: Mapping[str, float], how: str
+    before: Mapping[str, Any], after: Mapping[str, Any], seconds: Mapping[str, float], setup: Setup
 ) -> None:
     """Print the table from before to after, how it was measured, and how long each part took."""
     several = any("run_deviation" in measure for measure in after.values())
@@ -69,13 +60,13 @@ def print_results(
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
     table.add_column("change", justify="right")
-    for name, shown in TABLE.items():
-        if name in before and name in after:
+    for name, shown in setup.figures().items():
+        if shown and name in before and name in after:
             change = after[name]["mean"] - before[name]["mean"]
             table.add_row(shown, _shown(before[name]), _shown(after[name]), f"{change:+.3f}")
     console = Console()
     console.print(table)
-    console.print(f"measured: {how}", highlight=False)
+    console.print(f"measured: {setup.described()}", highlight=False)
     parts = ", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items())
     console.print(f"time: {parts}", highlight=False)
 

@@ -13,12 +13,10 @@ from debate_train.checkpointing.checkpoint_manifest import RefusedCheckpoint
 from debate_train.checkpointing.checkpoints import RunState
 from debate_train.checkpointing.content_checks import check_contents
 from debate_train.errors import UsageError
-from debate_train.evaluation import DEBATE, DIRECT
 from debate_train.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
 from debate_train.run_directory import RunDirectory
 
-_MEASURED = {*DIRECT.values(), *DEBATE.values()}
 _MEASURE = {"mean", "low", "high", "questions"}
 _OF_SEVERAL_RUNS = "run_deviation"
 
@@ -156,13 +154,17 @@ class ResumeCheck:
         needs = self.recipe.evaluation.questions > 0 and not may_lack
         measured = list(self.recipe.phase_recipes().values())[-1]
         # Single replies to questions without answers are measured by nothing.
-        may_be_empty = measured.evaluation.form(measured.debate).turn_count() == 1
+        setup = measured.evaluated()
+        may_be_empty = all(one.form.turn_count() == 1 for _, one in setup.plays())
+        known = None if may_lack else setup.figures()
         lacks = state.before is None if may_be_empty else not state.before
         if needs and lacks and (trains_last or state.phase > last):
             yield "its state.json lacks the measures before the last phase"
         for name, measure in (state.before or {}).items():
             is_measure = isinstance(measure, dict) and set(measure) - {_OF_SEVERAL_RUNS} == _MEASURE
-            if name not in _MEASURED or not is_measure or not _ordered(measure):
+            if known is not None and name not in known:
+                is_measure = False
+            if not is_measure or not _ordered(measure):
                 yield f"its state.json has no measure {name!r} as before the last phase"
         if state.looked is not None:
             phase, step, means = state.looked

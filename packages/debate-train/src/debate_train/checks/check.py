@@ -6,6 +6,7 @@ from typing import cast
 
 from pydantic import BaseModel
 
+from debate_protocol.forms import DebateForm
 from debate_protocol.types import Question
 from debate_train.checks.check_context import (
     TokenCounter,
@@ -21,7 +22,7 @@ from debate_train.checks.check_learning import truth_errors
 from debate_train.checks.check_policies import policy_errors, role_lines
 from debate_train.checks.check_warnings import crash_cost, run_warnings, warnings_of
 from debate_train.data import DataConfig
-from debate_train.evaluation_settings import sampled_as
+from debate_train.evaluation import direct_form
 from debate_train.losses.loss_inputs import reference_error
 from debate_train.policies import folder_problems
 from debate_train.recipe import Recipe
@@ -74,8 +75,8 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
         found.lines += role_lines(phase)
         if counter is not None:
             _check_context(phase, view.longest, counter, found)
-            evaluated = phase.model_copy(update={"debate": phase.evaluation.form(phase.debate)})
-            if phase.evaluation.questions and evaluated.debate != phase.debate:
+            for form in _other_forms(phase):
+                evaluated = phase.model_copy(update={"debate": form})
                 _check_context(evaluated, view.longest, counter, found, "evaluation: ")
         where = f"phase {name}: " if recipe.phases else ""
         if recipe.rollout.engine.is_sampled:
@@ -210,14 +211,33 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
         found.lines.append(
             f"  temperatures {_temperatures(phase)}: log-probabilities are taken at them"
         )
-    evaluation = phase.evaluation
-    if evaluation.questions:
-        turns = evaluation.form(phase.debate).turn_count()
-        found.lines.append(
-            f"  an evaluation: {_many(evaluation.questions, 'question')} at most, each with "
-            f"{_many(evaluation.direct_samples, 'direct reply')} and "
-            f"{_many(turns, 'turn')} of debate; {sampled_as(phase)}"
-        )
+    if phase.evaluation.questions:
+        found.lines.append(_evaluation_line(phase))
+
+
+def _evaluation_line(phase: Recipe) -> str:
+    """Say what an evaluation plays, in all its modes."""
+    setup, questions = phase.evaluated(), phase.evaluation.questions
+    each = [mode.counted(setup.form) for mode in setup.modes.values()]
+    turns = sum(one.turns for _, one in setup.plays()) * questions * setup.runs
+    return (
+        f"  an evaluation: {_many(questions, 'question')} at most, each with "
+        f"{' and '.join(filter(None, each)) or 'nothing to play'}; {setup.described()}; at most "
+        f"{_many(turns, 'turn')}, {turns * phase.rollout.max_tokens:,} tokens in replies"
+    )
+
+
+def _other_forms(phase: Recipe) -> list[DebateForm]:
+    """Return the forms that evaluations play and training does not, each once."""
+    if not phase.evaluation.questions:
+        return []
+    known, found = [phase.debate, direct_form(phase.debate)], []
+    played = sorted(phase.evaluated().plays(), key=lambda one: -one[1].form.turn_count())
+    for form in (one.form for _, one in played):
+        if form not in known:
+            found.append(form)
+            known += [form, direct_form(form)]  # Whose prompt is none longer than the debate's.
+    return found
 
 
 def _many(count: int, noun: str) -> str:

@@ -11,7 +11,7 @@ def used_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
     known = {START: StartPolicy(), **recipe.rollout.policies}
     names: list[str] = []
     for phase in recipe.phase_recipes().values():
-        for form in (phase.debate, phase.evaluation.form(phase.debate)):
+        for form in (phase.debate, *(one.form for _, one in phase.evaluated().plays())):
             names += [role.policy for role in roles_of(form.protocol())]
     return {name: known[name] for name in dict.fromkeys(names) if name in known}
 

@@ -83,6 +83,14 @@ PANELS = (
     Panel("Speed", "tokens a second", "count", (("tokens_per_s", "tokens/s"),)),
 )
 
+OWN_FIGURES = frozenset(
+    {
+        *("direct", "majority", "peer_vote", "judge", "last_round", "comparisons_made", "pass@k"),
+        *("diversity", "format"),
+    }
+)
+"""What follows `eval/` in names of figures; of a mode that a recipe names, its name does."""
+
 
 def curves(rows: Sequence[Mapping[str, Any]]) -> Html:
     """Return a section a phase, in the order they ran: its charts, then all measures folded."""
@@ -107,7 +115,7 @@ def _phase(name: str, rows: Sequence[Mapping[str, Any]]) -> Html:
     known = series_of(rows)
     charts = [
         line_chart(panel.title, panel.note, drawn, panel.form)
-        for panel in (*PANELS, *_time_panels(known))
+        for panel in (*PANELS, *_mode_panels(known), *_time_panels(known))
         if (drawn := list(_drawn(panel, known)))
     ]
     steps = {_step(row) for row in rows}
@@ -141,6 +149,20 @@ def _drawn(panel: Panel, known: Mapping[str, Mapping[float, float]]) -> Iterator
         points = known.get(name, {})
         if len(points) > 1:
             yield Series(label, tuple(sorted(points.items())))
+
+
+def _mode_panels(known: Mapping[str, Mapping[float, float]]) -> Iterator[Panel]:
+    """Yield one panel for each evaluation mode that a recipe names."""
+    modes: dict[str, list[tuple[str, str]]] = {}
+    for name in known:
+        kind, _, rest = name.partition("/")
+        mode, _, figure = rest.partition("/")
+        if kind == "eval" and figure and mode not in OWN_FIGURES:
+            modes.setdefault(mode, []).append((name, figure))
+    for mode, lines in modes.items():
+        values = [value for name, _ in lines for value in known[name].values()]
+        form: Form = "share" if min(values) >= 0 and max(values) <= 1 else "number"
+        yield Panel(f"Held out: {mode[:40]}", "", form, tuple(lines))
 
 
 def _time_panels(known: Mapping[str, Mapping[float, float]]) -> Iterator[Panel]:

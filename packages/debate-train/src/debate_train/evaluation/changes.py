@@ -1,0 +1,71 @@
+"""How evaluated debates differ from those of training."""
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from debate_protocol.config import Config
+from debate_protocol.forms import DebateForm, FormConfig
+from debate_protocol.visibility import TopologyName
+
+_DEBATE_KEYS = (
+    "num_agents",
+    "max_rounds",
+    "topology",
+    "degree",
+    "center",
+    "history_rounds",
+    "conversation",
+)
+
+
+class DebateChanges(Config):
+    """Changes of a debate form; what is None stays as it is."""
+
+    debate: FormConfig | None = None
+    """A whole form in place of the recipe's `debate`; the keys below change it, too."""
+    num_agents: int | None = None
+    max_rounds: int | None = None
+    topology: TopologyName | None = None
+    """With it `degree` and `center` are those of the evaluation, not of training."""
+    degree: int | None = None
+    center: int | None = None
+    history_rounds: int | None = None
+    conversation: Literal["append", "rebuild"] | None = None
+    temperature: float | None = Field(None, ge=0)
+    """Of all agents and direct replies, whatever their personas say; 0 is greedy."""
+
+    def form(self, training: DebateForm, where: str = "") -> DebateForm:
+        """Return the form of evaluated debates.
+
+        Args:
+            training: What is changed.
+            where: The key of these settings, for messages.
+
+        Raises:
+            ValueError: It has no such setting, or its settings do not go together.
+        """
+        form = training if self.debate is None else self.debate
+        changes = self._changes()
+        if not changes and self.temperature is None:
+            return form
+        try:
+            if self.temperature is not None:
+                form = form.at_temperature(self.temperature)
+            return form.changed(changes)
+        except ValidationError as error:
+            found = error.errors()[0]
+            key = ".".join(filter(None, (where, *map(str, found["loc"]))))
+            text = found["msg"].removeprefix("Value error, ")
+            raise ValueError(f"{key}: {text}" if key else text) from error
+        except ValueError as error:
+            key = f"{where}." if where else ""
+            raise ValueError(f"{key}{error}; expected {key}debate to name another form") from error
+
+    def _changes(self) -> dict[str, Any]:
+        changes = {
+            name: value for name in _DEBATE_KEYS if (value := getattr(self, name)) is not None
+        }
+        if self.topology is not None:
+            changes |= {"degree": self.degree, "center": self.center}
+        return changes

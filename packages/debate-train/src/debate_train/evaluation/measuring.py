@@ -1,0 +1,125 @@
+"""Measure a policy: play what the modes name, and take means and intervals of their figures."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, stdev
+
+from debate_protocol.types import DebateRun, Question, Transcript
+from debate_rollout.engine import Engine
+from debate_train.evaluation.mode import EvaluationMode, Plays
+from debate_train.evaluation.settings import Setup, full_name
+from debate_train.evaluation.shared_turns import SharedTurns
+from debate_train.playing.watching import Watch, unwatched
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A mean over questions with its 95 % bootstrap interval.
+
+    The interval resamples questions, each with all its runs, so that it covers both which
+    questions were drawn and how replies were sampled. `run_deviation` is the standard deviation
+    (n − 1) between the means of the runs, None for one run: the noise of sampling alone.
+    """
+
+    mean: float
+    low: float
+    high: float
+    questions: int
+    run_deviation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """All measures of one evaluation by their full names, and what was played in each mode."""
+
+    found: Mapping[str, Measure]
+    played: Mapping[str, Sequence[Transcript]]
+
+    def means(self) -> dict[str, float]:
+        """Return the means alone."""
+        return {name: measure.mean for name, measure in self.found.items()}
+
+
+def evaluate(
+    setup: Setup,
+    engine: Engine,
+    questions: Sequence[Question],
+    name: str,
+    watch: Watch = unwatched,
+) -> Measures:
+    """Play every mode on the same questions, and measure it.
+
+    Args:
+        setup: The form, the modes, and how replies are sampled.
+        engine: Samples; one of several policies sends each ask to the policy that it names.
+        questions: Of one split.
+        name: Seeds the sampling, so that evaluations before and after a run differ only by the
+            policy.
+        watch: Sees what is played.
+    """
+    found: dict[str, Measure] = {}
+    played: dict[str, Sequence[Transcript]] = {}
+    shared = SharedTurns()
+    for mode_name, mode in setup.modes.items():
+        runs: list[list[Sequence[Transcript]]] = [[] for _ in range(setup.runs)]
+        for plays in mode.plays(setup.form):
+            debates = [
+                shared.over(debate)
+                for run in range(setup.runs)
+                for debate in _start(setup.seed, plays, questions, name, run)
+            ]
+            watched = watch(debates, plays.form.turn_count(), f"{name} {plays.what}")
+            ended = setup.rollout.play(watched, engine)
+            size = len(ended) // setup.runs
+            for run, its in enumerate(runs):
+                its.append(ended[run * size : (run + 1) * size])
+        played[mode_name] = [debate for its in runs for part in its for debate in part]
+        if runs[0]:
+            for figure, measure in _measured(mode, runs, mode.figures(setup.form)).items():
+                found[full_name(mode_name, figure)] = measure
+    return Measures(found, played)
+
+
+def _start(
+    seed: int, plays: Plays, questions: Sequence[Question], name: str, run: int
+) -> list[DebateRun]:
+    """Return the debates of one run, each seeded by its question, run and copy."""
+    from debate_rewards.answers import same_answer
+
+    mark = f"/run-{run + 1}" if run else ""
+    return [
+        plays.form.start(
+            question,
+            seed=zlib.crc32(f"{seed}/{name}{mark}/{question.id}/{copy}".encode()),
+            debate_id=f"{question.id}{mark}" + (f"/{copy}" if copy >= 0 else ""),
+            same_answer=partial(same_answer, question),
+        )
+        for question in questions
+        for copy in plays.copies
+    ]
+
+
+def _measured(
+    mode: EvaluationMode, runs: Sequence[Sequence[Sequence[Transcript]]], figures: Mapping[str, str]
+) -> dict[str, Measure]:
+    """Return the mode's figures; those that it does not name are left out."""
+    each = [mode.values(parts) for parts in runs]
+    several = len(runs) > 1
+    pooled = [[one for part in parts for one in part] for parts in zip(*runs, strict=True)]
+    found = mode.values(pooled) if several else each[0]
+    return {
+        name: _measure(found[name], [one[name] for one in each if name in one])
+        for name in figures
+        if found.get(name)
+    }
+
+
+def _measure(by_question: Mapping[str, float], runs: Sequence[Mapping[str, float]]) -> Measure:
+    from debate_rewards.intervals import bootstrap_interval
+
+    interval = bootstrap_interval(list(by_question.values()))
+    means = [fmean(values.values()) for values in runs if values]
+    deviation = stdev(means) if len(means) > 1 else None
+    return Measure(*interval, len(by_question), deviation)

@@ -1,0 +1,139 @@
+"""How often the policy is measured, on what, and in which modes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from debate_protocol.forms import DebateForm
+from debate_train.evaluation.changes import DebateChanges
+from debate_train.evaluation.mode import EvaluationMode, Plays, temperatures
+from debate_train.evaluation.modes import Debate, DirectAnswers, ModeChoice
+from debate_train.playing.rollout_settings import Rollout
+
+DIRECT, DEBATE = "direct", "debate"
+"""Names of the modes that are there without being named."""
+_NEUTRAL = {"top_p": 1, "top_k": 0, "min_p": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """All that an evaluation is made with, whatever recipe or command it comes from."""
+
+    form: DebateForm
+    """The debate that modes measure in, or change."""
+    modes: Mapping[str, EvaluationMode]
+    rollout: Rollout
+    """How replies are sampled."""
+    runs: int = 1
+    """Independent repetitions on the same questions."""
+    seed: int = 0
+
+    def plays(self) -> Iterator[tuple[str, Plays]]:
+        """Yield the name of each mode with what it plays.
+
+        Raises:
+            ValueError: A mode does not go with the form.
+        """
+        for name, mode in self.modes.items():
+            try:
+                found = mode.plays(self.form)
+            except ValueError as error:
+                raise ValueError(f"evaluation.modes.{name}: {error}") from error
+            yield from ((name, one) for one in found)
+
+    def figures(self) -> dict[str, str]:
+        """Return the full name of each figure with its row in the table, or an empty text.
+
+        Raises:
+            ValueError: Two modes have a figure of one name.
+        """
+        found: dict[str, str] = {}
+        for name, mode in self.modes.items():
+            for figure, row in mode.figures(self.form).items():
+                full = full_name(name, figure)
+                if full in found:
+                    raise ValueError(
+                        f"evaluation.modes.{name}: found another figure {full}; expected another "
+                        "name for the mode"
+                    )
+                found[full] = row if name in (DIRECT, DEBATE) or not row else f"{name}: {row}"
+        return found
+
+    def described(self) -> str:
+        """Return how direct replies and debates are sampled, in one line."""
+        form = self.form
+        direct, each = f"{form.speaking().temperature_of(0):g}", temperatures(form)
+        single = form.turn_count() == 1 or DEBATE not in self.modes
+        if single or each == [direct]:
+            said = f"temperature {direct}"
+        elif DIRECT in self.modes:
+            said = f"direct replies at temperature {direct}, debates at {', '.join(each)}"
+        else:
+            said = f"debates at temperature {', '.join(each)}"
+        cuts = {n: value for n, value in self.rollout.sampling.items() if value != _NEUTRAL[n]}
+        said += "".join(f", {name} {value:g}" for name, value in cuts.items())
+        if not single:
+            said += f"; {form.num_agents} agents, {form.max_rounds} rounds"
+        for name, mode in self.modes.items():
+            if name not in (DIRECT, DEBATE):
+                said += f"; {name}: {mode.described(form)}"
+        return said + (f"; {self.runs} runs" if self.runs > 1 else "")
+
+
+def full_name(mode: str, figure: str) -> str:
+    """Return the name of a figure in results, metrics and gates.
+
+    Those of the recipe's debate have no name of a mode: `eval/majority/accuracy`.
+    """
+    return f"eval/{figure}" if mode == DEBATE else f"eval/{mode}/{figure}"
+
+
+class Evaluation(DebateChanges):
+    """When, on how many held-out questions and how the policy is measured.
+
+    What is None is as in training. SDRL's protocol is `debate: {type: simultaneous, num_agents: 5,
+    max_rounds: 2, history_rounds: 1, contract: boxed, personas: none}`, `temperature: 1`,
+    `top_p: 0.9`, `runs: 5`.
+    """
+
+    every: int = Field(0, ge=0)
+    """Steps between evaluations on the dev split; 0 leaves them out."""
+    questions: int = Field(128, ge=0)
+    """Questions of each evaluation; 0 leaves out the one before and after the run, too."""
+    direct_samples: int = Field(4, ge=1)
+    """Single-turn replies to each question, in each run."""
+    runs: int = Field(1, ge=1)
+    """Independent repetitions on the same questions."""
+    modes: dict[str, ModeChoice | None] = Field(default_factory=dict)
+    """Modes by name, beside `direct` (single replies) and `debate`; null leaves one of these out,
+    another mode of the name takes its place."""
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0)
+    min_p: float | None = Field(None, ge=0, lt=1)
+
+    def setup(self, training: DebateForm, rollout: Rollout, seed: int) -> Setup:
+        """Return what an evaluation is made with.
+
+        Args:
+            training: The debate form of training.
+            rollout: How debates of training are sampled.
+            seed: Of the run.
+
+        Raises:
+            ValueError: The form takes no such change.
+        """
+        cuts = {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
+        changed = {name: value for name, value in cuts.items() if value is not None}
+        modes: dict[str, EvaluationMode | None] = {
+            DIRECT: DirectAnswers(samples=self.direct_samples),
+            DEBATE: Debate(),
+            **self.modes,
+        }
+        return Setup(
+            self.form(training, "evaluation"),
+            {name: mode for name, mode in modes.items() if mode is not None},
+            rollout.model_copy(update=changed),
+            self.runs,
+            seed,
+        )

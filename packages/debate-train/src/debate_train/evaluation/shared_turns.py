@@ -1,0 +1,47 @@
+"""Turns that several modes ask for in the same words: sampled once."""
+
+from collections.abc import Hashable, Sequence
+
+from debate_protocol.types import Ask, DebateRun, Gate, Reply
+
+
+class SharedTurns:
+    """Answers what was asked before, with the same seed and prompt, by the reply it got then.
+
+    A reply follows from its prompt and seed but for rounding, and from an endpoint not at all; so
+    debates that part later are compared on the very same first turns, which cost once.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Reply] = {}
+
+    def over(self, run: DebateRun) -> DebateRun:
+        """Return a debate to be played in the place of this one."""
+        try:
+            waits = next(run)
+            while True:
+                if isinstance(waits, Gate):
+                    waits = run.send((yield waits))
+                else:
+                    missing = [ask for ask in waits if _key(ask) not in self._known]
+                    if missing:
+                        replies: Sequence[Reply] = yield missing  # type: ignore[assignment]
+                        for ask, reply in zip(missing, replies, strict=True):
+                            self._known.setdefault(_key(ask), reply)
+                    waits = run.send([self._known[_key(ask)] for ask in waits])
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        finally:
+            run.close()
+
+
+def _key(ask: Ask) -> Hashable:
+    """Return all that a reply follows from."""
+    before = ask.previous
+    return (
+        ask.policy,
+        ask.seed,
+        tuple((message["role"], message["content"]) for message in ask.messages),
+        None if before is None else (before.prompt_ids, before.token_ids),
+        (ask.temperature, ask.stop, ask.max_tokens, ask.contract),
+    )

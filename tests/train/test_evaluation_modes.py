@@ -1,0 +1,185 @@
+"""Evaluation modes: more than one in a recipe, those of others, and what they share."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, Literal
+
+import pytest
+
+from debate_protocol.forms import DebateForm
+from debate_protocol.types import Ask, Transcript
+from debate_rollout.engines import ScriptedEngine
+from debate_train.checks.check import check
+from debate_train.data import SignsPuzzle
+from debate_train.evaluation import (
+    MODES,
+    EvaluationMode,
+    Measures,
+    ModeSettings,
+    Plays,
+    Setup,
+    Values,
+    direct_form,
+    evaluate,
+)
+from debate_train.playing.rollout_settings import Rollout
+from debate_train.recipe import Recipe
+from debate_train.report.curves import OWN_FIGURES, curves
+from debate_train.word_tokenizer import word_tokenizer
+
+QUESTIONS = SignsPuzzle().open().split("dev", 2)
+
+
+def recipe(modes: dict[str, Any], **changes: Any) -> Recipe:
+    settings: dict[str, Any] = {
+        "name": "t",
+        "steps": 1,
+        "model": {"type": "scratch"},
+        "data": {"type": "signs_puzzle", "batch_size": 2},
+        "debate": {"num_agents": 4, "max_rounds": 2, "style": "compact", "personas": "none"},
+        "rollout": {"max_tokens": 32},
+        "evaluation": {"direct_samples": 2, "questions": 2, "modes": modes},
+    }
+    return Recipe.model_validate(settings | changes)
+
+
+def measured(setup: Setup) -> tuple[list[Ask], Measures]:
+    """Evaluate with agents whose words follow from the seed; return what was asked, too."""
+    asked: list[Ask] = []
+
+    def script(ask: Ask) -> str:
+        asked.append(ask)
+        return f"<solution> {'+ + +' if ask.seed % 2 else '- - -'} </solution>"
+
+    engine = ScriptedEngine().open(None, word_tokenizer(), script=script)
+    return asked, evaluate(setup, engine, QUESTIONS, "dev")
+
+
+class Seeds(ModeSettings):
+    """Single replies; a reply is right where its seed is odd, so that figures are known."""
+
+    type: Literal["seeds"] = "seeds"
+    samples: int = 3
+
+    def plays(self, form: DebateForm) -> Sequence[Plays]:
+        single = direct_form(form)
+        return Plays(single, range(self.samples)), Plays(single, range(self.samples, 5))
+
+    def figures(self, form: DebateForm) -> Mapping[str, str]:
+        return {"first": "odd seeds", "rest": "", "never": "never"}
+
+    def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
+        figures: dict[str, dict[str, float]] = {"unnamed": {"q": 1.0}, "never": {}}
+        for name, debates in zip(("first", "rest"), played, strict=True):
+            odd: dict[str, list[bool]] = {}
+            for debate in debates:
+                odd.setdefault(debate.question.id, []).append("+" in debate.turns[0].text)
+            figures[name] = {question: fmean(found) for question, found in odd.items()}
+        return figures
+
+
+def test_modes_of_a_recipe_share_first_turns_and_part_later() -> None:
+    ring = {"type": "debate", "topology": "ring"}
+    asked, found = measured(recipe({"ring": ring}).evaluated())
+    # Of each question 2 direct replies, 4 agents x 2 rounds, and the second round on the ring.
+    assert len(asked) == 2 * (2 + 4 * 2 + 4)
+    for plain, other in zip(found.played["debate"], found.played["ring"], strict=True):
+        assert other.protocol.topology == "ring"
+        assert plain.turns[:4] == other.turns[:4]
+        shown = [[len(turn.shown) for turn in debate.turns[4:]] for debate in (plain, other)]
+        assert shown == [[3] * 4, [2] * 4]
+    means = found.means()
+    assert means["eval/pass@k"] == means["eval/ring/pass@k"]
+    alone = measured(recipe({}).evaluated())[1]
+    assert {n: m for n, m in found.found.items() if "/ring/" not in n} == alone.found
+
+
+def test_mode_of_another_package_gives_figures_for_each_question_and_run() -> None:
+    form = recipe({}).debate
+    setup = Setup(form, {"odd": Seeds(), "direct": MODES.make("direct", {})}, Rollout(), runs=2)
+    asked, found = measured(setup)
+    # Copies 0 to 4 of 2 questions in 2 runs; those of `direct` are the first four of them.
+    assert len(asked) == len({ask.seed for ask in asked}) == 5 * 2 * 2
+    assert set(found.found) - {"eval/direct/accuracy"} == {"eval/odd/first", "eval/odd/rest"}
+    # Asked are three copies of each question in run 1, then in run 2, then the other two.
+    odd = [ask.seed % 2 for ask in asked]
+    first = found.found["eval/odd/first"]
+    assert first.mean == pytest.approx(fmean(odd[:12]))
+    assert found.found["eval/odd/rest"].mean == pytest.approx(fmean(odd[12:]))
+    low, high = sorted((fmean(odd[:6]), fmean(odd[6:12])))
+    assert first.run_deviation == pytest.approx((high - low) / 2**0.5)
+    assert setup.figures()["eval/odd/first"] == "odd: odd seeds"
+
+
+def test_standard_modes_are_left_out_by_null() -> None:
+    asked, found = measured(recipe({"debate": None}).evaluated())
+    assert (len(asked), set(found.found)) == (2 * 2, {"eval/direct/accuracy"})
+    setup = recipe({"direct": None}).evaluated()
+    assert set(setup.modes) == {"debate"}
+    assert setup.described() == "temperature 1; 4 agents, 2 rounds"
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"ring": {"topology": "sparse"}}, {}, r"evaluation.modes.ring: "),
+    ({"few": {"num_agents": 1}}, {}, r"modes.few: num_agents: found 1, but a debate needs"),
+    (
+        {"majority": {"type": "direct"}},
+        {},
+        "modes.majority: found another figure eval/majority/accuracy",
+    ),
+    (
+        {"ring": {"topology": "ring"}},
+        {"gate": {"metric": "eval/rong/judge/accuracy", "at_least": 1}},
+        "did you mean 'eval/ring/judge/accuracy'",
+    ),
+    (
+        {"debate": None},
+        {"checkpoint": {"keep_best": {"metric": "eval/majority/accuracy"}}},
+        "checkpoint.keep_best.metric: 'eval/majority/accuracy' is not measured",
+    ),
+    (
+        {"x": {"debate": {"roles": {"a": {"count": 2}, "b": {"policy": "gone"}}}}},
+        {},
+        "evaluation.modes.x.roles.b.policy: found 'gone'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("modes", "changes", "message"), REFUSED)
+def test_mode_that_cannot_be_measured_is_refused(
+    modes: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        recipe(modes, **changes)
+
+
+def test_check_counts_the_turns_tokens_and_context_of_all_modes() -> None:
+    form = recipe({"wide": {"num_agents": 40}, "ring": {"topology": "ring"}})
+    found = check(form)
+    (line,) = [line for line in found.lines if "an evaluation" in line]
+    # 2 questions x (2 + 4 x 2 + 40 x 2 + 4 x 2) turns of at most 32 tokens
+    assert (
+        "2 direct replies and 8 turns of debate and 80 turns of debate and 8 turns of debate"
+        in line
+    )
+    assert "at most 196 turns, 6,272 tokens in replies" in line
+    assert "; wide: 40 agents, 2 rounds at temperature 1" in line
+    (error,) = found.errors
+    assert error.startswith("evaluation: context: at most")
+
+
+def test_report_draws_the_figures_of_each_named_mode() -> None:
+    assert {name.split("/")[1] for name in recipe({}).evaluated().figures()} == OWN_FIGURES
+    rows = [{"phase": "train", "step": n, "eval/ring/format": n / 4} for n in (1, 2)]
+    assert "Held out: ring" in curves(rows)
+    plain = [{"phase": "train", "step": n, "eval/pass@k": n / 4} for n in (1, 2)]
+    assert "Held out" not in curves(plain)
+
+
+def test_protocol_names_what_the_base_class_offers() -> None:
+    mode: EvaluationMode = Seeds()
+    form = recipe({}).debate
+    assert mode.counted(form) == "5 turns of seeds"
+    assert mode.described(form) == (
+        "3 single replies at temperature 1; 2 single replies at temperature 1"
+    )
