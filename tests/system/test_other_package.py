@@ -1,7 +1,8 @@
-"""The example package: a form, an engine, data, a reward and a loss from outside, in one recipe."""
+"""The example package: one variant of each kind from outside, in one recipe."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from debate_rollout.testing import check_engine
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "examples" / "other_package"
 RECIPE = str(PACKAGE / "recipe.yaml")
-LONGEST = {"form.py": 40, "data.py": 40, "reward.py": 40, "loss.py": 40, "engine.py": 70}
+SHORT = ("form", "data", "reward", "advantage", "loss", "evaluation")
+LONGEST = {f"{name}.py": 40 for name in SHORT} | {"engine.py": 70}
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,10 @@ def test_variants_from_outside_are_checked_and_counted(site: Path) -> None:
     # A debate is four turns; its three agents' dialogues grow, so it becomes three samples.
     assert "2 questions x 1 debate = 2 debates; x 4 turns = 8 turns; 6 samples" in done.stdout
     assert "data: sums, made as needed" in done.stdout
+    # Of each of 2 questions 1 direct reply, a debate of 4 turns and 2 more of the mode's.
+    assert "1 direct reply and 4 turns of debate and 8 turns of second_thoughts" in done.stdout
+    assert "again: 2 debates of 3 agents, 2 rounds at temperature 1" in done.stdout
+    assert "at most 26 turns, 416 tokens in replies" in done.stdout
     assert "context: at most 100 tokens (prompt 84 of agent 0 in round 2 + reply 16" in done.stdout
 
 
@@ -69,6 +75,10 @@ def test_variants_from_outside_are_checked_and_counted(site: Path) -> None:
         ("rollout.engine.type=plane", "did you mean plain?"),
         ("data.larges=3", "data.larges: unknown key; did you mean largest?"),
         ("reward.wrds=3", "reward.wrds: unknown key; did you mean words?"),
+        ("advantage.momentm=0.3", "advantage.momentm: unknown key; did you mean momentum?"),
+        ("advantage.type=standardized", "did you mean standardised?"),
+        ("evaluation.modes.again.debats=3", "again.debats: unknown key; did you mean debates?"),
+        ("evaluation.modes.again.type=second_thought", "did you mean second_thoughts?"),
         ("loss.clip_hihg=0.3", "loss.clip_hihg: unknown key; did you mean clip_high?"),
     ],
 )
@@ -80,22 +90,44 @@ def test_typo_in_a_variant_from_outside_gets_the_nearest_name(
     assert hint in done.stderr
 
 
-def test_variants_from_outside_train_are_kept_and_resumed(site: Path, tmp_path: Path) -> None:
-    output = tmp_path / "run"
-    assert command(site, "--output", str(output)).returncode == 0
-    kept = (output / "recipe.yaml").read_text()
-    for name in ("devils_advocate", "plain", "sums", "brevity", "cispo"):
+def test_variants_from_outside_train_are_measured_kept_and_resumed(
+    site: Path, tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    saved = "checkpoint.every=1"
+    assert command(site, saved, "--output", str(whole)).returncode == 0
+    kept = (whole / "recipe.yaml").read_text()
+    named = ("devils_advocate", "plain", "sums", "brevity", "standardised", "cispo")
+    for name in (*named, "second_thoughts"):
         assert f"type: {name}\n" in kept
-    results = json.loads((output / "results.json").read_text())
+    results = json.loads((whole / "results.json").read_text())
     assert results["steps"] == 2
-    debate = read_transcripts(next((output / "transcripts").glob("*.jsonl")))[0]
+    assert [row["measure"] for row in results["table"]][-1] == "again: new words"
+    assert 0 < results["after"]["eval/again/new_words"]["mean"] <= 1
+    assert "Held out: again" in (whole / "report.html").read_text()
+    debate = read_transcripts(next((whole / "transcripts").glob("*.jsonl")))[0]
     assert [gives_answers(debate.protocol, agent) for agent in range(3)] == [True, False, False]
     # Two advocates of one round: each sees the proposal alone, and neither the other.
     assert [turn.shown for turn in debate.turns if turn.agent] == [((0, 0),), ((0, 0),)]
-    (output / "results.json").unlink()
-    again = command(site, "--resume", "--output", str(output))
+
+    shutil.copytree(whole, parts)
+    shutil.rmtree(parts / "checkpoints" / "step-000002")
+    (parts / "results.json").unlink()
+    again = command(site, saved, "--resume", "--output", str(parts))
     assert again.returncode == 0, again.stderr
-    assert json.loads((output / "results.json").read_text())["after"] == results["after"]
+    # The moments of the first step count in the second: a resume without them parts here.
+    rows = [logged(whole), logged(parts)]
+    assert rows[0] == rows[1]
+    state = "advantage/baseline/generator/mean"
+    assert len({row[state] for row in rows[0] if state in row}) == 2
+    assert json.loads((parts / "results.json").read_text())["after"] == results["after"]
+
+
+def logged(run: Path) -> list[dict[str, object]]:
+    """Return the rows of metrics without what depends on the clock and on memory."""
+    rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    clock = ("time", "tokens_per_s", "memory/")
+    return [{k: v for k, v in row.items() if not k.startswith(clock)} for row in rows]
 
 
 def test_engine_from_outside_passes_the_conformance_suite(

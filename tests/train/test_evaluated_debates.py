@@ -15,7 +15,7 @@ from debate_train.checks.check import check, check_collecting
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.errors import RecipeError
-from debate_train.evaluation import Measures, evaluate
+from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
 from debate_train.results import measures_json, print_results, write_results

@@ -6,7 +6,8 @@ from debate_protocol.types import Ask, Question
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
-from debate_train.evaluation import Measures, direct_form, evaluate
+from debate_train.evaluation import direct_form
+from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.recipe import Recipe
 from debate_train.word_tokenizer import word_tokenizer
 

@@ -14,14 +14,13 @@ from debate_train.data import SignsPuzzle
 from debate_train.evaluation import (
     MODES,
     EvaluationMode,
-    Measures,
     ModeSettings,
     Plays,
-    Setup,
     Values,
     direct_form,
-    evaluate,
 )
+from debate_train.evaluation.measuring import Measures, evaluate
+from debate_train.evaluation.settings import Setup
 from debate_train.playing.rollout_settings import Rollout
 from debate_train.recipe import Recipe
 from debate_train.report.curves import OWN_FIGURES, curves

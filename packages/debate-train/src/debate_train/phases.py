@@ -13,7 +13,7 @@ from debate_train.checkpointing.policy_files import load_policy
 from debate_train.checkpointing.random_states import load_random_states
 from debate_train.data import DataSource
 from debate_train.errors import RecipeError
-from debate_train.evaluation import evaluate
+from debate_train.evaluation.measuring import evaluate
 from debate_train.interrupts import Interrupts, Stopped
 from debate_train.keeper import StepKeeper
 from debate_train.loaded_model import LoadedModel

@@ -14,7 +14,7 @@ from debate_protocol.types import TRAINED
 from debate_rewards.rewards import RewardChoice
 from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
-from debate_train.evaluation import Evaluation, Setup
+from debate_train.evaluation.settings import Evaluation, Setup
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
 from debate_train.playing.pipeline import Pipeline

@@ -7,7 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from debate_train.evaluation import Measures, Setup
+from debate_train.evaluation.measuring import Measures
+from debate_train.evaluation.settings import Setup
 from debate_train.run_directory import RunDirectory
 
 

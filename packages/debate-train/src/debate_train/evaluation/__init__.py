@@ -1,6 +1,5 @@
-"""Measuring a policy on held-out questions: modes, what they play, and means with intervals."""
+"""Evaluation modes: what each plays on held-out questions, and which figures it makes of it."""
 
-from debate_train.evaluation.measuring import Measure, Measures, evaluate
 from debate_train.evaluation.mode import (
     ONE_DEBATE,
     EvaluationMode,
@@ -10,22 +9,17 @@ from debate_train.evaluation.mode import (
     direct_form,
 )
 from debate_train.evaluation.modes import MODES, Debate, DirectAnswers, ModeChoice
-from debate_train.evaluation.settings import Evaluation, Setup
 
+# Not what reads settings (`settings`, `measuring`): it imports modes of others, which import this.
 __all__ = [
     "MODES",
     "ONE_DEBATE",
     "Debate",
     "DirectAnswers",
-    "Evaluation",
     "EvaluationMode",
-    "Measure",
-    "Measures",
     "ModeChoice",
     "ModeSettings",
     "Plays",
-    "Setup",
     "Values",
     "direct_form",
-    "evaluate",
 ]

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from debate_protocol.config import Config
 from debate_protocol.forms import DebateForm, FormConfig
@@ -21,6 +21,10 @@ _DEBATE_KEYS = (
 
 class DebateChanges(Config):
     """Changes of a debate form; what is None stays as it is."""
+
+    # Forms of other packages are imported when the first is made, not with this module: such a
+    # package may have an evaluation mode in the same file, and import this.
+    model_config = ConfigDict(defer_build=True)
 
     debate: FormConfig | None = None
     """A whole form in place of the recipe's `debate`; the keys below change it, too."""
