@@ -114,6 +114,31 @@ def test_roles_are_read_as_they_were_written(play: Play, written: str) -> None:
     assert to_json(again)["protocol"]["roles"] == data["protocol"]["roles"]
 
 
+@pytest.mark.parametrize("written", ["json", "xml"])
+def test_asks_and_transcripts_name_the_adapter_of_a_role(play: Play, written: str) -> None:
+    roles = {"actor": {"adapter": "first"}, "critic": {"adapter": "second"}}
+    form = ActorCritic.model_validate({"roles": roles, "max_rounds": 2, "contract": "boxed"})
+    asked: dict[int, set[str | None]] = {}
+
+    def speak(ask: Ask) -> str:
+        asked.setdefault(ask.agent, set()).add(ask.adapter)
+        return "\\boxed{a}"
+
+    transcript = play(form, speak).transcript
+    assert asked == {0: {"first"}, 1: {"second"}}
+    (again,) = (
+        from_xml(to_xml([transcript])) if written == "xml" else (from_json(to_json(transcript)),)
+    )
+    assert [role.adapter for role in again.protocol.roles] == ["first", "second"]
+    assert [role.trains for role in again.protocol.roles] == [True, True]
+
+
+def test_adapter_of_a_frozen_policy_is_refused() -> None:
+    frozen = {"critic": {"adapter": "second", "policy": "start"}}
+    with pytest.raises(ValueError, match="found 'second', but policy 'start' speaks for it"):
+        ActorCritic.model_validate({"roles": frozen, "contract": "boxed"})
+
+
 @pytest.mark.parametrize(
     "form",
     [Hearing(), Sequential(num_agents=3), ActorCritic(max_rounds=3, contract="boxed")],

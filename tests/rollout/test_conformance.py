@@ -171,6 +171,7 @@ def spoil_half(engine: Any) -> None:
         if weights.kind == "lora":
             return right(weights)  # type: ignore[no-any-return]
         engine._model = getattr(engine._model, "unload", lambda: engine._model)()
+        engine._adapters = {}
         known = engine._model.state_dict()
         names = [name for name in weights.tensors if name in known]
         engine._model.load_state_dict({n: weights.tensors[n] for n in names}, strict=False)
@@ -193,9 +194,21 @@ def spoil_temperature(engine: Any) -> None:
     engine.generate = generate
 
 
+def spoil_adapters(engine: Any) -> None:
+    """Every ask is answered with the first adapter."""
+    right = engine.generate
+
+    def generate(requests: Sequence[Request]) -> list[Reply]:
+        found: list[Reply] = right([replace(r, ask=replace(r.ask, adapter=None)) for r in requests])
+        return found
+
+    engine.generate = generate
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
+        (spoil_adapters, "adapter second: log-probabilities at temperature 1 differ"),
         (spoil_stale, "the same log-probabilities|differ from the trainer's"),
         (spoil_half, "other weights are served"),
         (spoil_temperature, "at temperature 0.6 differ from the trainer's"),

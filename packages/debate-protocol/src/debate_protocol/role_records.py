@@ -5,7 +5,7 @@ from typing import Any, cast
 from debate_protocol.fields import TranscriptError, at_most, optional, required, unknown_keys
 from debate_protocol.types import MAX_AGENTS, MAX_ROUNDS, TRAINED, AgentRole
 
-_KEYS = ("name", "count", "answers", "rounds", "sees", "policy", "trains")
+_KEYS = ("name", "count", "answers", "rounds", "sees", "policy", "adapter", "trains")
 
 
 def role_to_json(role: AgentRole) -> dict[str, Any]:
@@ -19,6 +19,8 @@ def role_to_json(role: AgentRole) -> dict[str, Any]:
         record["sees"] = role.sees if isinstance(role.sees, str) else dict(role.sees)
     if role.policy != TRAINED:
         record["policy"] = role.policy
+    if role.adapter is not None:
+        record["adapter"] = role.adapter
     if not role.trains:
         record["trains"] = False
     return record | dict(role.extra)
@@ -51,6 +53,7 @@ def _role(data: object, at: str) -> AgentRole:
         rounds=None if rounds is None else tuple(rounds),
         sees=_sees(data.get("sees"), f"{where}sees"),
         policy=optional(data, "policy", str, where, TRAINED),
+        adapter=optional(data, "adapter", str, where, None),
         trains=_flag(data, "trains", where),
         extra=unknown_keys(data, _KEYS),
     )

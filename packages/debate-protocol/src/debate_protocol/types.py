@@ -84,7 +84,7 @@ class Ask:
     the conversation that led to `previous`, then its text as an assistant message, then news: a
     renderer may extend `previous.prompt_ids + previous.token_ids` instead of rendering them all.
     `seed` makes the sampling of this turn repeatable. `contract` is what the reply is read by.
-    `policy` names who is asked.
+    `policy` names who is asked, and `adapter` which adapter of the trained policy.
     """
 
     question: Question
@@ -99,6 +99,7 @@ class Ask:
     previous: Reply | None = None
     contract: Contract | None = None
     policy: str = TRAINED
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,8 @@ class AgentRole:
             only when they say nothing.
         rounds: The rounds in which it speaks; None: in all.
         policy: Who speaks for it: `trained`, or the name of another policy of the run.
+        adapter: Which adapter of the trained policy speaks for it, and learns from its turns; None
+            where that policy has no adapters of several names, or for the first of them.
         trains: Whether its turns may be trained on.
         sees: Whose turns it is given: for each role the number of earlier rounds, -1 for all. None
             leaves that to the topology; `drawn` says that `shown` of each turn cannot be derived.
@@ -180,6 +183,7 @@ class AgentRole:
     rounds: tuple[int, ...] | None = None
     sees: Mapping[str, int] | Literal["drawn"] | None = None
     policy: str = TRAINED
+    adapter: str | None = None
     trains: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)
 

@@ -5,13 +5,22 @@ by one and hands each reply over when it is done, so that no debate waits for an
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from debate_protocol.types import Ask, Reply
+from debate_rollout.errors import EngineConfigError, WeightsError
 
 Capability = Literal[
-    "tokens", "logps", "seeds", "streams", "full_weights", "lora", "prefix_cache", "load_in_flight"
+    "tokens",
+    "logps",
+    "seeds",
+    "streams",
+    "full_weights",
+    "lora",
+    "adapters",
+    "prefix_cache",
+    "load_in_flight",
 ]
 """What an engine can do; training needs `tokens` and `logps`. Configs of engines say it, too, as
 far as it is known before they are opened with a model and its tokenizer.
@@ -21,6 +30,8 @@ far as it is known before they are opened with a model and its tokenizer.
 - `seeds`: the same request has the same reply.
 - `streams`: the engine is a `StreamingEngine`.
 - `full_weights`, `lora`: `load` takes weights of that kind.
+- `adapters`: `load` takes several LoRA adapters with names, and each request is answered with the
+  one that its ask names.
 - `prefix_cache`: prompts that begin alike are computed once; `load` drops what old weights made.
 - `load_in_flight`: `load` may be called while requests are open; replies mark what they mix.
 """
@@ -53,13 +64,35 @@ class Weights:
     """Parameters for an engine: all of them, or a LoRA adapter's.
 
     `tensors` maps parameter names as in the trainer's `state_dict()` (peft's names for a LoRA
-    adapter) to tensors. `adapter` is peft's LoraConfig as a dict when `kind` is `lora`.
+    adapter) to tensors. `adapter` is peft's LoraConfig as a dict when `kind` is `lora`. Of several
+    adapters of one configuration `names` are the names, and each stands before those of its
+    tensors: `critic/base_model.model.…`; an ask that names none is answered by the first.
     """
 
     version: int
     tensors: Mapping[str, Any]
     kind: Literal["full", "lora"] = "full"
     adapter: Mapping[str, Any] | None = None
+    names: tuple[str, ...] = ()
+
+    def by_adapter(self) -> "dict[str, Weights]":
+        """Return the weights of each adapter, of the only one under an empty name.
+
+        Raises:
+            WeightsError: A tensor is of none of the adapters that are named.
+        """
+        if not self.names:
+            return {"": self}
+        found: dict[str, dict[str, Any]] = {name: {} for name in self.names}
+        for key, tensor in self.tensors.items():
+            name, _, own = key.partition("/")
+            if name not in found:
+                raise WeightsError(
+                    f"weights hold {key!r}; expected the name of an adapter before a slash: "
+                    + ", ".join(self.names)
+                )
+            found[name][own] = tensor
+        return {name: replace(self, tensors=own, names=()) for name, own in found.items()}
 
 
 class Engine(Protocol):
@@ -97,6 +130,28 @@ class Engine(Protocol):
     def close(self) -> None:
         """Free what the engine holds."""
         ...
+
+
+T = TypeVar("T")
+
+
+def of_adapter(served: Mapping[str, T], ask: Ask) -> T | None:
+    """Return what is served under the adapter that an ask names; None where none was loaded.
+
+    Args:
+        served: By the names of `Weights.by_adapter`.
+        ask: Names an adapter, or none for the first.
+
+    Raises:
+        EngineConfigError: There is no such adapter among those that were loaded.
+    """
+    if not served:
+        return None
+    name = next(iter(served)) if ask.adapter is None else ask.adapter
+    if name not in served:
+        known = ", ".join(filter(None, served)) or "none with a name"
+        raise EngineConfigError(f"adapter: found {name!r}, but weights of {known} were loaded")
+    return served[name]
 
 
 @dataclass(frozen=True, slots=True)

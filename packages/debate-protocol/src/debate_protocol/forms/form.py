@@ -68,6 +68,10 @@ class DebateForm(TypingProtocol):
         """Return the name of the policy that speaks for an agent."""
         ...
 
+    def adapter_of(self, agent: int) -> str | None:
+        """Return the adapter of the trained policy that speaks for an agent, None for its first."""
+        ...
+
     def trained_agents(self) -> tuple[int, ...]:
         """Return the agents whose turns are trained on."""
         ...

@@ -56,6 +56,10 @@ class GatedSettings(SpeakingSettings):
         """Return the name of the policy that speaks for the agent."""
         return self._role(agent).policy if self.roles else TRAINED
 
+    def adapter_of(self, agent: int) -> str | None:
+        """Return the adapter of the trained policy that speaks for the agent."""
+        return self._role(agent).adapter if self.roles else None
+
     def trained_agents(self) -> tuple[int, ...]:
         """Return the agents whose turns are trained on."""
         return tuple(agent for agent in range(self.num_agents) if self._role(agent).trains)

@@ -19,6 +19,8 @@ class RoleSettings(Config):
         temperature: What its agents are sampled at, whatever their persona says.
         policy: Who speaks: `trained`, `start` for the weights that the run began with, or a name
             under `rollout.policies`.
+        adapter: Which of several adapters of the trained policy speaks, by its name under
+            `model.lora.adapters`; left out, the first.
         train: Whether its turns are trained on; by default those of the trained policy are.
         answers: Whether its turns owe an answer.
         sees: Whose turns it is given: for each role the number of earlier rounds, -1 for all. Left
@@ -29,6 +31,7 @@ class RoleSettings(Config):
     persona: Persona | None = None
     temperature: float | None = Field(None, ge=0.0)
     policy: str = TRAINED
+    adapter: str | None = None
     train: bool | None = None
     answers: bool | None = None
     sees: dict[str, int] | None = None
@@ -61,6 +64,11 @@ class RoleSettings(Config):
                 f"roles.{role.name}.train: found true, but policy {self.policy!r} speaks for it, "
                 f"whose weights stay as they are; expected policy: {TRAINED}, or train: false"
             )
+        if self.adapter is not None and not is_trained:
+            raise ValueError(
+                f"roles.{role.name}.adapter: found {self.adapter!r}, but policy {self.policy!r} "
+                f"speaks for it; expected policy: {TRAINED}, whose adapters have names"
+            )
         trains = is_trained if self.train is None else self.train
         return AgentRole(
             role.name,
@@ -69,6 +77,7 @@ class RoleSettings(Config):
             role.rounds,
             role.sees,
             policy=self.policy,
+            adapter=self.adapter,
             trains=trains,
         )
 

@@ -152,6 +152,10 @@ class SpeakingSettings(Config):
         """Return the name of the policy that speaks for the agent."""
         return TRAINED
 
+    def adapter_of(self, agent: int) -> str | None:
+        """Return the adapter of the trained policy that speaks for the agent."""
+        return None
+
     def stop_strings(self) -> tuple[str, ...]:
         """Return what ends a reply; nothing while a thinking block may be open."""
         stop = self.contract_rules().stop

@@ -53,6 +53,7 @@ def new_ask(
         seed=turn_seed(seed, key.agent, key.round),
         contract=settings.contract_rules(),
         policy=settings.policy_of(key.agent),
+        adapter=settings.adapter_of(key.agent),
     )
 
 

@@ -9,6 +9,8 @@ import torch
 from debate_rollout.engine import Weights
 from debate_rollout.errors import WeightsError
 
+ONLY = "default"
+"""What peft calls an adapter that has no name of its own."""
 HEAD = "lm_head.weight"
 WITHOUT_HEAD = frozenset(("gemma2", "gemma3n_text"))
 """Types of models whose logits vLLM takes from the embedding itself: it knows no head of theirs,
@@ -36,35 +38,51 @@ def load_full(model: Any, weights: Weights) -> Any:
 
 
 def load_lora(model: Any, weights: Weights) -> Any:
-    """Return the model with the adapter on its base; wraps it on the first call.
+    """Return the model with the adapters on its base; wraps it on the first call.
+
+    The only adapter of weights without names is the one that the model has, or `default`.
 
     Raises:
         WeightsError: When the adapter's configuration is absent or its tensors do not fit; the
             model is as it was then.
     """
-    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+    from peft import get_peft_model_state_dict
     from peft import set_peft_model_state_dict as put
 
-    if not hasattr(model, "peft_config"):
-        if weights.adapter is None:
-            raise WeightsError(
-                f"weights version {weights.version}: kind is 'lora' but `adapter` is None; "
-                "expected peft's LoraConfig as a dict"
-            )
-        settings = {k: v for k, v in weights.adapter.items() if k != "peft_type"}
-        wrapped = get_peft_model(model, LoraConfig(**settings))
-    else:
-        wrapped = model
-    own = get_peft_model_state_dict(wrapped)
+    parts = {name or ONLY: part for name, part in weights.by_adapter().items()}
+    before = set(getattr(model, "peft_config", ()))
+    added = [name for name in parts if name not in before]
+    for name in added:
+        model = _with_adapter(model, name, weights)
     try:
-        check_fits(own, weights.tensors)
-        check_complete(own, weights)
+        for name, part in parts.items():
+            own = get_peft_model_state_dict(model, adapter_name=name)
+            check_fits(own, part.tensors)
+            check_complete(own, part)
     except WeightsError:
-        if wrapped is not model:
-            wrapped.unload()
+        if not before:
+            model.unload()
+        for name in added if before else ():
+            model.delete_adapter(name)
         raise
-    put(wrapped, dict(weights.tensors))
-    return wrapped
+    for name, part in parts.items():
+        put(model, dict(part.tensors), adapter_name=name)
+    return model
+
+
+def _with_adapter(model: Any, name: str, weights: Weights) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    if weights.adapter is None:
+        raise WeightsError(
+            f"weights version {weights.version}: kind is 'lora' but `adapter` is None; "
+            "expected peft's LoraConfig as a dict"
+        )
+    settings = {k: v for k, v in weights.adapter.items() if k != "peft_type"}
+    if not hasattr(model, "peft_config"):
+        return get_peft_model(model, LoraConfig(**settings), adapter_name=name)
+    model.add_adapter(name, LoraConfig(**settings))
+    return model
 
 
 def _base_tensors(model: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class TransformersEngine(EngineSettings):
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What the opened engine can do."""
-        return frozenset(("tokens", "logps", "seeds", "full_weights", "lora"))
+        return frozenset(("tokens", "logps", "seeds", "full_weights", "lora", "adapters"))
 
     @property
     def in_trainer(self) -> bool:

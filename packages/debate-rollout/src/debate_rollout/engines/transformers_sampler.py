@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import Request, Weights
+from debate_rollout.engine import Request, Weights, of_adapter
 from debate_rollout.engines.decoding import Decoder, Job, Sampled
-from debate_rollout.engines.hf_weights import load_full, load_lora
+from debate_rollout.engines.hf_weights import ONLY, load_full, load_lora
 from debate_rollout.engines.stop_strings import StopStrings
 from debate_rollout.errors import EngineConfigError
 from debate_rollout.rendering import Renderer
@@ -35,6 +35,8 @@ class TransformersSampler:
         self._config = config
         self._tokenizer = tokenizer
         self._version = 0
+        adapters = getattr(model, "peft_config", ())
+        self._adapters = {name: name for name in adapters if name != ONLY}
         self._stops: dict[tuple[str, ...], StopStrings] = {}
         self._model = _prepared(copy.deepcopy(model) if config.copy_model else model, config)
         self.context_window: int | None = config.context_window or getattr(
@@ -64,16 +66,23 @@ class TransformersSampler:
                 jobs.append((at, self._job(request, room)))
         # Like lengths side by side: less padding, and rows that end at about the same time.
         jobs.sort(key=lambda placed: len(placed[1].prompt_ids))
-        for start in range(0, len(jobs), self._config.max_batch):
-            chunk = jobs[start : start + self._config.max_batch]
-            for (at, _), sampled in zip(
-                chunk, self._decoder.sample([job for _, job in chunk]), strict=True
-            ):
-                replies[at] = self._reply(requests[at], sampled)
+        # A batch is sampled with one adapter.
+        by_adapter: dict[str | None, list[tuple[int, Job]]] = {}
+        for at, job in jobs:
+            name = of_adapter(self._adapters, requests[at].ask)
+            by_adapter.setdefault(name, []).append((at, job))
+        for name, own in by_adapter.items():
+            if name is not None:
+                self._model.set_adapter(name, inference_mode=True)
+            for start in range(0, len(own), self._config.max_batch):
+                chunk = own[start : start + self._config.max_batch]
+                found = self._decoder.sample([job for _, job in chunk])
+                for (at, _), sampled in zip(chunk, found, strict=True):
+                    replies[at] = self._reply(requests[at], sampled)
         return [reply for reply in replies if reply is not None]
 
     def load(self, weights: Weights) -> None:
-        """Copy weights into the served model: every parameter, or an adapter on its base.
+        """Copy weights into the served model: every parameter, or adapters on its base.
 
         Raises:
             WeightsError: When names or shapes do not fit; no parameter is copied then.
@@ -81,6 +90,8 @@ class TransformersSampler:
         put = load_lora if weights.kind == "lora" else load_full
         self._model = put(self._model, weights)
         self._version = weights.version
+        is_lora = weights.kind == "lora"
+        self._adapters = {name: name or ONLY for name in weights.by_adapter()} if is_lora else {}
         self._decoder = self._make_decoder()
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming
+from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming, of_adapter
 from debate_rollout.engines.background import Background
 from debate_rollout.engines.vllm_hand_over import (
     OLD_WEIGHTS_SERVE,
@@ -48,7 +48,7 @@ class VllmAsync:
         self.context_window = self._served.window
         self._version = 0
         self._names = 0
-        self._adapter: LoRARequest | None = None
+        self._adapters: dict[str, LoRARequest] = {}
         self._adapters_in_use: dict[str, int] = {}
         self._broken: str | None = None
         ours = serving_arguments(config, self._served.dtype, self.context_window)
@@ -112,7 +112,7 @@ class VllmAsync:
             raise RolloutError(self._broken)
         if self._served.room(request) < 1:
             return self._served.overflow(request, self._version)
-        version, adapter = self._version, self._adapter
+        version, adapter = self._version, of_adapter(self._adapters, request.ask)
         sampling = SamplingParams(
             **self._served.sampling(request), output_kind=RequestOutputKind.FINAL_ONLY
         )
@@ -171,14 +171,19 @@ class VllmAsync:
         await self._engine.finish_weight_update(weight_version=label)
 
     async def _load_adapter(self, weights: Weights) -> None:
-        number, folder = self._served.write_adapter(weights)
-        adapter = LoRARequest(f"version-{number}", number, str(folder))
+        written = self._served.write_adapters(weights)
+        adapters = {
+            name: LoRARequest(f"version-{number}", number, str(folder))
+            for name, (number, folder) in written.items()
+        }
         try:
-            await self._engine.add_lora(adapter)
+            for adapter in adapters.values():
+                await self._engine.add_lora(adapter)
         except Exception as error:
             raise WeightsError(
                 f"weights version {weights.version}: vLLM cannot serve this adapter ({error}); "
                 f"{OLD_WEIGHTS_SERVE}"
             ) from error
-        self._adapter = adapter
-        self._served.drop_adapters({number, *self._adapters_in_use.values()})
+        self._adapters = adapters
+        served = (one.lora_int_id for one in adapters.values())
+        self._served.drop_adapters({*served, *self._adapters_in_use.values()})

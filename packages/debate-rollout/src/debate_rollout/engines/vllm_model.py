@@ -159,15 +159,21 @@ class ServedModel:
         check_complete(self._shapes, weights)
         return with_tied(self._shapes, weights.tensors, self._blank.config.model_type)
 
-    def write_adapter(self, weights: Weights) -> tuple[int, Path]:
-        """Write an adapter where vLLM reads it; return its number and directory.
+    def write_adapters(self, weights: Weights) -> dict[str, tuple[int, Path]]:
+        """Write adapters where vLLM reads them; return the number and directory of each by name.
 
         vLLM keeps an adapter under its number, so no number is given twice.
 
         Raises:
-            WeightsError: When the adapter does not fit the served model.
+            WeightsError: When an adapter does not fit the served model; none is written then.
             EngineConfigError: When this engine serves no adapters.
         """
+        parts = weights.by_adapter()
+        for part in parts.values():
+            self._check_adapter(part)
+        return {name: self._write_adapter(part) for name, part in parts.items()}
+
+    def _check_adapter(self, weights: Weights) -> None:
         rank = self._settings.max_lora_rank
         if rank is None or weights.adapter is None:
             raise EngineConfigError(
@@ -182,6 +188,8 @@ class ServedModel:
         shapes = self._shapes_of(weights.adapter)
         check_fits(shapes, weights.tensors)
         check_complete(shapes, weights)
+
+    def _write_adapter(self, weights: Weights) -> tuple[int, Path]:
         self._adapters += 1
         folder = self.folder / f"adapter-{self._adapters}"
         folder.mkdir()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming
+from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming, of_adapter
 from debate_rollout.engines.vllm_hand_over import (
     OLD_WEIGHTS_SERVE,
     refresh_error,
@@ -58,7 +58,7 @@ class VllmSampler:
         self._tickets = 0
         self._open: dict[str, _Open] = {}
         self._ended: deque[Finished] = deque()
-        self._adapter: LoRARequest | None = None
+        self._adapters: dict[str, LoRARequest] = {}
         self._broken: str | None = None
         ours = serving_arguments(config, self._served.dtype, self.context_window)
         try:
@@ -91,15 +91,16 @@ class VllmSampler:
                 **self._served.sampling(request), output_kind=RequestOutputKind.FINAL_ONLY
             )
             prompt = {"prompt_token_ids": list(request.prompt_ids)}
+            adapter = of_adapter(self._adapters, request.ask)
             with self._state.entered():
                 inner = self._engine.add_request(
-                    str(ticket), prompt, sampling, lora_request=self._adapter
+                    str(ticket), prompt, sampling, lora_request=adapter
                 )
         except Exception as error:
             self._ended.append(Finished(ticket, error))
         else:
-            adapter = self._adapter.lora_int_id if self._adapter else 0
-            self._open[str(ticket)] = _Open(request, inner, self._version, adapter)
+            number = adapter.lora_int_id if adapter else 0
+            self._open[str(ticket)] = _Open(request, inner, self._version, number)
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
@@ -229,14 +230,19 @@ class VllmSampler:
         self._llm.finish_weight_update()
 
     def _load_adapter(self, weights: Weights) -> None:
-        number, folder = self._served.write_adapter(weights)
-        adapter = LoRARequest(f"version-{number}", number, str(folder))
+        written = self._served.write_adapters(weights)
+        adapters = {
+            name: LoRARequest(f"version-{number}", number, str(folder))
+            for name, (number, folder) in written.items()
+        }
         try:
-            self._engine.add_lora(adapter)
+            for adapter in adapters.values():
+                self._engine.add_lora(adapter)
         except Exception as error:
             raise WeightsError(
                 f"weights version {weights.version}: vLLM cannot serve this adapter ({error}); "
                 f"{OLD_WEIGHTS_SERVE}"
             ) from error
-        self._adapter = adapter
-        self._served.drop_adapters({number, *(one.adapter for one in self._open.values())})
+        self._adapters = adapters
+        served = (one.lora_int_id for one in adapters.values())
+        self._served.drop_adapters({*served, *(one.adapter for one in self._open.values())})

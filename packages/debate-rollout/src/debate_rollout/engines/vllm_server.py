@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import Capability, Finished, Request, Weights, generate_by_streaming
+from debate_rollout.engine import (
+    Capability,
+    Finished,
+    Request,
+    Weights,
+    generate_by_streaming,
+    of_adapter,
+)
 from debate_rollout.engines.background import Background
 from debate_rollout.engines.vllm_calls import is_healthy
 from debate_rollout.engines.vllm_control import ServerControl
@@ -45,6 +52,7 @@ class VllmServer:
         self._slots = asyncio.Semaphore(config.max_connections)
         self._turnstile = asyncio.Lock()
         self._sent: dict[object, str] = {}
+        self._adapters: dict[str, str] = {}
         self._background = Background("vllm_server")
         try:
             if config.url is None:
@@ -182,7 +190,8 @@ class VllmServer:
         async with self._slots:
             async with self._turnstile:
                 pass  # a refresh holds it
-            version, model, me = self._version, self._model, object()
+            version, me = self._version, object()
+            model = of_adapter(self._adapters, request.ask) or self._model
             self._sent[me] = model
             try:
                 answer = await self._ask(model, request.prompt_ids, self._served.sampling(request))
@@ -221,8 +230,9 @@ class VllmServer:
                 self._version = weights.version
 
     async def _load_adapter(self, weights: Weights) -> None:
-        number, folder = self._served.write_adapter(weights)
-        name = f"adapter-{secrets.token_hex(4)}-{number}"
-        await self._control.load_adapter(name, folder)
-        self._model, self._version = name, weights.version
-        await self._control.drop_adapters({name, *self._sent.values()})
+        adapters = {}
+        for name, (number, folder) in self._served.write_adapters(weights).items():
+            adapters[name] = f"adapter-{secrets.token_hex(4)}-{number}"
+            await self._control.load_adapter(adapters[name], folder)
+        self._adapters, self._version = adapters, weights.version
+        await self._control.drop_adapters({*adapters.values(), *self._sent.values()})

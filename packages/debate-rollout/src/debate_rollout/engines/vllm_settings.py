@@ -101,10 +101,11 @@ class VllmSettings(EngineSettings):
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What the opened engine can do."""
-        weights: Capability = "full_weights" if self.max_lora_rank is None else "lora"
-        return frozenset(
-            ("tokens", "logps", "seeds", "streams", "prefix_cache", "load_in_flight", weights)
-        )
+        shared: set[Capability] = {"tokens", "logps", "seeds", "streams", "prefix_cache"}
+        weights: set[Capability] = {"full_weights"}
+        if self.max_lora_rank is not None:
+            weights = {"lora", "adapters"}
+        return frozenset(shared | weights | {"load_in_flight"})
 
     def problems(self, place: Place) -> list[str]:
         """Return what keeps it from serving a trainer."""

@@ -63,6 +63,7 @@ CHECKS: tuple[Check, ...] = (
     Check("overdue request is named", ("streams",), streams.check_overdue),
     Check("full refresh", ("full_weights",), refreshing.check_full_refresh),
     Check("LoRA refresh", ("lora",), refreshing.check_lora_refresh),
+    Check("an adapter for each ask", ("adapters",), refreshing.check_adapters),
     Check("prefix cache dropped", ("prefix_cache",), refreshing.check_prefix_cache),
     Check("unfit weights refused", ("full_weights",), refreshing.check_refused_weights),
     Check("load in flight", ("load_in_flight",), refreshing.check_load_in_flight),

@@ -5,7 +5,15 @@ from typing import Literal
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import Request, streaming
-from debate_rollout.testing.bench import SAMPLING, Bench, NotApplicable, Refresh, ask, request
+from debate_rollout.testing.bench import (
+    SAMPLING,
+    Bench,
+    NotApplicable,
+    Refresh,
+    ask,
+    request,
+    requests,
+)
 from debate_rollout.testing.streams import gather
 
 _LONG = 192
@@ -26,6 +34,45 @@ def check_lora_refresh(bench: Bench) -> None:
         before = _scored(bench)
         bench.load(refresh)
         _check_served(bench, before)
+
+
+def check_adapters(bench: Bench) -> None:
+    """Of several adapters each ask is answered with its own, side by side and alone."""
+    first, second, *_ = _of(bench, "lora", 2)
+    own = dict(zip(("first", "second"), (first, second), strict=True))
+    tensors = {
+        f"{name}/{key}": tensor
+        for name, refresh in own.items()
+        for key, tensor in refresh.weights.tensors.items()
+    }
+    both = replace(first.weights, tensors=tensors, names=tuple(own))
+    bench.load(Refresh(both, first.logps))
+    named = {**{name: name for name in own}, None: "first"}
+    sent = [
+        replace(one, ask=replace(one.ask, adapter=name))
+        for one in requests(bench.engine)
+        for name in named
+    ]
+    together = bench.engine.generate(sent)
+    for one, reply in zip(sent, together, strict=True):
+        assert reply.weight_version == bench.version, (
+            f"expected weight version {bench.version}, got {reply.weight_version}"
+        )
+        bench.logps = own[named[one.ask.adapter]].logps
+        bench.check_logps([reply], f"adapter {one.ask.adapter}")
+    if bench.can("seeds"):
+        alone = [reply for one in sent for reply in bench.engine.generate([one])]
+        assert [reply.token_ids for reply in alone] == [reply.token_ids for reply in together], (
+            "other replies than without the other adapter beside"
+        )
+    unknown = replace(sent[0], ask=replace(sent[0].ask, adapter="third"))
+    try:
+        bench.engine.generate([unknown])
+    except Exception as error:
+        assert "third" in str(error), f"expected the unknown adapter to be named: {error}"
+    else:
+        raise AssertionError("an adapter that was not loaded: expected an error")
+    bench.load(first)
 
 
 def check_prefix_cache(bench: Bench) -> None:
