@@ -50,6 +50,18 @@ def tiny() -> MakeModel:
 
 
 @pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a model of two layers."""
+    folder = tmp_path_factory.mktemp("base")
+    small = ScratchModel(
+        hidden_size=8, layers=2, heads=1, kv_heads=1, head_dim=8, ffn_size=8, initializer_range=0.5
+    ).load(3)
+    small.model.save_pretrained(folder)
+    small.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
 def random_batch() -> MakeBatch:
     """Make rows of random tokens, with random credit on all but their first three tokens."""
 

@@ -25,15 +25,16 @@ tracking: {wandb: false}
 AHEAD = ("pipeline.depth=1", "evaluation.questions=0", "steps=4")
 _CLOCKS = ("time_s", "time/", "tokens_per_s", "memory/")
 Run = Callable[..., int]
-End = tuple[list[dict[str, Any]], bytes, bytes]
+End = tuple[list[dict[str, Any]], *tuple[bytes, ...]]
 
 
-def end_of(folder: Path) -> End:
+def end_of(folder: Path, *names: str) -> End:
+    """Return the rows without times, and the bytes of files in the last checkpoint."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     timeless = [{k: v for k, v in row.items() if not k.startswith(_CLOCKS)} for row in rows]
     last = max((folder / "checkpoints").glob("step-*"))
-    files = [last / name for name in ("model.safetensors", "optimizer-00000.safetensors")]
-    return timeless, files[0].read_bytes(), files[1].read_bytes()
+    names = names or ("model.safetensors", "optimizer-00000.safetensors")
+    return timeless, *((last / name).read_bytes() for name in names)
 
 
 def steps(folder: Path) -> list[int]:

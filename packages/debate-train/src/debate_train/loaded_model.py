@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints, field_validator
 
 from debate_protocol.config import Config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)]
 
 
 class Lora(Config):
@@ -19,6 +22,20 @@ class Lora(Config):
     alpha: float = Field(64.0, gt=0)
     dropout: Literal[0] = 0
     """Fixed at 0: with dropout the trained policy is not the sampled one."""
+    adapters: tuple[AdapterName, ...] = ()
+    """Names of several adapters on the one model, alike but for their values: roles of the debate
+    name theirs (`debate.roles.NAME.adapter`; the first speaks for those that name none). Empty is
+    one adapter for all."""
+
+    @field_validator("adapters")
+    @classmethod
+    def _each_has_its_name(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"found {name!r} {names.count(name)} times; expected each once")
+            if name == "default":
+                raise ValueError(f"found {name!r}, which an adapter without a name is called")
+        return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,5 +47,7 @@ class LoadedModel:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     path: str | None = None
     lora: Lora | None = None
+    training: tuple[str, ...] = ()
+    """Of adapters with names those that are trained now; empty for all."""
     again: "Callable[[], PreTrainedModel] | None" = None
     """Loads the model once more, as it was before any training."""

@@ -80,7 +80,12 @@ class PretrainedModel(Config):
         model = self._load_model() if with_values else self._without_values()
         _refuse_other_heads(self.name, model)
         return LoadedModel(
-            model, tokenizer, self.template_kwargs, self.name, self.lora, self._load_model
+            model,
+            tokenizer,
+            self.template_kwargs,
+            self.name,
+            self.lora,
+            again=self._load_model,
         )
 
     def _load_model(self) -> "PreTrainedModel":

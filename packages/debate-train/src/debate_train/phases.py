@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
+from debate_train.adapters import trained_adapters
 from debate_train.checkpointing.checkpoints import Best, Checkpoints, RunState
 from debate_train.checkpointing.policy_files import load_policy
 from debate_train.checkpointing.random_states import load_random_states
@@ -116,7 +117,9 @@ class Phases:
         parts, state = self.parts, self.state
         if recipe is self._phases[-1][1] and state.before is None:
             state.before = self._measure("before")
-        trainer = recipe.trainer.open(parts.loaded, recipe.loss, recipe.steps)
+        training = trained_adapters(recipe.model.lora, recipe.debate)
+        learner = replace(parts.loaded, training=training)
+        trainer = recipe.trainer.open(learner, recipe.loss, recipe.steps)
         try:
             work = self._work(recipe, trainer)
             rollouts = rollouts_of(work, parts.progress.watch)

@@ -12,6 +12,7 @@ from debate_protocol.plugins import did_you_mean
 from debate_protocol.roles import roles_of
 from debate_protocol.types import TRAINED
 from debate_rewards.rewards import RewardChoice
+from debate_train.adapters import unknown_adapter
 from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
 from debate_train.evaluation.settings import Evaluation, Setup
@@ -213,6 +214,8 @@ class Recipe(Config):
                         f"{where}.roles.{role.name}.policy: found {role.policy!r}, expected one of "
                         f"{', '.join(known)} (rollout.policies){did_you_mean(role.policy, known)}"
                     )
+                if problem := unknown_adapter(self.model.lora, role.adapter):
+                    raise ValueError(f"{where}.roles.{role.name}.adapter: {problem}")
         return self
 
     def sampling_problem(self) -> str | None:

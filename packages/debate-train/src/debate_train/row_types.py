@@ -30,6 +30,8 @@ class Row:
     debate: int
     group: int = 0
     """Number of the row's question within the step."""
+    adapter: str | None = None
+    """Of the trained policy's adapters the one that sampled the row and learns from it."""
     pair: int = -1
     """Rows with the same number, which land in one pack; -1 stands alone."""
     credits: Floats | None = None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from debate_protocol.roles import is_trained_on
+from debate_protocol.roles import is_trained_on, role_of
 from debate_protocol.types import Reply, Transcript, Turn
 from debate_rollout.token_text import TokenText, token_text
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
@@ -30,6 +30,7 @@ class _Piece:
     values: Floats
     """(S, T) of the reply's tokens."""
     covers: NDArray[np.bool_]
+    adapter: str | None
 
 
 def build_batch(
@@ -102,7 +103,8 @@ def _piece(
     assert turn.reply is not None
     text = _text(turn.reply, tokenizer)
     values, covers = stream_credit(turn_tokens(transcript, turn, text), advantages, streams)
-    return _Piece(turn, turn.reply.prompt_ids if news is None else news, values, covers)
+    adapter = role_of(transcript.protocol, turn.agent).adapter
+    return _Piece(turn, turn.reply.prompt_ids if news is None else news, values, covers, adapter)
 
 
 def _text(reply: Reply, tokenizer: PreTrainedTokenizerFast) -> TokenText:
@@ -153,6 +155,7 @@ def _row(chain: Sequence[_Piece], debate: int, group: int, stream_weights: Float
         agent=chain[0].turn.agent,
         debate=debate,
         group=group,
+        adapter=chain[0].adapter,
         credits=np.concatenate(credits, axis=1),
     )
 

@@ -47,7 +47,7 @@ def check_adapters(bench: Bench) -> None:
     }
     both = replace(first.weights, tensors=tensors, names=tuple(own))
     bench.load(Refresh(both, first.logps))
-    named = {**{name: name for name in own}, None: "first"}
+    named: dict[str | None, str] = {None: "first", **{name: name for name in own}}
     sent = [
         replace(one, ask=replace(one.ask, adapter=name))
         for one in requests(bench.engine)

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from debate_train.adapters import adapter_of, trained_adapters, trained_parameters
 from debate_train.checkpointing.checkpoint_manifest import RefusedCheckpoint
 from debate_train.checkpointing.policy_files import check_policy
 from debate_train.checkpointing.random_states import check_random_states
@@ -50,7 +52,8 @@ def check_contents(
     check_policy(directory, loaded, types)
     if phase is None or state.step == state.phase_start:
         return  # The next phase opens a trainer of its own.
-    trained = {n: p for n, p in loaded.model.named_parameters() if p.requires_grad}
+    training = trained_adapters(loaded.lora, phase.debate)
+    trained = trained_parameters(replace(loaded, training=training))
     shapes = {name: tuple(p.shape) for name, p in trained.items()}
     stored = StoredTrainerState(directory, shapes, phase.trainer.optimizer.kept())
     for problem in (
@@ -75,9 +78,13 @@ def _count_problems(
     for name, steps in counts.optimizer_steps.items():
         if not 1 <= steps <= max(most, 1):
             yield f"its trainer.json counts {steps} updates of {name} in {done} steps"
-    top = max(counts.optimizer_steps.values(), default=0)
+    tops: dict[str | None, int] = {}  # An update may be of one adapter alone.
+    for name, steps in counts.optimizer_steps.items():
+        tops[adapter_of(name)] = max(steps, tops.get(adapter_of(name), 0))
+    top = sum(tops.values())
     counts_any = phase.trainer.optimizer.kept().has_any
-    if counts_any and top < least and top != 1:  # 1 is what one that counts nothing has.
+    # 1 is what one that counts nothing has.
+    if counts_any and top < least and max(tops.values(), default=0) != 1:
         yield f"its trainer.json counts {top} updates where metrics.jsonl has {least}"
     if counts.skipped_in_a_row > most:
         yield f"its trainer.json counts {counts.skipped_in_a_row} updates skipped in {done} steps"

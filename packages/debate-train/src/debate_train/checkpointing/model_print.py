@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from debate_train.adapters import adapter_of
+
 if TYPE_CHECKING:
     from debate_train.loaded_model import LoadedModel
 
@@ -25,7 +27,7 @@ def model_print(loaded: "LoadedModel") -> str:
     digest.update(json.dumps(tokenizer.chat_template, sort_keys=True, default=str).encode())
     if loaded.lora is not None:
         for name, parameter in loaded.model.named_parameters():
-            if not parameter.requires_grad:
+            if adapter_of(name) is None:
                 flat = parameter.detach().flatten()
                 values = flat[:: max(1, flat.numel() // _VALUES)][:_VALUES].float().cpu()
                 digest.update(f"{name} {tuple(parameter.shape)}".encode())

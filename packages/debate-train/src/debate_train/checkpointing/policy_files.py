@@ -1,13 +1,14 @@
 """The policy in a checkpoint: files that transformers or peft load directly."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from debate_train.adapters import ONLY
 from debate_train.checkpointing.tensor_files import StoredTensors
 from debate_train.errors import ModelError
 from debate_train.loaded_model import LoadedModel
@@ -23,9 +24,19 @@ def save_policy(directory: Path, loaded: LoadedModel, file_size: str = FILE_SIZE
     logging.disable_progress_bar()
     loaded.model.save_pretrained(directory, max_shard_size=file_size)
     loaded.tokenizer.save_pretrained(directory)
+    for name in _names(loaded):
+        if name:  # A folder of its own, which is a policy of its own.
+            loaded.tokenizer.save_pretrained(directory / name)
+        _sort_sets(directory / name / "adapter_config.json")
     if loaded.lora is not None:  # peft writes a model card that says nothing.
         (directory / "README.md").unlink(missing_ok=True)
-        _sort_sets(directory / "adapter_config.json")
+
+
+def _names(loaded: LoadedModel) -> tuple[str, ...]:
+    """Return the names of all adapters, an empty one for one without; none for a whole model."""
+    if loaded.lora is None:
+        return ()
+    return loaded.lora.adapters or ("",)
 
 
 def _sort_sets(path: Path) -> None:
@@ -117,7 +128,14 @@ def _targets(loaded: LoadedModel) -> dict[str, Tensor]:
         return own
     from peft import get_peft_model_state_dict
 
-    return dict(get_peft_model_state_dict(loaded.model, state_dict=own))
+    model = loaded.model
+    return {
+        f"{name}/{key}".removeprefix("/"): tensor
+        for name in _names(loaded)
+        for key, tensor in get_peft_model_state_dict(
+            model, state_dict=own, adapter_name=name or ONLY
+        ).items()
+    }
 
 
 def _distinct(targets: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor]]:
@@ -129,8 +147,11 @@ def _distinct(targets: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor]]:
 
 
 def _source(directory: Path, loaded: LoadedModel, targets: Mapping[str, Tensor]) -> "_Source":
-    stem = "model" if loaded.lora is None else "adapter_model"
-    source: _Source = StoredTensors(sorted(directory.glob(f"{stem}*.safetensors")))
+    source: _Source
+    if loaded.lora is None:
+        source = StoredTensors(sorted(directory.glob("model*.safetensors")))
+    else:
+        source = _Adapters(directory, _names(loaded))
     if loaded.lora is None and not set(source.names()) <= set(targets) and source.names():
         source = _Converted(directory, loaded)
     unknown = sorted(set(source.names()) - set(targets))
@@ -154,6 +175,27 @@ class _Source(Protocol):
     def names(self) -> list[str]: ...
 
     def read(self, name: str) -> Tensor: ...
+
+
+class _Adapters:
+    """The tensors of adapters, each in a folder of its name, or of one without in the directory."""
+
+    def __init__(self, directory: Path, names: Sequence[str]) -> None:
+        files = {
+            name: sorted((directory / name).glob("adapter_model*.safetensors")) for name in names
+        }
+        self._stored = {name: StoredTensors(found) for name, found in files.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names()
+
+    def names(self) -> list[str]:
+        own = ((name, stored.names()) for name, stored in self._stored.items())
+        return [f"{name}/{key}".removeprefix("/") for name, keys in own for key in keys]
+
+    def read(self, name: str) -> Tensor:
+        adapter, _, key = name.rpartition("/")
+        return self._stored[adapter].read(key)
 
 
 class _Converted:

@@ -19,7 +19,7 @@ from debate_train.checks.check_data import DataView, look_at_data
 from debate_train.checks.check_engines import engine_errors, missing_library, phase_errors
 from debate_train.checks.check_imitation import imitation_errors, see_demonstrations
 from debate_train.checks.check_learning import truth_errors
-from debate_train.checks.check_policies import policy_errors, role_lines
+from debate_train.checks.check_policies import adapter_warnings, policy_errors, role_lines
 from debate_train.checks.check_warnings import crash_cost, run_warnings, warnings_of
 from debate_train.data import DataConfig
 from debate_train.evaluation import direct_form
@@ -93,7 +93,7 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
             if getattr(phase, key) != getattr(recipe, key)
         ]
     found.lines.append(crash_cost(recipe))
-    found.warnings += run_warnings(recipe)
+    found.warnings += [*run_warnings(recipe), *adapter_warnings(recipe)]
     found.warnings += _absent(recipe)
     unique = dict.fromkeys
     return CheckReport(

@@ -1,7 +1,10 @@
 """Which policy speaks for which role, what is trained, and what keeps a policy from speaking."""
 
+from collections.abc import Iterator
+
 from debate_protocol.roles import roles_of
 from debate_protocol.types import TRAINED
+from debate_train.adapters import trained_adapters
 from debate_train.policies import START, PolicyConfig, StartPolicy, Trained
 from debate_train.recipe import Recipe
 
@@ -27,6 +30,8 @@ def role_lines(phase: Recipe) -> list[str]:
     for role in roles:
         agents = f"{role.count} agent{'' if role.count == 1 else 's'}"
         speaker = "the trained policy"
+        if role.adapter is not None:
+            speaker += f", adapter {role.adapter}"
         if role.policy != TRAINED:
             speaker = f"policy {role.policy} ({known[role.policy].described(trained)})"
         fate = "trained on" if role.trains else "not trained on"
@@ -38,7 +43,7 @@ def role_lines(phase: Recipe) -> list[str]:
 def policy_errors(recipe: Recipe) -> list[str]:
     """Return what keeps the recipe's other policies from speaking."""
     trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
-    found = [
+    found = [*_adapter_errors(recipe)] + [
         f"phases.{name}.rollout.policies: found a difference, but a run opens its policies once; "
         "expected it outside of phases"
         for name, phase in recipe.phase_recipes().items()
@@ -49,3 +54,35 @@ def policy_errors(recipe: Recipe) -> list[str]:
         for name, policy in used_policies(recipe).items()
         for problem in policy.problems(trained)
     ]
+
+
+def _adapter_errors(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps several adapters from being served and trained."""
+    lora, engine = recipe.model.lora, recipe.rollout.engine
+    if lora is None or len(lora.adapters) < 2:
+        return
+    if "lora" in engine.capabilities and "adapters" not in engine.capabilities:
+        yield (
+            f"rollout.engine.type: found {engine.type}, which serves one adapter, with "
+            f"{len(lora.adapters)} in model.lora.adapters; expected transformers, vllm or "
+            "vllm_server"
+        )
+    for name, phase in recipe.phase_recipes().items():
+        where = f"phases.{name}." if recipe.phases else ""
+        if not phase.trainer.several_adapters:
+            yield (
+                f"{where}trainer.type: found {phase.trainer.type}, which trains one adapter, with "
+                f"{len(lora.adapters)} in model.lora.adapters; expected torch"
+            )
+
+
+def adapter_warnings(recipe: Recipe) -> Iterator[str]:
+    """Yield which adapters no role trains."""
+    lora, phases = recipe.model.lora, recipe.phase_recipes().values()
+    used = {name for phase in phases for name in trained_adapters(lora, phase.debate)}
+    for name in () if lora is None else lora.adapters:
+        if name not in used:
+            yield (
+                f"model.lora.adapters: found {name!r}, which no role that is trained on names, so "
+                f"it stays as it is; expected debate.roles.NAME.adapter: {name}"
+            )

@@ -138,7 +138,8 @@ def _shape(config: Any, model: ModelConfig, wide_adapters: bool) -> Shape:
     norms_heads = any(name.endswith("q_norm") for name, _ in built.named_modules())
     adapter = 0
     if model.lora is not None:
-        trained, features = _adapter(built, model.lora)
+        one, features = _adapter(built, model.lora)
+        trained = one * max(1, len(model.lora.adapters))
         parameters += trained
         adapter = features // text.num_hidden_layers
     heads = text.num_attention_heads

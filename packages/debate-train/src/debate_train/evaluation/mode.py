@@ -8,6 +8,7 @@ from typing import Protocol
 from debate_protocol.config import Config
 from debate_protocol.forms import DebateForm, Direct
 from debate_protocol.types import Transcript
+from debate_train.adapters import answering_role
 
 ONE_DEBATE = (-1,)
 """The copy of a mode that plays each question once."""
@@ -136,4 +137,4 @@ def temperatures(form: DebateForm) -> list[str]:
 
 def direct_form(form: DebateForm) -> Direct:
     """Return the form in which one agent answers once, prompted as in this form."""
-    return Direct(**dict(form.speaking()))
+    return Direct.model_validate({**dict(form.speaking()), "roles": answering_role(form)})

@@ -39,7 +39,7 @@ def _key(ask: Ask) -> Hashable:
     """Return all that a reply follows from."""
     before = ask.previous
     return (
-        ask.policy,
+        (ask.policy, ask.adapter),
         ask.seed,
         tuple((message["role"], message["content"]) for message in ask.messages),
         None if before is None else (before.prompt_ids, before.token_ids),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from debate_train.adapters import let_speak
 from debate_train.packed_rows.block_attention import block_attention
 from debate_train.packed_rows.pack_layout import Layout
 from debate_train.packed_rows.packs import Pack
@@ -91,7 +92,8 @@ def forward_inputs(pack: Pack) -> dict[str, Any]:
 
 
 def attention_of(model: nn.Module, pack: Pack) -> AbstractContextManager[None]:
-    """Return the context in which a pack's forward and backward passes run."""
+    """Return the context in which a pack's forward and backward passes run, by its adapter."""
+    let_speak(model, pack.adapter)
     return nullcontext() if pack.layout is None else attending_packs(model)
 
 

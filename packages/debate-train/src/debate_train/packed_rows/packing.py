@@ -1,7 +1,7 @@
 """From the rows of a step to packs of even work: as many for every rank, none above the budget."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -37,6 +37,9 @@ def pack(
 ) -> list[list[Pack]]:
     """Return packs for every rank: the same number, of even cost.
 
+    Where rows are of several adapters, each adapter has packs of its own, one adapter's after the
+    other's: what rows begin with has other hidden states under another adapter.
+
     Args:
         batch: the rows of a step; those without an action are left out.
         weights: of each row what its tokens' losses are multiplied by, shape (T,).
@@ -44,15 +47,23 @@ def pack(
         ranks: processes that share the step.
         share: what rows may share; see `make_pack`.
     """
-    units = _units(batch, share)
-    parts = _even_parts(units, token_budget, ranks, share)
-    packs = [
-        (cost, make_pack(batch, weights, [n for unit in part for n in unit.rows], share))
-        for cost, part in parts
-    ]
+    given: list[list[Pack]] = [[] for _ in range(ranks)]
+    for adapter in dict.fromkeys(row.adapter for row in batch.rows):
+        numbers = [n for n, row in enumerate(batch.rows) if row.adapter == adapter]
+        parts = _even_parts(_units(batch, numbers, share), token_budget, ranks, share)
+        packs = [
+            (cost, make_pack(batch, weights, [n for unit in part for n in unit.rows], share))
+            for cost, part in parts
+        ]
+        empty = replace(empty_pack(share), adapter=adapter)
+        for own, packed in zip(given, _dealt(packs, ranks, empty), strict=True):
+            own += packed
+    return given
+
+
+def _dealt(packs: Sequence[tuple[float, Pack]], ranks: int, empty: Pack) -> list[list[Pack]]:
+    """Return as many packs for every rank, of about the same cost; some may be empty."""
     each = -(-len(packs) // ranks)
-    if each == 0:
-        return [[] for _ in range(ranks)]
     given: list[list[Pack]] = [[] for _ in range(ranks)]
     load = [0.0] * ranks
     for cost, made in sorted(packs, key=lambda found: -found[0]):
@@ -60,12 +71,12 @@ def pack(
         rank = min(free, key=lambda rank: load[rank])
         given[rank].append(made)
         load[rank] += cost
-    return [own + [empty_pack(share)] * (each - len(own)) for own in given]
+    return [own + [empty] * (each - len(own)) for own in given]
 
 
-def _units(batch: "Batch", share: Share) -> list[_Unit]:
-    """Return the rows with actions in the order in which packs are filled."""
-    inputs = {n: row.tokens[: needed_tokens(row)] for n, row in enumerate(batch.rows)}
+def _units(batch: "Batch", rows: Sequence[int], share: Share) -> list[_Unit]:
+    """Return those of the rows that have actions in the order in which packs are filled."""
+    inputs = {n: batch.rows[n].tokens[: needed_tokens(batch.rows[n])] for n in rows}
     numbers = [n for n, tokens in inputs.items() if len(tokens)]
     if share == "none":
         numbers.sort(key=lambda n: -len(inputs[n]))

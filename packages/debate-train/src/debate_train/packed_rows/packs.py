@@ -39,6 +39,8 @@ class Pack:
     rows_A: Tensor
     """Number of the row within the step's batch."""
     pairs_A: Tensor
+    adapter: str | None = None
+    """Of the trained policy's adapters the one that the pack is computed with."""
 
     def to(self, device: torch.device) -> "Pack":
         """Return the pack on a device."""
@@ -60,7 +62,7 @@ def make_pack(
     Args:
         batch: the rows of a step.
         weights: of each row of the batch what its tokens' losses are multiplied by.
-        numbers: which rows; none makes a pack of one token that carries no loss.
+        numbers: which rows, all of one adapter.
         share: `prefix` computes what neighbours begin with once; `none` pads.
     """
     rows = [batch.rows[number] for number in numbers]
@@ -92,6 +94,7 @@ def make_pack(
         versions_A=picked([row.versions for row in rows]),
         rows_A=repeated(numbers),
         pairs_A=repeated([row.pair for row in rows]),
+        adapter=rows[0].adapter,
     )
 
 

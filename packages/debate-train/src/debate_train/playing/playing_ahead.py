@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from debate_protocol.types import Reply, Transcript
@@ -258,4 +259,4 @@ def copied(weights: Weights) -> Weights:
         if identity not in copies:
             copies[identity] = tensor.detach().to("cpu", copy=True)
         tensors[name] = copies[identity]
-    return Weights(weights.version, tensors, weights.kind, weights.adapter)
+    return replace(weights, tensors=tensors)

@@ -1,7 +1,8 @@
 """The training objective of a pack, shared by all trainers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,12 @@ class StepStats:
     epochs: int = 1
     """How often each token was measured."""
     updates: int = 1
+    adapters: "dict[str, StepStats]" = field(default_factory=dict)
+    """What was measured of each adapter that has a name; the rest is of packs without one."""
+
+    def of(self, adapter: str | None) -> "StepStats":
+        """Return where the packs of an adapter are measured."""
+        return self if adapter is None else self.adapters.setdefault(adapter, StepStats())
 
     def add(self, name: str, values: Tensor) -> None:
         """Add the sum of a tensor."""
@@ -45,6 +52,9 @@ class StepStats:
 
     def on_cpu(self) -> "StepStats":
         """Return these values on the CPU, moved as one tensor: the device is waited for once."""
+        if self.adapters:
+            own = {name: stats.on_cpu() for name, stats in self.adapters.items()}
+            return replace(replace(self, adapters={}).on_cpu(), adapters=own)
         groups = (self.sums, self.lows, self.highs)
         values = [value for group in groups for value in group.values()]
         if not values:
@@ -66,15 +76,27 @@ class StepStats:
                 total.highs[name] = torch.maximum(total.highs.get(name, value), value)
         return total
 
-    def metrics(self, sampled_tokens: int) -> dict[str, float]:
+    def metrics(
+        self, sampled_tokens: int, of_adapters: Mapping[str, int] = MappingProxyType({})
+    ) -> dict[str, float]:
         """Return means over the batch's sampled tokens, and of shares their sums; of all updates.
 
-        With one update this is what the policy was before it.
+        With one update this is what the policy was before it. Of adapters with names there are
+        also those over the tokens of each, such as `optim/entropy/critic`.
         """
-        tokens, updates = max(sampled_tokens * self.epochs, 1), max(self.updates, 1)
         here = self.on_cpu()
-        found = {n: float(v) / (updates if n in SHARES else tokens) for n, v in here.sums.items()}
-        extremes = {n: float(v) for n, v in (here.lows | here.highs).items()}
+        parts = here.adapters
+        found = StepStats.of_all([here, *parts.values()])._means(sampled_tokens)
+        for adapter, part in parts.items():
+            part.epochs, part.updates = here.epochs, here.updates
+            own = part._means(of_adapters.get(adapter, 0))
+            found |= {f"{name}/{adapter}": mean for name, mean in own.items()}
+        return found
+
+    def _means(self, sampled_tokens: int) -> dict[str, float]:
+        tokens, updates = max(sampled_tokens * self.epochs, 1), max(self.updates, 1)
+        found = {n: float(v) / (updates if n in SHARES else tokens) for n, v in self.sums.items()}
+        extremes = {n: float(v) for n, v in (self.lows | self.highs).items()}
         return found | {n: v for n, v in extremes.items() if abs(v) != float("inf")}
 
 
@@ -146,7 +168,8 @@ def accumulate(
     for pack, logps in zip(packs, known, strict=True):
         # Held until the backward pass is done, which may compute layers again.
         with attention_of(model, pack):
-            backward(pack_loss(model, pack.to(device), loss, logps, stats))
+            own = stats.of(pack.adapter)
+            backward(pack_loss(model, pack.to(device), loss, logps, own))
 
 
 def _measure(stats: StepStats, loss: Loss, x: LossInputs, known: KnownLogps) -> None:

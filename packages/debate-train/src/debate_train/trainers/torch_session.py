@@ -1,13 +1,18 @@
 """The session of the `torch` trainer."""
 
+import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LambdaLR
 
 from debate_rollout.engine import Weights
+from debate_train.adapters import ONLY, adapter_of, freeze_others
 from debate_train.checkpointing.policy_files import load_policy, save_policy
 from debate_train.checkpointing.tensor_files import write_tensors
 from debate_train.checkpointing.trainer_state import (
@@ -33,7 +38,6 @@ from debate_train.packed_rows.packing_check import check_packing
 from debate_train.policy import export_weights
 from debate_train.row_types import Batch
 from debate_train.timing import timed
-from debate_train.trainers.objective import trainable
 from debate_train.trainers.recomputing import gradient_checkpointing, keep_layers
 from debate_train.trainers.updates import Learning, Skips, Update
 
@@ -52,6 +56,7 @@ class TorchTrainerSession:
         self._model.to(_device(config.device))
         if config.gradient_checkpointing:
             gradient_checkpointing(self._model)
+        self._parameters = freeze_others(loaded)
         check_packing(self._model, config.packing)
         self._skips = Skips()
         self._is_whole = self._has_updated = True
@@ -59,7 +64,7 @@ class TorchTrainerSession:
         if loss.reference_policy is not None:
             self._reference = open_reference(loss.reference_policy, self._model)
         self._write_reference(values_of(loss.reference_policy, loaded))
-        self._optimizer = config.make_optimizer(list(trainable(self._model).values()))
+        self._optimizer = config.make_optimizer(list(self._parameters.values()))
         self._schedule = LambdaLR(
             self._optimizer, lambda step: config.rate_factor(step, total_steps)
         )
@@ -67,6 +72,7 @@ class TorchTrainerSession:
     def step(self, batch: Batch) -> dict[str, float]:
         """Make the updates of a batch; one with a non-finite gradient is skipped and counted."""
         started = time.perf_counter()
+        batch = _with_adapters(batch, self._loaded)
         self._model.train()
         rate = float(self._optimizer.param_groups[0]["lr"])
         learning = Learning(
@@ -89,7 +95,7 @@ class TorchTrainerSession:
         set_schedule(self._schedule, self._schedule.last_epoch + 1)
         self._is_whole = True
         return {
-            **stats.metrics(batch.sampled_tokens),
+            **stats.metrics(batch.sampled_tokens, _tokens_of_adapters(batch)),
             **self._skips.metrics(made),
             "optim/learning_rate": rate,
             **seconds,
@@ -97,14 +103,20 @@ class TorchTrainerSession:
         }
 
     def _update(self) -> Update:
-        parameters = list(trainable(self._model).values())
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._config.max_grad_norm))
+        # Each adapter is a policy of its own: what one learns does not shorten another's step.
+        own: dict[str | None, list[nn.Parameter]] = {}
+        for name, parameter in self._parameters.items():
+            own.setdefault(adapter_of(name), []).append(parameter)
+        most = self._config.max_grad_norm
+        norms = {who: float(clip_grad_norm_(group, most)) for who, group in own.items()}
+        norm = next(iter(norms.values())) if len(norms) == 1 else math.hypot(*norms.values())
         is_finite = norm < float("inf")
         if is_finite:
             self._has_updated = True
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return Update(norm, not is_finite)
+        named = {who: found for who, found in norms.items() if who not in (None, ONLY)}
+        return Update(norm, not is_finite, named)
 
     @property
     def completed(self) -> int | None:
@@ -122,7 +134,7 @@ class TorchTrainerSession:
         save_torch_optimizer(
             directory,
             self._optimizer,
-            trainable(self._model),
+            self._parameters,
             lambda updates, numbers: Counts(
                 schedule_steps=steps,
                 optimizer_steps=updates,
@@ -138,7 +150,7 @@ class TorchTrainerSession:
     def load(self, directory: Path) -> None:
         """Read what any trainer saved."""
         load_policy(directory, self._loaded)
-        parameters = trainable(self._model)
+        parameters = self._parameters
         shapes = {n: tuple(p.shape) for n, p in parameters.items()}
         stored = StoredTrainerState(directory, shapes, self._config.optimizer.kept())
         load_torch_optimizer(stored, self._optimizer, parameters)
@@ -163,6 +175,23 @@ class TorchTrainerSession:
         self._optimizer.zero_grad(set_to_none=True)
         self._optimizer.state.clear()
         self._reference = None
+
+
+def _with_adapters(batch: Batch, loaded: LoadedModel) -> Batch:
+    """Return the batch with the first adapter in rows that name none, where adapters have names."""
+    names = () if loaded.lora is None else loaded.lora.adapters
+    if not names:
+        return batch
+    rows = tuple(replace(row, adapter=row.adapter or names[0]) for row in batch.rows)
+    return replace(batch, rows=rows)
+
+
+def _tokens_of_adapters(batch: Batch) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for row in batch.rows:
+        if row.adapter is not None:
+            counted[row.adapter] = counted.get(row.adapter, 0) + int(row.mask.sum())
+    return counted
 
 
 def _device(name: str) -> torch.device:

@@ -1,6 +1,6 @@
 """One process, any device: the trainer that always runs."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 class TorchTrainer(TrainerSettings):
     """Plain PyTorch in this process."""
+
+    several_adapters: ClassVar[bool] = True
 
     type: Literal["torch"] = "torch"
     device: Device = "auto"

@@ -1,7 +1,8 @@
 """The updates that a trainer makes of one batch: one, or several over parts of it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ class Update:
     grad_norm: float
     """Before clipping; not finite where the step was skipped."""
     is_skipped: bool
+    adapter_norms: Mapping[str, float] = field(default_factory=dict)
+    """The same of each adapter that has a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,4 +89,8 @@ class Skips:
             "optim/grad_norm": sum(norms) / max(1, len(norms)),
             "optim/skipped": float(sum(update.is_skipped for update in made)),
             "optim/skipped_in_a_row": float(self.in_a_row),
+            **{
+                f"optim/grad_norm/{name}": fmean(update.adapter_norms[name] for update in made)
+                for name in (made[0].adapter_norms if made else ())
+            },
         }

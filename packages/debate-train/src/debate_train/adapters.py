@@ -1,0 +1,95 @@
+"""Several LoRA adapters on one model: their names, which of them speaks, and which are trained."""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from debate_protocol.plugins import did_you_mean
+from debate_protocol.roles import DEBATER, gives_answers, role_of
+from debate_protocol.types import TRAINED
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from debate_protocol.forms import DebateForm
+    from debate_train.loaded_model import LoadedModel, Lora
+
+ONLY = "default"
+"""What peft calls an adapter that has no name of its own."""
+_MARK = "lora_"
+
+
+def adapter_of(parameter: str) -> str | None:
+    """Return the adapter that a parameter belongs to, None for one of the base."""
+    parts = parameter.split(".")
+    for part, following in pairwise(parts):
+        if part.startswith(_MARK):
+            return following
+    return None
+
+
+def trained_parameters(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
+    """Return the parameters that a trainer of this model changes, by name."""
+    own = loaded.model.named_parameters()
+    if loaded.lora is None:
+        return {name: p for name, p in own if p.requires_grad}
+    trained = loaded.training or loaded.lora.adapters or (ONLY,)
+    return {name: p for name, p in own if adapter_of(name) in trained}
+
+
+def freeze_others(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
+    """Let only the adapters have gradients that are trained now; return their parameters."""
+    trained = trained_parameters(loaded)
+    for name, parameter in loaded.model.named_parameters():
+        parameter.requires_grad_(name in trained)
+    return trained
+
+
+def let_speak(model: "nn.Module", adapter: str | None) -> None:
+    """Let the model be the policy of this adapter, whose parameters alone have gradients then.
+
+    Args:
+        model: peft's, where the adapter has a name.
+        adapter: None where the model has no adapters with names.
+    """
+    speaking: Any = model
+    if adapter is not None and speaking.active_adapter != adapter:
+        speaking.set_adapter(adapter)
+
+
+def unknown_adapter(lora: "Lora | None", name: str | None) -> str | None:
+    """Return what is wrong with the adapter that a role names, None for nothing."""
+    known = () if lora is None else lora.adapters
+    if name is None or name in known:
+        return None
+    if not known:
+        return f"found {name!r}, but model.lora.adapters has no names; expected it among them"
+    return (
+        f"found {name!r}, expected one of {', '.join(known)} (model.lora.adapters)"
+        f"{did_you_mean(name, known)}"
+    )
+
+
+def trained_adapters(lora: "Lora | None", form: "DebateForm") -> tuple[str, ...]:
+    """Return the adapters, of those with names, that the debates of a phase train."""
+    if lora is None or not lora.adapters:
+        return ()
+    rules = form.protocol()
+    roles = [role_of(rules, agent) for agent in form.trained_agents()]
+    named = {role.adapter or lora.adapters[0] for role in roles if role.policy == TRAINED}
+    return tuple(name for name in lora.adapters if name in named)
+
+
+def answering_role(form: "DebateForm") -> dict[str, dict[str, str | bool | None]]:
+    """Return what a recipe says of the role of single replies, prompted as in this form.
+
+    Where roles name adapters, it is that of the first role of the trained policy which owes an
+    answer, of one that is trained on, if there is one.
+    """
+    rules = form.protocol()
+    if not any(role.adapter for role in rules.roles):
+        return {}
+    roles = [role_of(rules, i) for i in range(form.num_agents) if gives_answers(rules, i)]
+    own = sorted((r for r in roles if r.policy == TRAINED), key=lambda role: not role.trains)
+    adapter = own[0].adapter if own else None
+    trains = any(role.trains and role.adapter == adapter for role in own)
+    return {DEBATER: {"adapter": adapter, "train": trains}}

@@ -1,0 +1,145 @@
+"""Runs of two adapters: phases, checkpoints, evaluations, and what is refused before."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import set_peft_model_state_dict
+from safetensors.torch import load_file
+
+from debate_protocol.types import Ask, DebateRun, Protocol, Reply, Transcript
+from debate_rollout.testing import ask
+from debate_train.checks.check import check
+from debate_train.cli import main
+from debate_train.evaluation.shared_turns import SharedTurns
+from debate_train.loaded_model import Lora
+from debate_train.models import PretrainedModel
+from debate_train.policy import with_adapter
+from debate_train.recipe import Recipe
+from train.small_runs import end_of
+from train.two_adapters import BOTH, CLIPPED, NAMES, settings
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+PHASES = {
+    "second": {"debate": {"roles": {"ours": {"train": False}}}},
+    "first": {"debate": {"roles": {"theirs": {"train": False}}}},
+    "both": {"pipeline": {"depth": 1}, "loss": CLIPPED, "steps": 3},
+}
+
+
+def adapters_in(folder: Path) -> dict[str, Tensors]:
+    return {name: load_file(folder / name / "adapter_model.safetensors") for name in NAMES}
+
+
+def alike(one: Tensors, other: Tensors) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_phases_train_one_adapter_after_the_other_and_resume_exactly(
+    base: str, tmp_path: Path
+) -> None:
+    roles = {"ours": {"adapter": "first"}, "theirs": {"adapter": "second"}}
+    file = tmp_path / "recipe.yaml"
+    every = {"every": 1, "keep_last": 99}
+    asked = settings(base, roles, phases=PHASES, checkpoint=every, recording={"debates": 0})
+    file.write_text(json.dumps(asked))
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    assert main([str(file), "--output", str(whole)]) == 0
+    at = {step: whole / f"checkpoints/step-{step:06d}" for step in range(1, 8)}
+    held = {step: adapters_in(folder) for step, folder in at.items()}
+    # Two steps of the second adapter, two of the first, three of both.
+    for step, changed in ((1, {"second"}), (2, {"first"}), (3, {"first"}), (4, set(NAMES))):
+        now, then = held[step + 1], held[step]
+        assert {name for name in NAMES if not alike(now[name], then[name])} == changed
+    assert all("lora_B" not in n or not t.any() for n, t in held[2]["first"].items())
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    measured = [{n for n in NAMES if f"optim/grad_norm/{n}" in row} for row in rows]
+    assert measured == [{"second"}] * 2 + [{"first"}] * 2 + [set(NAMES)] * 3
+    for kept in (3, 5):  # Within the second phase, and the third, which plays ahead.
+        shutil.copytree(whole, again)
+        for step in range(kept + 1, 8):
+            shutil.rmtree(again / f"checkpoints/step-{step:06d}")
+        assert main([str(file), "--resume", "--output", str(again)]) == 0
+        last = at[7].relative_to(whole)
+        for path in (f"{name}/adapter_model.safetensors" for name in NAMES):
+            assert (again / last / path).read_bytes() == (at[7] / path).read_bytes()
+        assert end_of(again, "optimizer-00000.safetensors") == end_of(
+            whole, "optimizer-00000.safetensors"
+        )
+        shutil.rmtree(again)
+    # Each folder is a policy of its own: the base with this adapter merged.
+    merged = PretrainedModel(name=str(at[7] / "second"), dtype="float32").load(0)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    loaded = with_adapter(Recipe.model_validate(asked).model.load(0), 0)
+    set_peft_model_state_dict(loaded.model, dict(held[7]["second"]), adapter_name="second")
+    loaded.model.set_adapter("second")
+    torch.testing.assert_close(merged.model(ids).logits, loaded.model(ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            {"debate": {"roles": {"ours": {"adapter": "frist"}, "theirs": {}}}},
+            "debate.roles.ours.adapter: found 'frist', expected one of first, second "
+            "(model.lora.adapters); did you mean 'first'?",
+        ),
+        (
+            {"model": {"type": "scratch"}, "debate": {"roles": BOTH}},
+            "debate.roles.ours.adapter: found 'first', but model.lora.adapters has no names",
+        ),
+        (
+            {"model": {"type": "pretrained", "name": "x", "lora": {"adapters": ["a", "a"]}}},
+            "found 'a' 2 times; expected each once",
+        ),
+        (
+            {"model": {"type": "pretrained", "name": "x", "lora": {"adapters": ["a.b"]}}},
+            "String should match pattern",
+        ),
+    ],
+)
+def test_unknown_adapters_are_refused(base: str, change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        Recipe.model_validate(settings(base, BOTH) | change)
+    assert problem in str(refused.value)
+
+
+def test_check_names_adapters_and_what_cannot_train_several(base: str) -> None:
+    said = str(check(Recipe.model_validate(settings(base, BOTH))))
+    assert "role theirs: 1 agent, the trained policy, adapter second, trained on" in said
+    assert "error" not in said and "model.lora.adapters" not in said
+    roles = {"ours": {"adapter": "first"}, "theirs": {}}
+    several = settings(base, roles, trainer={"type": "deepspeed", "zero_stage": 0})
+    said = str(check(Recipe.model_validate(several)))
+    assert (
+        "error: trainer.type: found deepspeed, which trains one adapter, with 2 in "
+        "model.lora.adapters; expected torch"
+    ) in said
+    assert "model.lora.adapters: found 'second', which no role that is trained on names" in said
+
+
+def test_adapter_with_the_name_of_a_part_of_the_model_is_refused(base: str) -> None:
+    model = PretrainedModel(name=base, dtype="float32", lora=Lora(adapters=("a", "layers")))
+    with pytest.raises(ValueError, match="found 'layers', which names a part of the model"):
+        with_adapter(model.load(0), 0)
+
+
+def test_evaluations_share_no_turn_between_adapters() -> None:
+    shared = SharedTurns()
+    for name in (*NAMES, None):
+        turns = shared.over(debate_of(replace(ask(), adapter=name)))
+        assert next(turns), name  # Asked again, as another adapter says another thing.
+        with pytest.raises(StopIteration):
+            turns.send([Reply("so")])
+
+
+def debate_of(one: Ask) -> DebateRun:
+    yield [one]
+    return Transcript("q", one.question, Protocol(1), ())
