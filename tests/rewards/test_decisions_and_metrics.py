@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from debate_protocol.types import AgentRole
 from debate_rewards.decisions import central, majority, peer_vote
 from debate_rewards.intervals import bootstrap_interval
 from debate_rewards.metrics import debate_metrics, question_values
@@ -184,3 +185,21 @@ def test_debate_of_an_unknown_kind_is_counted_and_the_others_are_measured(hold, 
     scores = Verifiable()([good, bad])
     assert scores[0].agents == (1.0, -1.0, 1.0)
     assert scores[1].agents == (None, None, None)
+
+
+def test_accuracy_of_a_policy_is_that_of_the_last_round_in_which_it_owes_an_answer(hold):
+    # Agent 2 of a frozen policy answers in round 0 alone: right, but what it says later is no
+    # answer of its own. Agents 0 and 1: one of two is right at the end.
+    debate = hold(
+        SILENT, SILENT, answers={**said("6", "6", "6"), (0, 1): "7", (2, 1): "7"}, answer="6"
+    )
+    roles = (AgentRole("solver", 2), AgentRole("first", rounds=(0,), policy="frozen"))
+    debate = replace(debate, protocol=replace(debate.protocol, roles=roles))
+    found = debate_metrics([debate])
+    assert (found["trained/correct"], found["role/first/correct"]) == (0.5, 1.0)
+    adapted = tuple(replace(r, policy="trained", adapter=r.name) for r in roles)
+    both = debate_metrics([replace(debate, protocol=replace(debate.protocol, roles=adapted))])
+    assert (both["role/solver/correct"], both["role/first/correct"]) == (0.5, 1.0)
+    alone = replace(debate.protocol, roles=tuple(replace(r, policy="trained") for r in roles))
+    plain = debate_metrics([replace(debate, protocol=alone)])
+    assert plain == {k: v for k, v in found.items() if not k.startswith(("trained/", "role/"))}

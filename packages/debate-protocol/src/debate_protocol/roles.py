@@ -4,7 +4,7 @@ import difflib
 from collections import Counter
 from collections.abc import Mapping
 
-from debate_protocol.types import AgentRole, Protocol
+from debate_protocol.types import TRAINED, AgentRole, Protocol
 
 ACTOR, CRITIC = 0, 1
 """The agents of an actor-critic debate."""
@@ -68,6 +68,24 @@ def gives_answers(rules: Protocol, agent: int) -> bool:
 def is_trained_on(rules: Protocol, agent: int) -> bool:
     """Return whether an agent's turns may be trained on; those of frozen policies may not."""
     return role_of(rules, agent).trains
+
+
+def agents_by_policy(rules: Protocol) -> dict[str, frozenset[int]]:
+    """Return the agents of the trained policy as `trained`, of all other roles as `role/NAME`.
+
+    Where trained roles have adapters of their own, these are `role/NAME`, too. Nothing where one
+    policy speaks for all: there is nobody to keep apart.
+    """
+    roles = roles_by_agent(rules)
+    speakers = {(role.policy, role.adapter) for role in roles}
+    if len(speakers) < 2:
+        return {}
+    is_one = sum(policy == TRAINED for policy, _ in speakers) == 1
+    found: dict[str, set[int]] = {}
+    for agent, role in enumerate(roles):
+        name = TRAINED if is_one and role.policy == TRAINED else f"role/{role.name}"
+        found.setdefault(name, set()).add(agent)
+    return {name: frozenset(agents) for name, agents in found.items()}
 
 
 def answering_agents(rules: Protocol, round: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from debate_protocol.roles import answering_agents
+from debate_protocol.roles import agents_by_policy, answering_agents
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers import Verdict, answer_classes, check_many
 from debate_rewards.change import add_change, add_intraclass
@@ -12,7 +12,7 @@ from debate_rewards.intervals import Estimate, bootstrap_estimates
 from debate_rewards.reading import ReadDebate, read_debate
 from debate_rewards.sums import Moments, Sums, pooled
 from debate_rewards.verifiable import turn_verdicts
-from debate_rewards.votes import Vote, ballots, tally
+from debate_rewards.votes import Vote, ballot, tally
 
 _log = logging.getLogger(__name__)
 _ONE_DEBATE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
@@ -46,6 +46,9 @@ def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str
     - `winner_truth_correlation`: correlation of a voted turn's vote value with its correctness.
     - `turns`, `rounds`, `failed_turns`: per debate; `unverifiable`: share of debates whose
       question's answer is missing or unreadable; they count in nothing above that needs truth.
+    - `trained/…` and `role/NAME/…`, where several policies speak: `correct` (of the last round in
+      which these agents owe an answer), `format_all`, `judge/…` and `comparisons_made` of the
+      agents of the trained policy, and of each role of another policy.
     - `unmeasured`: share of debates that could not be measured; they count in nothing else;
       left out where it is 0.
 
@@ -162,7 +165,10 @@ def _measure_all(
             add_change(sums, right)
             for name, is_right in outcomes.items():
                 sums.add(f"decision/{name}", float(is_right))
-        _add_judging(sums, debate, right if verifiable else None)
+        known = right if verifiable else None
+        _add_judging(sums, debate, known)
+        for name, agents in agents_by_policy(debate.transcript.protocol).items():
+            _add_own(sums, debate, known, f"{name}/", agents)
         measured.append((sums, right if verifiable else None))
     return measured
 
@@ -224,22 +230,56 @@ def _add_unread(sums: Sums, debate: ReadDebate, verdicts: Mapping[TurnKey, Verdi
 
 def _add_judging(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
     """Add what votes show, and how far they go with the truth."""
-    cast = ballots(debate)
-    votes = [vote for ballot in cast.values() for vote in ballot.votes]
-    expected = sum(debate.expected_pairs(turn) for turn in debate.judges.values())
-    if expected:
-        sums.add("comparisons_made", len(votes), expected)
-    for vote in votes:
-        sums.add("judge/equal_share", float(vote.verdict == "="))
-        if right is not None and right[vote.left] != right[vote.right]:
-            _add_judged_pair(sums, vote, left_is_right=right[vote.left])
+    votes = _add_votes(sums, debate, right, "", frozenset(key.agent for key in debate.judges))
     if right is not None:
         shares = tally(votes).items()
         points = ((share.balance, float(right[key])) for key, share in shares)
         sums.add_points("winner_truth_correlation", points)
 
 
-def _add_judged_pair(sums: Sums, vote: Vote, *, left_is_right: bool) -> None:
+def _add_votes(
+    sums: Sums,
+    debate: ReadDebate,
+    right: Mapping[TurnKey, bool] | None,
+    of: str,
+    agents: frozenset[int],
+) -> list[Vote]:
+    """Add what the votes of some agents show, under names that begin with `of`; return them."""
+    judges = {key: judge for key, judge in debate.judges.items() if key.agent in agents}
+    votes = [vote for judge in judges.values() for vote in ballot(debate, judge).votes]
+    expected = sum(debate.expected_pairs(judge) for judge in judges.values())
+    if expected:
+        sums.add(f"{of}comparisons_made", len(votes), expected)
+    for vote in votes:
+        sums.add(f"{of}judge/equal_share", float(vote.verdict == "="))
+        if right is not None and right[vote.left] != right[vote.right]:
+            _add_judged_pair(sums, vote, of, left_is_right=right[vote.left])
+    return votes
+
+
+def _add_own(
+    sums: Sums,
+    debate: ReadDebate,
+    right: Mapping[TurnKey, bool] | None,
+    of: str,
+    agents: frozenset[int],
+) -> None:
+    """Add what some agents did themselves, apart from the others."""
+    _add_votes(sums, debate, right, of, agents)
+    for key, turn in debate.turns.items():
+        if key.agent in agents:
+            sums.add(f"{of}format_all", float(not turn.failed))
+    rules = debate.transcript.protocol
+    for last in range(debate.last_round, -1, -1):
+        due = agents.intersection(answering_agents(rules, last))
+        if due and right is not None:
+            answered = sum(right.get(TurnKey(agent, last), False) for agent in due)
+            sums.add(f"{of}correct", answered, len(due))
+        if due:
+            return
+
+
+def _add_judged_pair(sums: Sums, vote: Vote, of: str, *, left_is_right: bool) -> None:
     agrees = vote.verdict == (">" if left_is_right else "<")
-    sums.add("judge/accuracy", 0.5 if vote.verdict == "=" else float(agrees))
-    sums.add("judge/strict_accuracy", float(agrees))
+    sums.add(f"{of}judge/accuracy", 0.5 if vote.verdict == "=" else float(agrees))
+    sums.add(f"{of}judge/strict_accuracy", float(agrees))

@@ -1,12 +1,13 @@
 """Our evaluation modes: direct replies, and debates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import Variants
+from debate_protocol.roles import agents_by_policy
 from debate_protocol.types import Transcript
 from debate_train.evaluation.changes import DebateChanges
 from debate_train.evaluation.mode import EvaluationMode, ModeSettings, Plays, Values, direct_form
@@ -50,6 +51,17 @@ _FIGURES: Mapping[str, tuple[str, str]] = {
 """What is taken from debates: name in `debate_rewards.metrics` to ours, and its row."""
 
 
+def _figures_of(policies: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the same for figures of the agents of one policy, as `agents_by_policy` names it."""
+    own = {"correct": "accuracy", "format_all": "format", "judge/accuracy": "judge/accuracy"}
+    rows = {"correct": "accuracy, ", "judge/accuracy": "judge accuracy, "}
+    return {
+        f"{of}/{theirs}": (f"{of}/{ours}", f"{rows[theirs]}{of}" if theirs in rows else "")
+        for of in policies
+        for theirs, ours in own.items()
+    }
+
+
 class Debate(DebateChanges, ModeSettings):
     """The policy in debates: by majority, by the votes of its peers, and as a judge."""
 
@@ -61,12 +73,15 @@ class Debate(DebateChanges, ModeSettings):
         return (Plays(debated),) if debated.turn_count() > 1 else ()
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the figures of debates."""
-        return dict(_FIGURES.values())
+        """Return the figures of debates, and where several policies speak those of each."""
+        policies = agents_by_policy(self.form(form).protocol())
+        return dict([*_FIGURES.values(), *_figures_of(policies).values()])
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return the figures of each question."""
-        return _renamed(played, {theirs: ours for theirs, (ours, _) in _FIGURES.items()})
+        policies = {name for one in played[0] for name in agents_by_policy(one.protocol)}
+        figures = {**_FIGURES, **_figures_of(policies)}
+        return _renamed(played, {theirs: ours for theirs, (ours, _) in figures.items()})
 
     def counted(self, form: DebateForm) -> str:
         """Return the number of turns."""

@@ -1,6 +1,7 @@
 """How often the policy is measured, on what, and in which modes."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pydantic import Field
@@ -36,21 +37,21 @@ class Setup:
             ValueError: A mode does not go with the form.
         """
         for name, mode in self.modes.items():
-            try:
+            with _naming(name):
                 found = mode.plays(self.form)
-            except ValueError as error:
-                raise ValueError(f"evaluation.modes.{name}: {error}") from error
             yield from ((name, one) for one in found)
 
     def figures(self) -> dict[str, str]:
         """Return the full name of each figure with its row in the table, or an empty text.
 
         Raises:
-            ValueError: Two modes have a figure of one name.
+            ValueError: Two modes have a figure of one name, or one does not go with the form.
         """
         found: dict[str, str] = {}
         for name, mode in self.modes.items():
-            for figure, row in mode.figures(self.form).items():
+            with _naming(name):
+                own = mode.figures(self.form)
+            for figure, row in own.items():
                 full = full_name(name, figure)
                 if full in found:
                     raise ValueError(
@@ -79,6 +80,15 @@ class Setup:
             if name not in (DIRECT, DEBATE):
                 said += f"; {name}: {mode.described(form)}"
         return said + (f"; {self.runs} runs" if self.runs > 1 else "")
+
+
+@contextmanager
+def _naming(mode: str) -> Iterator[None]:
+    """Name the mode in errors."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"evaluation.modes.{mode}: {error}") from error
 
 
 def full_name(mode: str, figure: str) -> str:
