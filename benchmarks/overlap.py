@@ -16,12 +16,15 @@ matrices lose to each other: 1 is nothing, 2 is a machine without a second proce
 
 import argparse
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from io import StringIO
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -29,14 +32,23 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
 from measurement import print_line
+from rich.console import Console
 
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmEngine
 from debate_rollout.engines.scripted_stream import Delay
+from debate_train.checkpointing.checkpoint_manifest import Origin
+from debate_train.checkpointing.checkpoints import Checkpoints, RunState
+from debate_train.interrupts import Interrupts
 from debate_train.loaded_model import LoadedModel
-from debate_train.loop import Work, rollouts_of, train
+from debate_train.loop import train
+from debate_train.phases import open_phase
+from debate_train.progress import Progress
 from debate_train.recipe import Recipe
-from debate_train.step import Step
+from debate_train.run_context import RunContext
+from debate_train.run_directory import RunDirectory
+from debate_train.saving import Saving
+from debate_train.tracking import NoTracking
 
 PACKAGES = ["debate-train", "debate-rollout", "torch", "transformers"]
 ROUNDS = 2
@@ -151,6 +163,7 @@ def recipe(depth: int, options: argparse.Namespace) -> Recipe:
             "reward": {"type": "verifiable"},
             "advantage": {"baseline": "none"},
             "loss": {"type": "ppo_clip"},
+            "recording": {"debates": 0},
             "trainer": {"type": "torch", "device": "cpu", "learning_rate": 1e-5},
         }
     )
@@ -184,18 +197,31 @@ def _run(
 ) -> tuple[float, dict[str, float]]:
     """Train some steps; return their wall time, and the mean of each part's."""
     trainer = form.trainer.open(loaded, form.loss, steps)
-    work = Work(form, form.data.open(), engine, engine, trainer, loaded.tokenizer)
-    times: list[dict[str, float]] = []
-
-    def keep(step: Step) -> None:
-        times.append({n: v for n, v in step.metrics.items() if n.startswith("time/")})
-
-    engine.load(trainer.weights(version=0))
-    started = time.perf_counter()
-    train(work, rollouts_of(work), range(steps), keep)
-    seconds = time.perf_counter() - started
+    with TemporaryDirectory() as folder, Progress(Console(file=StringIO())) as progress:
+        directory = RunDirectory.create(folder, "name: overlap\n")
+        run = RunContext(
+            recipe=form.model_copy(update={"steps": steps}),
+            directory=directory,
+            tracker=NoTracking(),
+            progress=progress,
+            interrupts=Interrupts(),
+            source=form.data.open(),
+            engine=engine,
+            loaded=loaded,
+            checkpoints=Checkpoints(directory.checkpoints_path, Origin.of("name: overlap"), 1),
+            state=RunState(),
+        )
+        engine.load(trainer.weights(version=0))
+        progress.start("train", steps)
+        phase = open_phase(run, "train", run.recipe, trainer)
+        started = time.perf_counter()
+        train(run, phase, Saving(run, phase))
+        seconds = time.perf_counter() - started
+        lines = directory.metrics_path.read_text().splitlines()
+        directory.close()
     trainer.close()
-    return seconds, {name: fmean(one[name] for one in times) for name in times[0]}
+    rows = [json.loads(line) for line in lines]
+    return seconds, {n: fmean(row[n] for row in rows) for n in rows[0] if n.startswith("time/")}
 
 
 if __name__ == "__main__":

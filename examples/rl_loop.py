@@ -38,38 +38,48 @@ STREAMS = {"generator": Stream(sections={"solution": 3, "evaluation": 1, "compar
 def main() -> None:
     """Imitate, then debate and learn; print what the model knew after each."""
     loaded = ScratchModel(initializer_range=0.04).load(SEED)
-    tokenizer = loaded.tokenizer
-    engine = TransformersEngine().open(loaded.model, tokenizer)  # It samples from a copy.
+    engine = TransformersEngine().open(loaded.model, loaded.tokenizer)  # It samples from a copy.
 
     source = PUZZLE.model_copy(update={"batch_size": 32}).open(SEED)
-    demonstrator = ScriptedEngine().open(None, tokenizer, script=source.demonstrate)
-    trainer = TorchTrainer(learning_rate=5e-3, warmup_steps=10, schedule="linear").open(
-        loaded, Sft(), total_steps=60
-    )
+    demonstrator = ScriptedEngine().open(None, loaded.tokenizer, script=source.demonstrate)
+    adam = TorchTrainer(learning_rate=5e-3, warmup_steps=10, schedule="linear")
+    trainer = adam.open(loaded, Sft(), total_steps=60)
     imitated = Grouped(baseline="none", streams=STREAMS)  # The reward is the token's weight.
-    for step in range(60):
-        transcripts = debate(source.batch(step), demonstrator, f"demonstration/{step}")
-        learn(trainer, transcripts, imitated, tokenizer)
-    trainer.close()
+    batches = [source.batch(step) for step in range(60)]
+    train(batches, demonstrator, trainer, imitated, loaded.tokenizer)
 
     engine.load(trainer.weights(version=0))
     print(f"after imitation: {share_right(engine):.3f} right")
 
     source = PUZZLE.model_copy(update={"batch_size": 8}).open(SEED + 1)
-    trainer = TorchTrainer(learning_rate=1e-3, warmup_steps=2).open(
-        loaded, PpoClip(), total_steps=30
-    )
+    adam = TorchTrainer(learning_rate=1e-3, warmup_steps=2)
+    trainer = adam.open(loaded, PpoClip(), total_steps=30)
     # A turn's advantage: its reward less the mean over the same question and round.
     compared = Grouped(baseline="question_round", streams=STREAMS)
-    for step in range(30):
-        questions = [question for question in source.batch(step) for _ in range(4)]
-        transcripts = debate(questions, engine, f"train/{step}")
-        reward = learn(trainer, transcripts, compared, tokenizer)
-        engine.load(trainer.weights(version=step + 1))
-        if step % 10 == 9:
-            print(f"step {step + 1}: reward {reward:.3f}")
-    trainer.close()
+    batches = [[q for q in source.batch(step) for _ in range(4)] for step in range(30)]
+    train(batches, engine, trainer, compared, loaded.tokenizer)
     print(f"after reinforcement learning: {share_right(engine):.3f} right")
+
+
+def train(
+    batches: Sequence[Sequence[Question]],
+    engine: Engine,
+    trainer: Trainer,
+    advantages: AdvantageConfig,
+    tokenizer,
+) -> None:
+    """Make an optimizer step for each batch of questions, on the debates about them."""
+    for step, questions in enumerate(batches):
+        transcripts = debate(questions, engine, f"train/{step}")  # Play.
+        scores = REWARD(transcripts)  # Score: of each turn a credit,
+        credits = advantages(transcripts, scores)  # less a baseline.
+        batch = build_batch(transcripts, credits, advantages.streams, tokenizer)  # For each token.
+        metrics = trainer.step(batch)  # Update.
+        engine.load(trainer.weights(version=step + 1))  # Refresh.
+        if step % 10 == 9:  # Log.
+            reward = fmean(value for score in scores for value in score.agents if value is not None)
+            print(f"step {step + 1}: loss {metrics['loss']:.3f}, reward {reward:.3f}")
+    trainer.close()
 
 
 def debate(questions: Sequence[Question], engine: Engine, name: str) -> list[Transcript]:
@@ -77,17 +87,6 @@ def debate(questions: Sequence[Question], engine: Engine, name: str) -> list[Tra
     seeds = [zlib.crc32(f"{SEED}/{name}/{number}".encode()) for number in range(len(questions))]
     runs = [FORM.start(q, seed=seed) for q, seed in zip(questions, seeds, strict=True)]
     return play(runs, engine, max_tokens=40)
-
-
-def learn(
-    trainer: Trainer, transcripts: Sequence[Transcript], advantages: AdvantageConfig, tokenizer
-) -> float:
-    """Make one optimizer step on these debates; return the mean reward of an agent."""
-    scores = REWARD(transcripts)  # Of each turn a credit.
-    credits = advantages(transcripts, scores)  # Less a baseline.
-    batch = build_batch(transcripts, credits, advantages.streams, tokenizer)  # For each token.
-    trainer.step(batch)
-    return fmean(value for score in scores for value in score.agents if value is not None)
 
 
 def share_right(engine: Engine) -> float:

@@ -10,12 +10,11 @@ import pytest
 from debate_rollout.engines.transformers_sampler import TransformersSampler
 from debate_rollout.errors import EndpointError, EngineFailure, RolloutError
 from debate_train import (
-    keeper,
     loop,
     metrics_file,
-    phases,
     records,
     run_directory,
+    saving,
     tracking,
 )
 from debate_train.playing import playing_ahead
@@ -44,8 +43,8 @@ def no_engine() -> None:
         ((loop, "build_batch"), 3, fail, 2),
         ((Rollouts, "take"), 3, no_engine, 2),
         ((Rollouts, "refresh"), 2, no_engine, 2),  # trained, though no engine has its weights
-        ((phases, "evaluate"), 2, no_engine, 2),  # the look at the dev split after step 2
-        ((keeper, "step_metrics"), 2, fail, 2),  # trained, though not recorded
+        ((loop, "evaluate"), 1, no_engine, 2),  # the look at the dev split after step 2
+        ((saving, "step_metrics"), 2, fail, 2),  # trained, though not recorded
         ((metrics_file, "open_plain"), 2, no_room, 2),  # its row is in the checkpoint
         ((metrics_file, "open_plain"), 3, no_room, 2),  # and so is that of the look after it
         ((tracking.NoTracking, "log"), 2, fail, 2),

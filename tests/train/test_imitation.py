@@ -1,8 +1,8 @@
 """Supervised phases never train against what is demonstrated, and refuse what teaches nothing."""
 
 import json
+import shutil
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,11 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from debate_rollout.engine import Weights
 from debate_rollout.engines import ScriptedEngine
 from debate_train.errors import UsageError
-from debate_train.loop import Work, rollouts_of, train
 from debate_train.recipe import Recipe
-from debate_train.rows import Batch
 from debate_train.step import Step
+from train.contexts import Trainer, context, trained
 
 DEMONSTRATED = {"type": "demonstrations"}
 BOXED = {"type": "direct", "contract": "boxed", "style": "compact", "personas": "none"}
@@ -44,40 +42,6 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 TOKENIZER = byte_tokenizer()
 
 
-class Trainer:
-    """Learns nothing."""
-
-    def step(self, batch: Batch) -> dict[str, float]:
-        return {}
-
-    def weights(self, version: int) -> Weights:
-        return Weights(version, {})
-
-
-class Kept:
-    """Holds the steps that were recorded."""
-
-    baselines: dict[str, float] = {}  # noqa: RUF012
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-
-    def learning(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def sample(self, step: Step) -> None:
-        pass
-
-    def trained(self, step: Step) -> None:
-        pass
-
-    def record(self, step: Step) -> None:
-        self.steps.append(step)
-
-    def after(self, step: Step) -> None:
-        return None
-
-
 def supervised(path: Path, solutions: Sequence[str], **changes: Any) -> Recipe:
     rows = [
         {"question": f"make {i}", "answer": "42", "solution": solution, "kind": "number"}
@@ -99,11 +63,14 @@ def supervised(path: Path, solutions: Sequence[str], **changes: Any) -> Recipe:
 
 
 def steps_of(recipe: Recipe, steps: int = 2) -> list[Step]:
-    source, kept = recipe.data.open(), Kept()
-    player = ScriptedEngine().open(None, TOKENIZER, script=source.demonstrate)
-    work = Work(recipe, source, player, player, Trainer(), TOKENIZER)  # type: ignore[arg-type]
-    train(work, rollouts_of(work), range(steps), kept)
-    return kept.steps
+    source = recipe.data.open()
+    folder = Path(recipe.data.model_dump()["path"]).with_name("run")
+    recipe = recipe.model_copy(update={"steps": steps})
+    run = context(recipe, folder, ScriptedEngine(replies=("no",)).open(), source, TOKENIZER)
+    try:
+        return trained(run, Trainer())[1].steps
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_demonstrations_that_fail_or_are_wrong_weigh_nothing(tmp_path: Path) -> None:

@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from debate_train import (
-    keeper,
-    loop,
-    phases,
-    saving,
-)
+from debate_train import loop, phases, saving
 from debate_train.playing.playing_ahead import PlayerAhead
 from debate_train.playing.rollouts import Rollouts
 from debate_train.trainers.torch_session import TorchTrainerSession
@@ -55,8 +50,8 @@ def twice() -> None:
         ((loop, "build_batch"), 2, twice, 1, "press again to stop at once, without this step"),
         # An update that has begun ends, and counts.
         ((TorchTrainerSession, "_update"), 2, twice, 2, "press again to stop without it"),
-        ((keeper, "step_metrics"), 2, twice, 2, "press again to stop without it"),
-        ((phases, "evaluate"), 2, hang_up, 2, "stopping now, with a checkpoint"),
+        ((saving, "step_metrics"), 2, twice, 2, "press again to stop without it"),
+        ((loop, "evaluate"), 1, hang_up, 2, "stopping now, with a checkpoint"),
         ((phases, "evaluate"), 1, hang_up, None, "stopping now"),
         ((saving, "save_random_states"), 1, twice, 3, "press again to stop without it"),
     ],
@@ -83,7 +78,7 @@ def test_run_that_is_interrupted_leaves_its_last_complete_step(
 def test_no_step_is_begun_when_an_interrupt_came_before_it(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    at_call(monkeypatch, phases, "rollouts_of", 1, hang_up)
+    at_call(monkeypatch, phases, "open_phase", 1, hang_up)
     monkeypatch.setattr(Rollouts, "take", pytest.fail)
     assert run() == 130
     assert steps(tmp_path) == []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from debate_train.interrupts import Interrupts, Stopped
+from debate_train.interrupts import Interrupts
 
 
 @pytest.fixture
@@ -22,6 +22,25 @@ def test_hang_up_stays_ignored_when_the_run_was_started_so(hung_up_is_ignored: N
         assert not interrupts.asked
 
 
+def never() -> None:
+    pytest.fail("what can be stopped was begun")
+
+
+def test_interrupt_ends_what_can_be_stopped_and_nothing_after_it() -> None:
+    def ends() -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 1
+
+    with Interrupts(say=lambda _: None) as interrupts:
+        assert interrupts.stoppable(lambda: 1) == 1
+        assert interrupts.stoppable(ends) is None
+        assert interrupts.asked
+        assert interrupts.stoppable(never) is None
+    with Interrupts(say=lambda _: None) as interrupts:
+        assert ends() == 1
+        assert interrupts.asked
+
+
 def test_third_interrupt_stops_what_the_second_waits_for() -> None:
     said: list[str] = []
     with Interrupts(say=said.append) as interrupts, interrupts.guarded():
@@ -32,8 +51,7 @@ def test_third_interrupt_stops_what_the_second_waits_for() -> None:
             signal.raise_signal(signal.SIGINT)
     with Interrupts(say=said.append) as interrupts:
         signal.raise_signal(signal.SIGINT)
-        with pytest.raises(Stopped), interrupts.stoppable():
-            pytest.fail("what can be stopped was begun")
+        assert interrupts.stoppable(never) is None
 
 
 def test_interrupt_between_two_lines_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,5 +68,4 @@ def test_interrupt_between_two_lines_is_not_missed(monkeypatch: pytest.MonkeyPat
 
     with Interrupts(say=lambda _: None) as interrupts:
         monkeypatch.setattr(Interrupts, "asked", property(look))
-        with pytest.raises(Stopped), interrupts.stoppable():
-            pytest.fail("what can be stopped was begun")
+        assert interrupts.stoppable(never) is None

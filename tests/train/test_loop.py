@@ -1,8 +1,9 @@
 """The five calls of a step: what goes in, what comes out, and that no seed is used twice."""
 
+import json
+import signal
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,19 +11,21 @@ import pytest
 from debate_protocol.tags import Scan, ThinkMode, scan
 from debate_protocol.types import Ask, Gate, Question
 from debate_rollout.drivers import play
-from debate_rollout.engine import Weights
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.errors import EngineFailure
 from debate_rollout.token_text import TokenText, token_text
+from debate_train import loop
 from debate_train.checks.check_warnings import warnings_of
 from debate_train.data import SignsPuzzle
-from debate_train.loop import Work, rollouts_of, train
+from debate_train.evaluation.measuring import Measure, Measures
+from debate_train.loop import train
+from debate_train.phases import open_phase
 from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
-from debate_train.records import step_metrics
 from debate_train.rows import Batch
-from debate_train.step import Step
+from debate_train.run_context import RunContext
 from debate_train.word_tokenizer import word_tokenizer
+from train.contexts import Kept, Trainer, context, trained
 
 SOURCE = SignsPuzzle(batch_size=3).open()
 
@@ -67,70 +70,35 @@ def test_single_replies_stand_beside_the_debates_of_a_question() -> None:
     assert asks[0].question == asks[4].question != asks[5].question
 
 
-class Trainer:
-    """Notes what it is given."""
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self.versions: list[int] = []
-
-    def step(self, batch: Batch) -> dict[str, float]:
-        self.batches.append(batch)
-        return {"loss": float(len(self.batches))}
-
-    def weights(self, version: int) -> Weights:
-        self.versions.append(version)
-        return Weights(version, {})
-
-
-class Kept:
-    """Holds the steps that were recorded, and counts those that ended well."""
-
-    baselines: dict[str, float] = {}  # noqa: RUF012
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-        self.sampled: list[tuple[int, bool]] = []
-        self.trained_steps: list[int] = []
-        self.ended = 0
-
-    def learning(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def sample(self, step: Step) -> None:
-        self.sampled.append((step.number, "loss" in step.metrics))
-
-    def trained(self, step: Step) -> None:
-        assert "loss" in step.metrics
-        self.trained_steps.append(step.number)
-
-    def record(self, step: Step) -> None:
-        self.steps.append(step)
-
-    def after(self, step: Step) -> None:
-        self.ended += 1
-
-
-def work(form: Recipe, trainer: Any) -> Work:
+def run_of(form: Recipe, folder: Path, first: int = 0) -> RunContext:
     tokenizer = word_tokenizer()
     player = ScriptedEngine().open(None, tokenizer, script=SOURCE.demonstrate)
-    return Work(form, SOURCE, player, player, trainer, tokenizer)
+    run: RunContext = context(form, folder / "run", player, SOURCE, tokenizer)
+    run.state.step = run.state.phase_start = first
+    return run
 
 
-def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights() -> None:
-    form, trainer, keeper = recipe(advantage={"baseline": "none"}), Trainer(), Kept()
-    both = work(form, trainer)
-    train(both, rollouts_of(both), range(4, 6), keeper)
+def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights(tmp_path: Path) -> None:
+    form = recipe(advantage={"baseline": "none"}, recording={"every": 1, "debates": 1})
+    run = run_of(form, tmp_path, first=4)
+    samples = tmp_path / "run/transcripts"
+
+    class Looking(Trainer):
+        def step(self, batch: Batch) -> dict[str, float]:
+            assert len(list(samples.iterdir())) == len(self.batches) + 1  # Before the update.
+            return super().step(batch)
+
+    ended, keeper = trained(run, trainer := Looking())
     kept = keeper.steps
-    assert keeper.ended == 2
-    assert keeper.sampled == [(4, False), (5, False)]  # Before their updates.
-    assert keeper.trained_steps == [4, 5]
-    assert [step.number for step in kept] == [4, 5]
+    assert (ended, run.state.step) == ("finished", 6)
+    assert [step.number for step in kept] == keeper.logged == [4, 5]
     assert trainer.versions == [5, 6]
-    assert [step.metrics["loss"] for step in kept] == [1.0, 2.0]
-    assert all(step.metrics["time/rollout_s"] == step.metrics["time/wait_s"] for step in kept)
+    rows = [json.loads(line) for line in run.directory.metrics_path.read_text().splitlines()]
+    assert [(row["step"], row["loss"]) for row in rows] == [(5, 1.0), (6, 2.0)]
+    assert all(row["time/rollout_s"] == row["time/wait_s"] for row in rows)
     parts = {"time/rollout_s", "time/wait_s", "time/score_s", "time/rows_s", "time/weights_s"}
-    assert all({key for key in s.metrics if key.startswith("time/")} == parts for s in kept)
+    parts.add("time/step_s")
+    assert all({key for key in row if key.startswith("time/")} == parts for row in rows)
     for step, batch in zip(kept, trainer.batches, strict=True):
         assert [t.question for t in step.transcripts] == SOURCE.batch(step.number)
         assert batch is step.batch
@@ -142,7 +110,7 @@ def test_each_step_learns_from_its_own_debates_and_serves_the_new_weights() -> N
 
 
 def test_every_turn_is_parsed_and_its_tokens_decoded_once_a_step(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     parsed: list[str] = []
     decoded: list[tuple[int, ...]] = []
@@ -160,22 +128,19 @@ def test_every_turn_is_parsed_and_its_tokens_decoded_once_a_step(
     monkeypatch.setattr("debate_train.rows.token_text", decoding)
     # Two rewards read the debates, and then rows and metrics do.
     components = {n: {"reward": {"type": n}, "weight": 1.0} for n in ("v2", "verifiable")}
-    form, keeper = recipe(reward={"type": "mixed", "components": components}), Kept()
-    both = work(form, Trainer())
-    train(both, rollouts_of(both), range(1), keeper)
-    metrics, problem = step_metrics(keeper.steps[0], form, seconds=1.0)
+    form = recipe(reward={"type": "mixed", "components": components}, steps=1)
+    keeper = trained(run_of(form, tmp_path), Trainer())[1]
+    (metrics,) = map(json.loads, keeper.run.directory.metrics_path.read_text().splitlines())
     turns = [turn for debate in keeper.steps[0].transcripts for turn in debate.turns]
-    assert problem is None and any(name.startswith("judge/") for name in metrics)
+    assert any(name.startswith("judge/") for name in metrics)
     assert sorted(parsed) == sorted(turn.text for turn in turns)
     assert sorted(decoded) == sorted(turn.reply.token_ids for turn in turns if turn.reply)
 
 
-def test_no_weights_are_served_while_replies_are_demonstrated() -> None:
-    trainer = Trainer()
-    form = recipe()
-    shown = work(form, trainer)
-    both = replace(shown, engine=ScriptedEngine(replies=("no",)).open())
-    train(both, rollouts_of(both), range(2), Kept())
+def test_no_weights_are_served_while_replies_are_demonstrated(tmp_path: Path) -> None:
+    run = run_of(recipe(rollout={"engine": {"type": "demonstrations"}}), tmp_path)
+    run.engine.generate = pytest.fail  # type: ignore[method-assign]
+    trained(run, trainer := Trainer())
     assert trainer.versions == []
     assert len(trainer.batches) == 2
 
@@ -239,15 +204,60 @@ def test_debate_ends_early_when_answers_are_equivalent_but_not_equal() -> None:
     assert len(played.turns) == 3
 
 
-def test_step_counts_when_the_engine_takes_no_weights_after_it() -> None:
-    form, keeper = recipe(), Kept()
-    both = work(form, Trainer())
-    rollouts = rollouts_of(both)
+def test_step_counts_when_the_engine_takes_no_weights_after_it(tmp_path: Path) -> None:
+    run = run_of(recipe(), tmp_path)
+    phase = open_phase(run, "train", run.recipe, Trainer())  # type: ignore[arg-type]
+    kept = Kept(run, phase)
 
     def refuse(version: int) -> None:
         raise EngineFailure("no answer")
 
-    rollouts.refresh = refuse  # type: ignore[method-assign]
+    phase.rollouts.refresh = refuse  # type: ignore[method-assign]
     with pytest.raises(EngineFailure):
-        train(both, rollouts, range(2), keeper)
-    assert (keeper.trained_steps, keeper.steps, keeper.ended) == ([0], [], 0)
+        train(run, phase, kept)
+    assert ([step.number for step in kept.steps], kept.logged) == ([0], [])
+
+
+GATE = {"metric": "eval/format", "at_least": 0.5, "every": 2, "max_steps": 5}
+
+
+@pytest.mark.parametrize(
+    ("gate", "found", "ended", "evaluated"),
+    [
+        (None, [], "finished", []),
+        (GATE, [0.5], "criterion met", [2]),
+        (GATE, [0.0, 0.9], "criterion met", [2, 4]),
+        # The last look is at max_steps, wherever the grid of `every` steps has its next point.
+        (GATE, [0.0, 0.0, 0.0], "criterion missed", [2, 4, 5]),
+        (GATE | {"max_steps": 4}, [0.0, 0.0], "criterion missed", [2, 4]),
+    ],
+)
+def test_phase_says_why_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Any, found: list[float],
+    ended: str, evaluated: list[int],
+) -> None:  # fmt: skip
+    run = run_of(recipe(gate=gate), tmp_path)
+    left = iter(found)
+
+    def evaluate(*arguments: Any) -> Measures:
+        return Measures({"eval/format": Measure(next(left), 0, 1, 1)}, [])
+
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    assert trained(run, Trainer())[0] == ended
+    rows = [json.loads(line) for line in run.directory.metrics_path.read_text().splitlines()]
+    assert [row["step"] for row in rows if "eval/format" in row] == evaluated
+    assert run.state.step == max(evaluated, default=2)
+
+
+def test_signal_ends_a_phase_with_a_checkpoint_and_without_an_exception(tmp_path: Path) -> None:
+    run = run_of(recipe(), tmp_path)
+
+    class Signalled(Trainer):
+        def step(self, batch: Batch) -> dict[str, float]:
+            signal.raise_signal(signal.SIGINT)
+            return super().step(batch)
+
+    with run.interrupts:
+        ended, kept = trained(run, Signalled())
+    assert (ended, kept.logged) == ("interrupted", [0])
+    assert [path.name for path in run.checkpoints.complete()] == ["step-000001"]

@@ -17,7 +17,7 @@ from debate_rollout.engines import ScriptedEngine
 from debate_rollout.engines.scripted_stream import Delay
 from debate_train.data import SignsPuzzle
 from debate_train.playing.playing_ahead import copied
-from debate_train.playing.rollouts import Play, Rollouts, Source
+from debate_train.playing.rollouts import Play, Rollouts
 from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.word_tokenizer import word_tokenizer
@@ -83,8 +83,9 @@ def play_step(step: int, engine: Engine) -> list[Transcript]:
     return play(runs, engine, max_tokens=64)
 
 
-def ahead(engine: Any, depth: int, player: Play = play_step) -> Rollouts:
-    return Rollouts(Source(player, engine, engine, lambda v: Weights(v, {})), depth)
+def ahead(engine: Any, depth: int, stop: int, player: Play = play_step) -> Rollouts:
+    """Rollouts whose only border is at `stop`."""
+    return Rollouts(player, engine, lambda v: Weights(v, {}), depth, lambda step: stop)
 
 
 def versions(transcripts: Sequence[Transcript]) -> set[int]:
@@ -96,12 +97,12 @@ def test_each_step_is_played_with_exactly_its_weights(
     depth: int, first: int, count: int, data: st.DataObject
 ) -> None:
     engine = Watched()
-    rollouts = ahead(engine, depth)
+    rollouts = ahead(engine, depth, first + count)
     steps = range(first, first + count)
     looks = data.draw(st.sets(st.sampled_from([*steps, -1])))
     if depth == 0:
         engine.load(Weights(first, {}))
-    with rollouts.over(steps):
+    with rollouts.open():
         for step in steps:
             assert versions(rollouts.take(step)) == {max(first, step - depth)}
             rollouts.refresh(step + 1)
@@ -117,8 +118,9 @@ def test_each_step_is_played_with_exactly_its_weights(
 
 def test_no_step_waits_for_weights_that_are_old_enough() -> None:
     engine = Watched()
-    rollouts = ahead(engine, 2)
-    with rollouts.over(range(10)):
+    rollouts = ahead(engine, 2, 10)
+    with rollouts.open():
+        rollouts.take(0)
         # Steps 0, 1 and 2 are played with version 0, and step 3 has to wait for version 1.
         deadline = time.monotonic() + 30
         while len(rollouts._ahead._played) < 3 and time.monotonic() < deadline:  # type: ignore[union-attr]
@@ -131,8 +133,8 @@ def test_no_step_waits_for_weights_that_are_old_enough() -> None:
 def test_waits_say_what_limits() -> None:
     engine = Watched()
     engine.pause_s = 0.05  # two replies a step: 0.1 s
-    rollouts = ahead(engine, 1)
-    with rollouts.over(range(4)):
+    rollouts = ahead(engine, 1, 4)
+    with rollouts.open():
         for step in range(4):
             rollouts.take(step)
             time.sleep(0.3)  # training takes longer, so nobody waits after the first step
@@ -147,9 +149,9 @@ def test_failure_is_raised_at_its_step_when_earlier_ones_are_still_to_train() ->
             raise RuntimeError("the server went away")
         return play_step(step, engine)
 
-    rollouts = ahead(Watched(), 3, fails_at_2)
+    rollouts = ahead(Watched(), 3, 6, fails_at_2)
     taken = []
-    with pytest.raises(RuntimeError, match="the server went away"), rollouts.over(range(6)):
+    with pytest.raises(RuntimeError, match="the server went away"), rollouts.open():
         for step in range(6):
             taken.append(len(rollouts.take(step)))
             rollouts.refresh(step + 1)
@@ -162,11 +164,14 @@ def test_closing_is_prompt_when_replies_take_long(driver: LockStep | None) -> No
     open_tickets = engine._engine._outcomes
 
     def slowly(step: int, lent: Engine) -> list[Transcript]:
+        if step == 0:
+            return []
         runs = start_debates(FORM, SOURCE.batch(step), f"train/{step}")
         return play(runs, lent, max_tokens=64, **({"driver": driver} if driver else {}))
 
-    rollouts = ahead(engine, 1, slowly)
-    with rollouts.over(range(3)):
+    rollouts = ahead(engine, 1, 3, slowly)
+    with rollouts.open():
+        rollouts.take(0)
         deadline = time.monotonic() + 30
         while not open_tickets and time.monotonic() < deadline:
             time.sleep(0.01)

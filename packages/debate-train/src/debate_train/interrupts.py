@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -37,8 +37,11 @@ def heeded() -> list[signal.Signals]:
     ]
 
 
-class Stopped(KeyboardInterrupt):
+class _Stopped(KeyboardInterrupt):
     """The first interrupt came where nothing that is under way needs to end."""
+
+
+Result = TypeVar("Result")
 
 
 class Interrupts:
@@ -88,16 +91,16 @@ class Interrupts:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
-    @contextmanager
-    def stoppable(self) -> Iterator[None]:
-        """While open, the first interrupt, also one that has come already, raises `Stopped`."""
-        self._may_stop = True  # Before the look at earlier ones: none may come between the two.
+    def stoppable(self, call: Callable[[], Result]) -> Result | None:
+        """Return what a call returns; None where an interrupt ends it, or came before it."""
         try:
-            if self.asked:
-                raise Stopped
-            yield
-        finally:
-            self._may_stop = False
+            self._may_stop = True  # Before the look at earlier ones: none may come between the two.
+            try:
+                return None if self.asked else call()
+            finally:
+                self._may_stop = False
+        except _Stopped:
+            return None
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -116,7 +119,7 @@ class Interrupts:
             self._first = time.monotonic()
             if self._may_stop:
                 self._say(self._at_once)
-                raise Stopped
+                raise _Stopped
             self._say(self._after_step)
         elif self._is_guarded and self._count == 2:
             self._say(_SOON)

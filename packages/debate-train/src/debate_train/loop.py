@@ -1,78 +1,87 @@
-"""The training loop: five calls from questions to an optimizer step."""
+"""The training loop: play, score, batch, update, refresh, log; evaluate, save and stop when due."""
 
+import time
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 
-from transformers import PreTrainedTokenizerFast
-
-from debate_protocol.types import Transcript
-from debate_rollout.engine import Engine
-from debate_train.data import DataSource
+from debate_train.checkpointing.checkpoints import Best
+from debate_train.evaluation.measuring import evaluate
 from debate_train.imitation import Imitation
-from debate_train.playing.rollouts import Rollouts, Source
-from debate_train.playing.starts import start_debates
-from debate_train.playing.watching import Watch, unwatched
-from debate_train.recipe import Recipe
+from debate_train.records import keep_sample
 from debate_train.rows import build_batch
-from debate_train.step import Keeper, Step
+from debate_train.run_context import Ended, Phase, RunContext
+from debate_train.saving import Saving
+from debate_train.step import Step
 from debate_train.timing import timed
-from debate_train.trainers import Trainer
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a phase works with. `sampler` is `engine` unless replies are demonstrated."""
+def train(run: RunContext, phase: Phase, saving: Saving) -> Ended:
+    """Train a phase from where the run is until it ends or a signal stops it; return why.
 
-    recipe: Recipe
-    source: DataSource
-    sampler: Engine
-    engine: Engine
-    trainer: Trainer
-    tokenizer: PreTrainedTokenizerFast
-
-
-def train(work: Work, rollouts: Rollouts, steps: range, keep: Keeper) -> None:
-    """Play, score and learn for these steps, and keep each."""
-    recipe, advantage = work.recipe, work.recipe.advantage
-    imitation = Imitation(recipe)
-    with rollouts.over(steps):
-        for step in steps:
-            transcripts = rollouts.take(step)
+    What fails raises; `saving` then has the last complete step.
+    """
+    recipe, state, trainer, rollouts = phase.recipe, run.state, phase.trainer, phase.rollouts
+    advantage, imitation = recipe.advantage, Imitation(recipe)
+    with rollouts.open():
+        saving.note_random_states()
+        if phase.owes_evaluation(state) and evaluate_dev(run, phase):
+            saving.checkpoint()  # The run had been stopped between a step and its evaluation.
+        while (ended := why_stop(run, phase)) is None:
+            number, began = state.step, time.perf_counter()
+            transcripts = rollouts.take(number)
             with timed(rollouts.times, "score"):
                 scores = recipe.reward(transcripts)
             with timed(rollouts.times, "rows"):
-                compared = advantage.compare(transcripts, scores, keep.baselines)
-                seed = zlib.crc32(f"{recipe.seed}/minibatches/{step}".encode())
+                compared = advantage.compare(transcripts, scores, state.baselines)
+                seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
                 batch = build_batch(
-                    transcripts, compared.turns, advantage.streams, work.tokenizer, seed
+                    transcripts, compared.turns, advantage.streams, run.loaded.tokenizer, seed
                 )
                 batch, counts = imitation.fit(transcripts, batch)
-            done = Step(
-                step,
-                transcripts,
-                scores,
-                batch,
-                {**counts, **compared.metrics()},
-                compared.baselines,
-            )
-            keep.sample(done)
-            with keep.learning():
-                done.metrics.update(work.trainer.step(batch) | rollouts.times)
-                rollouts.complete(step)
-                keep.trained(done)
-            with timed(done.metrics, "weights"):
-                rollouts.refresh(version=step + 1)
-            keep.record(done)
-            keep.after(done)
+            metrics = counts | compared.metrics()
+            step = Step(number, transcripts, scores, batch, metrics, compared.baselines, began)
+            keep_sample(run, phase, step)
+            with run.interrupts.guarded():  # An update that has begun ends, and counts.
+                step.metrics.update(trainer.step(batch) | rollouts.times)
+                rollouts.complete(number)
+                saving.complete(step)
+            with timed(step.metrics, "weights"):
+                rollouts.refresh(version=state.step)
+            saving.log()
+            if state.owes_look and not run.interrupts.asked:
+                evaluate_dev(run, phase)
+            saving.note_random_states()
+            phase.refuse_endless_skips(step)
+            if saving.is_due() and phase.ended(state) is None:  # Its end has one of its own.
+                saving.checkpoint()
+        if ended == "interrupted":
+            saving.checkpoint_if_new()
+    return ended
 
 
-def rollouts_of(work: Work, watch: Watch = unwatched) -> Rollouts:
-    """Return where the debates of steps come from: played when wanted, or ahead of training."""
-    recipe, depth = work.recipe, work.recipe.pipeline.depth
+def why_stop(run: RunContext, phase: Phase) -> Ended | None:
+    """Return why no further step is made, None if one is."""
+    return "interrupted" if run.interrupts.asked else phase.ended(run.state)
 
-    def play_step(step: int, engine: Engine) -> Sequence[Transcript]:
-        debates = start_debates(recipe, work.source.batch(step), f"train/{step}")
-        return recipe.rollout.play(watch(debates, recipe.debate.turn_count(), "turns"), engine)
 
-    return Rollouts(Source(play_step, work.sampler, work.engine, work.trainer.weights), depth)
+def evaluate_dev(run: RunContext, phase: Phase) -> bool:
+    """Measure the policy on the dev split and log it; False where a signal stopped that."""
+    recipe, state, watch = phase.recipe, run.state, run.progress.watch
+    with phase.rollouts.serving(version=state.step) as engine:
+        questions = phase.source.split("dev", recipe.evaluation.questions)
+        measures = run.interrupts.stoppable(
+            lambda: evaluate(recipe.evaluated(), engine, questions, "dev", watch)
+        )
+    if measures is None:
+        return False
+    found = measures.means()
+    # Before its row: a checkpoint carries one that cannot be written.
+    state.looked, state.owes_look = (phase.name, state.step, found), False
+    wanted = run.recipe.checkpoint.keep_best
+    value = None if wanted is None else found.get(wanted.metric)
+    if wanted is not None and value is not None and wanted.is_better(value, state.best):
+        state.best = Best(state.step, wanted.metric, value)
+    run.directory.log(phase.name, state.step, found)
+    run.tracker.log(phase.name, state.step, found)
+    shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
+    run.progress.note(f"{phase.name} {state.step}: dev split: {shown}")
+    return True

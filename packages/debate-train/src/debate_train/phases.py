@@ -1,234 +1,195 @@
-"""The phases of a run: gates, evaluations, checkpoints, and what is kept of each step."""
+"""The phases of a run, in order, and the measures on the test split before and after them."""
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from debate_protocol.types import Transcript
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
 from debate_train.adapters import trained_adapters
-from debate_train.checkpointing.checkpoints import Best, Checkpoints, RunState
 from debate_train.checkpointing.policy_files import load_policy
 from debate_train.checkpointing.random_states import load_random_states
 from debate_train.data import DataSource
 from debate_train.errors import RecipeError
 from debate_train.evaluation.measuring import evaluate
-from debate_train.interrupts import Interrupts, Stopped
-from debate_train.keeper import StepKeeper
-from debate_train.loaded_model import LoadedModel
-from debate_train.loop import Work, rollouts_of, train
+from debate_train.loop import train
 from debate_train.playing.rollouts import Rollouts
+from debate_train.playing.starts import start_debates
 from debate_train.policy import export_weights
-from debate_train.progress import Progress
 from debate_train.recipe import Recipe
 from debate_train.results import measures_json, print_results, write_results
-from debate_train.run_directory import RunDirectory
-from debate_train.saving import Interrupted, Saving
-from debate_train.tracking import Tracker
+from debate_train.run_context import Ended, Phase, RunContext
+from debate_train.saving import Saving
 from debate_train.trainers import Trainer
 
 DONE, INTERRUPTED = 0, 130
 
 
-@dataclass(frozen=True, slots=True)
-class RunParts:
-    """What all phases of a run share."""
+def run_phases(run: RunContext) -> int:
+    """Run what is left to run; return the exit code."""
+    phases, state = list(run.recipe.phase_recipes().items()), run.state
+    checkpoint = run.start
+    if checkpoint is not None:
+        load_policy(checkpoint, run.loaded)
+        run.engine.load(export_weights(run.loaded, state.step))
+        load_random_states(checkpoint)
+        if state.phase == len(phases):
+            run.progress.note("this run is finished: none of its phases trains more")
+            run.begin()
+            if run.directory.has_results:
+                return DONE
+    for name, recipe in phases[state.phase :]:
+        if _rest_is_skipped(run):
+            run.progress.note(f"{name}: skipped, as a gate before it stayed shut")
+            continue
+        if _run_phase(run, name, recipe, checkpoint) == "interrupted":
+            return _interrupted(run)
+        checkpoint = None
+    return DONE if _finish(run) else _interrupted(run)
 
-    directory: RunDirectory
-    tracker: Tracker
-    progress: Progress
-    interrupts: Interrupts
-    source: DataSource
-    engine: Engine
-    loaded: LoadedModel
-    checkpoints: Checkpoints
-    state: RunState
-    """Where the run is."""
-    start: Path | None = None
-    """The checkpoint to go on from."""
-    begin: Callable[[], object] = lambda: None
-    """Drops what was written after that checkpoint, once nothing can be refused any more."""
+
+def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | None) -> Ended:
+    """Run one phase to its end, from a checkpoint within it if one is given."""
+    state = run.state
+    if recipe is _last(run) and state.before is None and _is_measured(run):
+        state.before = _measure(run, "before")
+        if state.before is None:
+            return "interrupted"
+    learner = replace(run.loaded, training=trained_adapters(recipe.model.lora, recipe.debate))
+    trainer = recipe.trainer.open(learner, recipe.loss, recipe.steps)
+    try:
+        phase = open_phase(run, name, recipe, trainer)
+        if checkpoint is not None and state.step > state.phase_start:
+            trainer.load(checkpoint)
+            phase.rollouts.load(checkpoint)
+            load_random_states(checkpoint)
+        run.engine.load(trainer.weights(version=state.step))
+        run.begin()
+        run.progress.start(name, recipe.steps)
+        saving = Saving(run, phase)
+        with saving.of_failures():
+            ended = train(run, phase, saving)
+            if ended == "interrupted":
+                return ended
+            run.engine.load(trainer.weights(version=state.step))
+        _note_exit(run, phase, ended)
+        state.phase, state.phase_start, state.baselines = state.phase + 1, state.step, {}
+        saving.checkpoint()
+        return ended
+    finally:
+        trainer.close()
 
 
-class Phases:
-    """Runs the phases of a recipe in order."""
+def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> Phase:
+    """Return a phase that plays its debates with the run's engine, or has them demonstrated.
 
-    def __init__(self, recipe: Recipe, parts: RunParts) -> None:
-        self.parts, self.state = parts, parts.state
-        self._recipe = recipe
-        self._phases = list(recipe.phase_recipes().items())
-        self.saving = Saving(parts)
+    Raises:
+        RecipeError: Its data has no demonstrations.
+    """
+    source = run.source if recipe.data == run.recipe.data else recipe.data.open(recipe.seed)
+    start, gate = run.state.phase_start, recipe.gate
 
-    def run(self) -> int:
-        """Run what is left to run; return the exit code."""
-        start = self.parts.start
-        if start is not None:
-            load_policy(start, self.parts.loaded)
-            self.parts.engine.load(export_weights(self.parts.loaded, self.state.step))
-            load_random_states(start)
-            if self.state.phase == len(self._phases):
-                self.parts.progress.note("this run is finished: none of its phases trains more")
-                self.parts.begin()
-                if self.parts.directory.has_results:
-                    return DONE
-        try:
-            for name, recipe in self._phases[self.state.phase :]:
-                if self._rest_is_skipped():
-                    self.parts.progress.note(f"{name}: skipped, as a gate before it stayed shut")
-                    continue
-                self._phase(name, recipe, start)
-                start = None
-            self._finish()
-        except (Interrupted, Stopped):
-            self.parts.progress.note(self._how_to_go_on())
-            return INTERRUPTED
-        return DONE
+    def play(step: int, engine: Engine) -> Sequence[Transcript]:
+        debates = start_debates(recipe, source.batch(step), f"train/{step}")
+        watched = run.progress.watch(debates, recipe.debate.turn_count(), "turns")
+        return recipe.rollout.play(watched, engine)
 
-    def _how_to_go_on(self) -> str:
-        if self.parts.checkpoints.complete():
-            return f"interrupted; go on from step {self.saving.saved} with --resume"
-        return "interrupted before the first step was complete; --resume begins again"
+    def border(step: int) -> int:
+        steps = recipe.steps
+        return start + (steps if gate is None else gate.next_look(steps, step + 1 - start))
 
-    def _finish(self) -> None:
-        state, parts = self.state, self.parts
-        parts.begin()
-        after = self._measure("after")
-        if after is None:
-            return
-        if state.before is None:  # A shut gate kept the last phase from starting.
-            state.before = after
-        setup = self._phases[-1][1].evaluated()
-        changes = write_results(parts.directory, state.before, after, asdict(state), setup)
-        parts.tracker.summarise(changes)
-        parts.progress.close()
-        print_results(state.before, after, state.seconds, setup)
+    demonstrator = _demonstrator(run, recipe, source)
+    depth = recipe.pipeline.depth
+    rollouts = Rollouts(play, run.engine, trainer.weights, depth, border, demonstrator)
+    return Phase(name, recipe, source, trainer, rollouts)
 
-    def _rest_is_skipped(self) -> bool:
-        shut = [name for name, opened in self.state.gates.items() if not opened]
-        gates = dict(self._phases)
-        return any(
-            gate.when_shut == "skip_rest" for name in shut if (gate := gates[name].gate) is not None
+
+def _demonstrator(run: RunContext, recipe: Recipe, source: DataSource) -> Engine | None:
+    """Return what writes the replies in the place of the policy, None if it samples them."""
+    script = recipe.rollout.engine.script(source.demonstrate)
+    if script is None:
+        return None
+    if not source.can_demonstrate:
+        raise RecipeError(
+            f"rollout.engine.type: found demonstrations, but data of type {recipe.data.type} has "
+            "none; expected a source that writes them, such as signs_puzzle"
         )
-
-    def _phase(self, name: str, recipe: Recipe, checkpoint: Path | None) -> None:
-        """Run one phase to its end, from a checkpoint within it if one is given."""
-        parts, state = self.parts, self.state
-        if recipe is self._phases[-1][1] and state.before is None:
-            state.before = self._measure("before")
-        training = trained_adapters(recipe.model.lora, recipe.debate)
-        learner = replace(parts.loaded, training=training)
-        trainer = recipe.trainer.open(learner, recipe.loss, recipe.steps)
-        try:
-            work = self._work(recipe, trainer)
-            rollouts = rollouts_of(work, parts.progress.watch)
-            if checkpoint is not None and state.step > state.phase_start:
-                trainer.load(checkpoint)
-                rollouts.load(checkpoint)
-                load_random_states(checkpoint)
-            parts.engine.load(trainer.weights(version=state.step))
-            parts.begin()
-            parts.progress.start(name, recipe.steps)
-            with self.saving.of_phase(name, trainer, rollouts):
-                self._steps(name, recipe, work, rollouts)
-                parts.engine.load(trainer.weights(version=state.step))
-            state.phase, state.phase_start, state.baselines = state.phase + 1, state.step, {}
-            self.saving.checkpoint(name, trainer, rollouts)
-        finally:
-            trainer.close()
-
-    def _work(self, recipe: Recipe, trainer: Trainer) -> Work:
-        parts = self.parts
-        source = parts.source if recipe.data == self._recipe.data else recipe.data.open(recipe.seed)
-        sampler = parts.engine
-        script = recipe.rollout.engine.script(source.demonstrate)
-        if script is not None:
-            if not source.can_demonstrate:
-                raise RecipeError(
-                    f"rollout.engine.type: found demonstrations, but data of type "
-                    f"{recipe.data.type} has none; expected a source that writes them, such as "
-                    "signs_puzzle"
-                )
-            sampler = ScriptedEngine().open(
-                None,
-                parts.loaded.tokenizer,
-                parts.loaded.template_kwargs,
-                script=script,
-            )
-        return Work(recipe, source, sampler, parts.engine, trainer, parts.loaded.tokenizer)
-
-    def _steps(self, name: str, recipe: Recipe, work: Work, rollouts: Rollouts) -> None:
-        """Train until the phase's steps are done and its gate, if any, has opened."""
-        state, gate = self.state, recipe.gate
-        keeper = StepKeeper(self, name, recipe, work, rollouts)
-        self.saving.take_random_states()
-        if state.owes_look:  # The run ended between a step and the look after it.
-            self.look(name, recipe, work, rollouts)
-            self.saving.checkpoint(name, work.trainer, rollouts)
-        if self.parts.interrupts.asked:
-            raise Interrupted
-        stop = _stop(recipe, state.step - state.phase_start)
-        while True:
-            train(work, rollouts, range(state.step, state.phase_start + stop), keeper)
-            if gate is None:
-                return
-            # A measure without a single case yet (no comparison made) has not been reached.
-            found = self.look(name, recipe, work, rollouts).get(gate.metric, 0.0)
-            done = state.step - state.phase_start
-            if found >= gate.at_least or done >= gate.max_steps:
-                state.gates[name] = found >= gate.at_least
-                self.parts.progress.note(
-                    f"{name}: gate {'open' if state.gates[name] else 'SHUT'} after {done} steps: "
-                    f"{gate.metric} {found:.3f}, wanted at least {gate.at_least}"
-                )
-                return
-            if self.saving.is_best_unsaved:
-                self.saving.checkpoint(name, work.trainer, rollouts)
-            stop = _stop(recipe, done + 1)
-
-    def look(self, name: str, recipe: Recipe, work: Work, rollouts: Rollouts) -> dict[str, float]:
-        """Evaluate on the dev split, log it, and return the means by name; once a step."""
-        looked = self.state.looked
-        if looked is not None and looked[:2] == (name, self.state.step):
-            self.state.owes_look = False
-            return looked[2]
-        watch = self.parts.progress.watch
-        with rollouts.serving(version=self.state.step) as engine:
-            questions = work.source.split("dev", recipe.evaluation.questions)
-            with self.parts.interrupts.stoppable():
-                found = evaluate(recipe.evaluated(), engine, questions, "dev", watch).means()
-        # Before its row: a checkpoint carries one that cannot be written.
-        self.state.looked, self.state.owes_look = (name, self.state.step, found), False
-        wanted = self._recipe.checkpoint.keep_best
-        value = None if wanted is None else found.get(wanted.metric)
-        if wanted is not None and value is not None and wanted.is_better(value, self.state.best):
-            self.state.best = Best(self.state.step, wanted.metric, value)
-        self.parts.directory.log(name, self.state.step, found)
-        self.parts.tracker.log(name, self.state.step, found)
-        shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
-        self.parts.progress.note(f"{name} {self.state.step}: dev split: {shown}")
-        return found
-
-    def _measure(self, when: str) -> dict[str, Any] | None:
-        """Return the measures on the test split, None where the recipe asks for no questions."""
-        evaluation, last = self._recipe.evaluation, self._phases[-1][1]
-        if evaluation.questions == 0:
-            return None
-        self.parts.progress.start(f"test split {when}")
-        started = time.perf_counter()
-        questions = self.parts.source.split("test", evaluation.questions)
-        with self.parts.interrupts.stoppable():
-            watch, engine = self.parts.progress.watch, self.parts.engine
-            found = evaluate(last.evaluated(), engine, questions, "test", watch)
-        taken = self.state.seconds.get("evaluation", 0.0) + time.perf_counter() - started
-        self.state.seconds["evaluation"] = taken
-        return measures_json(found)
+    loaded = run.loaded
+    return ScriptedEngine().open(None, loaded.tokenizer, loaded.template_kwargs, script=script)
 
 
-def _stop(recipe: Recipe, done: int) -> int:
-    """Return the first step from `done` on at which a phase ends or its gate is looked at."""
-    if recipe.gate is None or done <= recipe.steps:
-        return recipe.steps
-    looks = -(-(done - recipe.steps) // recipe.gate.every)
-    return min(recipe.steps + looks * recipe.gate.every, recipe.gate.max_steps)
+def _note_exit(run: RunContext, phase: Phase, ended: Ended) -> None:
+    """Keep and say whether the phase reached what it had to, if anything."""
+    state, gate = run.state, phase.recipe.gate
+    if gate is None or state.looked is None:
+        return
+    state.gates[phase.name] = ended == "criterion met"
+    run.progress.note(
+        f"{phase.name}: gate {'open' if state.gates[phase.name] else 'SHUT'} after "
+        f"{state.step - state.phase_start} steps: {gate.metric} "
+        f"{state.looked[2].get(gate.metric, 0.0):.3f}, wanted at least {gate.at_least}"
+    )
+
+
+def _rest_is_skipped(run: RunContext) -> bool:
+    phases = run.recipe.phase_recipes()
+    shut = [name for name, opened in run.state.gates.items() if not opened]
+    return any(
+        gate.when_shut == "skip_rest" for name in shut if (gate := phases[name].gate) is not None
+    )
+
+
+def _finish(run: RunContext) -> bool:
+    """Measure the policy that was trained and write the results; False where a signal stops it."""
+    state = run.state
+    run.begin()
+    if not _is_measured(run):
+        return True
+    after = _measure(run, "after")
+    if after is None:
+        return False
+    if state.before is None:  # A shut gate kept the last phase from starting.
+        state.before = after
+    setup = _last(run).evaluated()
+    changes = write_results(run.directory, state.before, after, asdict(state), setup)
+    run.tracker.summarise(changes)
+    run.progress.close()
+    print_results(state.before, after, state.seconds, setup)
+    return True
+
+
+def _interrupted(run: RunContext) -> int:
+    if written := run.checkpoints.complete():
+        step = int(written[-1].name.removeprefix("step-"))
+        run.progress.note(f"interrupted; go on from step {step} with --resume")
+    else:
+        run.progress.note("interrupted before the first step was complete; --resume begins again")
+    return INTERRUPTED
+
+
+def _last(run: RunContext) -> Recipe:
+    return list(run.recipe.phase_recipes().values())[-1]
+
+
+def _is_measured(run: RunContext) -> bool:
+    return run.recipe.evaluation.questions > 0
+
+
+def _measure(run: RunContext, when: str) -> dict[str, Any] | None:
+    """Return the measures on the test split, None where a signal stops it."""
+    run.progress.start(f"test split {when}")
+    started = time.perf_counter()
+    setup, questions = (
+        _last(run).evaluated(),
+        run.source.split("test", run.recipe.evaluation.questions),
+    )
+    watch = run.progress.watch
+    found = run.interrupts.stoppable(lambda: evaluate(setup, run.engine, questions, "test", watch))
+    if found is None:
+        return None
+    taken = run.state.seconds.get("evaluation", 0.0) + time.perf_counter() - started
+    run.state.seconds["evaluation"] = taken
+    return measures_json(found)

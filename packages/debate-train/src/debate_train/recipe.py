@@ -43,6 +43,15 @@ class Gate(Config):
     when_shut: Literal["skip_rest", "go_on"] = "skip_rest"
     """What happens to the phases after a gate that stayed shut."""
 
+    def next_look(self, steps: int, done: int) -> int:
+        """Return at how many steps of the phase, `done` or more, it is next looked at."""
+        looks = max(0, -(-(done - steps) // self.every))
+        return min(steps + looks * self.every, self.max_steps)
+
+    def is_due(self, steps: int, done: int) -> bool:
+        """Return whether it is looked at after so many steps of a phase of `steps`."""
+        return done >= self.max_steps or self.next_look(steps, done) == done
+
 
 class KeepBest(Config):
     """Which checkpoint is kept besides the last ones."""

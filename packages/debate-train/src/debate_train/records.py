@@ -15,7 +15,7 @@ from debate_train.paper_metrics import paper_metrics
 from debate_train.recipe import Recipe
 from debate_train.row_types import Row
 from debate_train.rows import PER_TOKEN
-from debate_train.run_directory import RunDirectory
+from debate_train.run_context import Phase, RunContext, is_due
 from debate_train.step import Step
 from debate_train.timing import peak_memory_gib
 
@@ -122,12 +122,17 @@ def mean_metrics(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: fmean(m[name] for m in found if name in m) for name in names}
 
 
-def keep_sample(directory: RunDirectory, phase: str, step: Step, debates: int) -> None:
-    """Write the transcripts and the token rows of the step's first debates."""
-    if debates == 0:
-        return
+def keep_sample(run: RunContext, phase: Phase, step: Step) -> None:
+    """Write the transcripts and the token rows of the step's first debates, where that is due.
+
+    It is called before the update, which cannot be undone where they cannot be written.
+    """
+    recording, directory = phase.recipe.recording, run.directory
     number = step.number + 1
-    directory.write_transcripts(phase, number, step.transcripts[:debates])
+    done, debates = number - run.state.phase_start, recording.debates
+    if debates == 0 or not (done == 1 or is_due(recording.every, done)):
+        return
+    directory.write_transcripts(phase.name, number, step.transcripts[:debates])
     rows = [row for row in step.batch.rows if row.debate < debates]
     if not rows:
         return

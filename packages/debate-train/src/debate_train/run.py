@@ -21,7 +21,7 @@ from debate_train.engine_opening import open_engine, refuse_unusable_engine
 from debate_train.errors import RecipeError
 from debate_train.interrupts import Interrupts
 from debate_train.loaded_model import LoadedModel
-from debate_train.phases import Phases, RunParts
+from debate_train.phases import run_phases
 from debate_train.policy import with_adapter
 from debate_train.progress import Progress
 from debate_train.ranks.followers import Begin, lead
@@ -34,6 +34,7 @@ from debate_train.resumes import (
     refuse_another_run,
     shown_changes,
 )
+from debate_train.run_context import RunContext
 from debate_train.run_directory import RunDirectory
 
 
@@ -74,7 +75,8 @@ def run(
             tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
             closing.push(lambda kind, *_: tracker.close(failed=kind is not None))
             with Progress() as progress, _interrupts(recipe, echo_s) as interrupts:
-                parts = RunParts(
+                context = RunContext(
+                    recipe=recipe,
                     directory=directory,
                     tracker=tracker,
                     progress=progress,
@@ -87,7 +89,7 @@ def run(
                     start=None if start is None else start.path,
                     begin=cache(begin),
                 )
-                code = Phases(recipe, parts).run()
+                code = run_phases(context)
     for report in reports:
         if report is not None:
             print(f"report: {report}")

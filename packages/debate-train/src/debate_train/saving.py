@@ -1,10 +1,9 @@
-"""When and from what a checkpoint is written: also of a run that fails or is stopped."""
+"""What is kept of complete steps: their metrics and checkpoints, also of a run that fails."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from debate_train.checkpointing.random_states import (
     RandomStates,
@@ -12,92 +11,106 @@ from debate_train.checkpointing.random_states import (
     save_random_states,
 )
 from debate_train.errors import RunFailure
-from debate_train.interrupts import Stopped
-from debate_train.playing.rollouts import Rollouts
 from debate_train.ranks.processes import own_place
+from debate_train.records import step_metrics
+from debate_train.run_context import Phase, RunContext, is_due
+from debate_train.step import Step
 from debate_train.timing import timed
-from debate_train.trainers import Trainer
-
-if TYPE_CHECKING:
-    from debate_train.phases import RunParts
-
-
-class Interrupted(Exception):
-    """The run was asked to stop."""
 
 
 class Saving:
-    """Writes the checkpoints of a run, each of its last complete step.
+    """Writes the metrics and the checkpoints of a phase, each of its last complete step.
 
     A step is complete once its update is made. What is recorded of it afterwards is recorded
     before a checkpoint of it is written, or carried by that.
     """
 
-    def __init__(self, parts: "RunParts") -> None:
-        self._parts, self._state = parts, parts.state
-        self._counted = time.perf_counter()
-        self.saved, self._saved_at = parts.state.step, time.monotonic()
+    def __init__(self, run: RunContext, phase: Phase) -> None:
+        self._run, self._phase, self._state = run, phase, run.state
+        self._counted, self._saved_at = time.perf_counter(), time.monotonic()
+        self._saved = run.state.step
         self._random: RandomStates | None = None
-        self.unrecorded: Callable[[], None] | None = None
-        """Records the last complete step, where that is still to be done."""
-        self.seconds_between: dict[str, float] = {}
+        self._unrecorded: Step | None = None
+        self._seconds: dict[str, float] = {}
         """Of checkpoints since the last step."""
 
-    def checkpoint(self, name: str, trainer: Trainer, rollouts: Rollouts) -> None:
-        """Write a checkpoint, the phase's wall time so far included."""
-        now = time.perf_counter()
-        state, parts = self._state, self._parts
-        state.seconds[name] = state.seconds.get(name, 0.0) + now - self._counted
-        self._counted = now
-
-        def save(directory: Path) -> None:
-            rollouts.save(directory)
-            trainer.save(directory)
-            save_random_states(directory, self._random)
-
-        with parts.interrupts.guarded(), timed(self.seconds_between, "checkpoint"):
-            parts.directory.count_into(state)
-            parts.checkpoints.write(state, save)
-        self.saved, self._saved_at = state.step, time.monotonic()
-
-    def is_due(self, minutes: float) -> bool:
-        """Return whether the last checkpoint is that old, or the best policy is in none.
-
-        Args:
-            minutes: 0 leaves the first out.
-        """
-        is_old = 0 < minutes <= (time.monotonic() - self._saved_at) / 60
-        return is_old or self.is_best_unsaved
-
-    @property
-    def is_best_unsaved(self) -> bool:
-        """Whether the policy is the best so far and no checkpoint holds it."""
-        best, step = self._state.best, self._state.step
-        return best is not None and best.step == step != self.saved
-
-    def take_random_states(self) -> None:
+    def note_random_states(self) -> None:
         """Note the random states that a checkpoint of the last complete step is to hold."""
         self._random = random_states()
 
+    def complete(self, step: Step) -> None:
+        """Count a step whose update is made: from here on a checkpoint may hold it."""
+        state = self._state
+        self._unrecorded = step
+        state.step, state.baselines = step.number + 1, dict(step.baselines)
+        state.owes_look = self._phase.evaluation_is_due(state.step - state.phase_start)
+        self.note_random_states()
+
+    def log(self) -> None:
+        """Write the metrics of the last complete step."""
+        with self._run.interrupts.guarded():
+            self._log()
+
+    def _log(self) -> None:
+        run, phase, state, step = self._run, self._phase, self._state, self._unrecorded
+        assert step is not None
+        seconds = time.perf_counter() - step.began
+        metrics, problem = step_metrics(step, phase.recipe, seconds)
+        metrics |= self._seconds
+        self._seconds.clear()
+        self._unrecorded = None  # A row that cannot be written is carried by a checkpoint.
+        run.directory.log(phase.name, state.step, metrics)
+        run.tracker.log(phase.name, state.step, metrics)
+        run.progress.step(state.step - state.phase_start, metrics)
+        if problem is not None:
+            note = f"warning: {phase.name} {state.step}: not all is measured: {problem}"
+            run.progress.note(note)
+        if not step.batch.rows:
+            run.progress.note(f"{phase.name} {state.step}: no reply has a token to learn from")
+
+    def is_due(self) -> bool:
+        """Return whether the recipe asks for a checkpoint, or the best policy is in none."""
+        wanted, state = self._phase.recipe.checkpoint, self._state
+        is_old = 0 < wanted.every_minutes <= (time.monotonic() - self._saved_at) / 60
+        is_best = state.best is not None and state.best.step == state.step != self._saved
+        return is_due(wanted.every, state.step - state.phase_start) or is_old or is_best
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint, the phase's wall time so far included."""
+        run, phase, state = self._run, self._phase, self._state
+        now = time.perf_counter()
+        state.seconds[phase.name] = state.seconds.get(phase.name, 0.0) + now - self._counted
+        self._counted = now
+
+        def save(directory: Path) -> None:
+            phase.rollouts.save(directory)
+            phase.trainer.save(directory)
+            save_random_states(directory, self._random)
+
+        with run.interrupts.guarded(), timed(self._seconds, "checkpoint"):
+            run.directory.count_into(state)
+            run.checkpoints.write(state, save)
+        self._saved, self._saved_at = state.step, time.monotonic()
+
+    def checkpoint_if_new(self) -> None:
+        """Write a checkpoint unless the last complete step has one."""
+        if self._state.step != self._saved:
+            self.checkpoint()
+
     @contextmanager
-    def of_phase(self, name: str, trainer: Trainer, rollouts: Rollouts) -> Iterator[None]:
-        """Write a checkpoint of the last complete step however the steps within this end."""
-        self._counted = time.perf_counter()
+    def of_failures(self) -> Iterator[None]:
+        """Write a checkpoint of the last complete step when what is within fails."""
         try:
             yield
-        except (Interrupted, Stopped):
-            if self._state.step != self.saved:
-                self.checkpoint(name, trainer, rollouts)
-            raise Interrupted from None
-        except BaseException:
-            if self._state.step != self.saved:
-                self._save_what_is_whole(name, trainer, rollouts)
+        except BaseException:  # A second interrupt, too.
+            if self._state.step != self._saved:
+                self._save_what_is_whole()
             raise
 
-    def _save_what_is_whole(self, name: str, trainer: Trainer, rollouts: Rollouts) -> None:
+    def _save_what_is_whole(self) -> None:
         """Save what can be saved of a run that fails; another failure does not hide the first."""
-        step, note = self._state.step, self._parts.progress.note
-        if trainer.completed != step - self._state.phase_start:
+        step, note = self._state.step, self._run.progress.note
+        if self._phase.trainer.completed != step - self._state.phase_start:
             where = (
                 "in the trainer, and without its other processes"
                 if own_place().size > 1
@@ -105,14 +118,14 @@ class Saving:
             )
             note(
                 f"the run ended {where} no checkpoint can be written; the last is of step "
-                f"{self.saved}"
+                f"{self._saved}"
             )
             return
         try:
-            if self.unrecorded is not None:
+            if self._unrecorded is not None:
                 with suppress(RunFailure):  # What cannot be written is carried by the checkpoint.
-                    self.unrecorded()
-            self.checkpoint(name, trainer, rollouts)
+                    self.log()
+            self.checkpoint()
         except Exception as error:
             note(f"no checkpoint of step {step}: {error}")
         else:

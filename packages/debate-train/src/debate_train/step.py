@@ -1,9 +1,7 @@
-"""What one training step leaves behind, and what is done with it."""
+"""What one training step leaves behind."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from debate_protocol.types import Transcript
 from debate_rewards.credits import Score
@@ -22,32 +20,5 @@ class Step:
     metrics: dict[str, float]
     baselines: Baselines = field(default_factory=dict)
     """The running baselines after this step."""
-
-
-class Keeper(Protocol):
-    """What is done with each step."""
-
-    @property
-    def baselines(self) -> Baselines:
-        """The running baselines that the phase's last complete step left."""
-        ...
-
-    def learning(self) -> AbstractContextManager[None]:
-        """Keep from the trainer what would leave a step half made."""
-        ...
-
-    def sample(self, step: Step) -> None:
-        """Write what is kept of the debates of a step that is about to be trained."""
-        ...
-
-    def trained(self, step: Step) -> None:
-        """Count a step whose update is made, whatever becomes of it afterwards."""
-        ...
-
-    def record(self, step: Step) -> None:
-        """Write the metrics of a step that has been trained."""
-        ...
-
-    def after(self, step: Step) -> None:
-        """Look, save or stop where it is time to; the engine serves the step's weights."""
-        ...
+    began: float = 0.0
+    """When it began, in seconds of `time.perf_counter`."""

@@ -42,7 +42,7 @@ class PlayerAhead:
         steps: range,
         depth: int,
     ) -> None:
-        self._play, self._steps, self._depth = play, steps, depth
+        self._play, self.steps, self._depth = play, steps, depth
         self._stop = threading.Event()
         self._engine = StoppableEngine(engine, self._stop)
         self._thread = threading.Thread(target=self._run, name="debate-train-rollouts", daemon=True)
@@ -72,7 +72,7 @@ class PlayerAhead:
 
     def offer(self, version: int, weights: Callable[[int], Weights]) -> None:
         """Copy these weights if a step is still to be played with them."""
-        is_first, is_needed = version == self._steps.start, version + self._depth < self._steps.stop
+        is_first, is_needed = version == self.steps.start, version + self._depth < self.steps.stop
         copy = copied(weights(version)) if is_first or is_needed else None
         if copy is not None:
             with self._changed:
@@ -111,8 +111,8 @@ class PlayerAhead:
 
         Steps that failed, and those after them, are left out.
         """
-        last = min(self._newest - 1 + self._depth, self._steps[-1])
-        due = range(self._newest, last + 1) if self._newest > self._steps.start else range(0)
+        last = min(self._newest - 1 + self._depth, self.steps[-1])
+        due = range(self._newest, last + 1) if self._newest > self.steps.start else range(0)
         with self._changed:
             self._changed.wait_for(
                 lambda: self._failure is not None or all(step in self._played for step in due)
@@ -134,7 +134,7 @@ class PlayerAhead:
         return self._failure is not None and self._failure[0] <= step
 
     def _run(self) -> None:
-        left = [step for step in self._steps if step not in self._played]
+        left = [step for step in self.steps if step not in self._played]
         for place, step in enumerate(left):
             try:
                 weights = self._begin(step, left[place + 1 :])
@@ -167,7 +167,7 @@ class PlayerAhead:
             return found
 
     def _version(self, step: int) -> int:
-        return max(self._steps.start, step - self._depth)
+        return max(self.steps.start, step - self._depth)
 
     def _end(
         self,

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from debate_protocol.types import Transcript
@@ -16,32 +15,37 @@ Play = Callable[[int, Engine], Sequence[Transcript]]
 """Plays the debates of a step with an engine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What plays, and what it plays with. `sampler` is `engine` unless replies are demonstrated."""
-
-    play: Play
-    sampler: Engine
-    engine: Engine
-    weights: Callable[[int], Weights]
-    """Returns the policy's present weights under a version; they may share memory with it."""
-
-
 class Rollouts:
     """Hands over the debates of steps in order.
 
     Step s is played with exactly the weights of version max(first, s - depth), `first` being the
-    step that `over` began with: results do not depend on how long anything takes. All methods are
-    called from the thread that trains.
+    first step since the last border: results do not depend on how long anything takes. All methods
+    are called from the thread that trains.
 
     Args:
-        source: Plays.
+        play: Plays the debates of a step.
+        engine: Samples from the policy.
+        weights: Returns the policy's present weights under a version; they may share memory with
+            it.
         depth: Most steps that are played ahead; 0 plays each when it is wanted.
+        border: The first step after a given one that must not be played before all earlier ones
+            are trained, such as the one after an exit criterion is looked at.
+        demonstrator: Writes replies in the place of the engine, which is given no weights then.
     """
 
-    def __init__(self, source: Source, depth: int) -> None:
-        self._source = source
-        self._depth = depth if source.sampler is source.engine else 0
+    def __init__(
+        self,
+        play: Play,
+        engine: Engine,
+        weights: Callable[[int], Weights],
+        depth: int = 0,
+        border: Callable[[int], int] = lambda step: step + 1,
+        demonstrator: Engine | None = None,
+    ) -> None:
+        self._play, self._engine, self._weights = play, engine, weights
+        self._demonstrator = demonstrator
+        self._depth = depth if demonstrator is None else 0
+        self._border = border
         self._known: dict[int, Sequence[Transcript]] = {}
         self._ahead: PlayerAhead | None = None
         self._are_lost = False
@@ -49,27 +53,18 @@ class Rollouts:
         """Seconds that playing the last step took, and that training waited for it."""
 
     @contextmanager
-    def over(self, steps: range) -> Iterator[None]:
-        """While open, these steps may be taken; closing gives up what is under way."""
-        if self._depth == 0 or not steps:
-            yield
-            return
-        ahead = PlayerAhead(self._source.play, self._source.engine, steps, self._depth)
-        ahead.known(self._known)
-        self._known = {}
-        ahead.offer(steps.start, self._source.weights)
-        self._ahead = ahead
+    def open(self) -> Iterator[None]:
+        """While open, steps may be taken; closing gives up what is under way."""
         try:
-            ahead.start()
             yield
         except BaseException:  # For a checkpoint of the last complete step.
-            self._are_lost = True
-            self._known = ahead.with_old_weights()  # An interrupt may end the wait.
-            self._are_lost = False
+            if self._ahead is not None:
+                self._are_lost = True
+                self._known = self._ahead.with_old_weights()  # An interrupt may end the wait.
+                self._are_lost = False
             raise
         finally:
-            self._ahead = None
-            ahead.close()
+            self._close()
 
     def take(self, step: int) -> Sequence[Transcript]:
         """Return the debates of a step; waits for them where they are played ahead.
@@ -77,6 +72,8 @@ class Rollouts:
         Raises:
             Exception: What playing this step ended with.
         """
+        if self._depth > 0 and self._ahead is None:
+            self._play_ahead(range(step, self._border(step)))
         began = time.perf_counter()
         seconds = None
         if self._ahead is not None:
@@ -84,7 +81,8 @@ class Rollouts:
         elif step in self._known:
             transcripts, seconds = self._known[step], 0.0
         else:
-            transcripts = self._source.play(step, self._source.sampler)
+            player = self._engine if self._demonstrator is None else self._demonstrator
+            transcripts = self._play(step, player)
         waited = time.perf_counter() - began
         played = waited if seconds is None else seconds
         self.times = {"time/rollout_s": played, "time/wait_s": waited}
@@ -100,18 +98,20 @@ class Rollouts:
         """Let later steps be played with the policy's present weights; those before are over."""
         self.complete(version - 1)
         if self._ahead is not None:
-            self._ahead.offer(version, self._source.weights)
-        elif self._source.sampler is self._source.engine:
-            self._source.engine.load(self._source.weights(version))
+            if version < self._ahead.steps.stop:
+                self._ahead.offer(version, self._weights)
+            else:
+                self._close()
+        elif self._depth == 0 and self._demonstrator is None:
+            self._engine.load(self._weights(version))
 
     @contextmanager
     def serving(self, version: int) -> Iterator[Engine]:
         """Lend the engine with the policy's present weights; nothing is played meanwhile."""
-        source = self._source
         with nullcontext() if self._ahead is None else self._ahead.paused():
-            if self._depth > 0 or source.sampler is not source.engine:
-                source.engine.load(source.weights(version))
-            yield source.engine
+            if self._depth > 0 or self._demonstrator is not None:
+                self._engine.load(self._weights(version))
+            yield self._engine
 
     def save(self, directory: Path) -> None:
         """Write the debates that were played ahead with weights that will be gone.
@@ -130,3 +130,15 @@ class Rollouts:
     def load(self, directory: Path) -> None:
         """Read what `save` wrote."""
         self._known = read_lookahead(directory)
+
+    def _play_ahead(self, steps: range) -> None:
+        ahead = PlayerAhead(self._play, self._engine, steps, self._depth)
+        ahead.known(self._known)
+        ahead.offer(steps.start, self._weights)
+        self._ahead, self._known = ahead, {}
+        ahead.start()
+
+    def _close(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.close()

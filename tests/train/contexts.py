@@ -1,0 +1,96 @@
+"""A run in a folder of the test's own, around pieces that the test hands in."""
+
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from debate_rollout.engine import Weights
+from debate_train.checkpointing.checkpoint_manifest import Origin
+from debate_train.checkpointing.checkpoints import Checkpoints, RunState
+from debate_train.data import DataSource
+from debate_train.interrupts import Interrupts
+from debate_train.loaded_model import LoadedModel
+from debate_train.loop import train
+from debate_train.phases import open_phase
+from debate_train.progress import Progress
+from debate_train.recipe import Recipe
+from debate_train.rows import Batch
+from debate_train.run_context import Ended, Phase, RunContext
+from debate_train.run_directory import RunDirectory
+from debate_train.saving import Saving
+from debate_train.step import Step
+from debate_train.tracking import NoTracking
+
+
+class Trainer:
+    """Learns nothing, and notes what it is given."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.versions: list[int] = []
+
+    @property
+    def completed(self) -> int:
+        return len(self.batches)
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        self.batches.append(batch)
+        return {"loss": float(len(self.batches))}
+
+    def weights(self, version: int) -> Weights:
+        self.versions.append(version)
+        return Weights(version, {})
+
+    def save(self, directory: Path) -> None:
+        (directory / "model.safetensors").write_bytes(b"")
+
+
+@dataclass
+class Kept(Saving):
+    """Holds the steps whose updates were made, and those of them that were logged."""
+
+    run: RunContext
+    phase: Phase
+    steps: list[Step] = field(default_factory=list)
+    logged: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(self.run, self.phase)
+
+    def complete(self, step: Step) -> None:
+        self.steps.append(step)
+        super().complete(step)
+
+    def log(self) -> None:
+        super().log()
+        self.logged.append(self.steps[-1].number)
+
+
+def context(recipe: Recipe, folder: Path, engine: Any, source: DataSource, tokenizer: Any) -> Any:
+    """Return a run of this recipe; nothing of it is random, and no signal reaches it."""
+    origin = Origin.of("name: t")
+    return RunContext(
+        recipe=recipe,
+        directory=RunDirectory.create(folder, "name: t\n"),
+        tracker=NoTracking(),
+        progress=Progress(Console(file=StringIO()), live=False),
+        interrupts=Interrupts(),
+        source=source,
+        engine=engine,
+        loaded=LoadedModel(None, tokenizer),  # type: ignore[arg-type]
+        checkpoints=Checkpoints(folder / "checkpoints", origin, 2),
+        state=RunState(),
+    )
+
+
+def trained(run: RunContext, trainer: Any) -> tuple[Ended, Kept]:
+    """Train the only phase of a run; return why it ended and what it kept."""
+    run.progress.start("train", run.recipe.steps)
+    kept = Kept(run, open_phase(run, "train", run.recipe, trainer))
+    try:
+        return train(run, kept.phase, kept), kept
+    finally:
+        run.directory.close()
