@@ -20,6 +20,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args, ge
 from pydantic import BaseModel, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+__all__ = ["VariantNotLoadedWarning", "Variants", "did_you_mean", "variants_of"]
+
 P = TypeVar("P")
 
 

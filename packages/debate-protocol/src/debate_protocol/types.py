@@ -10,6 +10,30 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from debate_protocol.contract import Contract
 from debate_protocol.parsed import Parsed
 
+__all__ = [
+    "MAX_AGENTS",
+    "MAX_ROUNDS",
+    "TRAINED",
+    "AgentRole",
+    "Ask",
+    "Branch",
+    "DebateRun",
+    "Finish",
+    "Gate",
+    "GateDecision",
+    "Message",
+    "Protocol",
+    "Question",
+    "Reply",
+    "Role",
+    "Schedule",
+    "Sent",
+    "Transcript",
+    "Turn",
+    "TurnKey",
+    "Yielded",
+]
+
 Role = Literal["system", "user", "assistant"]
 Schedule = Literal["parallel", "sequential"]
 MAX_AGENTS = MAX_ROUNDS = 1000

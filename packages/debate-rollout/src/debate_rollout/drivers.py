@@ -15,6 +15,18 @@ from debate_rollout.free_running import free_running
 from debate_rollout.lock_step import lock_step
 from debate_rollout.requests import Requests
 
+__all__ = [
+    "AUTO",
+    "DRIVERS",
+    "Auto",
+    "DriverChoice",
+    "DriverConfig",
+    "FreeRunning",
+    "LockStep",
+    "play",
+    "play_each",
+]
+
 TIMEOUT_S = 3600.0
 """Default time limit of one request of an engine that streams."""
 

@@ -11,6 +11,19 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 from debate_protocol.types import Ask, Reply
 from debate_rollout.errors import EngineConfigError, WeightsError
 
+__all__ = [
+    "Capability",
+    "Engine",
+    "Finished",
+    "Request",
+    "Sampling",
+    "StreamingEngine",
+    "Weights",
+    "generate_by_streaming",
+    "of_adapter",
+    "streaming",
+]
+
 Capability = Literal[
     "tokens",
     "logps",

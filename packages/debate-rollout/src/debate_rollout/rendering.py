@@ -8,6 +8,8 @@ from typing import Any
 from debate_protocol.types import Ask, Message, Reply, Role
 from debate_rollout.token_text import special_ids
 
+__all__ = ["Rendered", "Renderer"]
+
 PLAIN_TEMPLATE = (
     "{% for message in messages %}### {{ message.role }}\n{{ message.content }}"
     "{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n\n' }}{% endfor %}"

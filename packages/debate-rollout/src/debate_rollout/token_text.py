@@ -9,6 +9,8 @@ from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
+__all__ = ["TokenText", "token_text"]
+
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _WINDOW = 24
 """Most tokens the fallback decodes again while a character is incomplete; keeps it linear."""

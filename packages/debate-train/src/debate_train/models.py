@@ -24,6 +24,8 @@ from debate_train.model_files import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+__all__ = ["MODELS", "ModelChoice", "ModelConfig", "PretrainedModel", "ScratchModel"]
+
 _ON_LOGITS = (
     "logits_soft_cap",
     "logit_scale",

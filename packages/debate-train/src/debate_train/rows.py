@@ -20,6 +20,8 @@ from debate_train.advantages import Advantage, Stream, TurnAdvantages
 from debate_train.row_types import Batch, Floats, Row
 from debate_train.token_credit import stream_credit, turn_tokens
 
+__all__ = ["build_batch"]
+
 
 @dataclass(frozen=True, slots=True)
 class _Piece:

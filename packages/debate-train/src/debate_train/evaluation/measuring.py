@@ -13,6 +13,8 @@ from debate_train.evaluation.settings import Setup, full_name
 from debate_train.evaluation.shared_turns import SharedTurns
 from debate_train.playing.watching import Watch, unwatched
 
+__all__ = ["Measure", "Measures", "evaluate"]
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:

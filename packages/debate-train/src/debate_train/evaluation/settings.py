@@ -12,6 +12,8 @@ from debate_train.evaluation.mode import EvaluationMode, Plays, temperatures
 from debate_train.evaluation.modes import Debate, DirectAnswers, ModeChoice
 from debate_train.playing.rollout_settings import Rollout
 
+__all__ = ["Evaluation", "Setup"]
+
 DIRECT, DEBATE = "direct", "debate"
 """Names of the modes that are there without being named."""
 _NEUTRAL = {"top_p": 1, "top_k": 0, "min_p": 0}
