@@ -9,7 +9,7 @@ import pytest
 from debate_rollout import engine_settings
 from debate_rollout.engines import TransformersEngine, VllmEngine, VllmServerEngine
 from debate_train import run as runs
-from debate_train.checks import check_engines
+from debate_train.checks.check_policies import missing_libraries
 from debate_train.cli import main
 from debate_train.engine_opening import open_engine
 from debate_train.loaded_model import LoadedModel
@@ -97,10 +97,10 @@ def test_nothing_is_missing_for_a_server_that_runs_elsewhere(
     monkeypatch.setattr(engine_settings, "find_spec", lambda name: None if name == "vllm" else name)
     scratch = {"type": "scratch"}
     running = recipe(scratch, {"type": "vllm_server", "url": "http://host:8000"})
-    assert check_engines.missing_library(running) is None
-    started = check_engines.missing_library(recipe(scratch, {"type": "vllm_server"}))
-    assert started is not None and "debate-rollout[vllm]" in started
-    assert check_engines.missing_library(recipe(scratch, {"type": "transformers"})) is None
+    assert missing_libraries(running) == []
+    (started,) = missing_libraries(recipe(scratch, {"type": "vllm_server"}))
+    assert "debate-rollout[vllm]" in started
+    assert missing_libraries(recipe(scratch, {"type": "transformers"})) == []
 
 
 @pytest.mark.parametrize(("owner", "name"), [(NoTracking, "close"), (Tracking, "open")])

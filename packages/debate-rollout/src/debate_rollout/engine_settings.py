@@ -87,6 +87,11 @@ class EngineConfig(Protocol):
         """Whether it computes in the process, and on the device, that trains."""
         ...
 
+    @property
+    def one_in_process(self) -> bool:
+        """Whether it computes in this process, which can hold no other such engine beside it."""
+        ...
+
     def open(self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}) -> Engine:
         """Return the running engine.
 
@@ -157,6 +162,11 @@ class EngineSettings(Config):
     @property
     def in_trainer(self) -> bool:
         """Whether it computes in the process, and on the device, that trains."""
+        return False
+
+    @property
+    def one_in_process(self) -> bool:
+        """Whether this process can hold no other such engine beside it."""
         return False
 
     def script(self, demonstrate: Callable[..., str]) -> Script | None:

@@ -4,8 +4,8 @@ from contextlib import ExitStack
 
 from debate_rollout.engine import Engine
 from debate_rollout.routing import RoutedEngine
-from debate_train.checks.check_engines import engine_errors, missing_library
-from debate_train.checks.check_policies import policy_errors, used_policies
+from debate_train.checks.check_engines import engine_errors
+from debate_train.checks.check_policies import missing_libraries, policy_errors, used_policies
 from debate_train.errors import RecipeError
 from debate_train.loaded_model import LoadedModel
 from debate_train.policies import Trained, open_on
@@ -18,12 +18,7 @@ def refuse_unusable_engine(recipe: Recipe) -> None:
     Raises:
         RecipeError: Its library is missing, or it has not what training needs.
     """
-    missing = missing_library(recipe)
-    errors = [
-        *engine_errors(recipe),
-        *policy_errors(recipe),
-        *([] if missing is None else [missing]),
-    ]
+    errors = [*engine_errors(recipe), *policy_errors(recipe), *missing_libraries(recipe)]
     if errors:
         raise RecipeError("\n".join(errors))
 

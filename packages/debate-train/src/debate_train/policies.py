@@ -39,6 +39,10 @@ class PolicyConfig(Protocol):
         """Return the settings of the engine that samples from it."""
         ...
 
+    def sampled_model(self, trained: Trained) -> ModelConfig | None:
+        """Return the model that it samples from, None where its engine brings its own."""
+        ...
+
     def open(self, trained: Trained, loaded: LoadedModel) -> Engine:
         """Return an engine of its own that samples from it; nobody loads weights into it.
 
@@ -52,18 +56,18 @@ class PolicyConfig(Protocol):
         """Return what it is, in a few words."""
         ...
 
-    def problems(self, trained: Trained) -> list[str]:
-        """Return what keeps it from speaking, each with the key that it is about."""
+    def problems(self, trained: Trained, *, with_tokenizer: bool = True) -> list[str]:
+        """Return what keeps it from speaking, each with the key that it is about.
+
+        Without its tokenizer, a model in a directory needs a configuration alone.
+        """
         ...
 
 
 def _engine_problems(engine: EngineConfig) -> list[str]:
-    found = []
-    if not engine.is_sampled:
-        found.append(f"engine.type: found {engine.type}; expected an engine that samples")
-    if missing := engine.missing_library():
-        found.append(f"engine.type: found {engine.type}, which {missing}")
-    return found
+    if engine.is_sampled:
+        return []
+    return [f"engine.type: found {engine.type}; expected an engine that samples"]
 
 
 def folder_problems(model: ModelConfig, *, with_tokenizer: bool = True) -> list[str]:
@@ -95,6 +99,10 @@ class StartPolicy(Config):
         """Return the settings of its engine."""
         return trained.engine if self.engine is None else self.engine
 
+    def sampled_model(self, trained: Trained) -> ModelConfig:
+        """Return the model that is trained."""
+        return trained.model
+
     def open(self, trained: Trained, loaded: LoadedModel) -> Engine:
         """Return an engine on a copy of the weights."""
         return open_on(self.engine_config(trained), trained.model, loaded)
@@ -103,7 +111,7 @@ class StartPolicy(Config):
         """Return what it is."""
         return f"the weights of the start, engine {self.engine_config(trained).type}"
 
-    def problems(self, trained: Trained) -> list[str]:
+    def problems(self, trained: Trained, *, with_tokenizer: bool = True) -> list[str]:
         """Return what keeps it from speaking."""
         return _engine_problems(self.engine_config(trained))
 
@@ -121,6 +129,10 @@ class ModelPolicy(Config):
         """Return the settings of its engine."""
         return trained.engine if self.engine is None else self.engine
 
+    def sampled_model(self, trained: Trained) -> ModelConfig:
+        """Return the model."""
+        return self.model
+
     def open(self, trained: Trained, loaded: LoadedModel) -> Engine:
         """Load the model and return an engine on it."""
         # Loaded for this engine alone, which need not copy it.
@@ -132,10 +144,10 @@ class ModelPolicy(Config):
         source = self.model.source or "a model made from scratch"
         return f"{source}, engine {self.engine_config(trained).type}"
 
-    def problems(self, trained: Trained) -> list[str]:
+    def problems(self, trained: Trained, *, with_tokenizer: bool = True) -> list[str]:
         """Return what keeps it from speaking."""
         problems = _engine_problems(self.engine_config(trained))
-        return problems + folder_problems(self.model)
+        return problems + folder_problems(self.model, with_tokenizer=with_tokenizer)
 
 
 class EnginePolicy(Config):
@@ -148,6 +160,10 @@ class EnginePolicy(Config):
         """Return the settings of its engine."""
         return self.engine
 
+    def sampled_model(self, trained: Trained) -> None:
+        """Return nothing: the engine brings its own."""
+        return None
+
     def open(self, trained: Trained, loaded: LoadedModel) -> Engine:
         """Return the engine."""
         tokenizer: Any = loaded.tokenizer if "tokens" in self.engine.capabilities else None
@@ -157,7 +173,7 @@ class EnginePolicy(Config):
         """Return what it is."""
         return f"engine {self.engine.type}"
 
-    def problems(self, trained: Trained) -> list[str]:
+    def problems(self, trained: Trained, *, with_tokenizer: bool = True) -> list[str]:
         """Return what keeps it from speaking."""
         if self.engine.needs_model:
             return [

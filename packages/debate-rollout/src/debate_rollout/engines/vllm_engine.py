@@ -28,6 +28,11 @@ class VllmEngine(VllmSettings):
         """Whether it computes in the process that trains."""
         return self.process == "shared"
 
+    @property
+    def one_in_process(self) -> bool:
+        """A second vLLM that this process steps would end with the first."""
+        return self.process == "shared"
+
     def problems(self, place: Place) -> list[str]:
         """Return what keeps it from serving a trainer."""
         found = super().problems(place)

@@ -7,20 +7,20 @@ from typing import cast
 from pydantic import BaseModel
 
 from debate_protocol.forms import DebateForm
-from debate_protocol.types import Question
-from debate_train.checks.check_context import (
-    TokenCounter,
-    Window,
-    context_window,
-    longest_prompt,
-    token_counter,
-)
+from debate_protocol.types import TRAINED
+from debate_train.checks.check_context import TokenCounter
 from debate_train.checks.check_data import DataView, look_at_data
-from debate_train.checks.check_engines import engine_errors, missing_library, phase_errors
+from debate_train.checks.check_engines import engine_errors, phase_errors
 from debate_train.checks.check_imitation import imitation_errors, see_demonstrations
 from debate_train.checks.check_learning import truth_errors
-from debate_train.checks.check_policies import adapter_warnings, policy_errors, role_lines
+from debate_train.checks.check_policies import (
+    adapter_warnings,
+    missing_libraries,
+    policy_errors,
+    role_lines,
+)
 from debate_train.checks.check_warnings import crash_cost, run_warnings, warnings_of
+from debate_train.checks.check_windows import Windows
 from debate_train.data import DataConfig
 from debate_train.evaluation import direct_form
 from debate_train.losses.loss_inputs import reference_error
@@ -67,17 +67,17 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
             view = views[_identity(data)] = look_at_data(data)
             found.lines += view.lines
             found.errors += view.errors
-    counter = None if found.errors else token_counter(recipe.model)
-    found.errors += [*engine_errors(recipe), *policy_errors(recipe)]
+    windows = Windows(found.lines, found.errors)
+    counter = None if found.errors else windows.counter(TRAINED, recipe.model)
+    found.errors += [*engine_errors(recipe), *policy_errors(recipe, with_tokenizer=with_tokenizer)]
     for name, phase in phases.items():
         view = views[_identity(phase.data)]
         _arithmetic(name, phase, found)
         found.lines += role_lines(phase)
         if counter is not None:
-            _check_context(phase, view.longest, counter, found)
+            windows.look(phase, phase.debate, view.longest)
             for form in _other_forms(phase):
-                evaluated = phase.model_copy(update={"debate": form})
-                _check_context(evaluated, view.longest, counter, found, "evaluation: ")
+                windows.look(phase, form, view.longest, "evaluation: ")
         where = f"phase {name}: " if recipe.phases else ""
         if recipe.rollout.engine.is_sampled:
             _check_learning(name if recipe.phases else "", phase, view, counter, found)
@@ -94,7 +94,8 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
         ]
     found.lines.append(crash_cost(recipe))
     found.warnings += [*run_warnings(recipe), *adapter_warnings(recipe)]
-    found.warnings += _absent(recipe)
+    # What to install before it can run here: it may run elsewhere.
+    found.warnings += missing_libraries(recipe)
     unique = dict.fromkeys
     return CheckReport(
         tuple(found.lines), tuple(unique(found.warnings)), tuple(unique(found.errors))
@@ -144,14 +145,8 @@ def check_collecting(recipe: Recipe) -> CheckReport:
         f"{_many(turns, 'turn')}, at most {turns * rollout.max_tokens:,} tokens in replies"
     )
     if not found.errors:
-        _check_context(recipe, view.longest, token_counter(recipe.model), found)
-    return CheckReport(tuple(found.lines), tuple(_absent(recipe)), tuple(found.errors))
-
-
-def _absent(recipe: Recipe) -> list[str]:
-    """Return what to install before the recipe can run here: it may run elsewhere."""
-    missing = missing_library(recipe)
-    return [] if missing is None else [missing]
+        Windows(found.lines, found.errors).look(recipe, recipe.debate, view.longest)
+    return CheckReport(tuple(found.lines), tuple(missing_libraries(recipe)), tuple(found.errors))
 
 
 def _identity(data: DataConfig) -> str:
@@ -249,51 +244,3 @@ def _many(count: int, noun: str) -> str:
 def _temperatures(phase: Recipe) -> str:
     each = [phase.debate.temperature_of(i) for i in range(phase.debate.num_agents)]
     return ", ".join(f"{t:g}" for t in (each if len(set(each)) > 1 else each[:1]))
-
-
-def _check_context(
-    phase: Recipe,
-    question: Question | None,
-    counter: TokenCounter,
-    found: _Findings,
-    what: str = "",
-) -> None:
-    reply = phase.rollout.max_tokens
-    longest = longest_prompt(phase.debate, question, reply, counter)
-    total = longest.prompt_tokens + reply
-    window = _served_window(phase)
-    text = (
-        f"{what}context: at most {total:,} tokens (prompt {longest.prompt_tokens:,} of agent "
-        f"{longest.agent} in round {longest.round + 1} + reply {reply:,}; {counter.how})"
-    )
-    if window.tokens is None:
-        found.lines.append(
-            f"  {text}; window {window.source}: set model.context_window to check it"
-        )
-    elif total <= window.tokens:
-        found.lines.append(f"  {text}; window {window.tokens:,} ({window.source})")
-    else:
-        found.errors.append(
-            f"{text} is above the window of {window.tokens:,} ({window.source}); lower "
-            "rollout.max_tokens, debate.num_agents or debate.max_rounds, or set "
-            "debate.max_chars_per_field or debate.history_rounds=1"
-            + _longest_row(question, longest.question_tokens, window.tokens)
-        )
-
-
-def _longest_row(question: Question | None, tokens: int, window: int) -> str:
-    """Name the longest question where it is a large part of what does not fit."""
-    if question is None or 2 * tokens < window:
-        return ""
-    return (
-        f"; the longest question, id {question.id!r:.80}, alone has {tokens:,} tokens "
-        f"({question.text!r:.60})"
-    )
-
-
-def _served_window(phase: Recipe) -> Window:
-    window = context_window(phase.model)
-    served = phase.rollout.engine.window()
-    if served is not None and (window.tokens is None or served < window.tokens):
-        return Window(served, "rollout.engine.context_window")
-    return window

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -63,8 +63,21 @@ class Window:
     source: str
 
 
-def token_counter(model: ModelConfig) -> TokenCounter:
-    """Return the model's own tokenizer where it is at hand, else a careful estimate."""
+_ESTIMATE = TokenCounter(
+    lambda text: math.ceil(len(text) / CHARS_PER_TOKEN),
+    16,
+    32,
+    f"estimated at {CHARS_PER_TOKEN} characters a token",
+)
+
+
+def token_counter(model: ModelConfig | None) -> TokenCounter:
+    """Return the model's own tokenizer where it is at hand, else a careful estimate.
+
+    None is a model that only its engine knows.
+    """
+    if model is None:
+        return _ESTIMATE
     if model.source is None:
         words = model.load_tokenizer()
         return TokenCounter(
@@ -82,12 +95,7 @@ def token_counter(model: ModelConfig) -> TokenCounter:
             32,
             "counted with its tokenizer",
         )
-    return TokenCounter(
-        lambda text: math.ceil(len(text) / CHARS_PER_TOKEN),
-        16,
-        32,
-        f"estimated at {CHARS_PER_TOKEN} characters a token",
-    )
+    return _ESTIMATE
 
 
 def context_window(model: ModelConfig) -> Window:
@@ -107,7 +115,11 @@ def context_window(model: ModelConfig) -> Window:
 
 
 def longest_prompt(
-    form: DebateForm, question: Question | None, max_tokens: int, counter: TokenCounter
+    form: DebateForm,
+    question: Question | None,
+    max_tokens: int,
+    counter: TokenCounter,
+    agents: Collection[int] | None = None,
 ) -> Longest:
     """Hold a debate in which every reply has `max_tokens` tokens; return its longest prompt.
 
@@ -116,6 +128,7 @@ def longest_prompt(
         question: The longest question; None stands for one of `ASSUMED_QUESTION_TOKENS`.
         max_tokens: Most tokens of a reply.
         counter: Counts the text around the replies.
+        agents: Whose prompts are looked at; None for all.
     """
     contract = form.contract_rules()
     # A long question stands in every prompt, and is counted once.
@@ -142,7 +155,7 @@ def longest_prompt(
         else:
             for ask in asks:
                 found = counter.per_prompt + sum(tokens(message) for message in ask.messages)
-                if found > longest.prompt_tokens:
+                if found > longest.prompt_tokens and (agents is None or ask.agent in agents):
                     longest = Longest(found, ask.agent, ask.round, sum(inserted_tokens.values()))
             replies = [Reply(_longest_reply(contract, ask.agent)) for ask in asks]
         try:

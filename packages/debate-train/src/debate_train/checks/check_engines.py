@@ -3,6 +3,7 @@
 from debate_rollout.engine_settings import Place
 from debate_rollout.engines.devices import absent_device
 from debate_train.checks.check_data import DataView
+from debate_train.checks.check_policies import engines_used
 from debate_train.errors import RecipeError
 from debate_train.ranks.launching import named_devices
 from debate_train.recipe import Recipe
@@ -56,7 +57,7 @@ def refuse_absent_devices(recipe: Recipe) -> None:
 
 def device_errors(recipe: Recipe) -> list[str]:
     """Return which devices that the recipe names are not there; needs torch."""
-    named = {"rollout.engine.device": recipe.rollout.engine.named_device()}
+    named = {f"{key}.device": one.named_device() for key, one in engines_used(recipe).items()}
     for name, phase in recipe.phase_recipes().items():
         where = f"phases.{name}." if "trainer" in recipe.phases.get(name, {}) else ""
         named[f"{where}trainer.device"] = phase.trainer.named_device()
@@ -81,15 +82,6 @@ def _place(recipe: Recipe, size: int) -> Place:
     chosen = recipe.trainer.named_device().partition(":")[2]
     own = visible[int(chosen)] if chosen.isdecimal() and int(chosen) < len(visible) else visible[0]
     return Place(size, None if lora is None else lora.rank, own, visible)
-
-
-def missing_library(recipe: Recipe) -> str | None:
-    """Return what the recipe's engine needs and is not installed here, None for nothing."""
-    engine = recipe.rollout.engine
-    missing = engine.missing_library()
-    if missing is None:
-        return None
-    return f"rollout.engine.type: found {engine.type}, which {missing}, or another engine"
 
 
 def phase_errors(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> list[str]:

@@ -4,14 +4,20 @@ from collections.abc import Iterator
 
 from debate_protocol.roles import roles_of
 from debate_protocol.types import TRAINED
+from debate_rollout.engine_settings import EngineConfig
 from debate_train.adapters import trained_adapters
 from debate_train.policies import START, PolicyConfig, StartPolicy, Trained
 from debate_train.recipe import Recipe
 
 
+def known_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
+    """Return the policies that roles may name besides the trained one."""
+    return {START: StartPolicy(), **recipe.rollout.policies}
+
+
 def used_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
     """Return the policies that speak in the recipe's debates besides the trained one."""
-    known = {START: StartPolicy(), **recipe.rollout.policies}
+    known = known_policies(recipe)
     names: list[str] = []
     for phase in recipe.phase_recipes().values():
         for form in (phase.debate, *(one.form for _, one in phase.evaluated().plays())):
@@ -25,7 +31,7 @@ def role_lines(phase: Recipe) -> list[str]:
     if len(roles) == 1 and roles[0].trains:
         return []
     trained = Trained(phase.rollout.engine, phase.model, phase.seed)
-    known = {START: StartPolicy(), **phase.rollout.policies}
+    known = known_policies(phase)
     said = []
     for role in roles:
         agents = f"{role.count} agent{'' if role.count == 1 else 's'}"
@@ -40,8 +46,32 @@ def role_lines(phase: Recipe) -> list[str]:
     return said
 
 
-def policy_errors(recipe: Recipe) -> list[str]:
-    """Return what keeps the recipe's other policies from speaking."""
+def missing_libraries(recipe: Recipe) -> list[str]:
+    """Return what the engines of a recipe need and is not installed here."""
+    return [
+        f"{key}.type: found {engine.type}, which {missing}, or another engine"
+        for key, engine in engines_used(recipe).items()
+        if (missing := engine.missing_library()) is not None
+    ]
+
+
+def engines_used(recipe: Recipe) -> dict[str, EngineConfig]:
+    """Return the engines of all policies by where they are chosen, the trained one's first."""
+    trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
+    found = {"rollout.engine": trained.engine}
+    for name, policy in used_policies(recipe).items():
+        key = f"rollout.policies.{name}.engine"
+        if name not in recipe.rollout.policies:
+            key = f"rollout.engine (for policy {name})"
+        found[key] = policy.engine_config(trained)
+    return found
+
+
+def policy_errors(recipe: Recipe, *, with_tokenizer: bool = True) -> list[str]:
+    """Return what keeps the recipe's other policies from speaking.
+
+    Without their tokenizers, models in directories need a configuration alone.
+    """
     trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
     found = [*_adapter_errors(recipe)] + [
         f"phases.{name}.rollout.policies: found a difference, but a run opens its policies once; "
@@ -49,10 +79,17 @@ def policy_errors(recipe: Recipe) -> list[str]:
         for name, phase in recipe.phase_recipes().items()
         if phase.rollout.policies != recipe.rollout.policies
     ]
-    return found + [
+    found += [
         f"rollout.policies.{name}.{problem}"
         for name, policy in used_policies(recipe).items()
-        for problem in policy.problems(trained)
+        for problem in policy.problems(trained, with_tokenizer=with_tokenizer)
+    ]
+    engines = engines_used(recipe)
+    first, *others = [key for key, one in engines.items() if one.one_in_process] or [""]
+    return found + [
+        f"{key}: found a {engines[key].type} inside this process, which can hold one, and "
+        f"{first} is there; expected process: own, or type: vllm_server"
+        for key in others
     ]
 
 

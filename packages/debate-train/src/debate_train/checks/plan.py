@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from functools import cache
 
-from debate_rollout.engine_settings import Footprint
 from debate_train.checks.check_context import longest_prompt, token_counter
 from debate_train.checks.check_data import look_at_data
 from debate_train.checks.check_engines import process_errors
 from debate_train.checks.model_shape import Shape, shape_of
 from debate_train.checks.plan_advice import WithLora, advice
+from debate_train.checks.plan_engines import Engines, count
 from debate_train.checks.plan_memory import Kept, Layout
 from debate_train.errors import UsageError
 from debate_train.loaded_model import Lora
@@ -24,18 +24,17 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
         gpu_memory: of one, in GB (10^9 bytes).
     """
     shape = shape_of(recipe.model, _keeps_wide_adapters(recipe))
-    weight_bytes = shape.weight_bytes * shape.parameters
-    engine = recipe.rollout.engine.footprint(weight_bytes, gpu_memory * 1e9)
-    alone = _alone(recipe, engine)
-    ranks = gpus - alone
-    if gpus < engine.gpus or ranks < 1:
-        least = max(engine.gpus, alone + 1)
+    engines = Engines.of(recipe, shape, gpu_memory * 1e9)
+    ranks = gpus - engines.alone
+    if gpus < engines.gpus or ranks < 1:
+        least = max(engines.gpus, engines.alone + 1)
+        who = "the engine takes" if len(engines.served) == 1 else "engines take"
         raise UsageError(
-            f"--gpus: found {gpus}, of which the engine takes {engine.gpus}, {alone} of "
+            f"--gpus: found {gpus}, of which {who} {engines.gpus}, {engines.alone} of "
             f"them alone; expected at least {least}"
         )
     lines = [
-        f"model: {_count(shape.parameters)} parameters, {_count(shape.trained)} trained, "
+        f"model: {count(shape.parameters)} parameters, {count(shape.trained)} trained, "
         f"{shape.weight_bytes} bytes each; {shape.activation_bytes():,} bytes of "
         f"activations ({shape.activation_bytes(True):,} with gradient_checkpointing) and "
         f"{shape.cache_bytes_per_token:,} of key-value cache a token"
@@ -47,9 +46,9 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
     for name, phase in recipe.phase_recipes().items():
         layout = _layout(phase, shape, ranks)
         longest = max(longest, layout.longest)
-        lines.append(f"phase {name}: {_on(layout, alone)}")
-        lines += _stages(phase, layout, engine, gpu_memory)
-    return [*lines, *_engine_lines(shape, engine, longest, gpu_memory)]
+        lines.append(f"phase {name}: {_on(layout, engines.alone)}")
+        lines += _stages(phase, layout, engines, gpu_memory)
+    return [*lines, *engines.lines(longest, gpu_memory)]
 
 
 def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
@@ -83,12 +82,12 @@ def _on(layout: Layout, alone: int) -> str:
     )
 
 
-def _stages(phase: Recipe, layout: Layout, engine: Footprint, gpu_memory: float) -> Iterator[str]:
+def _stages(phase: Recipe, layout: Layout, engines: Engines, gpu_memory: float) -> Iterator[str]:
     yield (
         "  stage  weights  gradients  optimizer  CPU: ref.  activations    total GB"
         "   | an update: gradients  gathers GB"
     )
-    free = gpu_memory * 1e9 - engine.reserved
+    engine, free = engines.trained, gpu_memory * 1e9 - engines.reserved
     sharding = phase.trainer.sharding()
     chosen = None if sharding is None else sharding.stage
     fitting = [s for s in layout.stages if layout.memory(s).total <= free]
@@ -115,7 +114,7 @@ def _stages(phase: Recipe, layout: Layout, engine: Footprint, gpu_memory: float)
         f"GPU; {to_engine:.2f} GB of weights go to {each} a step"
     )
     if not fitting:
-        yield "  " + advice(layout, free, _with_lora(phase), _alone(phase, engine))
+        yield "  " + advice(layout, free, _with_lora(phase), engines.alone)
     elif chosen is not None and chosen not in fitting:
         yield f"  stage {chosen} does not fit; it would with trainer.zero_stage={fitting[0]}"
     if len(fitting) > 1 and layout.ranks > 1 and chosen is not None:
@@ -142,51 +141,6 @@ def _with_lora(phase: Recipe) -> WithLora | None:
 def _keeps_wide_adapters(recipe: Recipe) -> bool:
     """Return whether adapters stay in peft's float32; DeepSpeed makes them the model's type."""
     return recipe.trainer.widens_adapters
-
-
-def _alone(recipe: Recipe, engine: Footprint) -> int:
-    """Return how many of the engine's GPUs no trainer rank is on.
-
-    One that shares takes the first GPUs of those that ranks are on; one process has but one.
-    """
-    if engine.shares:
-        return 0 if recipe.trainer.several_processes else max(0, engine.gpus - 1)
-    return engine.gpus
-
-
-def _engine_lines(
-    shape: Shape, engine: Footprint, longest: int, gpu_memory: float
-) -> Iterator[str]:
-    if engine.room is None:
-        return
-    weights, a_token = shape.weight_bytes * shape.parameters, shape.cache_bytes_per_token
-    on = "one GPU" if engine.split == 1 else f"{engine.split} GPUs"
-    room = f"{engine.room / 1e9:.1f} of {gpu_memory:g} GB{' each' * (engine.split > 1)}"
-    spare = engine.split * engine.room - weights
-    if spare >= longest * a_token:
-        yield (
-            f"engine: on {on}, with {room}, it keeps about {spare / a_token:,.0f} tokens "
-            "of key-value cache beside its weights"
-        )
-        return
-    needed = weights + longest * a_token
-    split = engine.split
-    while split * engine.room < needed:
-        split *= 2
-    yield (
-        f"engine: it does not fit on {on}, with {room}: its weights take "
-        f"{weights / 1e9:.1f} GB, a row of {longest:,} tokens {longest * a_token / 1e9:.1f}; "
-        f"expected rollout.engine.vllm_args.tensor_parallel_size={split}, or a larger "
-        "rollout.engine.gpu_memory_utilization"
-    )
-
-
-def _count(number: int) -> str:
-    """Return a number of parameters as it is read most easily."""
-    for unit, size in (("B", 1e9), ("M", 1e6)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:,}"
 
 
 def _most_rows(phase: Recipe) -> tuple[int, int]:
