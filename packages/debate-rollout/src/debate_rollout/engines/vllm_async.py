@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming, of_adapter
@@ -15,7 +15,7 @@ from debate_rollout.engines.vllm_hand_over import (
     write_weights,
 )
 from debate_rollout.engines.vllm_model import ServedModel, finish_of
-from debate_rollout.engines.vllm_settings import serving_arguments
+from debate_rollout.engines.vllm_settings import VllmSettings, serving_arguments
 from debate_rollout.engines.vllm_start import engine_arguments, environment_of, start_beside
 from debate_rollout.errors import RolloutError, WeightsError
 
@@ -26,9 +26,6 @@ from vllm.distributed.weight_transfer.base import (  # isort: skip
 from vllm.lora.request import LoRARequest  # isort: skip
 from vllm.sampling_params import RequestOutputKind  # isort: skip
 
-if TYPE_CHECKING:
-    from debate_rollout.engines.vllm_engine import VllmEngine
-
 START_S, REFRESH_S = 1800.0, 1800.0
 
 
@@ -37,7 +34,7 @@ class VllmAsync:
 
     def __init__(
         self,
-        config: "VllmEngine",
+        config: VllmSettings,
         model: Any,
         tokenizer: Any,
         template_kwargs: Mapping[str, Any],

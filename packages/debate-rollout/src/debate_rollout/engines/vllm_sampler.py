@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,7 +17,7 @@ from debate_rollout.engines.vllm_hand_over import (
     write_weights,
 )
 from debate_rollout.engines.vllm_model import ServedModel, finish_of
-from debate_rollout.engines.vllm_settings import serving_arguments
+from debate_rollout.engines.vllm_settings import VllmSettings, serving_arguments
 from debate_rollout.engines.vllm_start import engine_arguments, start_here, stop_here
 from debate_rollout.errors import RolloutError, WeightsError
 
@@ -25,9 +25,6 @@ from vllm import SamplingParams  # isort: skip  (after vllm_start has set its en
 from vllm.lora.request import LoRARequest  # isort: skip
 from vllm.sampling_params import RequestOutputKind  # isort: skip
 from vllm.v1.executor.uniproc_executor import UniProcExecutor  # isort: skip
-
-if TYPE_CHECKING:
-    from debate_rollout.engines.vllm_engine import VllmEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class VllmSampler:
 
     def __init__(
         self,
-        config: "VllmEngine",
+        config: VllmSettings,
         model: Any,
         tokenizer: Any,
         template_kwargs: Mapping[str, Any],

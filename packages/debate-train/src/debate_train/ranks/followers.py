@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from debate_train.loaded_model import LoadedModel
     from debate_train.losses import Loss
     from debate_train.models import ModelConfig
-    from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
+    from debate_train.trainers.deepspeed_settings import DeepSpeedSettings
 
 
 _GRACE_S = 20.0
@@ -44,7 +44,7 @@ class Begin:
 class Open:
     """Open a phase's trainer."""
 
-    config: "DeepSpeedTrainer"
+    config: "DeepSpeedSettings"
     loss: "Loss"
     total_steps: int
 

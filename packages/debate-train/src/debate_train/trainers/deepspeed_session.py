@@ -22,7 +22,7 @@ from debate_train.trainers.deepspeed_worker import DeepSpeedWorker, check_types
 from debate_train.trainers.objective import trainable
 
 if TYPE_CHECKING:
-    from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
+    from debate_train.trainers.deepspeed_settings import DeepSpeedSettings
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class DeepSpeedSession:
     """An open `DeepSpeedTrainer`; every call is made by all ranks together."""
 
     def __init__(
-        self, config: "DeepSpeedTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
+        self, config: "DeepSpeedSettings", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
         check_types(config, loaded)
         self._config, self._loaded, self._loss = config, loaded, loss

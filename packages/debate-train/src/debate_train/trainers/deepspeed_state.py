@@ -12,7 +12,7 @@ from debate_train.checkpointing.trainer_state import ParameterState, scalars_of,
 from debate_train.ranks.processes import Processes
 
 if TYPE_CHECKING:
-    from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
+    from debate_train.trainers.deepspeed_settings import DeepSpeedSettings
 
 Stored = tuple[Tensor, dict[str, Tensor] | None]
 """A parameter's value, and its moments where it has any."""
@@ -23,7 +23,7 @@ class EngineState:
 
     def __init__(
         self,
-        config: "DeepSpeedTrainer",
+        config: "DeepSpeedSettings",
         processes: Processes,
         engine: Any,
         optimizer: torch.optim.Optimizer,

@@ -22,18 +22,18 @@ from debate_train.losses.references import (
 from debate_train.packed_rows.packing_check import check_packing
 from debate_train.packed_rows.packs import Pack
 from debate_train.ranks.processes import join
+from debate_train.trainers.deepspeed_settings import settings_error
 from debate_train.trainers.deepspeed_state import EngineState, Stored, shape_of
-from debate_train.trainers.deepspeed_trainer import settings_error
 from debate_train.trainers.objective import StepStats, trainable
 from debate_train.trainers.recomputing import gradient_checkpointing, keep_layers
 from debate_train.trainers.updates import Learning, Skips, Update
 from debate_train.trainers.zero3 import prepare_for_packs, shard, without_values
 
 if TYPE_CHECKING:
-    from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
+    from debate_train.trainers.deepspeed_settings import DeepSpeedSettings
 
 
-def check_types(config: "DeepSpeedTrainer", loaded: LoadedModel) -> None:
+def check_types(config: "DeepSpeedSettings", loaded: LoadedModel) -> None:
     """Refuse weights that would be trained without float32 masters.
 
     Raises:
@@ -51,7 +51,7 @@ class DeepSpeedWorker:
     """
 
     def __init__(
-        self, config: "DeepSpeedTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
+        self, config: "DeepSpeedSettings", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
         self._processes = join()
         import deepspeed

@@ -42,18 +42,18 @@ from debate_train.trainers.recomputing import gradient_checkpointing, keep_layer
 from debate_train.trainers.updates import Learning, Skips, Update
 
 if TYPE_CHECKING:
-    from debate_train.trainers.torch_trainer import TorchTrainer
+    from debate_train.trainers.trainer import TrainerSettings
 
 
 class TorchTrainerSession:
     """An open `TorchTrainer`."""
 
     def __init__(
-        self, config: "TorchTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
+        self, config: "TrainerSettings", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
         self._config, self._loaded, self._loss = config, loaded, loss
         self._model = loaded.model
-        self._model.to(_device(config.device))
+        self._model.to(_device(config.named_device()))
         if config.gradient_checkpointing:
             gradient_checkpointing(self._model)
         self._parameters = freeze_others(loaded)
