@@ -10,6 +10,7 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.types import Ask, Transcript
 from debate_rollout.engines import ScriptedEngine
 from debate_train.checks.check import check
+from debate_train.checks.check_policies import used_policies
 from debate_train.data import SignsPuzzle
 from debate_train.evaluation import (
     MODES,
@@ -120,6 +121,7 @@ def test_standard_modes_are_left_out_by_null() -> None:
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"ring": {"topology": "sparse"}}, {}, r"evaluation.modes.ring: "),
+    ({"a/b": {"topology": "ring"}}, {}, "found 'a/b'; expected a name for figures"),
     ({"few": {"num_agents": 1}}, {}, r"modes.few: num_agents: found 1, but a debate needs"),
     (
         {"majority": {"type": "direct"}},
@@ -150,6 +152,16 @@ def test_mode_that_cannot_be_measured_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         recipe(modes, **changes)
+
+
+def test_policies_that_speak_in_modes_alone_are_opened_with_the_run() -> None:
+    roles = {"solver": {"count": 2}, "rival": {"count": 2, "policy": "start"}}
+    against = {"debate": {"roles": roles, "style": "compact", "personas": "none"}}
+    form = recipe({"against_start": against})
+    assert set(used_policies(form)) == {"start"} and not used_policies(recipe({}))
+    figures = form.evaluated().figures()
+    assert figures["eval/against_start/trained/accuracy"] == "against_start: accuracy, trained"
+    assert "eval/trained/accuracy" not in figures
 
 
 def test_check_counts_the_turns_tokens_and_context_of_all_modes() -> None:

@@ -217,6 +217,7 @@ def test_run_trains_more_steps_when_resumed_within_a_phase(run: Run, output: Pat
     ("before", "after"),
     [
         (["evaluation.runs=2"], ["evaluation.runs=2"]),
+        (["evaluation.modes={ring: {topology: ring}}"], []),
         (["trainer.optimizer={type: sgd}"], ["trainer.optimizer={type: sgd}"]),
         (["trainer.epochs=2"], ["trainer.epochs=1"]),
     ],

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rollout.engine import Engine
 from debate_train.evaluation.mode import EvaluationMode, Plays
-from debate_train.evaluation.settings import Setup, full_name
+from debate_train.evaluation.settings import Setup, full_name, is_standard
 from debate_train.evaluation.shared_turns import SharedTurns
 from debate_train.playing.watching import Watch, unwatched
 
@@ -72,7 +72,8 @@ def evaluate(
                 for run in range(setup.runs)
                 for debate in _start(setup.seed, plays, questions, name, run)
             ]
-            watched = watch(debates, plays.form.turn_count(), f"{name} {plays.what}")
+            what = plays.what if is_standard(mode_name) else f"{mode_name} {plays.what}"
+            watched = watch(debates, plays.form.turn_count(), f"{name} {what}")
             ended = setup.rollout.play(watched, engine)
             size = len(ended) // setup.runs
             for run, its in enumerate(runs):

@@ -1,10 +1,11 @@
 """How often the policy is measured, on what, and in which modes."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from debate_protocol.forms import DebateForm
 from debate_train.evaluation.changes import DebateChanges
@@ -60,7 +61,7 @@ class Setup:
                         f"evaluation.modes.{name}: found another figure {full}; expected another "
                         "name for the mode"
                     )
-                found[full] = row if name in (DIRECT, DEBATE) or not row else f"{name}: {row}"
+                found[full] = row if is_standard(name) or not row else f"{name}: {row}"
         return found
 
     def described(self) -> str:
@@ -79,7 +80,7 @@ class Setup:
         if not single:
             said += f"; {form.num_agents} agents, {form.max_rounds} rounds"
         for name, mode in self.modes.items():
-            if name not in (DIRECT, DEBATE):
+            if not is_standard(name):
                 said += f"; {name}: {mode.described(form)}"
         return said + (f"; {self.runs} runs" if self.runs > 1 else "")
 
@@ -91,6 +92,11 @@ def _naming(mode: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"evaluation.modes.{mode}: {error}") from error
+
+
+def is_standard(mode: str) -> bool:
+    """Return whether this is the name of a mode that is there without being named."""
+    return mode in (DIRECT, DEBATE)
 
 
 def full_name(mode: str, figure: str) -> str:
@@ -123,6 +129,16 @@ class Evaluation(DebateChanges):
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0)
     min_p: float | None = Field(None, ge=0, lt=1)
+
+    @field_validator("modes")
+    @classmethod
+    def _modes_can_be_named(cls, modes: dict[str, object]) -> dict[str, object]:
+        for name in modes:
+            if re.fullmatch(r"[\w.@+-]{1,40}", name) is None:
+                raise ValueError(
+                    f"found {name[:60]!r}; expected a name for figures: letters, digits, _.@+-"
+                )
+        return modes
 
     def setup(self, training: DebateForm, rollout: Rollout, seed: int) -> Setup:
         """Return what an evaluation is made with.
