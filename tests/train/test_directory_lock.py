@@ -1,3 +1,4 @@
+import fcntl
 import os
 import signal
 import subprocess
@@ -6,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from debate_train import directory_lock
 from debate_train.directory_lock import LOCK, DirectoryInUseError, DirectoryLock, refuse_in_use
 
 HOLD = """\
@@ -86,13 +86,13 @@ def test_lock_does_not_stay_when_a_started_program_outlives_it(tmp_path: Path) -
 def test_lock_is_refused_when_its_directory_was_removed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = directory_lock._lock
+    flock = fcntl.flock
 
-    def removed_before(number: int, directory: Path) -> None:
-        (directory / LOCK).unlink()
-        lock(number, directory)
+    def removed_before(number: int, how: int) -> None:
+        (tmp_path / LOCK).unlink()
+        flock(number, how)
 
-    monkeypatch.setattr(directory_lock, "_lock", removed_before)
+    monkeypatch.setattr("fcntl.flock", removed_before)
     with pytest.raises(DirectoryInUseError, match="in use by another process"):
         DirectoryLock(tmp_path)
 

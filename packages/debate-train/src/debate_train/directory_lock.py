@@ -1,20 +1,15 @@
 """One process at a time in an output directory."""
 
 import errno
-import importlib
 import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+from filelock import Timeout, UnixFileLock, has_fcntl
 
 from debate_train.checkpointing.whole_files import open_plain
 from debate_train.errors import UsageError
-
-try:
-    fcntl: Any = importlib.import_module("fcntl")
-except ImportError:  # Windows: its modules import, its commands say that they do not run.
-    fcntl = None
 
 LOCK = ".lock"
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
@@ -25,7 +20,6 @@ NO_WINDOWS = (
 )
 
 _log = logging.getLogger(__name__)
-_held: set[int] = set()
 
 
 class DirectoryInUseError(UsageError):
@@ -48,28 +42,20 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        if fcntl is None:
+        if not has_fcntl:
             raise UsageError(NO_WINDOWS)
-        path = directory / LOCK
-        self._number = open_plain(path, os.O_RDWR | os.O_CREAT)
-        try:
-            _lock(self._number, directory)
-            if not _is_same(self._number, path):  # The one who made it has just removed all.
-                raise _in_use(directory, "")
-            os.ftruncate(self._number, 0)
-            os.pwrite(self._number, f"{os.getpid()}\n".encode(), 0)
-        except BaseException:
-            os.close(self._number)
-            raise
-        _held.add(self._number)
+        self._path = directory / LOCK
+        os.close(open_plain(self._path, os.O_RDWR | os.O_CREAT))  # Refuses links and folders.
+        self._lock = _acquired(self._path)
+        if self._lock is not None:
+            self._path.write_text(f"{os.getpid()}\n")
 
     def release(self) -> None:
-        """Let others in; a second call does nothing."""
-        if self._number in _held:
-            _held.remove(self._number)
-            os.ftruncate(self._number, 0)
-            os.close(self._number)
-            self._number = -1
+        """Let others in; a second call does nothing, and neither does one in a forked process."""
+        if self._lock is not None and self._lock.is_locked:
+            with suppress(OSError):  # It may have been removed with all of the folder.
+                os.truncate(self._path, 0)
+            self._lock.release()
 
 
 def refuse_in_use(directory: Path) -> None:
@@ -79,50 +65,44 @@ def refuse_in_use(directory: Path) -> None:
         DirectoryInUseError: One does; the message says which.
         OSError: The lock is no plain file, or cannot be read.
     """
-    with suppress(FileNotFoundError, NotADirectoryError):
-        number = open_plain(directory / LOCK, os.O_RDWR)
-        try:
-            _lock(number, directory)
-        finally:
-            os.close(number)
-
-
-def _lock(number: int, directory: Path) -> None:
+    path = directory / LOCK
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _in_use(directory, os.pread(number, 20, 0).decode(errors="replace")) from None
+        os.close(open_plain(path, os.O_RDWR))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if (lock := _acquired(path)) is not None:
+        lock.release()
+
+
+def _acquired(path: Path) -> UnixFileLock | None:
+    """Return the lock, None where the disk knows no locks.
+
+    `filelock` would then create a marker file, which stays when its process is killed.
+    """
+    lock = UnixFileLock(path, timeout=0, thread_local=False, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise _in_use(path) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         _log.warning(
             "%s: found a disk without locks (%s); expected no other process to write there",
-            directory,
+            path.parent,
             error.strerror,
         )
+        return None
+    return lock
 
 
-def _in_use(directory: Path, number: str) -> DirectoryInUseError:
-    process = f"process {number.strip()}" if number.strip().isdigit() else "another process"
+def _in_use(path: Path) -> DirectoryInUseError:
+    try:
+        number = path.read_text(errors="replace")[:20].strip()
+    except OSError:  # Whoever made the folder has just removed it.
+        number = ""
+    process = f"process {number}" if number.isdigit() else "another process"
     return DirectoryInUseError(
-        f"--output: found {directory} in use by {process}; expected no other process to write "
+        f"--output: found {path.parent} in use by {process}; expected no other process to write "
         "there; wait for it to end, or choose another --output"
     )
-
-
-def _is_same(number: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(number), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _let_go() -> None:
-    """In a forked process: close the lock, which stays its parent's."""
-    for number in _held:
-        os.close(number)
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
