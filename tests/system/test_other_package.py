@@ -16,7 +16,7 @@ from debate_rollout.testing import check_engine
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "examples" / "other_package"
 RECIPE = str(PACKAGE / "recipe.yaml")
-SHORT = ("form", "data", "reward", "advantage", "loss", "evaluation")
+SHORT = ("form", "data", "reward", "advantage", "loss", "trainer", "evaluation")
 LONGEST = {f"{name}.py": 40 for name in SHORT} | {"engine.py": 70}
 
 
@@ -76,12 +76,14 @@ def test_variants_from_outside_are_checked_and_counted(site: Path) -> None:
             "reward.wrds=3": "reward.wrds: unknown key; did you mean words?",
             "advantage.momentm=0.3": "advantage.momentm: unknown key; did you mean momentum?",
             "loss.clip_hihg=0.3": "loss.clip_hihg: unknown key; did you mean clip_high?",
+            "trainer.scal=3": "trainer.scal: unknown key; did you mean scale?",
             "evaluation.modes.again.debats=3": "again.debats: unknown key; did you mean debates?",
         },
         {
             "debate.type=devils_advocat": "did you mean devils_advocate?",
             "rollout.engine.type=plane": "did you mean plain?",
             "advantage.type=standardized": "did you mean standardised?",
+            "trainer.type=rooot": "did you mean root?",
             "evaluation.modes.again.type=second_thought": "did you mean second_thoughts?",
         },
     ],
@@ -105,7 +107,7 @@ def test_variants_from_outside_train_are_measured_kept_and_resumed(
     saved = "checkpoint.every=1"
     assert command(site, saved, "--output", str(whole)).returncode == 0
     kept = (whole / "recipe.yaml").read_text()
-    named = ("devils_advocate", "plain", "sums", "brevity", "standardised", "cispo")
+    named = ("devils_advocate", "plain", "sums", "brevity", "standardised", "cispo", "root")
     for name in (*named, "second_thoughts"):
         assert f"type: {name}\n" in kept
     results = json.loads((whole / "results.json").read_text())
@@ -126,6 +128,8 @@ def test_variants_from_outside_train_are_measured_kept_and_resumed(
     # The moments of the first step count in the second: a resume without them parts here.
     rows = [logged(whole), logged(parts)]
     assert rows[0] == rows[1]
+    rates = [row["optim/learning_rate"] for row in rows[0] if "optim/learning_rate" in row]
+    assert rates == pytest.approx([1e-3, 1e-3 * (3 / 4) ** 0.5])
     state = "advantage/baseline/generator/mean"
     assert len({row[state] for row in rows[0] if state in row}) == 2
     assert json.loads((parts / "results.json").read_text())["after"] == results["after"]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import Field, field_validator
 
@@ -27,7 +27,7 @@ class Setup:
     form: DebateForm
     """The debate that modes measure in, or change."""
     modes: Mapping[str, EvaluationMode]
-    rollout: Rollout
+    rollout: Rollout = field(default_factory=Rollout)
     """How replies are sampled."""
     runs: int = 1
     """Independent repetitions on the same questions."""
