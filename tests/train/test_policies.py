@@ -240,7 +240,7 @@ def test_recipe_in_which_nothing_is_trained_is_refused() -> None:
     [
         (
             {"type": "engine", "engine": {"type": "transformers"}},
-            "rollout.policies.rival.engine.type: found transformers, which samples from a model",
+            "rollout.policies.rival.engine: found transformers, which is opened with a model",
         ),
         (
             {"type": "model", "model": {"type": "pretrained", "name": "./nowhere"}},

@@ -153,7 +153,6 @@ class EngineSettings(Config):
 
     is_sampled: ClassVar[bool] = True
     takes_folders: ClassVar[bool] = False
-    needs_model: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ()
     """Modules that must be importable."""
     install: ClassVar[str] = ""
@@ -163,6 +162,11 @@ class EngineSettings(Config):
     def in_trainer(self) -> bool:
         """Whether it computes in the process, and on the device, that trains."""
         return False
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether it is opened with a model and its tokenizer."""
+        return True
 
     @property
     def one_in_process(self) -> bool:

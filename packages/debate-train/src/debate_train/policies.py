@@ -146,7 +146,13 @@ class ModelPolicy(Config):
 
     def problems(self, trained: Trained, *, with_tokenizer: bool = True) -> list[str]:
         """Return what keeps it from speaking."""
-        problems = _engine_problems(self.engine_config(trained))
+        engine = self.engine_config(trained)
+        problems = _engine_problems(engine)
+        if "tokens" not in engine.capabilities:
+            problems.append(
+                f"engine.type: found {engine.type}, which takes messages, so the model would be "
+                "loaded for nothing; expected type: engine with this engine, or another engine"
+            )
         return problems + folder_problems(self.model, with_tokenizer=with_tokenizer)
 
 
@@ -177,8 +183,9 @@ class EnginePolicy(Config):
         """Return what keeps it from speaking."""
         if self.engine.needs_model:
             return [
-                f"engine.type: found {self.engine.type}, which samples from a model; expected "
-                "type: model with this engine, or an engine that brings its own"
+                f"engine: found {self.engine.type}, which is opened with a model; expected one "
+                "that brings its own, such as an endpoint with engine.model, or type: model with "
+                "this engine"
             ]
         return _engine_problems(self.engine)
 

@@ -80,6 +80,11 @@ class OpenAIEngine(EngineSettings):
     """Further fields of each request, such as `reasoning_effort: low`; no secrets."""
 
     @property
+    def needs_model(self) -> bool:
+        """An endpoint has its own; the recipe's names it where nothing else does."""
+        return self.model is None
+
+    @property
     def capabilities(self) -> frozenset[Capability]:
         """What the opened engine can do; no ids, and seeds are the endpoint's affair."""
         return frozenset(("streams",))

@@ -1,7 +1,7 @@
 """The scripted engine: replies that were written beforehand, for tests and demonstrations."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -17,8 +17,6 @@ from debate_rollout.token_text import token_text
 class ScriptedEngine(EngineSettings):
     """Says what a script says, with tokens when it is given a tokenizer."""
 
-    needs_model: ClassVar[bool] = False
-
     type: Literal["scripted"] = "scripted"
     replies: tuple[str, ...] | dict[str, str] = ()
     """A list is said in the order of the asks, again from the start at its end. A mapping is read
@@ -26,6 +24,11 @@ class ScriptedEngine(EngineSettings):
     context_window: int | None = Field(None, ge=1)
     delay: Delay | None = None
     """Makes the engine stream, as a model behind a server would."""
+
+    @property
+    def needs_model(self) -> bool:
+        """A script needs none."""
+        return False
 
     @property
     def capabilities(self) -> frozenset[Capability]:
