@@ -1,4 +1,4 @@
-"""What overlap saves: wall time of the same steps at pipeline depth 1 over depth 0.
+"""What overlap saves: wall time of the same steps at `max_staleness` 1 over `max_staleness` 0.
 
     OMP_NUM_THREADS=1 .venv/bin/python benchmarks/overlap.py --parts a b
     OMP_NUM_THREADS=1 .venv-vllm/bin/python benchmarks/overlap.py --parts c
@@ -8,8 +8,8 @@ a: an engine that takes time but none of our processor: scripted replies that sl
 b: the transformers engine, in a thread of the process that trains.
 c: vLLM in a process of its own, on the same machine.
 
-Rollout and training times are those of the same run at depth 0. With r and t seconds a step, n
-steps take n(r + t) at depth 0 and at best r + t + (n - 1) max(r, t) at depth 1. Parts b and c
+Rollout and training times are those of the same run at 0. With r and t seconds a step, n
+steps take n(r + t) at 0 and at best r + t + (n - 1) max(r, t) at 1. Parts b and c
 share processors with training, so a line says first what two processes that only multiply
 matrices lose to each other: 1 is nothing, 2 is a machine without a second processor.
 """
@@ -109,25 +109,25 @@ def _multiply(program: str, processes: int) -> list[float]:
 
 
 def measure(part: str, options: argparse.Namespace) -> None:
-    """Run the same steps at both depths in turns; print times and their ratio."""
-    recipes = {depth: recipe(depth, options) for depth in (0, 1)}
+    """Run the same steps at both values in turns; print times and their ratio."""
+    recipes = {stale: recipe(stale, options) for stale in (0, 1)}
     loaded = recipes[0].model.load(0)
     engine = _engine(part, recipes[0], loaded)
     found: dict[str, list[float]] = {}
     try:
         for repeat in range(options.repeats + 1):
             seconds, means = {}, {}
-            for depth, one in recipes.items():
-                seconds[depth], means[depth] = _run(one, loaded, engine, options.steps)
+            for stale, one in recipes.items():
+                seconds[stale], means[stale] = _run(one, loaded, engine, options.steps)
             if repeat == 0:  # warms up
                 continue
             r, t = means[0]["time/rollout_s"], means[0]["time/train_s"]
             best = (r + t + (options.steps - 1) * max(r, t)) / (options.steps * (r + t))
             ratio = seconds[1] / seconds[0]
             values = {"ratio": ratio, "limit": best, "ratio_over_limit": ratio / best}
-            values |= {f"seconds_depth_{depth}": one for depth, one in seconds.items()}
-            for depth, mean in means.items():
-                values |= {f"{n[5:]}_depth_{depth}": mean[n] for n in sorted(mean)}
+            values |= {f"seconds_at_{stale}": one for stale, one in seconds.items()}
+            for stale, mean in means.items():
+                values |= {f"{n[5:]}_at_{stale}": mean[n] for n in sorted(mean)}
             for name, value in values.items():
                 found.setdefault(name, []).append(value)
     finally:
@@ -138,13 +138,13 @@ def measure(part: str, options: argparse.Namespace) -> None:
         "hidden": 128, "layers": 4, "head_dim": 32, "torch_threads": torch.get_num_threads(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "medians": {n: round(sorted(v)[len(v) // 2], 4) for n, v in found.items()},
-        "limit": "(r + t + (n - 1) max(r, t)) / (n (r + t)) from depth 0 of the same repeat",
+        "limit": "(r + t + (n - 1) max(r, t)) / (n (r + t)) from 0 of the same repeat",
     }  # fmt: skip
     for name, better in (("ratio", "lower"), ("limit", "lower"), ("ratio_over_limit", "lower")):
         print_line(f"overlap/{part}/{name}", found[name], "ratio", better, settings, PACKAGES)
 
 
-def recipe(depth: int, options: argparse.Namespace) -> Recipe:
+def recipe(stale: int, options: argparse.Namespace) -> Recipe:
     """Return a recipe of a tiny model whose rollouts and updates take about as long."""
     return Recipe.model_validate(
         {
@@ -159,7 +159,7 @@ def recipe(depth: int, options: argparse.Namespace) -> Recipe:
                 "personas": "none",
             },
             "rollout": {"max_tokens": options.max_tokens},
-            "pipeline": {"depth": depth},
+            "pipeline": {"max_staleness": stale},
             "reward": {"type": "verifiable"},
             "advantage": {"baseline": "none"},
             "loss": {"type": "ppo_clip"},

@@ -55,7 +55,7 @@ phases:
 """
 VARIANTS: dict[str, tuple[list[str], int]] = {
     "torch": ([], 18),
-    "ahead": (["pipeline.depth=1"], 6),
+    "ahead": (["pipeline.max_staleness=1"], 6),
     "deepspeed": (["trainer.type=deepspeed", "phases.self_play.trainer.zero_stage=1"], 3),
 }
 """What is changed in the recipe, and how many kills there are to be."""

@@ -22,7 +22,7 @@ evaluation: {questions: 1, direct_samples: 1, every: 2}
 recording: {debates: 0}
 tracking: {wandb: false}
 """
-AHEAD = ("pipeline.depth=1", "evaluation.questions=0", "steps=4")
+AHEAD = ("pipeline.max_staleness=1", "evaluation.questions=0", "steps=4")
 _CLOCKS = ("time_s", "time/", "tokens_per_s", "memory/")
 Run = Callable[..., int]
 End = tuple[list[dict[str, Any]], *tuple[bytes, ...]]

@@ -30,7 +30,7 @@ Tensors = Mapping[str, torch.Tensor]
 PHASES = {
     "second": {"debate": {"roles": {"ours": {"train": False}}}},
     "first": {"debate": {"roles": {"theirs": {"train": False}}}},
-    "both": {"pipeline": {"depth": 1}, "loss": CLIPPED, "steps": 3},
+    "both": {"pipeline": {"max_staleness": 1}, "loss": CLIPPED, "steps": 3},
 }
 
 

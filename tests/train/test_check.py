@@ -267,9 +267,9 @@ def test_check_says_what_is_played_ahead_and_warns_when_nothing_overlaps(
     engine: dict[str, object], warned: bool
 ) -> None:
     changes = {"rollout": {"engine": engine, "max_tokens": 256}, "loss": {"type": "dapo"}}
-    report = check(recipe(pipeline={"depth": 2}, **changes))
+    report = check(recipe(pipeline={"max_staleness": 2}, **changes))
     line = "  up to 2 steps played ahead of training, with weights at most 2 steps old"
     assert line in report.lines
-    assert any(text.startswith("pipeline.depth: ") for text in report.warnings) == warned
+    assert any(text.startswith("pipeline.max_staleness: ") for text in report.warnings) == warned
     on_policy = check(recipe(**changes))
     assert not any("ahead" in text for text in (*on_policy.lines, *on_policy.warnings))

@@ -14,6 +14,7 @@ from debate_train.cli import main
 from debate_train.engine_opening import open_engine
 from debate_train.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
+from debate_train.run_context import RunContext
 from debate_train.tracking import NoTracking, Tracking
 
 Opened = list[tuple[Any, Any]]
@@ -82,7 +83,7 @@ def test_a_missing_library_is_a_warning_of_check_and_ends_a_run_before_its_model
 
     monkeypatch.setattr("debate_train.run._load_model", loads)
     missing = "rollout.engine.type: found vllm, which needs vllm, not installed here; expected `pip"
-    command = ["quickstart", "rollout.engine={type: vllm}", "pipeline.depth=0"]
+    command = ["quickstart", "rollout.engine={type: vllm}", "pipeline.max_staleness=0"]
     assert main([*command, "--check"]) == 0
     found = capsys.readouterr()
     assert f"warning: {missing}" in found.out + found.err
@@ -111,20 +112,16 @@ def test_engine_is_closed_whatever_becomes_of_the_tracker(
         def close(self) -> None:
             closed.append(self)
 
-    class Phases:
-        def __init__(self, _: object, parts: Any) -> None:
-            self.parts = parts
-
-        def run(self) -> int:
-            self.parts.begin()
-            return 0
+    def run_phases(run: RunContext) -> int:
+        run.begin()
+        return 0
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
     closed: list[Opened] = []
     monkeypatch.setattr(runs, "open_engine", lambda *_: Opened())
-    monkeypatch.setattr(runs, "Phases", Phases)
+    monkeypatch.setattr(runs, "run_phases", run_phases)
     monkeypatch.setattr(owner, name, fail)
     assert main(["quickstart", "tracking.wandb=false", f"--output={tmp_path / 'run'}"]) == 1
     assert len(closed) == 1

@@ -119,7 +119,7 @@ def test_run_saves_its_last_complete_step_when_the_engine_dies(
             raise error
         return (counts if call == "load" else called)(sampler, *arguments)
 
-    four_steps = ("steps=4", "evaluation.questions=0", f"pipeline.depth={depth}")
+    four_steps = ("steps=4", "evaluation.questions=0", f"pipeline.max_staleness={depth}")
     with monkeypatch.context() as patch:
         patch.setattr(TransformersSampler, "load", counts)
         patch.setattr(TransformersSampler, call, dies)

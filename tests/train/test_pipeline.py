@@ -22,7 +22,7 @@ model: {type: scratch, hidden_size: 32, layers: 1, heads: 2, kv_heads: 1, ffn_si
 data: {type: signs_puzzle, batch_size: 2}
 debate: {type: simultaneous, num_agents: 2, max_rounds: 2, style: compact, personas: none}
 rollout: {max_tokens: 16}
-pipeline: {depth: 2}
+pipeline: {max_staleness: 2}
 reward: {type: v2}
 advantage: {baseline: none, streams: {generator: {weight: 1.0}, judge: {weight: 0.0}}}
 loss: {type: ppo_clip, kl: {weight: 0.1}}
@@ -111,7 +111,7 @@ def test_runs_with_one_seed_are_equal_when_rollouts_overlap(
 
 def test_frozen_weights_give_the_results_of_depth_0(train: Train, tmp_path: Path) -> None:
     for depth in (0, 1, 3):
-        frozen = ("trainer.learning_rate=0", f"pipeline.depth={depth}")
+        frozen = ("trainer.learning_rate=0", f"pipeline.max_staleness={depth}")
         assert train(tmp_path / str(depth), *frozen) == 0
     on_policy = rows(tmp_path / "0", "rollout/staleness")
     assert len([row for row in on_policy if "loss" in row]) == LAST

@@ -203,3 +203,21 @@ def test_environment_value_is_not_shown_in_errors(
     assert "${oc.env:DEBATE_KEY}" in message
     path = write(tmp_path, "name: a\ntrainer: {type: '${oc.env:DEBATE_KEY}'}\n")
     assert SECRET not in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("former", "present"),
+    [
+        ("pipeline={depth: 1}", "max_staleness"),
+        ("trainer={recompute_layers: true}", "gradient_checkpointing"),
+        ("trainer={final_rate: 0.1}", "min_lr_ratio"),
+        ("loss={mismatch_cap: 2}", "importance_cap"),
+        ("loss={allow_stale: true}", "allow_off_policy"),
+    ],
+)
+def test_former_key_is_refused_with_the_present_one(
+    tmp_path: Path, former: str, present: str
+) -> None:
+    path = write(tmp_path, "name: a\nsteps: 1\nmodel: {type: scratch}\n")
+    with pytest.raises(RecipeError, match=f"under a former name; expected {present}$"):
+        load_recipe(path, [former])

@@ -109,7 +109,10 @@ def test_run_of_updates_that_are_not_finite_stops_with_a_checkpoint(
     ("changes", "found"),
     [
         (["trainer.minibatches=1"], "trainer.epochs 2 and trainer.minibatches 1"),
-        (["trainer={epochs: 1, minibatches: 1}", "pipeline.depth=1"], "pipeline.depth 1"),
+        (
+            ["trainer={epochs: 1, minibatches: 1}", "pipeline.max_staleness=1"],
+            "pipeline.max_staleness 1",
+        ),
     ],
 )
 def test_losses_without_bounds_are_refused_for_stale_samples_unless_forced(

@@ -102,8 +102,8 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
         return start + (steps if gate is None else gate.next_look(steps, step + 1 - start))
 
     demonstrator = _demonstrator(run, recipe, source)
-    depth = recipe.pipeline.depth
-    rollouts = Rollouts(play, run.engine, trainer.weights, depth, border, demonstrator)
+    staleness = recipe.pipeline.max_staleness
+    rollouts = Rollouts(play, run.engine, trainer.weights, staleness, border, demonstrator)
     return Phase(name, recipe, source, trainer, rollouts)
 
 

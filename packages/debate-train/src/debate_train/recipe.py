@@ -262,11 +262,11 @@ class Recipe(Config):
         if loss.takes_off_policy:
             return self
         several = trainer.epochs * trainer.minibatches > 1
-        if several or self.pipeline.depth > 0:
+        if several or self.pipeline.max_staleness > 0:
             found = (
                 f"trainer.epochs {trainer.epochs} and trainer.minibatches {trainer.minibatches}"
                 if several
-                else f"pipeline.depth {self.pipeline.depth}"
+                else f"pipeline.max_staleness {self.pipeline.max_staleness}"
             )
             raise ValueError(
                 f"loss.type: found {loss.type} with {found}, so samples are of older weights and "

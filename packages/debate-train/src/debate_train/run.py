@@ -123,7 +123,7 @@ def _refuse_early(recipe: Recipe, path: Path, resume: bool) -> None:
 
 def _interrupts(recipe: Recipe, echo_s: float) -> Interrupts:
     phases = recipe.phase_recipes().values()
-    return Interrupts(echo_s, plays_ahead=any(phase.pipeline.depth > 0 for phase in phases))
+    return Interrupts(echo_s, plays_ahead=any(phase.pipeline.max_staleness > 0 for phase in phases))
 
 
 def _load_model(recipe: Recipe) -> LoadedModel:

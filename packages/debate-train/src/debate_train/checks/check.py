@@ -195,8 +195,8 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
         f"{_many(steps * updates, 'update')}, "
         f"at most {turns * steps * phase.rollout.max_tokens:,} tokens in replies",
     ]
-    if phase.pipeline.depth:
-        ahead = _many(phase.pipeline.depth, "step")
+    if phase.pipeline.max_staleness:
+        ahead = _many(phase.pipeline.max_staleness, "step")
         found.lines.append(
             f"  up to {ahead} played ahead of training, with weights at most {ahead} old"
         )

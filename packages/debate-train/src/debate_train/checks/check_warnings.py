@@ -98,11 +98,11 @@ def run_warnings(recipe: Recipe) -> Iterator[str]:
 
 def _overlap_warnings(phase: Recipe) -> Iterator[str]:
     engine = phase.rollout.engine
-    if phase.pipeline.depth and engine.in_trainer:
+    if phase.pipeline.max_staleness and engine.in_trainer:
         yield (
-            f"pipeline.depth: {engine.type} samples in the process that trains, so little runs at "
-            "once; expected an engine with a device or a process of its own, such as vllm with "
-            "process: own, or vllm_server"
+            f"pipeline.max_staleness: {engine.type} samples in the process that trains, so little "
+            "runs at once; expected an engine with a device or a process of its own, such as vllm "
+            "with process: own, or vllm_server"
         )
 
 

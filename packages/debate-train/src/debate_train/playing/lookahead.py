@@ -65,7 +65,8 @@ def read_lookahead(directory: Path) -> dict[int, Sequence[Transcript]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, TranscriptError) as error:
         raise UsageError(
             f"checkpoint {directory}: {_LINES} cannot be read ({error}); expected what a run with "
-            "pipeline.depth above 0 wrote; remove this checkpoint to go on from the one before"
+            "pipeline.max_staleness above 0 wrote; remove this checkpoint to go on from the one "
+            "before"
         ) from error
     return played
 

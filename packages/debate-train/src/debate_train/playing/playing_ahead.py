@@ -24,7 +24,7 @@ class _GivenUp(BaseException):
 
 
 class PlayerAhead:
-    """Plays steps in order, each with exactly the weights of version max(first, step - depth).
+    """Plays steps in order, each with exactly the weights of max(first, step - max_staleness).
 
     The engine belongs to the thread, weights included, but for `paused`.
 
@@ -32,7 +32,7 @@ class PlayerAhead:
         play: Plays the debates of a step with an engine.
         engine: Samples.
         steps: To be played; the first is that of `first`.
-        depth: Most steps between the weights and the step that is played with them.
+        max_staleness: Most steps between the weights and the step that is played with them.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class PlayerAhead:
         play: Callable[[int, Engine], Sequence[Transcript]],
         engine: Engine,
         steps: range,
-        depth: int,
+        max_staleness: int,
     ) -> None:
-        self._play, self.steps, self._depth = play, steps, depth
+        self._play, self.steps, self._max_staleness = play, steps, max_staleness
         self._stop = threading.Event()
         self._engine = StoppableEngine(engine, self._stop)
         self._thread = threading.Thread(target=self._run, name="debate-train-rollouts", daemon=True)
@@ -72,8 +72,8 @@ class PlayerAhead:
 
     def offer(self, version: int, weights: Callable[[int], Weights]) -> None:
         """Copy these weights if a step is still to be played with them."""
-        is_first, is_needed = version == self.steps.start, version + self._depth < self.steps.stop
-        copy = copied(weights(version)) if is_first or is_needed else None
+        is_needed = version + self._max_staleness < self.steps.stop
+        copy = copied(weights(version)) if version == self.steps.start or is_needed else None
         if copy is not None:
             with self._changed:
                 self._weights[version] = copy
@@ -111,7 +111,7 @@ class PlayerAhead:
 
         Steps that failed, and those after them, are left out.
         """
-        last = min(self._newest - 1 + self._depth, self.steps[-1])
+        last = min(self._newest - 1 + self._max_staleness, self.steps[-1])
         due = range(self._newest, last + 1) if self._newest > self.steps.start else range(0)
         with self._changed:
             self._changed.wait_for(
@@ -167,7 +167,7 @@ class PlayerAhead:
             return found
 
     def _version(self, step: int) -> int:
-        return max(self.steps.start, step - self._depth)
+        return max(self.steps.start, step - self._max_staleness)
 
     def _end(
         self,

@@ -18,16 +18,16 @@ Play = Callable[[int, Engine], Sequence[Transcript]]
 class Rollouts:
     """Hands over the debates of steps in order.
 
-    Step s is played with exactly the weights of version max(first, s - depth), `first` being the
-    first step since the last border: results do not depend on how long anything takes. All methods
-    are called from the thread that trains.
+    Step s is played with exactly the weights of version max(first, s - max_staleness), where
+    `first` is the first step since the last border: results do not depend on how long anything
+    takes. All methods are called from the thread that trains.
 
     Args:
         play: Plays the debates of a step.
         engine: Samples from the policy.
         weights: Returns the policy's present weights under a version; they may share memory with
             it.
-        depth: Most steps that are played ahead; 0 plays each when it is wanted.
+        max_staleness: Most steps that are played ahead; 0 plays each when it is wanted.
         border: The first step after a given one that must not be played before all earlier ones
             are trained, such as the one after an exit criterion is looked at.
         demonstrator: Writes replies in the place of the engine, which is given no weights then.
@@ -38,13 +38,13 @@ class Rollouts:
         play: Play,
         engine: Engine,
         weights: Callable[[int], Weights],
-        depth: int = 0,
+        max_staleness: int = 0,
         border: Callable[[int], int] = lambda step: step + 1,
         demonstrator: Engine | None = None,
     ) -> None:
         self._play, self._engine, self._weights = play, engine, weights
         self._demonstrator = demonstrator
-        self._depth = depth if demonstrator is None else 0
+        self._max_staleness = max_staleness if demonstrator is None else 0
         self._border = border
         self._known: dict[int, Sequence[Transcript]] = {}
         self._ahead: PlayerAhead | None = None
@@ -72,7 +72,7 @@ class Rollouts:
         Raises:
             Exception: What playing this step ended with.
         """
-        if self._depth > 0 and self._ahead is None:
+        if self._max_staleness > 0 and self._ahead is None:
             self._play_ahead(range(step, self._border(step)))
         began = time.perf_counter()
         seconds = None
@@ -102,14 +102,14 @@ class Rollouts:
                 self._ahead.offer(version, self._weights)
             else:
                 self._close()
-        elif self._depth == 0 and self._demonstrator is None:
+        elif self._max_staleness == 0 and self._demonstrator is None:
             self._engine.load(self._weights(version))
 
     @contextmanager
     def serving(self, version: int) -> Iterator[Engine]:
         """Lend the engine with the policy's present weights; nothing is played meanwhile."""
         with nullcontext() if self._ahead is None else self._ahead.paused():
-            if self._depth > 0 or self._demonstrator is not None:
+            if self._max_staleness > 0 or self._demonstrator is not None:
                 self._engine.load(self._weights(version))
             yield self._engine
 
@@ -132,7 +132,7 @@ class Rollouts:
         self._known = read_lookahead(directory)
 
     def _play_ahead(self, steps: range) -> None:
-        ahead = PlayerAhead(self._play, self._engine, steps, self._depth)
+        ahead = PlayerAhead(self._play, self._engine, steps, self._max_staleness)
         ahead.known(self._known)
         ahead.offer(steps.start, self._weights)
         self._ahead, self._known = ahead, {}
