@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from debate_train.errors import RecipeError
 from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
+from debate_train.recipe import Recipe
 
 
 class _Strict(BaseModel):
@@ -220,4 +221,4 @@ def test_former_key_is_refused_with_the_present_one(
 ) -> None:
     path = write(tmp_path, "name: a\nsteps: 1\nmodel: {type: scratch}\n")
     with pytest.raises(RecipeError, match=f"under a former name; expected {present}$"):
-        load_recipe(path, [former])
+        load_recipe(path, [former], model=Recipe)
