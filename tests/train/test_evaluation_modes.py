@@ -138,6 +138,12 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"checkpoint": {"keep_best": {"metric": "eval/majority/accuracy"}}},
         "checkpoint.keep_best.metric: 'eval/majority/accuracy' is not measured",
     ),
+    ({"x": {"debate": {"type": "direct"}}}, {}, "modes.x: found nothing to play: debate with a"),
+    (
+        {},
+        {"debate": {"type": "direct"}, "gate": {"metric": "eval/format", "at_least": 1}},
+        "gate.metric: 'eval/format' is not measured; expected one of eval/direct/accuracy",
+    ),
     (
         {"x": {"debate": {"roles": {"a": {"count": 2}, "b": {"policy": "gone"}}}}},
         {},

@@ -186,9 +186,12 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _wanted_figures_are_measured(self) -> Self:
-        best = self.checkpoint.keep_best
-        known = self.evaluated().figures()
-        for where, wanted in (("gate", self.gate), ("checkpoint.keep_best", best)):
+        best, setup = self.checkpoint.keep_best, self.evaluated()
+        # What is best may be measured in another phase; a gate is looked at in its own.
+        for where, wanted, known in (
+            ("gate", self.gate, setup.measured()),
+            ("checkpoint.keep_best", best, list(setup.figures())),
+        ):
             if wanted is not None and wanted.metric not in known:
                 raise ValueError(
                     f"{where}.metric: {wanted.metric!r} is not measured; expected one of "

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import Field, field_validator
 
@@ -42,7 +42,17 @@ class Setup:
         for name, mode in self.modes.items():
             with _naming(name):
                 found = mode.plays(self.form)
+                if not found and not is_standard(name):
+                    raise ValueError(
+                        f"found nothing to play: {mode.type} with a debate of type "
+                        f"{self.form.type}; expected another form (key debate)"
+                    )
             yield from ((name, one) for one in found)
+
+    def measured(self) -> list[str]:
+        """Return the full names of the figures of all modes that play something."""
+        modes = {name: self.modes[name] for name, _ in self.plays()}
+        return list(replace(self, modes=modes).figures())
 
     def figures(self) -> dict[str, str]:
         """Return the full name of each figure with its row in the table, or an empty text.
