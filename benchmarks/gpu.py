@@ -15,6 +15,8 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +60,13 @@ def main(arguments: list[str] | None = None) -> int:
         runner.attempt(f"check/{name}", lambda check=check: check(device.name))
     runner.attempt("matmul", lambda: measured_peak(device))
     shapes = {"tiny": TINY} if options.cpu_smoke else MODELS
-    for size in options.sizes.split(",") if not options.cpu_smoke else shapes:
-        for workload in options.workloads.split(","):
-            found = replace(device, tokens=options.tokens, repeats=options.repeats)
-            measure(runner, found, size, shapes[size], workload)
+    sizes = options.sizes.split(",") if not options.cpu_smoke else list(shapes)
+    found = replace(device, tokens=options.tokens, repeats=options.repeats)
+    for size, workload in product(sizes, options.workloads.split(",")):
+        measure(runner, found, size, shapes[size], workload)
+    if device.name == "cuda" and find_spec("liger_kernel"):  # Last: it changes classes for good.
+        for size, workload in product(sizes, options.workloads.split(",")):
+            measure(runner, replace(found, liger=True), size, shapes[size], workload)
     return runner.end()
 
 

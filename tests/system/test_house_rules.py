@@ -33,7 +33,8 @@ MAY_IMPORT = {
     "debate_rollout": {"debate_protocol", "pydantic"},
     "debate_train": {
         "debate_protocol", "debate_rewards", "debate_rollout", "bitsandbytes", "datasets",
-        "deepspeed", "filelock", "numpy", "omegaconf", "regex", "peft", "pydantic", "rich",
+        "deepspeed", "filelock", "liger_kernel", "numpy", "omegaconf", "regex", "peft", "pydantic",
+        "rich",
         "safetensors", "tokenizers", "torch", "transformers", "wandb", "yaml",
     },
 }  # fmt: skip

@@ -23,7 +23,7 @@ from debate_train.checks.plan_memory import Layout
 from debate_train.loaded_model import Lora
 from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
 from debate_train.models import PretrainedModel
-from debate_train.packed_rows import logps
+from debate_train.packed_rows import fused_head
 from debate_train.packed_rows.packs import empty_pack
 from debate_train.policy import lora_config
 from debate_train.ranks.processes import check_message
@@ -127,10 +127,15 @@ def peaks() -> Iterator[tuple[str, dict[str, int]]]:
         if rank or not wide:
             key = f"memory: rank {rank} wide {wide} recompute {recompute}"
             yield key, peak(rank, wide, recompute)
-    whole, logps.CUDA_CHUNK_LOGITS = logps.CUDA_CHUNK_LOGITS, 1 << 22
+    head: Any = fused_head
+    before = head.CHUNK_LOGITS, head._chunk_logps, head._chunk_slopes
+    head.CHUNK_LOGITS = 1 << 22
+    # What a compiled kernel allocates: its results alone.
+    head._chunk_logps = lambda logits, targets, heat, cap: [torch.empty_like(heat)] * 3
+    head._chunk_slopes = lambda logits, *given: torch.empty_like(logits)
     for rank in (0, 8):
         yield f"memory: head, rank {rank}", peak(rank, False, False, 1 << 14)
-    logps.CUDA_CHUNK_LOGITS = whole
+    head.CHUNK_LOGITS, head._chunk_logps, head._chunk_slopes = before
 
 
 def main() -> None:

@@ -115,7 +115,9 @@ def test_ranks_see_the_visible_gpus_when_deepspeed_starts_them(
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     command = ["seen" if part == "debate_train.cli" else part for part in Launch(2).command([])]
-    program = "import os; print('rank', os.environ['RANK'], os.environ['CUDA_VISIBLE_DEVICES'])"
+    # One write each: two processes share the output.
+    said = 'f\'rank {os.environ["RANK"]} {os.environ["CUDA_VISIBLE_DEVICES"]}\\n\''
+    program = f"import os; os.write(1, {said}.encode())"
     (tmp_path / "seen.py").write_text(program)
     environment = {**os.environ, "DS_ACCELERATOR": "cuda", "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)

@@ -6,7 +6,7 @@ loss: {type: ppo_clip, clip: 0.2}
 advantage: {streams: {}}
 phases:
   first: {trainer: {learning_rate: 0.001}}
-exit_criterion: null
+gate: null
 tags: [a, b]
 url: ${oc.env:SERVICE_URL}
 """
@@ -16,7 +16,7 @@ loss: {type: sft, normalise: token_sum}
 advantage: {streams: {critic: {weight: .inf}}}
 phases:
   first: {trainer: {learning_rate: 0.0005}}
-exit_criterion: null
+gate: null
 tags: [b]
 url: ${oc.env:SERVICE_URL}
 """

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from arithmetic import UNIT
+from debate_train.errors import RecipeError
 from debate_train.loaded_model import LoadedModel
 from debate_train.losses import ImportanceSampling, Kl, Loss, PpoClip, Sft
 from debate_train.rows import Batch, Row
@@ -250,3 +252,15 @@ def test_resumed_trainer_goes_on_exactly(
     assert ("adapter_model.safetensors" if lora_rank else "model.safetensors") in files
     assert "README.md" not in files
     assert any(name.startswith("reference-") for name in files) == (loss.kl.weight > 0)
+
+
+def test_liger_kernel_is_refused_where_it_cannot_run(
+    tiny: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = tiny()
+    with pytest.raises(RecipeError, match=r"use_liger_kernel: found no CUDA device; expected one"):
+        TorchTrainer(use_liger_kernel=True).open(loaded, PpoClip(), 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    with pytest.raises(RecipeError, match=r"liger-kernel cannot be imported .*debate-train\[liger"):
+        TorchTrainer(use_liger_kernel=True, device="cpu").open(loaded, PpoClip(), 1)

@@ -42,7 +42,7 @@ def write_results(
             "measured": setup.described(),
             "before": before,
             "after": after,
-            "exit_criteria": state["exit_criteria"],
+            "gates": state["gates"],
             "steps": state["step"],
             "seconds": state["seconds"],
         }

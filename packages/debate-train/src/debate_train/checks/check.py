@@ -176,27 +176,20 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
     each = phase.debate.turn_count()
     turns = debates * each + direct
     everyone_speaks = each == agents * rounds
-    samples = debates * phase.debate.sequence_count()
-    samples += direct * direct_form(phase.debate).sequence_count()
-    trained = len(phase.debate.trained_agents())
-    of_what = "turn" if samples == turns else "turn that is trained on"
-    if samples - direct < debates * each and samples - direct == debates * trained:
-        of_what = "agent and debate"
+    samples = debates * phase.debate.sequence_count() + direct
     beside = f" + {_many(direct, 'direct reply')}" if direct else ""
     shape = f"{_many(agents, 'agent')} x {_many(rounds, 'round')}"
     if not everyone_speaks:
         shape = _many(each, "turn")
     steps, updates = phase.steps, phase.trainer.epochs * phase.trainer.minibatches
-    extended = (
-        f" to {phase.exit_criterion.max_steps:,} (exit criterion)" if phase.exit_criterion else ""
-    )
+    gated = f" to {phase.gate.max_steps:,} (gate)" if phase.gate else ""
     found.lines += [
-        f"phase {name}: {steps:,}{extended} steps of "
+        f"phase {name}: {steps:,}{gated} steps of "
         f"{'one optimizer update' if updates == 1 else f'{updates} optimizer updates'} each",
         f"  a step: {_many(questions, 'question')} x {_many(copies, 'debate')} = "
         f"{_many(debates, 'debate')}; x {shape}{beside} = "
         f"{_many(turns, 'turn')}; {_many(samples, 'sample')} "
-        f"(one for each {of_what})",
+        f"({'one for each agent and debate' if samples < turns else 'one for each turn'})",
         f"  in all: {_many(questions * steps, 'question')}, {_many(debates * steps, 'debate')}, "
         f"{_many(turns * steps, 'turn')}, {_many(samples * steps, 'sample')}, "
         f"{_many(steps * updates, 'update')}, "

@@ -66,13 +66,13 @@ class Shape:
 
     def head_bytes(self, tokens: int) -> int:
         """Return the bytes at the peak of the output head's passes over so many actions."""
-        from debate_train.packed_rows.logps import CUDA_CHUNK_LOGITS
+        from debate_train.packed_rows.fused_head import CHUNK_LOGITS
 
-        chunk = min(CUDA_CHUNK_LOGITS, tokens * self.vocabulary)
-        # Of one chunk logits, slopes, and slopes in half precision, while the next one's logits are
-        # computed and widened. A gradient of the head is added up in float32.
+        chunk = min(CHUNK_LOGITS, tokens * self.vocabulary)
+        # Logits of one chunk and their slopes, while the next one's logits are computed. A gradient
+        # of the head is added up in float32.
         gradient = 0 if self.adapter else 4 * self.vocabulary * self.hidden
-        return 16 * chunk + gradient
+        return 3 * self.weight_bytes * chunk + gradient
 
     def _bytes_at_work(self, recompute: bool) -> int:
         """Return what a layer needs of a token while its gradient is computed."""

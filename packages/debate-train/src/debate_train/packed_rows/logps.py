@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from debate_train.packed_rows.fused_head import FusedTokenLogps
 from debate_train.packed_rows.packed_attention import forward_inputs
 from debate_train.packed_rows.packs import Pack
 
 CHUNK_LOGITS = 1 << 21
-"""Logits held at once; a chunk of tokens is this over the vocabulary's size."""
-CUDA_CHUNK_LOGITS = 1 << 26
-"""The same on a GPU, where small products leave most of it idle: a quarter of a GB in float32."""
+"""Logits held at once on a CPU; a chunk of tokens is this over the vocabulary's size."""
 
 
 class _TokenLogps(torch.autograd.Function):
@@ -28,8 +27,7 @@ class _TokenLogps(torch.autograd.Function):
         temperatures: Tensor,
         cap: float | None,
     ) -> tuple[Tensor, Tensor]:
-        most = CUDA_CHUNK_LOGITS if weight.is_cuda else CHUNK_LOGITS
-        chunk = max(1, most // weight.shape[0])
+        chunk = max(1, CHUNK_LOGITS // weight.shape[0])
         logps = hidden.new_empty(len(targets), dtype=_wide(hidden.dtype))
         entropies, chances = torch.empty_like(logps), None
         for start in range(0, len(targets), chunk):
@@ -108,8 +106,10 @@ def hidden_logps(
         temperatures: that logits are divided by.
         cap: logits z are cap · tanh(z / cap) before that, as in Gemma 2; None leaves them.
     """
-    found: tuple[Tensor, Tensor] = _TokenLogps.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, targets, temperatures, cap
+    way = FusedTokenLogps if weight.is_cuda else _TokenLogps
+    heat = temperatures.to(_wide(hidden.dtype))
+    found: tuple[Tensor, Tensor] = way.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, targets, heat, cap
     )
     return found
 

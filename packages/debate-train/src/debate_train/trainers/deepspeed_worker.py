@@ -1,5 +1,6 @@
 """What every rank holds of the `deepspeed` trainer: its shards, and the calls made together."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,6 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from debate_train.adapters import freeze_others, let_speak
 from debate_train.checkpointing.trainer_state import Counts, ParameterState, set_schedule
 from debate_train.errors import RecipeError
 from debate_train.loaded_model import LoadedModel
@@ -23,8 +23,10 @@ from debate_train.losses.references import (
 from debate_train.packed_rows.packing_check import check_packing
 from debate_train.packed_rows.packs import Pack
 from debate_train.ranks.processes import join
+from debate_train.trainers.added_hooks import remover_of_additions
 from debate_train.trainers.deepspeed_settings import settings_error
 from debate_train.trainers.deepspeed_state import EngineState, Stored, shape_of
+from debate_train.trainers.liger import use_liger_kernel
 from debate_train.trainers.objective import StepStats, trainable
 from debate_train.trainers.recomputing import gradient_checkpointing, keep_layers
 from debate_train.trainers.updates import Learning, Skips, Update
@@ -67,13 +69,13 @@ class DeepSpeedWorker:
             if self._is_sharded:
                 whole = loaded.model if leads else None
                 self._model = loaded.model if whole is None else without_values(whole)
-                let_speak(self._model, next(iter(loaded.training), None))
                 shard(self._model, settings, self._processes, whole)
-            else:
-                freeze_others(loaded)
             self._model.eval()  # Ranks must gather alike, and a model from_config trains.
+            if config.use_liger_kernel:
+                use_liger_kernel(self._model)
             if config.gradient_checkpointing:
                 gradient_checkpointing(self._model, is_sharded=self._is_sharded)
+            self._remove_additions = remover_of_additions(self._model)
             parameters: list[Any] = list(trainable(self._model).values())
             self._optimizer = config.make_optimizer(parameters)
             if config.zero_stage == 0:
@@ -130,12 +132,11 @@ class DeepSpeedWorker:
     def _update(self) -> Update:
         self.has_updated = True
         self._engine.step()
-        norm, is_skipped = self._norm, not self._norm < float("inf")
-        if self._config.zero_stage > 0:
-            is_skipped = bool(self._engine.optimizer.overflow)
-            found = self._engine.get_global_grad_norm()
-            norm = float("inf") if is_skipped or found is None else float(found)
-        return Update(norm, is_skipped, dict.fromkeys(self._loaded.training, norm))
+        if self._config.zero_stage == 0:
+            return Update(self._norm, not self._norm < float("inf"))
+        is_skipped = bool(self._engine.optimizer.overflow)
+        norm = self._engine.get_global_grad_norm()
+        return Update(float("inf") if is_skipped or norm is None else float(norm), is_skipped)
 
     def _clip(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """At stage 0, after the reduction: clip, or leave the step out by taking the gradients."""
@@ -213,7 +214,10 @@ class DeepSpeedWorker:
         if self._config.gradient_checkpointing:
             keep_layers(self._model)
         self._engine.destroy()
-        self._engine = self._model = None
+        self._remove_additions()
+        self._optimizer.state.clear()
+        del self._engine, self._model, self._optimizer, self._state, self._schedule
+        gc.collect()  # DeepSpeed's objects hold each other.
 
     def _open_reference(self) -> Reference | None:
         if self._loss.reference_policy is None:

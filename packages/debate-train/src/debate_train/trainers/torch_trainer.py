@@ -1,6 +1,5 @@
 """One process, any device: the trainer that always runs."""
 
-import sys
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 class TorchTrainer(TrainerSettings):
     """Plain PyTorch in this process."""
 
-    adapters_at_once: ClassVar[int] = sys.maxsize
+    several_adapters: ClassVar[bool] = True
 
     type: Literal["torch"] = "torch"
     device: Device = "auto"

@@ -86,8 +86,8 @@ class TrainerSettings(Config):
     """Whether it trains in several processes, too."""
     widens_adapters: ClassVar[bool] = True
     """Whether LoRA adapters are trained in float32 whatever the model's type."""
-    adapters_at_once: ClassVar[int] = 0
-    """Most adapters with names that it trains together; 0 where it knows none by name."""
+    several_adapters: ClassVar[bool] = False
+    """Whether it computes each pack with the adapter that the pack names."""
 
     type: str
     """The name by which recipes choose the trainer."""
@@ -110,6 +110,8 @@ class TrainerSettings(Config):
     gradient_checkpointing: bool = False
     """Compute each layer again for its gradient: far less memory for long rows, about a third more
     work, equal results."""
+    use_liger_kernel: bool = False
+    """Compute norms, rotary angles and MLPs by the kernels of the liger-kernel package; CUDA."""
     packing: Share = "prefix"
     """`prefix`: rows one after the other, what they begin with in common computed once; `rows`:
     nothing shared; `none`: rows padded, for models that attend in their own way. Equal results."""
