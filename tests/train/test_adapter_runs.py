@@ -16,6 +16,7 @@ from debate_protocol.types import Ask, DebateRun, Protocol, Reply, Transcript
 from debate_rollout.testing import ask
 from debate_train.checks.check import check
 from debate_train.cli import main
+from debate_train.errors import ModelError
 from debate_train.evaluation.shared_turns import SharedTurns
 from debate_train.loaded_model import Lora
 from debate_train.models import PretrainedModel
@@ -74,6 +75,8 @@ def test_phases_train_one_adapter_after_the_other_and_resume_exactly(
             whole, "optimizer-00000.safetensors"
         )
         shutil.rmtree(again)
+    with pytest.raises(ModelError, match="or one of its adapters: first, second"):
+        PretrainedModel(name=str(at[7])).check_directory()
     # Each folder is a policy of its own: the base with this adapter merged.
     merged = PretrainedModel(name=str(at[7] / "second"), dtype="float32").load(0)
     ids = torch.tensor([[5, 6, 7, 8]])

@@ -136,6 +136,9 @@ def test_shape_of_a_model_counts_its_parameters_when_not_loaded(tmp_path: Path) 
     # A layer: q 16+16, k and v 16+8, o 16+16, gate and up 16+24, down 24+16: 232 in all.
     assert found.trained == 2 * 2 * 232
     assert found.parameters == count + found.trained
+    names = Lora(rank=2, adapters=("one", "other"))
+    both = shape_of(PretrainedModel(name=str(tmp_path), dtype="bfloat16", lora=names))
+    assert (both.trained, both.adapter) == (2 * found.trained, found.adapter)
     assert (found.weight_bytes, found.queries, found.keys, found.ffn) == (2, 16, 8, 24)
     assert shape_of(scratch).parameters == count
 

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debate_train.errors import ModelError
-from debate_train.model_files import is_folder, read_json, reading_model
+from debate_train.model_files import ADAPTER, is_folder, read_json, reading_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ADAPTER = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
 _LONGEST_CHAIN = 8
 _NEUTRAL: dict[str, tuple[Any, ...]] = {

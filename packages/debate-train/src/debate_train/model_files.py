@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from debate_train.errors import ModelError, UsageError
 
+ADAPTER = "adapter_config.json"
+"""What a folder with an adapter holds."""
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _MOST_LAYERS, _MOST_WIDTH = 4096, 1 << 24
 _LARGEST_HEADER = 100 << 20
@@ -73,9 +75,11 @@ def check_files(name: str, wanted: Mapping[str, str]) -> None:
         return
     for file, what in wanted.items():
         if not (folder / file).is_file():
+            within = sorted(one.parent.name for one in folder.glob(f"*/{ADAPTER}"))
+            other = f", or one of its adapters: {', '.join(within)}" if within else ""
             raise ModelError(
                 f"model.name: {name!r} holds no {file}; expected {what} beside the "
-                "weights (write one with save_pretrained)"
+                f"weights (write one with save_pretrained){other}"
             )
     if "config.json" not in wanted:
         return

@@ -39,6 +39,11 @@ class Shape:
     """Whether adapters are float32 beside weights of half precision."""
 
     @property
+    def bytes(self) -> int:
+        """Bytes of one copy of the weights."""
+        return self.weight_bytes * self.parameters
+
+    @property
     def trained_bytes(self) -> int:
         """Bytes of one trained weight, which its gradient has, too."""
         return 4 if self.wide_adapters else self.weight_bytes

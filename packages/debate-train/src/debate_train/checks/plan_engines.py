@@ -22,11 +22,6 @@ class Served:
     shape: Shape
     takes: Footprint
 
-    @property
-    def weights(self) -> float:
-        """Bytes of one copy of the weights."""
-        return self.shape.weight_bytes * self.shape.parameters
-
 
 @dataclass(frozen=True, slots=True)
 class Engines:
@@ -56,17 +51,10 @@ class Engines:
             if model is not None:
                 own = shape if model == trained.model else shape_of(model)
                 engine = policy.engine_config(trained)
-                key = f"rollout.policies.{name}.engine"
-                key = key if name in recipe.rollout.policies else "rollout.engine"
-                found.append((name, engine, key, own))
+                place = f"policies.{name}." if name in recipe.rollout.policies else ""
+                found.append((name, engine, f"rollout.{place}engine", own))
         served = [
-            Served(
-                name,
-                engine.type,
-                key,
-                own,
-                engine.footprint(own.weight_bytes * own.parameters, gpu_bytes),
-            )
+            Served(name, engine.type, key, own, engine.footprint(own.bytes, gpu_bytes))
             for name, engine, key, own in found
         ]
         # Engines that share take the first GPUs of those that ranks are on; one process has one.
@@ -103,7 +91,7 @@ class Engines:
                 reserved = one.takes.room if not one.takes.shares else one.takes.reserved
                 yield (
                     f"policy {one.name}: {count(one.shape.parameters)} parameters, "
-                    f"{one.weights / 1e9:.2f} GB of weights, not trained; its engine "
+                    f"{one.shape.bytes / 1e9:.2f} GB of weights, not trained; its engine "
                     f"({one.engine}) takes {(reserved or 0.0) / 1e9:.2f} GB {where}"
                 )
             yield from _room(one, longest, gpu_memory)
@@ -114,7 +102,7 @@ def _room(one: Served, longest: int, gpu_memory: float) -> Iterator[str]:
     if engine.room is None:
         return
     what = f"engine of policy {one.name}" if one.name else "engine"
-    weights, a_token = one.weights, shape.cache_bytes_per_token
+    weights, a_token = shape.bytes, shape.cache_bytes_per_token
     on = "one GPU" if engine.split == 1 else f"{engine.split} GPUs"
     room = f"{engine.room / 1e9:.1f} of {gpu_memory:g} GB{' each' * (engine.split > 1)}"
     spare = engine.split * engine.room - weights
