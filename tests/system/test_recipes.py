@@ -64,8 +64,8 @@ def test_recipe_saves_at_least_four_times_a_phase_or_by_the_clock(path: Path) ->
 def test_phase_of_another_variant_gets_the_defaults_of_that_variant() -> None:
     loaded = load_recipe("recipes/selfplay_v2_harder.yaml", model=Recipe)
     phases = loaded.recipe.phase_recipes()
-    assert phases["supervised"].loss.normalise == "token_mean_batch"
-    assert phases["self_play"].loss.normalise == "token_sum"
+    assert phases["supervised"].loss.aggregation == "token_mean_batch"
+    assert phases["self_play"].loss.aggregation == "token_sum"
     assert (phases["supervised"].debate.num_agents, phases["self_play"].debate.num_agents) == (1, 5)
     assert phases["supervised"].trainer.learning_rate == 1e-4
     assert phases["self_play"].trainer.learning_rate == 3e-5

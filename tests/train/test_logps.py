@@ -144,10 +144,10 @@ def enumerated(loaded: LoadedModel, trained_at: float) -> Batch:
     "loss",
     [
         ImportanceSampling(),
-        PpoClip(normalise="token_sum"),
-        Dapo(normalise="token_sum"),
-        Grpo(normalise="token_sum", kl=Kl()),
-        Reinforce(normalise="token_sum"),
+        PpoClip(aggregation="token_sum"),
+        Dapo(aggregation="token_sum"),
+        Grpo(aggregation="token_sum", kl=Kl()),
+        Reinforce(aggregation="token_sum"),
     ],
     ids=lambda loss: str(loss.type),
 )

@@ -262,4 +262,4 @@ def test_dpo_takes_no_kl_and_no_other_mean() -> None:
     with pytest.raises(ValidationError, match="kl"):
         Dpo.model_validate({"kl": {"weight": 1.0}})
     with pytest.raises(ValidationError, match="pair_mean"):
-        Dpo.model_validate({"normalise": "token_sum"})
+        Dpo.model_validate({"aggregation": "token_sum"})

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arithmetic import UNIT
-from debate_train.losses import Normalise
+from debate_train.losses import Aggregation
 from debate_train.normalisation import weigh
 from debate_train.rows import Batch, Row
 
 pytestmark = pytest.mark.numeric
 
-MEANS: Sequence[Normalise] = ("token_mean_batch", "token_mean_group", "sequence_mean")
+MEANS: Sequence[Aggregation] = ("token_mean_batch", "token_mean_group", "sequence_mean")
 
 
 def row(
@@ -59,7 +59,7 @@ ROWS = batch(
 
 
 @pytest.mark.parametrize(
-    ("normalise", "expected"),
+    ("aggregation", "expected"),
     [
         ("token_sum", [[0, 1, 1, 0, 1], [0, 1, 1, 1, 0], [0, 0, 1, 1]]),
         # 8 sampled tokens.
@@ -74,9 +74,9 @@ ROWS = batch(
     ],
 )  # fmt: skip
 def test_weights_are_one_over_the_counts_of_the_whole_step(
-    normalise: Normalise, expected: list[list[float]]
+    aggregation: Aggregation, expected: list[list[float]]
 ) -> None:
-    found = weigh(ROWS, normalise)[1]
+    found = weigh(ROWS, aggregation)[1]
     for weights, wanted in zip(found, expected, strict=True):
         assert weights.dtype == np.float32
         assert weights.tolist() == pytest.approx(wanted)
@@ -90,7 +90,9 @@ def test_weights_are_one_over_the_counts_of_the_whole_step(
     ),
     st.sampled_from(MEANS),
 )
-def test_weights_of_a_mean_add_up_to_1(rows: list[tuple[list[int], int]], mean: Normalise) -> None:
+def test_weights_of_a_mean_add_up_to_1(
+    rows: list[tuple[list[int], int]], mean: Aggregation
+) -> None:
     found = weigh(batch(*(row(sorted(s), group=g) for s, g in rows)), mean)[1]
     any_sampled = any(max(segments) > 0 for segments, _ in rows)
     total = sum(float(w.sum(dtype=np.float64)) for w in found)
@@ -107,7 +109,7 @@ STREAMED = batch(
 
 
 @pytest.mark.parametrize(
-    ("normalise", "expected"),
+    ("aggregation", "expected"),
     [
         ("token_sum", 1 + 2 + 3 + 4 + 5 + 6 + 7),
         # The generator covers 4 tokens, the judge 3.
@@ -119,9 +121,9 @@ STREAMED = batch(
     ],
 )
 def test_each_stream_is_a_mean_over_the_tokens_it_covers(
-    normalise: Normalise, expected: float
+    aggregation: Aggregation, expected: float
 ) -> None:
-    ready, weights = weigh(STREAMED, normalise)
+    ready, weights = weigh(STREAMED, aggregation)
     pairs = [(w, r.advantages) for w, r in zip(weights, ready.rows, strict=True)]
     total = sum(float(w.astype(np.float64) @ credit) for w, credit in pairs)
     # Weights, credits and their products are rounded to float32; all terms are positive.
@@ -137,9 +139,9 @@ def test_advantages_without_streams_stay_as_they_are() -> None:
 
 
 def test_weights_of_nothing_are_0() -> None:
-    for normalise in ("token_sum", *MEANS):
-        assert weigh(batch(row([0, 0])), normalise)[1][0].tolist() == [0, 0]
-        assert weigh(batch(), normalise)[1] == []
+    for aggregation in ("token_sum", *MEANS):
+        assert weigh(batch(row([0, 0])), aggregation)[1][0].tolist() == [0, 0]
+        assert weigh(batch(), aggregation)[1] == []
 
 
 def test_pairs_count_alike_and_rows_without_a_pair_nothing() -> None:

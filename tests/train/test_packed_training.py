@@ -36,7 +36,7 @@ from debate_train.trainers.objective import KnownLogps, StepStats, accumulate, t
 pytestmark = pytest.mark.numeric
 
 Gradient = dict[str, Tensor]
-LOSS = PpoClip(normalise="token_mean_batch")
+LOSS = PpoClip(aggregation="token_mean_batch")
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 16,
@@ -107,7 +107,7 @@ def by_rows(network: Any, batch: Batch, loss: Loss) -> tuple[float, Gradient]:
     """Loss and gradient the plain way: every row alone, its whole logits, summed at the end."""
     network.zero_grad()
     total = torch.zeros((), dtype=torch.float64)
-    batch, weights = weigh(batch, loss.normalise)
+    batch, weights = weigh(batch, loss.aggregation)
     for one, weight in zip(batch.rows, weights, strict=True):
         tokens = torch.from_numpy(one.tokens)
         logits = network(input_ids=tokens[None]).logits[0, :-1]
@@ -132,7 +132,7 @@ def packed(
 ) -> tuple[float, Gradient]:
     """Loss and gradient of all ranks' packs, summed."""
     network.zero_grad()
-    batch, weights = weigh(batch, loss.normalise)
+    batch, weights = weigh(batch, loss.aggregation)
     total = 0.0
     for packs in pack(batch, weights, budget, ranks=ranks, share=share):
         stats, known = StepStats(), [KnownLogps()] * len(packs)

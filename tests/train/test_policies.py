@@ -52,7 +52,7 @@ def recipe(roles: dict[str, Any], **rollout: Any) -> Recipe:
             "rollout": {"max_tokens": 6, **rollout},
             "reward": {"type": "verifiable"},
             "advantage": {"baseline": "none"},
-            "loss": {"type": "reinforce", "normalise": "token_sum"},
+            "loss": {"type": "reinforce", "aggregation": "token_sum"},
             "trainer": {
                 "type": "torch",
                 "device": "cpu",

@@ -12,7 +12,7 @@ url: ${oc.env:SERVICE_URL}
 """
 NOW = """\
 seed: 0
-loss: {type: sft, normalise: token_sum}
+loss: {type: sft, aggregation: token_sum}
 advantage: {streams: {critic: {weight: .inf}}}
 phases:
   first: {trainer: {learning_rate: 0.0005}}
@@ -27,7 +27,7 @@ def test_recipe_changes_names_full_keys_with_both_values(monkeypatch):
     assert recipe_changes(BEFORE, NOW) == {
         "loss.type": {"before": "ppo_clip", "now": "sft"},
         "loss.clip": {"before": 0.2},
-        "loss.normalise": {"now": "token_sum"},
+        "loss.aggregation": {"now": "token_sum"},
         "advantage.streams": {"before": {}},
         "advantage.streams.critic.weight": {"now": ".inf"},
         "phases.first.trainer.learning_rate": {"before": 0.001, "now": 0.0005},

@@ -212,6 +212,8 @@ def test_environment_value_is_not_shown_in_errors(
         ("pipeline={depth: 1}", "max_staleness"),
         ("trainer={recompute_layers: true}", "gradient_checkpointing"),
         ("trainer={final_rate: 0.1}", "min_lr_ratio"),
+        ("loss={type: sft, normalise: token_sum}", "aggregation"),
+        ("loss={type: ppo_clip, normalise: token_sum}", "aggregation"),
         ("loss={mismatch_cap: 2}", "importance_cap"),
         ("loss={allow_stale: true}", "allow_off_policy"),
     ],

@@ -13,12 +13,12 @@ from debate_rewards.credits import Credit, Score
 from debate_train.advantages import Advantage, Grouped, Stream, TurnAdvantages
 from debate_train.loaded_model import LoadedModel
 from debate_train.losses import (
+    Aggregation,
     Dapo,
     Grpo,
     ImportanceSampling,
     Kl,
     Loss,
-    Normalise,
     PpoClip,
     Reinforce,
     Sft,
@@ -138,15 +138,15 @@ def test_overlapping_maps_add_on_a_token() -> None:
     assert batch.rows[0].streams[10:17].tolist() == [3] * 4 + [0] * 3
 
 
-def weighted_sum(batch: Batch, normalise: Normalise) -> float:
+def weighted_sum(batch: Batch, aggregation: Aggregation) -> float:
     """Σ of advantages as a loss with these denominators weighs them."""
-    ready, weights = weigh(batch, normalise)
+    ready, weights = weigh(batch, aggregation)
     pairs = [(w, row.advantages) for w, row in zip(weights, ready.rows, strict=True)]
     return sum(float(w.astype(np.float64) @ credit.astype(np.float64)) for w, credit in pairs)
 
 
 @pytest.mark.parametrize(
-    ("normalise", "expected"),
+    ("aggregation", "expected"),
     [
         # Covered by the generator: 4 + 3 + 3 = 10 tokens, (4·1 + 3·(-.5) + 3·.25)/10 = .325;
         # by the judge: 3 + 7 + 7 = 17, (3·(-2) + 0 + 7·.75)/17 = -.75/17, weighing 2.
@@ -156,13 +156,13 @@ def weighted_sum(batch: Batch, normalise: Normalise) -> float:
     ],
 )
 def test_streams_are_means_over_the_tokens_they_cover(
-    normalise: Normalise, expected: float
+    aggregation: Aggregation, expected: float
 ) -> None:
     # Weights, credits and their products are rounded to float32; together they are below 4.
     streams = {"generator": Stream(), "judge": Stream(weight=2.0)}
     for transcripts, given in (([MERGED], [GIVEN]), split(MERGED)):
         batch = build_batch(transcripts, given, streams, TOKENIZER)
-        assert weighted_sum(batch, normalise) == pytest.approx(expected, abs=3 * 4 * UNIT)
+        assert weighted_sum(batch, aggregation) == pytest.approx(expected, abs=3 * 4 * UNIT)
 
 
 def test_sequence_mean_counts_only_turns_that_a_stream_covers() -> None:
@@ -182,10 +182,10 @@ GradientOf = Callable[..., tuple[dict[str, float], Mapping[str, torch.Tensor]]]
 
 
 LOSSES: Sequence[Loss] = [
-    ImportanceSampling(normalise="token_sum"),
-    ImportanceSampling(normalise="sequence_mean", kl=Kl(weight=0.5)),
+    ImportanceSampling(aggregation="token_sum"),
+    ImportanceSampling(aggregation="sequence_mean", kl=Kl(weight=0.5)),
     PpoClip(kl=Kl(weight=0.1)),
-    Dapo(normalise="token_mean_group"),
+    Dapo(aggregation="token_mean_group"),
     Grpo(),
     Reinforce(),
     Sft(),
@@ -193,7 +193,7 @@ LOSSES: Sequence[Loss] = [
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.type}-{loss.normalise}")
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.type}-{loss.aggregation}")
 def test_loss_and_gradient_are_equal_merged_or_split_in_any_micro_batches(
     tiny: Callable[..., LoadedModel], gradient_of: GradientOf, loss: Loss
 ) -> None:

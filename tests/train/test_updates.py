@@ -116,7 +116,7 @@ def test_gradient_is_the_finite_difference_through_the_model(
         ),
     )
     losses: list[tuple[Loss, Batch]] = [
-        (ImportanceSampling(normalise="token_mean_group", kl=Kl(weight=0.3)), random_batch()),
+        (ImportanceSampling(aggregation="token_mean_group", kl=Kl(weight=0.3)), random_batch()),
         (Dpo(nll_weight=0.5), paired),
     ]
     generator = torch.Generator().manual_seed(0)

@@ -21,7 +21,7 @@ rollout: {max_tokens: 8, debates_per_question: 2}
 reward: {type: v2}
 # Turns of a model that can do nothing all fail: without a baseline they still teach.
 advantage: {baseline: none}
-loss: {type: dapo, normalise: token_mean_group, kl: {weight: 0.1}}
+loss: {type: dapo, aggregation: token_mean_group, kl: {weight: 0.1}}
 trainer: {type: torch, learning_rate: 1.0e-3, epochs: 2, minibatches: 2, schedule: cosine}
 evaluation: {questions: 0}
 recording: {every: 1, debates: 1}

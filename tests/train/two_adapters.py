@@ -5,8 +5,8 @@ from typing import Any
 NAMES = ("first", "second")
 BOTH = {"ours": {"adapter": "first", "temperature": 0.75}, "theirs": {"adapter": "second"}}
 ONE = {"ours": {"adapter": "first", "train": False}, "theirs": {"adapter": "second"}}
-REINFORCE = {"type": "reinforce", "normalise": "token_sum"}
-CLIPPED = {"type": "ppo_clip", "normalise": "token_sum"}
+REINFORCE = {"type": "reinforce", "aggregation": "token_sum"}
+CLIPPED = {"type": "ppo_clip", "aggregation": "token_sum"}
 
 
 def settings(base: str, roles: dict[str, Any], **others: Any) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from debate_train.losses import LossInputs, Normalise, TokenLoss
+from debate_train.losses import Aggregation, LossInputs, TokenLoss
 
 
 class Cispo(TokenLoss):
     """-sg(min(ρ, 1 + high))·A·log p, with ρ the ratio to the sampler."""
 
     type: Literal["cispo"] = "cispo"
-    normalise: Normalise = "token_mean_batch"
+    aggregation: Aggregation = "token_mean_batch"
     clip_high: float = Field(0.28, gt=0)
 
     def per_action(self, x: LossInputs) -> Tensor:

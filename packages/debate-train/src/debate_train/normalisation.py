@@ -17,20 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from debate_train.losses.loss_inputs import Normalise
+    from debate_train.losses.loss_inputs import Aggregation
     from debate_train.row_types import Batch, Floats, Row
 
 Bools = NDArray[np.bool_]
 
 
 def weigh(
-    batch: "Batch", normalise: "Normalise | Literal['pair_mean']"
+    batch: "Batch", aggregation: "Aggregation | Literal['pair_mean']"
 ) -> "tuple[Batch, list[Floats]]":
     """Return the rows of one optimizer step ready for a loss, and what each token counts.
 
     Args:
         batch: all rows of the step.
-        normalise: the loss's.
+        aggregation: the loss's.
 
     Returns:
         The batch, its credits A_s · w_s / w and advantages their sum, such that w times them is
@@ -41,9 +41,9 @@ def weigh(
     if not batch.rows:
         return batch, []
     rows, sampled = batch.rows, np.concatenate([row.mask > 0 for row in batch.rows])
-    if normalise == "pair_mean":
+    if aggregation == "pair_mean":
         return batch, _split(_pair_weights(rows), rows)
-    units = None if normalise == "token_sum" else _units(rows, normalise)
+    units = None if aggregation == "token_sum" else _units(rows, aggregation)
     weights = _weights(units, sampled)
     credits = [row.credits for row in rows if row.credits is not None]
     if len(credits) < len(rows):
@@ -58,15 +58,15 @@ def weigh(
     return replace(batch, rows=ready), _split(weights, rows)
 
 
-def _units(rows: "Sequence[Row]", normalise: "Normalise") -> NDArray[np.int64]:
+def _units(rows: "Sequence[Row]", aggregation: "Aggregation") -> NDArray[np.int64]:
     """Return for each token the number of the unit that it belongs to."""
     found, turns = [], 0
     for row in rows:
-        if normalise == "sequence_mean":
+        if aggregation == "sequence_mean":
             found.append(row.segments + turns)
             turns += int(row.segments.max(initial=0)) + 1
         else:
-            unit = row.group if normalise == "token_mean_group" else 0
+            unit = row.group if aggregation == "token_mean_group" else 0
             found.append(np.full(len(row), unit, np.int64))
     return np.concatenate(found)
 

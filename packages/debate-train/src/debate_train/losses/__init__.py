@@ -4,7 +4,7 @@ from typing import Annotated
 
 from debate_protocol.plugins import Variants
 from debate_train.losses.loss import Loss
-from debate_train.losses.loss_inputs import LossInputs, Normalise
+from debate_train.losses.loss_inputs import Aggregation, LossInputs
 from debate_train.losses.preferences import Dpo
 from debate_train.losses.token_losses import (
     Dapo,
@@ -44,7 +44,7 @@ __all__ = [
     "Loss",
     "LossConfig",
     "LossInputs",
-    "Normalise",
+    "Aggregation",
     "PpoClip",
     "RatioLoss",
     "Reinforce",

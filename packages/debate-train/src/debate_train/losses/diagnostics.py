@@ -21,7 +21,7 @@ def gradient_shares(batch: "Batch", loss: "Loss") -> dict[str, float]:
         batch: all rows of the step.
         loss: whose denominators count.
     """
-    ready, weights = weigh(batch, loss.normalise)
+    ready, weights = weigh(batch, loss.aggregation)
     agents: dict[str, float] = {}
     streams = dict.fromkeys(batch.streams, 0.0)
     for row, weight in zip(ready.rows, weights, strict=True):

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from debate_train.losses.loss_inputs import (
+    Aggregation,
     LossInputs,
     Material,
-    Normalise,
     OldPolicy,
     ReferencePolicy,
 )
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Loss(Protocol):
     """What an update lowers: a pydantic model with a field `type`.
 
-    `TokenLoss` and `RatioLoss` of `debate_train.losses` bring all but `type`, `normalise` and the
+    `TokenLoss` and `RatioLoss` of `debate_train.losses` bring all but `type`, `aggregation` and the
     loss of each action.
     """
 
@@ -27,7 +27,7 @@ class Loss(Protocol):
         ...
 
     @property
-    def normalise(self) -> "Normalise | Literal['pair_mean']":
+    def aggregation(self) -> "Aggregation | Literal['pair_mean']":
         """Over what the terms of the sum are averaged."""
         ...
 

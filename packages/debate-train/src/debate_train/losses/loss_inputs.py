@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-Normalise = Literal["token_sum", "token_mean_batch", "token_mean_group", "sequence_mean"]
+Aggregation = Literal["token_sum", "token_mean_batch", "token_mean_group", "sequence_mean"]
 Material = Literal["samples", "demonstrations", "pairs"]
 """Replies that a policy sampled, replies to imitate, or pairs of which one is preferred."""
 ReferencePolicy = Literal["phase_start", "base"] | Path

@@ -1,5 +1,6 @@
 """The preference loss: one row of a pair over the other."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -22,11 +23,12 @@ class Dpo(Config):
     this is the standard loss that it cites.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"normalise": "aggregation"}
     supervised: ClassVar[bool] = True
     learns_from: ClassVar[Material] = "pairs"
 
     type: Literal["dpo"] = "dpo"
-    normalise: Literal["pair_mean"] = "pair_mean"
+    aggregation: Literal["pair_mean"] = "pair_mean"
     beta: float = Field(0.1, gt=0)
     nll_weight: float = Field(0.0, ge=0)
     reference: ReferencePolicy = "phase_start"

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from debate_protocol.config import Config
 from debate_train.losses.loss_inputs import (
+    Aggregation,
     LossInputs,
     Material,
-    Normalise,
     OldPolicy,
     ReferencePolicy,
 )
@@ -42,6 +42,7 @@ class Kl(Config):
 class TokenLoss(Config):
     """A loss that is a weighted sum over actions, with a KL penalty on each."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"normalise": "aggregation"}
     supervised: ClassVar[bool] = False
     """Learns from given text: log-probabilities at temperature 1 instead of the sampled one."""
     learns_from: ClassVar[Material] = "samples"
@@ -92,6 +93,7 @@ class RatioLoss(TokenLoss):
     """
 
     renamed: ClassVar[Mapping[str, str]] = {
+        **TokenLoss.renamed,
         "mismatch_cap": "importance_cap",
         "allow_stale": "allow_off_policy",
     }
@@ -136,7 +138,7 @@ class ImportanceSampling(RatioLoss):
     """
 
     type: Literal["importance_sampling"] = "importance_sampling"
-    normalise: Normalise = "token_sum"
+    aggregation: Aggregation = "token_sum"
     allow_off_policy: bool = False
     """Take samples of older weights, too, whose ratios nothing bounds."""
 
@@ -159,7 +161,7 @@ class Reinforce(TokenLoss):
     renamed: ClassVar[Mapping[str, str]] = {"allow_stale": "allow_off_policy"}
 
     type: Literal["reinforce"] = "reinforce"
-    normalise: Normalise = "token_mean_batch"
+    aggregation: Aggregation = "token_mean_batch"
     allow_off_policy: bool = False
     """Take samples of older weights, too, though the gradient is then another's."""
 
@@ -198,7 +200,7 @@ class PpoClip(_Clipped):
     """
 
     type: Literal["ppo_clip"] = "ppo_clip"
-    normalise: Normalise = "token_mean_batch"
+    aggregation: Aggregation = "token_mean_batch"
 
 
 class Dapo(_Clipped):
@@ -210,7 +212,7 @@ class Dapo(_Clipped):
     """
 
     type: Literal["dapo"] = "dapo"
-    normalise: Normalise = "token_mean_batch"
+    aggregation: Aggregation = "token_mean_batch"
 
 
 class Grpo(_Clipped):
@@ -220,7 +222,7 @@ class Grpo(_Clipped):
     """
 
     type: Literal["grpo"] = "grpo"
-    normalise: Normalise = "sequence_mean"
+    aggregation: Aggregation = "sequence_mean"
     clip_high: float = Field(0.2, gt=0)
     kl: Kl = Kl(weight=0.04)
 
@@ -232,7 +234,7 @@ class Sft(TokenLoss):
     learns_from: ClassVar[Material] = "demonstrations"
 
     type: Literal["sft"] = "sft"
-    normalise: Normalise = "token_mean_batch"
+    aggregation: Aggregation = "token_mean_batch"
 
     def per_action(self, x: LossInputs) -> "Tensor":
         """Return the loss of each action, shape (A,)."""

@@ -153,7 +153,7 @@ class TrainerSettings(Config):
         from debate_train.normalisation import weigh
         from debate_train.packed_rows.packing import pack
 
-        batch, weights = weigh(batch, loss.normalise)
+        batch, weights = weigh(batch, loss.aggregation)
         budget = self.tokens_per_micro_batch
         return pack(batch, weights, budget, ranks=ranks, share=self.packing)
 
