@@ -57,6 +57,9 @@ def test_serving_arguments_guard_what_training_relies_on() -> None:
     found = serving_arguments(VllmEngine(max_lora_rank=16, kv_cache_mib=2), "float32", 512)
     assert found["logprobs_mode"] == "processed_logprobs" and found["dtype"] == "float32"
     assert found["enable_prefix_caching"] and found["generation_config"] == "vllm"
+    # vLLM has room for some ranks alone: the next above serves an adapter of rank 9.
+    odd = serving_arguments(VllmEngine(max_lora_rank=9), "float32", 512)
+    assert (found["max_lora_rank"], odd["max_lora_rank"]) == (16, 16)
     assert found["kv_cache_memory_bytes"] == 2 * 1024 * 1024 and found["max_loras"] == 2
     assert "block_size" not in found and found["max_model_len"] == 512
 

@@ -6,8 +6,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.torch import load_file
+
+from debate_train.models import ScratchModel
 
 pytestmark = [
     pytest.mark.vllm,
@@ -33,19 +37,25 @@ tracking: {{wandb: false}}
 """
 
 
-@pytest.mark.parametrize(
-    "engine", ["type: vllm", pytest.param("type: vllm_server", marks=pytest.mark.slow)]
-)
-def test_debate_train_takes_two_steps_with_vllm(engine: str, tmp_path: Path) -> None:
-    recipe, output = tmp_path / "vllm.yaml", tmp_path / "run"
-    recipe.write_text(RECIPE.format(engine=engine))
-    command = [sys.executable, "-m", "debate_train.cli", str(recipe), "--output", str(output)]
+def trained(recipe: str, output: Path) -> list[dict[str, Any]]:
+    """Run a recipe in a process of its own; return its metrics of steps."""
+    file = output.with_suffix(".yaml")
+    file.write_text(recipe)
+    command = [sys.executable, "-m", "debate_train.cli", str(file), "--output", str(output)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=900, check=False, env=dict(os.environ)
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     lines = (output / "metrics.jsonl").read_text().splitlines()
-    steps = [row for row in map(json.loads, lines) if "optim/kl_sample_train_v2" in row]
+    return [row for row in map(json.loads, lines) if "optim/kl_sample_train_v2" in row]
+
+
+@pytest.mark.parametrize(
+    "engine", ["type: vllm", pytest.param("type: vllm_server", marks=pytest.mark.slow)]
+)
+def test_debate_train_takes_two_steps_with_vllm(engine: str, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    steps = trained(RECIPE.format(engine=engine), output)
     assert len(steps) == 2
     for row in steps:
         # Half the mean square of q - p: 5e-11 is a difference of 1e-5 at every token. The second
@@ -58,3 +68,49 @@ def test_debate_train_takes_two_steps_with_vllm(engine: str, tmp_path: Path) -> 
         for turn in json.loads(line)["turns"]
     ]
     assert turns
+
+
+NAMES = ("actor", "critic")
+ROLES = """\
+debate:
+  max_rounds: 2
+  style: compact
+  personas: none
+  roles:
+    actor: {adapter: actor}
+    critic: {adapter: critic}
+    judge: {policy: rival, answers: false}
+rollout:
+  engine: {type: vllm, max_lora_rank: 4, enforce_eager: true, kv_cache_mib: 64, max_batch: 16}
+  policies:
+    rival:
+      type: model
+      model: {type: scratch, hidden_size: 32, layers: 1, head_dim: 32}
+      engine: {type: vllm, process: own, enforce_eager: true, kv_cache_mib: 64, max_batch: 16}
+  max_tokens: 24
+reward: {type: verifiable}
+evaluation: {questions: 0}
+model: {dtype: float32, lora: {rank: 4, alpha: 8, adapters: [actor, critic]}, name: BASE}
+"""
+
+
+@pytest.mark.slow
+def test_two_adapters_train_in_one_vllm_beside_a_judge_in_another(tmp_path: Path) -> None:
+    base, output = tmp_path / "base", tmp_path / "run"
+    small = ScratchModel(hidden_size=64, head_dim=32).load(0)
+    small.model.save_pretrained(base)
+    small.tokenizer.save_pretrained(base)
+    own = ROLES.replace("BASE", str(base))
+    keys = {line.partition(":")[0] for line in own.splitlines() if line[0] != " "}
+    kept = [line for line in RECIPE.splitlines() if line.partition(":")[0] not in keys]
+    shared = "\n".join(line for line in kept if line[0] != " ").replace("{{", "{")
+    steps = trained(shared.replace("}}", "}") + "\n" + own, output)
+    assert len(steps) == 2
+    for row in steps:
+        for name in NAMES:
+            assert 0.0 <= row[f"optim/kl_sample_train_v2/{name}"] < 5e-11, row
+            assert row[f"optim/grad_norm/{name}"] > 0
+    (last,) = (output / "checkpoints").glob("step-*")
+    for name in NAMES:  # What begins as zeros has moved.
+        tensors = load_file(last / name / "adapter_model.safetensors")
+        assert all(bool(t.any()) for key, t in tensors.items() if "lora_B" in key)

@@ -61,6 +61,9 @@ CODE = (
 EXECUTORS = ("mp", "ray", "uni")
 """vLLM's `external_launcher` would take the trainer's ranks for its own."""
 
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM 0.32 makes room for; adapters of a lower one are served, too."""
+
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 """Environment variable of vLLM's kernels that do not depend on the batch."""
 
@@ -87,8 +90,8 @@ class VllmSettings(EngineSettings):
     """Tokens of a cache block; None is vLLM's choice, or 32 on a CPU."""
     enforce_eager: bool = False
     """Run without compiling and CUDA graphs, which start slowly; always so on a CPU."""
-    max_lora_rank: int | None = Field(None, ge=1)
-    """Set to serve adapters; at least the rank of the adapter that is trained."""
+    max_lora_rank: int | None = Field(None, ge=1, le=LORA_RANKS[-1])
+    """Set to serve adapters; at least the rank of the adapters that are trained."""
     vllm_args: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of vLLM by the names of its `EngineArgs`, such as
     `tensor_parallel_size: 2` or `distributed_executor_backend: ray`."""
@@ -199,7 +202,8 @@ def serving_arguments(
         "worker_extension_cls": EXTENSION,
     }
     if settings.max_lora_rank is not None:
-        chosen |= {"enable_lora": True, "max_lora_rank": settings.max_lora_rank, "max_loras": 2}
+        rank = next(rank for rank in LORA_RANKS if rank >= settings.max_lora_rank)
+        chosen |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": 2}
     return {name: value for name, value in chosen.items() if value is not None}
 
 
