@@ -7,6 +7,7 @@ arguments are a folder with a model and the cases' names.
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ LORA_CASES = [
     "recomputed, stage 3",
     "recomputed, resumed, stage 3",
 ]
+NAMED_CASES = ["stage 0", "stage 2", "resumed, stage 3"]
 
 
 def batch(seed: int) -> Batch:
@@ -89,7 +91,20 @@ def poisoned(good: Batch) -> Batch:
 
 
 def loaded(model: PretrainedModel) -> LoadedModel:
-    return with_adapter(model.load(SEED), SEED)
+    """The model with its adapters, of which those with names train the second alone."""
+    return replace(with_adapter(model.load(SEED), SEED), training=names_of(model)[1:])
+
+
+def batch_of(model: PretrainedModel, seed: int) -> Batch:
+    """The rows of a step; of two adapters they are the second's."""
+    found = batch(seed)
+    names = names_of(model)
+    rows = tuple(replace(row, adapter=names[-1] if names else None) for row in found.rows)
+    return replace(found, rows=rows)
+
+
+def names_of(model: PretrainedModel) -> tuple[str, ...]:
+    return model.lora.adapters if model.lora else ()
 
 
 class Run:
@@ -120,7 +135,8 @@ class Run:
         trainer = config.open(loaded(self._model), self._loss, STEPS)
         found = []
         for step in range(STEPS):
-            found.append(trainer.step(poisoned(batch(step)) if step == poison else batch(step)))
+            rows = batch_of(self._model, step)
+            found.append(trainer.step(poisoned(rows) if step == poison else rows))
             if other is not None and step + 1 == CUT:
                 with tempfile.TemporaryDirectory() as folder:
                     trainer.save(Path(folder))
@@ -145,7 +161,9 @@ def exactly(model: PretrainedModel, config: TorchTrainer, loss: str, poison: int
     start.model.set_experts_implementation("eager")  # Grouped products know no float64.
     with in_float64():
         trainer = config.open(start, LOSSES[loss], STEPS)
-        batches = [poisoned(batch(s)) if s == poison else batch(s) for s in range(STEPS)]
+        batches = [batch_of(model, s) for s in range(STEPS)]
+        if poison >= 0:
+            poisoned(batches[poison])
         return [trainer.step(one) for one in batches], _copy(trainer.weights(STEPS))
 
 
@@ -170,6 +188,8 @@ def cases(names: list[str]) -> dict[str, tuple[str, Config, Config | None, int]]
     """Name to loss, trainer, who takes over, and the step that is poisoned."""
     torch_ = TorchTrainer(**SETTINGS)
     persistent = DeepSpeedTrainer(zero_stage=3, **SETTINGS)
+    offloaded = zero(3, offload_optimizer=True, offload_params=True)
+    recomputed, several = zero(3, gradient_checkpointing=True), zero(3, **SEVERAL)
     found: dict[str, tuple[str, Config, Config | None, int]] = {
         f"stage {s}": ("ppo", zero(s), None, -1) for s in range(4)
     }
@@ -177,35 +197,20 @@ def cases(names: list[str]) -> dict[str, tuple[str, Config, Config | None, int]]
     found |= {f"resumed, stage {s}": ("ppo", zero(s), zero(s), -1) for s in range(4)}
     found |= {
         "stage 3, parameters that stay whole": ("ppo", persistent, None, -1),
-        "stage 3, offloaded": (
-            "plain",
-            zero(3, offload_optimizer=True, offload_params=True),
-            None,
-            -1,
-        ),
+        "stage 3, offloaded": ("plain", offloaded, None, -1),
         "stage 2, offloaded": ("plain", zero(2, offload_optimizer=True), None, -1),
         "from stage 3 to torch": ("ppo", zero(3), torch_, -1),
         "from torch to stage 2": ("ppo", torch_, zero(2), -1),
         "from stage 1 to stage 3": ("ppo", zero(1), zero(3), -1),
         "recomputed, stage 2": ("ppo", zero(2, gradient_checkpointing=True), None, -1),
-        "recomputed, stage 3": ("ppo", zero(3, gradient_checkpointing=True), None, -1),
-        "recomputed, resumed, stage 3": (
-            "ppo",
-            zero(3, gradient_checkpointing=True),
-            zero(3, gradient_checkpointing=True),
-            -1,
-        ),
+        "recomputed, stage 3": ("ppo", recomputed, None, -1),
+        "recomputed, resumed, stage 3": ("ppo", recomputed, recomputed, -1),
         **{name: _resumed(*OPTIMIZERS[name]) for name in OPTIMIZERS},
         "rows": ("plain", zero(3, packing="rows"), None, -1),
         "padded": ("plain", zero(2, packing="none"), None, -1),
         "several updates, stage 1": ("ppo", zero(1, **SEVERAL), None, -1),
         "several updates, one poisoned, stage 2": ("grpo", zero(2, **SEVERAL), None, 3),
-        "several updates, resumed, stage 3": (
-            "grpo",
-            zero(3, **SEVERAL),
-            zero(3, **SEVERAL),
-            -1,
-        ),
+        "several updates, resumed, stage 3": ("grpo", several, several, -1),
     }
     return {n: c for n, c in found.items() if not names or n in names}
 
@@ -227,7 +232,7 @@ def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "case": name,
-                "lora": model.lora is not None,
+                "lora": model.lora.model_dump_json() if model.lora else "",
                 "metrics": sorted(set(steps[0]) ^ set(found[0])),
                 "skipped": [s["optim/skipped"] for s in found],
                 "rounding": rounding((found, own), (steps, weights), exact, poison),
@@ -270,10 +275,11 @@ def main() -> int:
         return follow()
     found = []
     try:
-        for lora in (None, Lora(rank=2, alpha=4)):
+        named = Lora(rank=2, alpha=4, adapters=("first", "second"))
+        for lora, chosen in ((None, []), (Lora(rank=2, alpha=4), LORA_CASES), (named, NAMED_CASES)):
             model = PretrainedModel(name=folder, dtype="float32", lora=lora)
             lead(Begin(model, SEED))
-            found += compare(model, names or (LORA_CASES if lora else []))
+            found += compare(model, names or chosen)
         if not names:
             found += compare_bf16(folder)
     finally:

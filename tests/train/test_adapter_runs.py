@@ -23,7 +23,7 @@ from debate_train.models import PretrainedModel
 from debate_train.policy import with_adapter
 from debate_train.recipe import Recipe
 from train.small_runs import end_of
-from train.two_adapters import BOTH, CLIPPED, NAMES, settings
+from train.two_adapters import BOTH, CLIPPED, NAMES, ONE, settings
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -118,14 +118,16 @@ def test_check_names_adapters_and_what_cannot_train_several(base: str) -> None:
     said = str(check(Recipe.model_validate(settings(base, BOTH))))
     assert "role theirs: 1 agent, the trained policy, adapter second, trained on" in said
     assert "error" not in said and "model.lora.adapters" not in said
-    roles = {"ours": {"adapter": "first"}, "theirs": {}}
-    several = settings(base, roles, trainer={"type": "deepspeed", "zero_stage": 0})
-    said = str(check(Recipe.model_validate(several)))
-    assert (
-        "error: trainer.type: found deepspeed, which trains one adapter, with 2 in "
-        "model.lora.adapters; expected torch"
-    ) in said
-    assert "model.lora.adapters: found 'second', which no role that is trained on names" in said
+    sharded = {"type": "deepspeed", "zero_stage": 0}
+    (error,) = check(Recipe.model_validate(settings(base, BOTH, trainer=sharded))).errors
+    assert error == (
+        "trainer.type: found deepspeed, which trains 1 adapter by its name at a time, with first "
+        "and second; expected torch, or phases that train one after the other "
+        "(debate.roles.NAME.train: false)"
+    )
+    said = str(check(Recipe.model_validate(settings(base, ONE, trainer=sharded))))
+    assert "error" not in said
+    assert "model.lora.adapters: found 'first', which no role that is trained on names" in said
 
 
 def test_adapter_with_the_name_of_a_part_of_the_model_is_refused(base: str) -> None:

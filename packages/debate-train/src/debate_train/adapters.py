@@ -1,5 +1,6 @@
 """Several LoRA adapters on one model: their names, which of them speaks, and which are trained."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from debate_protocol.forms import DebateForm
     from debate_train.loaded_model import LoadedModel, Lora
+    from debate_train.row_types import Batch
 
 ONLY = "default"
 """What peft calls an adapter that has no name of its own."""
@@ -37,7 +39,11 @@ def trained_parameters(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
 
 
 def freeze_others(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
-    """Let only the adapters have gradients that are trained now; return their parameters."""
+    """Let only the adapters have gradients that are trained now; return their parameters.
+
+    The first of them speaks until another is named.
+    """
+    let_speak(loaded.model, next(iter(loaded.training), None))
     trained = trained_parameters(loaded)
     for name, parameter in loaded.model.named_parameters():
         parameter.requires_grad_(name in trained)
@@ -54,6 +60,24 @@ def let_speak(model: "nn.Module", adapter: str | None) -> None:
     speaking: Any = model
     if adapter is not None and speaking.active_adapter != adapter:
         speaking.set_adapter(adapter)
+
+
+def with_names(batch: "Batch", loaded: "LoadedModel") -> "Batch":
+    """Return the batch with the first adapter in rows that name none, where adapters have names."""
+    names = () if loaded.lora is None else loaded.lora.adapters
+    if not names:
+        return batch
+    rows = tuple(replace(row, adapter=row.adapter or names[0]) for row in batch.rows)
+    return replace(batch, rows=rows)
+
+
+def tokens_of_adapters(batch: "Batch") -> dict[str, int]:
+    """Return the sampled tokens of each adapter that has a name."""
+    counted: dict[str, int] = {}
+    for row in batch.rows:
+        if row.adapter is not None:
+            counted[row.adapter] = counted.get(row.adapter, 0) + int(row.mask.sum())
+    return counted
 
 
 def unknown_adapter(lora: "Lora | None", name: str | None) -> str | None:

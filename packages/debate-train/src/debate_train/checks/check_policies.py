@@ -106,10 +106,13 @@ def _adapter_errors(recipe: Recipe) -> Iterator[str]:
         )
     for name, phase in recipe.phase_recipes().items():
         where = f"phases.{name}." if recipe.phases else ""
-        if not phase.trainer.several_adapters:
+        most, trained = phase.trainer.adapters_at_once, trained_adapters(lora, phase.debate)
+        if len(trained) > most:
             yield (
-                f"{where}trainer.type: found {phase.trainer.type}, which trains one adapter, with "
-                f"{len(lora.adapters)} in model.lora.adapters; expected torch"
+                f"{where}trainer.type: found {phase.trainer.type}, which trains "
+                f"{most or 'no'} adapter by its name at a time, with {' and '.join(trained)}; "
+                "expected torch, or phases that train one after the other "
+                "(debate.roles.NAME.train: false)"
             )
 
 

@@ -12,7 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from debate_train.errors import UsageError
@@ -47,6 +47,8 @@ class Open:
     config: "DeepSpeedSettings"
     loss: "Loss"
     total_steps: int
+    training: tuple[str, ...] = ()
+    """Of adapters with names those that are trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,7 @@ class _Follower:
             loaded, self._loaded = self._loaded, None
             if loaded is None or (with_values and not self._begin.with_values):
                 loaded = _load(self._begin, with_values)
+            loaded = replace(loaded, training=command.training)
             self._worker = DeepSpeedWorker(
                 command.config, loaded, command.loss, command.total_steps
             )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from debate_rollout.engine import Weights
+from debate_train.adapters import freeze_others, tokens_of_adapters, with_names
 from debate_train.checkpointing.policy_files import load_policy, save_policy
 from debate_train.checkpointing.tensor_files import write_tensors
 from debate_train.checkpointing.trainer_state import StoredTrainerState, write_trainer_state
@@ -38,7 +39,8 @@ class DeepSpeedSession:
         self._processes = join()
         self._is_whole = True
         values = values_of(loss.reference_policy, loaded)
-        lead(Open(config, loss, total_steps))
+        freeze_others(loaded)
+        lead(Open(config, loss, total_steps, loaded.training))
         self._worker = self._made(lambda: DeepSpeedWorker(config, loaded, loss, total_steps))
         if values is not None:
             self._call("load_reference", values)
@@ -47,6 +49,7 @@ class DeepSpeedSession:
         """Make the updates of a batch; one with a non-finite gradient is skipped and counted."""
         started = time.perf_counter()
         seconds: dict[str, float] = {}
+        batch = with_names(batch, self._loaded)
         with timed(seconds, "pack"):
             plan = self._config.plan(batch, self._loss, self._processes.place.size)
         self._is_whole = False
@@ -57,7 +60,7 @@ class DeepSpeedSession:
             raise
         self._is_whole = True
         return {
-            **stats.metrics(batch.sampled_tokens),
+            **stats.metrics(batch.sampled_tokens, tokens_of_adapters(batch)),
             **outcome,
             **seconds,
             "time/train_s": time.perf_counter() - started,

@@ -39,6 +39,7 @@ class DeepSpeedSettings(TrainerSettings):
 
     several_processes: ClassVar[bool] = True
     widens_adapters: ClassVar[bool] = False
+    adapters_at_once: ClassVar[int] = 1
 
     zero_stage: Literal[0, 1, 2, 3] = 2
     """What is sharded: nothing (0), optimizer state (1), gradients too (2), parameters too (3)."""

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
+from debate_train.adapters import freeze_others, let_speak
 from debate_train.checkpointing.trainer_state import Counts, ParameterState, set_schedule
 from debate_train.errors import RecipeError
 from debate_train.loaded_model import LoadedModel
@@ -69,7 +70,10 @@ class DeepSpeedWorker:
             if self._is_sharded:
                 whole = loaded.model if leads else None
                 self._model = loaded.model if whole is None else without_values(whole)
+                let_speak(self._model, next(iter(loaded.training), None))
                 shard(self._model, settings, self._processes, whole)
+            else:
+                freeze_others(loaded)
             self._model.eval()  # Ranks must gather alike, and a model from_config trains.
             if config.use_liger_kernel:
                 use_liger_kernel(self._model)
@@ -132,11 +136,12 @@ class DeepSpeedWorker:
     def _update(self) -> Update:
         self.has_updated = True
         self._engine.step()
-        if self._config.zero_stage == 0:
-            return Update(self._norm, not self._norm < float("inf"))
-        is_skipped = bool(self._engine.optimizer.overflow)
-        norm = self._engine.get_global_grad_norm()
-        return Update(float("inf") if is_skipped or norm is None else float(norm), is_skipped)
+        norm, is_skipped = self._norm, not self._norm < float("inf")
+        if self._config.zero_stage > 0:
+            is_skipped = bool(self._engine.optimizer.overflow)
+            found = self._engine.get_global_grad_norm()
+            norm = float("inf") if is_skipped or found is None else float(found)
+        return Update(norm, is_skipped, dict.fromkeys(self._loaded.training, norm))
 
     def _clip(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """At stage 0, after the reduction: clip, or leave the step out by taking the gradients."""

@@ -74,6 +74,9 @@ class StepStats:
                 total.lows[name] = torch.minimum(total.lows.get(name, value), value)
             for name, value in stats.highs.items():
                 total.highs[name] = torch.maximum(total.highs.get(name, value), value)
+        for name in dict.fromkeys(name for stats in found for name in stats.adapters):
+            own = [stats.adapters[name] for stats in found if name in stats.adapters]
+            total.adapters[name] = cls.of_all(own)
         return total
 
     def metrics(

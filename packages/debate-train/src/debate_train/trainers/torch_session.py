@@ -2,7 +2,6 @@
 
 import math
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,13 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LambdaLR
 
 from debate_rollout.engine import Weights
-from debate_train.adapters import ONLY, adapter_of, freeze_others
+from debate_train.adapters import (
+    ONLY,
+    adapter_of,
+    freeze_others,
+    tokens_of_adapters,
+    with_names,
+)
 from debate_train.checkpointing.policy_files import load_policy, save_policy
 from debate_train.checkpointing.tensor_files import write_tensors
 from debate_train.checkpointing.trainer_state import (
@@ -75,7 +80,7 @@ class TorchTrainerSession:
     def step(self, batch: Batch) -> dict[str, float]:
         """Make the updates of a batch; one with a non-finite gradient is skipped and counted."""
         started = time.perf_counter()
-        batch = _with_adapters(batch, self._loaded)
+        batch = with_names(batch, self._loaded)
         self._model.train()
         rate = float(self._optimizer.param_groups[0]["lr"])
         learning = Learning(
@@ -98,7 +103,7 @@ class TorchTrainerSession:
         set_schedule(self._schedule, self._schedule.last_epoch + 1)
         self._is_whole = True
         return {
-            **stats.metrics(batch.sampled_tokens, _tokens_of_adapters(batch)),
+            **stats.metrics(batch.sampled_tokens, tokens_of_adapters(batch)),
             **self._skips.metrics(made),
             "optim/learning_rate": rate,
             **seconds,
@@ -178,23 +183,6 @@ class TorchTrainerSession:
         self._optimizer.zero_grad(set_to_none=True)
         self._optimizer.state.clear()
         self._reference = None
-
-
-def _with_adapters(batch: Batch, loaded: LoadedModel) -> Batch:
-    """Return the batch with the first adapter in rows that name none, where adapters have names."""
-    names = () if loaded.lora is None else loaded.lora.adapters
-    if not names:
-        return batch
-    rows = tuple(replace(row, adapter=row.adapter or names[0]) for row in batch.rows)
-    return replace(batch, rows=rows)
-
-
-def _tokens_of_adapters(batch: Batch) -> dict[str, int]:
-    counted: dict[str, int] = {}
-    for row in batch.rows:
-        if row.adapter is not None:
-            counted[row.adapter] = counted.get(row.adapter, 0) + int(row.mask.sum())
-    return counted
 
 
 def _device(name: str) -> torch.device:

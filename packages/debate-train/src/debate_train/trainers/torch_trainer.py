@@ -1,5 +1,6 @@
 """One process, any device: the trainer that always runs."""
 
+import sys
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 class TorchTrainer(TrainerSettings):
     """Plain PyTorch in this process."""
 
-    several_adapters: ClassVar[bool] = True
+    adapters_at_once: ClassVar[int] = sys.maxsize
 
     type: Literal["torch"] = "torch"
     device: Device = "auto"

@@ -86,8 +86,8 @@ class TrainerSettings(Config):
     """Whether it trains in several processes, too."""
     widens_adapters: ClassVar[bool] = True
     """Whether LoRA adapters are trained in float32 whatever the model's type."""
-    several_adapters: ClassVar[bool] = False
-    """Whether it computes each pack with the adapter that the pack names."""
+    adapters_at_once: ClassVar[int] = 0
+    """Most adapters with names that it trains together; 0 where it knows none by name."""
 
     type: str
     """The name by which recipes choose the trainer."""
