@@ -11,8 +11,8 @@ the spread over seeds holds the noise of training and that of the test questions
 are code paths of the numeric libraries that round differently, as other processors do: `native`
 is what the processor offers, `plain` has no vector instructions in torch and MKL's compatible path.
 
-A run whose gate stayed shut counts as gain 0. Runs that are done are not repeated. Prints one JSON
-line a run, one for each comparison, and a Markdown table:
+A run that missed an exit criterion counts as gain 0. Runs that are done are not repeated. Prints
+one JSON line a run, one for each comparison, and a Markdown table:
 
     python benchmarks/quickstart_seeds.py --output runs/seeds --jobs 2
     python benchmarks/quickstart_seeds.py --seeds 0 1 2 --arms peers shuffled \
@@ -84,12 +84,12 @@ def one_run(job: Job, root: Path) -> dict[str, Any]:
             )
         (output / "wall_s").write_text(str(time.perf_counter() - started), encoding="utf-8")
     found = json.loads(results.read_text(encoding="utf-8"))
-    opened = all(found["gates"].values())
-    line = asdict(job) | {"gate_open": opened, "steps": found["steps"]}
+    is_met = all(found["exit_criteria"].values())
+    line = asdict(job) | {"criterion_met": is_met, "steps": found["steps"]}
     for name, key in MEASURES.items():
         before, after = found["before"][key]["mean"], found["after"][key]["mean"]
         line[name] = [round(before, 6), round(after, 6)]
-        line[f"{name} gain"] = round(after - before, 6) if opened else 0.0
+        line[f"{name} gain"] = round(after - before, 6) if is_met else 0.0
     line["wall_s"] = round(float((output / "wall_s").read_text(encoding="utf-8")), 1)
     return line
 
@@ -126,14 +126,16 @@ def summaries(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def markdown(lines: Sequence[Mapping[str, Any]], compared: Sequence[Mapping[str, Any]]) -> str:
     """Return the tables of recipes/README.md."""
-    rows = ["| arithmetic | arm | seed | gate | " + " | ".join(MEASURES) + " | direct gain |"]
+    rows = [
+        "| arithmetic | arm | seed | exit criterion | " + " | ".join(MEASURES) + " | direct gain |"
+    ]
     rows.append("|---|---|---|---|" + "---|" * (len(MEASURES) + 1))
     for line in lines:
         cells = [f"{line[m][0]:.3f} → {line[m][1]:.3f}" for m in MEASURES]
         cells += [f"{line['direct gain']:+.3f}"]
         head = (line["arithmetic"], line["arm"], line["seed"])
-        gate = "open" if line["gate_open"] else "shut"
-        rows.append(f"| {' | '.join(map(str, (*head, gate, *cells)))} |")
+        criterion = "met" if line["criterion_met"] else "missed"
+        rows.append(f"| {' | '.join(map(str, (*head, criterion, *cells)))} |")
     rows += ["", "| compared | mean | lowest to highest | standard error | all seeds |"]
     rows.append("|---|---|---|---|---|")
     for s in compared:

@@ -20,7 +20,7 @@ OF_STATE: dict[str, list[Any]] = {
     "phase_start": [-1, 0, 1, 99, "2"],
     "step": [-1, 0, 99, True],
     "rows": [-1, 0, 1, 10**9, "5"],
-    "gates": [{}, {"warm_start": True}, {"nobody": False}, {"warm_start": 1}, None],
+    "exit_criteria": [{}, {"warm_start": True}, {"nobody": False}, {"warm_start": 1}, None],
     "before": [None, {}, {"eval/format": 1}, [], {"nobody": {"mean": 1}}],
     "looked": [
         None,

@@ -50,7 +50,7 @@ phases:
     reward: {type: verifiable, values: zero_one}
     loss: {type: sft, kl: {weight: 0}}
     # Never reached: looked at after 2 and 3 steps, then the run goes on all the same.
-    gate: {metric: eval/format, at_least: 2, every: 1, max_steps: 3, when_shut: go_on}
+    exit_criterion: {metric: eval/format, at_least: 2, every: 1, max_steps: 3, if_missed: go_on}
   self_play: {}
 """
 VARIANTS: dict[str, tuple[list[str], int]] = {

@@ -1,6 +1,6 @@
 """A miniature of the quickstart: interrupted, crashed and resumed, it trains as if it had not been.
 
-Warm-start by demonstrations behind a gate that is looked at three times, then self-play.
+Warm-start by demonstrations with an exit criterion that is looked at three times, then self-play.
 """
 
 import json
@@ -48,10 +48,11 @@ phases:
       optimizer: {weight_decay: 0.01}
     evaluation: {every: 3}
     # Never reached: looked at after 4, 6 and 7 steps, then the run goes on all the same.
-    gate: {metric: eval/judge/accuracy, at_least: 2, every: 2, max_steps: 7, when_shut: go_on}
+    exit_criterion:
+      {metric: eval/judge/accuracy, at_least: 2, every: 2, max_steps: 7, if_missed: go_on}
   self_play: {}
 """
-GATE = "phases.warm_start.gate"
+CRITERION = "phases.warm_start.exit_criterion"
 WARM, ALL = 7, 10
 """Steps of the warm-start, and of the whole run."""
 
@@ -129,10 +130,10 @@ def test_run_goes_through_its_phases_and_gates(whole: Path) -> None:
     assert trained == [("warm_start", k) for k in range(1, WARM + 1)] + [
         ("self_play", k) for k in range(WARM + 1, ALL + 1)
     ]
-    # On the dev split: every 3 steps, and at the gate; after 6 steps once for both reasons.
+    # On the dev split: every 3 steps, and for the exit criterion; after 6 once for both reasons.
     looked = [(row["phase"], row["step"]) for row in found if "eval/direct/accuracy" in row]
     assert looked == [("warm_start", k) for k in (3, 4, 6, 7)] + [("self_play", WARM + 2)]
-    assert results(whole)["gates"] == {"warm_start": False}
+    assert results(whole)["exit_criteria"] == {"warm_start": False}
     assert results(whole)["steps"] == ALL
     assert set(results(whole)["seconds"]) == {"warm_start", "self_play", "evaluation"}
     assert {p.name for p in (whole / "checkpoints").iterdir()} == {"step-000007", "step-000010"}
@@ -157,8 +158,8 @@ def test_interrupted_run_goes_on_exactly_in_and_between_phases(
     output = tmp_path / "run"
     done = 0
     handler = signal.getsignal(signal.SIGINT)
-    # Stopped within a phase, at a gate and between two looks at it, at the last step of each
-    # phase, and in self-play.
+    # Stopped within a phase, at a look at the exit criterion and between two looks at it, at the
+    # last step of each phase, and in self-play.
     for stop in (2, 4, 5, WARM, WARM + 1, ALL):
         with monkeypatch.context() as patch:
             at_step(patch, stop - done, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -225,7 +226,7 @@ def test_finished_run_that_is_resumed_trains_no_more(
 def test_same_seed_gives_the_same_run_and_another_another(
     train: Train, whole: Path, tmp_path: Path
 ) -> None:
-    shorter = [f"{GATE}.max_steps=4", "evaluation.questions=1"]
+    shorter = [f"{CRITERION}.max_steps=4", "evaluation.questions=1"]
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         assert train(tmp_path / name, *shorter, f"seed={seed}") == 0
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
@@ -240,7 +241,7 @@ def test_shut_gate_skips_what_follows_and_changes_nothing_more(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "run"
-    assert train(output, f"{GATE}.when_shut=skip_rest", f"{GATE}.max_steps=4") == 0
+    assert train(output, f"{CRITERION}.if_missed=skip_rest", f"{CRITERION}.max_steps=4") == 0
     assert "self_play: skipped" in capsys.readouterr().err
     assert {row["phase"] for row in rows(output)} == {"warm_start"}
     assert results(output)["before"] == results(output)["after"]

@@ -62,7 +62,7 @@ def test_state_comes_back_as_it_was(tmp_path: Path) -> None:
         phase_start=2,
         step=7,
         rows=9,
-        gates={"warm": True},
+        exit_criteria={"warm": True},
         before={"eval/format": {"mean": 0.1 + 0.2, "questions": 3}},
         looked=("warm", 2, {"eval/format": 1 / 3}),
         best=Best(7, "eval/format", 1 / 3),

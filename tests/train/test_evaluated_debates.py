@@ -247,7 +247,7 @@ def test_results_say_how_they_were_measured(capsys: pytest.CaptureFixture[str]) 
     measure = {"mean": 0.5, "low": 0.4, "high": 0.6, "questions": 3, "run_deviation": 0.013}
     after = {"eval/direct/accuracy": measure}
     setup = recipe().evaluated()
-    state: dict[str, Any] = {"gates": {}, "step": 1, "seconds": {}}
+    state: dict[str, Any] = {"exit_criteria": {}, "step": 1, "seconds": {}}
     write_results(Directory(), after, after, state, setup)  # type: ignore[arg-type]
     assert kept[0]["measured"] == setup.described()
     print_results(after, after, {}, setup)

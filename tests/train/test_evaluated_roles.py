@@ -84,11 +84,11 @@ def test_roles_of_one_policy_are_measured_together_as_before() -> None:
 
 
 def test_figure_of_a_role_can_be_a_gate_and_has_a_row_and_a_chart() -> None:
-    gate = {"metric": "eval/role/rival/accuracy", "at_least": 0.5}
-    rows = recipe("start", gate=gate).evaluated().figures()
+    criterion = {"metric": "eval/role/rival/accuracy", "at_least": 0.5}
+    rows = recipe("start", exit_criterion=criterion).evaluated().figures()
     assert rows["eval/role/rival/accuracy"] == "accuracy, role/rival"
     assert rows["eval/trained/accuracy"] == "accuracy, trained"
     with pytest.raises(ValueError, match="'eval/role/rival/accuracy' is not measured"):
-        recipe("trained", gate=gate)
+        recipe("trained", exit_criterion=criterion)
     logged = [{"phase": "p", "step": n, "eval/role/rival/accuracy": n / 4} for n in (1, 2)]
     assert "rival/accuracy" in curves(logged)

@@ -130,7 +130,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         {"ring": {"topology": "ring"}},
-        {"gate": {"metric": "eval/rong/judge/accuracy", "at_least": 1}},
+        {"exit_criterion": {"metric": "eval/rong/judge/accuracy", "at_least": 1}},
         "did you mean 'eval/ring/judge/accuracy'",
     ),
     (
@@ -141,8 +141,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"x": {"debate": {"type": "direct"}}}, {}, "modes.x: found nothing to play: debate with a"),
     (
         {},
-        {"debate": {"type": "direct"}, "gate": {"metric": "eval/format", "at_least": 1}},
-        "gate.metric: 'eval/format' is not measured; expected one of eval/direct/accuracy",
+        {"debate": {"type": "direct"}, "exit_criterion": {"metric": "eval/format", "at_least": 1}},
+        "exit_criterion.metric: 'eval/format' is not measured; expected one of eval/direct",
     ),
     (
         {"x": {"debate": {"roles": {"a": {"count": 2}, "b": {"policy": "gone"}}}}},

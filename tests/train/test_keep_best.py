@@ -27,7 +27,7 @@ def recipe(**changes: Any) -> Recipe:
         ({}, True),
         ({"evaluation": {"every": 2}}, False),
         ({"phases": {"a": {"evaluation": {"every": 2}}, "b": {}}}, False),
-        ({"gate": {"metric": "eval/format", "at_least": 0.5}}, False),
+        ({"exit_criterion": {"metric": "eval/format", "at_least": 0.5}}, False),
     ],
 )
 def test_check_warns_when_nothing_measures_what_is_the_best(

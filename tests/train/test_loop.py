@@ -28,6 +28,7 @@ from debate_train.word_tokenizer import word_tokenizer
 from train.contexts import Kept, Trainer, context, trained
 
 SOURCE = SignsPuzzle(batch_size=3).open()
+CRITERION = {"metric": "eval/format", "at_least": 0.5, "every": 2, "max_steps": 5}
 
 
 def recipe(**changes: object) -> Recipe:
@@ -148,15 +149,21 @@ def test_no_weights_are_served_while_replies_are_demonstrated(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gate": {"metric": "eval/format", "at_least": 1, "max_steps": 1}}, "found 1, but the"),
+        (
+            {"exit_criterion": {"metric": "eval/format", "at_least": 1, "max_steps": 1}},
+            "found 1, but the",
+        ),
         (
             {
-                "gate": {"metric": "eval/format", "at_least": 1},
+                "exit_criterion": CRITERION,
                 "evaluation": {"questions": 0},
             },
-            "a gate measures on them",
+            "an exit criterion measures on them",
         ),
-        ({"gate": {"metric": "eval/judge", "at_least": 1}}, "'eval/judge' is not measured"),
+        (
+            {"exit_criterion": {"metric": "eval/judge", "at_least": 1}},
+            "'eval/judge' is not measured",
+        ),
         (
             {"model": {"type": "pretrained", "name": "m"}, "trainer": {"type": "deepspeed"}},
             r"trainer\.bf16: found false with a model in bfloat16",
@@ -218,25 +225,22 @@ def test_step_counts_when_the_engine_takes_no_weights_after_it(tmp_path: Path) -
     assert ([step.number for step in kept.steps], kept.logged) == ([0], [])
 
 
-GATE = {"metric": "eval/format", "at_least": 0.5, "every": 2, "max_steps": 5}
-
-
 @pytest.mark.parametrize(
-    ("gate", "found", "ended", "evaluated"),
+    ("criterion", "found", "ended", "evaluated"),
     [
         (None, [], "finished", []),
-        (GATE, [0.5], "criterion met", [2]),
-        (GATE, [0.0, 0.9], "criterion met", [2, 4]),
+        (CRITERION, [0.5], "criterion met", [2]),
+        (CRITERION, [0.0, 0.9], "criterion met", [2, 4]),
         # The last look is at max_steps, wherever the grid of `every` steps has its next point.
-        (GATE, [0.0, 0.0, 0.0], "criterion missed", [2, 4, 5]),
-        (GATE | {"max_steps": 4}, [0.0, 0.0], "criterion missed", [2, 4]),
+        (CRITERION, [0.0, 0.0, 0.0], "criterion missed", [2, 4, 5]),
+        (CRITERION | {"max_steps": 4}, [0.0, 0.0], "criterion missed", [2, 4]),
     ],
 )
 def test_phase_says_why_it_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Any, found: list[float],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, criterion: Any, found: list[float],
     ended: str, evaluated: list[int],
 ) -> None:  # fmt: skip
-    run = run_of(recipe(gate=gate), tmp_path)
+    run = run_of(recipe(exit_criterion=criterion), tmp_path)
     left = iter(found)
 
     def evaluate(*arguments: Any) -> Measures:

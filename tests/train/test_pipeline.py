@@ -29,7 +29,7 @@ loss: {type: ppo_clip, kl: {weight: 0.1}}
 trainer: {type: torch, learning_rate: 1.0e-3}
 evaluation: {questions: 2, every: 3, direct_samples: 1}
 # Never reached: looked at after 5 and 8 steps; nothing is played ahead beyond a look.
-gate: {metric: eval/judge/accuracy, at_least: 2, every: 3, max_steps: 8, when_shut: go_on}
+exit_criterion: {metric: eval/judge/accuracy, at_least: 2, every: 3, max_steps: 8, if_missed: go_on}
 recording: {every: 1, debates: 2}
 checkpoint: {every: 0, keep_last: 9}
 tracking: {wandb: false}
@@ -79,7 +79,8 @@ def whole(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_staleness_is_bounded_and_logged(whole: Path) -> None:
     found = [row for row in rows(whole) if "loss" in row]
-    # Steps 0 to 4, then 5 to 7 after the look at the gate, each with the weights of two before.
+    # Steps 0 to 4, then 5 to 7 after the look at the exit criterion, each with the weights of two
+    # before.
     assert [row["rollout/staleness_max"] for row in found] == [0, 1, 2, 2, 2, 0, 1, 2]
     assert [row["rollout/staleness_mean"] for row in found] == [0, 1, 2, 2, 2, 0, 1, 2]
     for step in range(1, LAST + 1):
@@ -125,7 +126,7 @@ def test_interrupted_run_goes_on_exactly_with_what_was_played_ahead(
 ) -> None:
     output, done = tmp_path / "run", 0
     original = TorchTrainerSession.step
-    # Early, when two steps are ahead; twice in a row; before a look at the gate; at its border.
+    # Early, when two steps are ahead; twice in a row; before a look at the exit criterion; at it.
     for stop in (1, 3, 4, 5, 7):
         made = 0
 
@@ -153,7 +154,7 @@ def test_interrupted_run_goes_on_exactly_with_what_was_played_ahead(
 
 
 def test_demonstrations_are_never_stale(train: Train, tmp_path: Path) -> None:
-    changes = ("gate=null", "steps=2", "loss={type: sft}", "evaluation.questions=0")
+    changes = ("exit_criterion=null", "steps=2", "loss={type: sft}", "evaluation.questions=0")
     phase = "phases={a: {rollout: {engine: {type: demonstrations}}}}"
     assert train(tmp_path / "run", *changes, phase) == 0
     assert len(rows(tmp_path / "run")) == 2

@@ -6,7 +6,7 @@ loss: {type: ppo_clip, clip: 0.2}
 advantage: {streams: {}}
 phases:
   first: {trainer: {learning_rate: 0.001}}
-gate: null
+exit_criterion: null
 tags: [a, b]
 url: ${oc.env:SERVICE_URL}
 """
@@ -16,7 +16,7 @@ loss: {type: sft, aggregation: token_sum}
 advantage: {streams: {critic: {weight: .inf}}}
 phases:
   first: {trainer: {learning_rate: 0.0005}}
-gate: null
+exit_criterion: null
 tags: [b]
 url: ${oc.env:SERVICE_URL}
 """

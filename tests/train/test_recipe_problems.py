@@ -210,6 +210,9 @@ def test_environment_value_is_not_shown_in_errors(
     ("former", "present"),
     [
         ("pipeline={depth: 1}", "max_staleness"),
+        ("gate={metric: eval/format, at_least: 1}", "exit_criterion"),
+        ("exit_criterion={metric: eval/format, at_least: 1, when_shut: go_on}", "if_missed"),
+        ("phases={a: {gate: {metric: eval/format, at_least: 1}}}", "exit_criterion"),
         ("trainer={recompute_layers: true}", "gradient_checkpointing"),
         ("trainer={final_rate: 0.1}", "min_lr_ratio"),
         ("loss={type: sft, normalise: token_sum}", "aggregation"),
@@ -221,6 +224,8 @@ def test_environment_value_is_not_shown_in_errors(
 def test_former_key_is_refused_with_the_present_one(
     tmp_path: Path, former: str, present: str
 ) -> None:
-    path = write(tmp_path, "name: a\nsteps: 1\nmodel: {type: scratch}\n")
+    path = write(
+        tmp_path, "name: a\nsteps: 1\nmodel: {type: scratch}\ndata: {type: signs_puzzle}\n"
+    )
     with pytest.raises(RecipeError, match=f"under a former name; expected {present}$"):
         load_recipe(path, [former], model=Recipe)

@@ -248,13 +248,13 @@ def test_more_steps_excuse_nothing_that_they_do_not_touch(
     checkpoints = output / "checkpoints"
     updates = json.loads((checkpoints / "step-000002/trainer.json").read_text())["optimizer_steps"]
     forge(checkpoints / "step-000004", "state.json", before=None)
-    forge(checkpoints / "step-000003", "state.json", gates={"train": True})
+    forge(checkpoints / "step-000003", "state.json", exit_criteria={"train": True})
     forge(checkpoints / "step-000002", "trainer.json", optimizer_steps=dict.fromkeys(updates, 3))
     assert run("--resume", "steps=5") == 0
     told = capsys.readouterr().err
     for step, reason in (
         (4, "lacks the measures before the last phase"),
-        (3, "has a gate of 'train', which is no phase with a gate"),
+        (3, "has an exit criterion of 'train', which has none"),
         (2, "counts 3 updates of"),
     ):
         assert f"step-{step:06d} is not used: its" in told and reason in told

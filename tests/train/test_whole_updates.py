@@ -152,8 +152,8 @@ def test_check_warns_that_debates_make_no_pairs(
 def test_check_warns_of_a_gate_that_is_waited_for_without_learning(
     run: Run, capsys: pytest.CaptureFixture[str], max_steps: int, rate: str, is_said: bool
 ) -> None:
-    gate = f"gate={{metric: eval/format, at_least: 0.5, max_steps: {max_steps}}}"
-    changes = (gate, "evaluation.questions=2", f"trainer.min_lr_ratio={rate}")
+    criterion = f"exit_criterion={{metric: eval/format, at_least: 0.5, max_steps: {max_steps}}}"
+    changes = (criterion, "evaluation.questions=2", f"trainer.min_lr_ratio={rate}")
     assert run("--check", *changes) == 0
     said = "trainer.schedule: cosine has a learning rate of 0 after 3 steps"
     assert (said in capsys.readouterr().err) == is_said

@@ -43,7 +43,7 @@ def run_phases(run: RunContext) -> int:
                 return DONE
     for name, recipe in phases[state.phase :]:
         if _rest_is_skipped(run):
-            run.progress.note(f"{name}: skipped, as a gate before it stayed shut")
+            run.progress.note(f"{name}: skipped, as a phase before it missed its exit criterion")
             continue
         if _run_phase(run, name, recipe, checkpoint) == "interrupted":
             return _interrupted(run)
@@ -90,7 +90,7 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
         RecipeError: Its data has no demonstrations.
     """
     source = run.source if recipe.data == run.recipe.data else recipe.data.open(recipe.seed)
-    start, gate = run.state.phase_start, recipe.gate
+    start, criterion = run.state.phase_start, recipe.exit_criterion
 
     def play(step: int, engine: Engine) -> Sequence[Transcript]:
         debates = start_debates(recipe, source.batch(step), f"train/{step}")
@@ -98,8 +98,9 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
         return recipe.rollout.play(watched, engine)
 
     def border(step: int) -> int:
-        steps = recipe.steps
-        return start + (steps if gate is None else gate.next_look(steps, step + 1 - start))
+        if criterion is None:
+            return start + recipe.steps
+        return start + criterion.next_look(recipe.steps, step + 1 - start)
 
     demonstrator = _demonstrator(run, recipe, source)
     staleness = recipe.pipeline.max_staleness
@@ -123,23 +124,22 @@ def _demonstrator(run: RunContext, recipe: Recipe, source: DataSource) -> Engine
 
 def _note_exit(run: RunContext, phase: Phase, ended: Ended) -> None:
     """Keep and say whether the phase reached what it had to, if anything."""
-    state, gate = run.state, phase.recipe.gate
-    if gate is None or state.looked is None:
+    state, criterion = run.state, phase.recipe.exit_criterion
+    if criterion is None or state.looked is None:
         return
-    state.gates[phase.name] = ended == "criterion met"
+    is_met = state.exit_criteria[phase.name] = ended == "criterion met"
     run.progress.note(
-        f"{phase.name}: gate {'open' if state.gates[phase.name] else 'SHUT'} after "
-        f"{state.step - state.phase_start} steps: {gate.metric} "
-        f"{state.looked[2].get(gate.metric, 0.0):.3f}, wanted at least {gate.at_least}"
+        f"{phase.name}: exit criterion {'met' if is_met else 'MISSED'} after "
+        f"{state.step - state.phase_start} steps: {criterion.metric} "
+        f"{state.looked[2].get(criterion.metric, 0.0):.3f}, wanted at least {criterion.at_least}"
     )
 
 
 def _rest_is_skipped(run: RunContext) -> bool:
     phases = run.recipe.phase_recipes()
-    shut = [name for name, opened in run.state.gates.items() if not opened]
-    return any(
-        gate.when_shut == "skip_rest" for name in shut if (gate := phases[name].gate) is not None
-    )
+    missed = [phases[name] for name, is_met in run.state.exit_criteria.items() if not is_met]
+    criteria = [phase.exit_criterion for phase in missed]
+    return any(one is not None and one.if_missed == "skip_rest" for one in criteria)
 
 
 def _finish(run: RunContext) -> bool:
@@ -151,7 +151,7 @@ def _finish(run: RunContext) -> bool:
     after = _measure(run, "after")
     if after is None:
         return False
-    if state.before is None:  # A shut gate kept the last phase from starting.
+    if state.before is None:  # A missed exit criterion kept the last phase from starting.
         state.before = after
     setup = _last(run).evaluated()
     changes = write_results(run.directory, state.before, after, asdict(state), setup)

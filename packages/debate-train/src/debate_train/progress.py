@@ -102,7 +102,7 @@ class Progress:
             total = max(step, self._total)
             self._bar.update(self._task, total=total, completed=step, shown=shown, left=left)
         else:
-            # A phase whose gate is still shut goes on beyond the steps it began with.
+            # A phase whose exit criterion is not met goes on beyond the steps it began with.
             done = f"{self._phase} {step}/{max(step, self._total)}"
             self._print("  ".join(filter(None, (done, *shown, left))))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -16,6 +16,7 @@ from debate_train.adapters import unknown_adapter
 from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
 from debate_train.evaluation.settings import Evaluation, Setup
+from debate_train.exit_criterion import ExitCriterion
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
 from debate_train.playing.pipeline import Pipeline
@@ -28,29 +29,6 @@ from debate_train.trainers import TrainerChoice
 
 if TYPE_CHECKING:
     from debate_train.checkpointing.checkpoints import Best
-
-
-class Gate(Config):
-    """What a phase must reach, on the dev split, before it may end."""
-
-    metric: str
-    """Name as in the evaluation, such as eval/judge/accuracy."""
-    at_least: float
-    every: int = Field(50, ge=1)
-    """Steps between two looks, from the phase's `steps` on."""
-    max_steps: int = Field(1000, ge=1)
-    """The phase ends here even if the gate is still shut."""
-    when_shut: Literal["skip_rest", "go_on"] = "skip_rest"
-    """What happens to the phases after a gate that stayed shut."""
-
-    def next_look(self, steps: int, done: int) -> int:
-        """Return at how many steps of the phase, `done` or more, it is next looked at."""
-        looks = max(0, -(-(done - steps) // self.every))
-        return min(steps + looks * self.every, self.max_steps)
-
-    def is_due(self, steps: int, done: int) -> bool:
-        """Return whether it is looked at after so many steps of a phase of `steps`."""
-        return done >= self.max_steps or self.next_look(steps, done) == done
 
 
 class KeepBest(Config):
@@ -117,6 +95,8 @@ class Recipe(Config):
     in the order they are written. Without phases the recipe is its own only phase.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"gate": "exit_criterion"}
+
     name: FileName
     """Names the run's folder below `runs/`."""
     seed: int = Field(0, ge=0, lt=2**63)
@@ -132,7 +112,7 @@ class Recipe(Config):
     loss: LossConfig
     trainer: TrainerChoice
     evaluation: Evaluation = Evaluation()
-    gate: Gate | None = None
+    exit_criterion: ExitCriterion | None = None
     checkpoint: Checkpointing = Checkpointing()
     recording: Recording = Recording()
     tracking: Tracking = Tracking()
@@ -172,24 +152,26 @@ class Recipe(Config):
         return {**{key: {} for key in _PARTS}, **data} if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")
-    def _gate_can_open(self) -> "Recipe":
-        if self.gate is not None and self.gate.max_steps < self.steps:
+    def _criterion_can_be_met(self) -> "Recipe":
+        criterion = self.exit_criterion
+        if criterion is not None and criterion.max_steps < self.steps:
             raise ValueError(
-                f"gate.max_steps: found {self.gate.max_steps}, but the phase has {self.steps} "
-                "steps before the gate is looked at; expected at least as many"
+                f"exit_criterion.max_steps: found {criterion.max_steps}, but the phase has "
+                f"{self.steps} steps before the criterion is looked at; expected at least as many"
             )
-        if self.gate is not None and self.evaluation.questions == 0:
+        if criterion is not None and self.evaluation.questions == 0:
             raise ValueError(
-                "evaluation.questions: found 0, but a gate measures on them; expected at least 1"
+                "evaluation.questions: found 0, but an exit criterion measures on them; expected "
+                "at least 1"
             )
         return self
 
     @model_validator(mode="after")
     def _wanted_figures_are_measured(self) -> Self:
         best, setup = self.checkpoint.keep_best, self.evaluated()
-        # What is best may be measured in another phase; a gate is looked at in its own.
+        # What is best may be measured in another phase; an exit criterion in its own.
         for where, wanted, known in (
-            ("gate", self.gate, setup.measured()),
+            ("exit_criterion", self.exit_criterion, setup.measured()),
             ("checkpoint.keep_best", best, list(setup.figures())),
         ):
             if wanted is not None and wanted.metric not in known:

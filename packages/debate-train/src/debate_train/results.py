@@ -42,7 +42,7 @@ def write_results(
             "measured": setup.described(),
             "before": before,
             "after": after,
-            "gates": state["gates"],
+            "exit_criteria": state["exit_criteria"],
             "steps": state["step"],
             "seconds": state["seconds"],
         }

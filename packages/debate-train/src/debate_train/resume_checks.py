@@ -44,7 +44,7 @@ class ResumeCheck:
         for problem in (
             *self._place_problems(state),
             *self._row_problems(state, rows),
-            *self._gate_problems(state, rows),
+            *self._exit_problems(state, rows),
             *self._measure_problems(state, rows),
             *self._record_problems(state),
         ):
@@ -129,23 +129,24 @@ class ResumeCheck:
             if name not in trained and phases[name].steps > 0 and not may_have_none:
                 yield f"its state.json is past phase {name}, of which metrics.jsonl has no row"
 
-    def _gate_problems(self, state: RunState, rows: list[Mapping[str, Any]]) -> Iterator[str]:
-        phases, may_differ = self.recipe.phase_recipes(), self._has_changed("gate")
-        for name in state.gates:
-            if name not in phases or (phases[name].gate is None and not may_differ):
-                yield f"its state.json has a gate of {name!r}, which is no phase with a gate"
+    def _exit_problems(self, state: RunState, rows: list[Mapping[str, Any]]) -> Iterator[str]:
+        phases, may_differ = self.recipe.phase_recipes(), self._has_changed("exit_criterion")
+        for name in state.exit_criteria:
+            if name not in phases or (phases[name].exit_criterion is None and not may_differ):
+                yield f"its state.json has an exit criterion of {name!r}, which has none"
                 return
         ended = list(phases)[: state.phase]
         for name, phase in phases.items():
-            if phase.gate is None or may_differ:
+            criterion = phase.exit_criterion
+            if criterion is None or may_differ:
                 continue
-            if (name in ended) != (name in state.gates) and name in ended:
-                yield f"its state.json does not say whether the gate of {name} opened"
-            elif name in state.gates:
-                looks = [row for row in rows if row["phase"] == name and phase.gate.metric in row]
-                found = (looks[-1][phase.gate.metric] or 0.0) if looks else 0.0
-                if state.gates[name] != (found >= phase.gate.at_least):
-                    yield f"its state.json has another outcome of the gate of {name} than its look"
+            if (name in ended) != (name in state.exit_criteria) and name in ended:
+                yield f"its state.json does not say whether {name} met its exit criterion"
+            elif name in state.exit_criteria:
+                looks = [row for row in rows if row["phase"] == name and criterion.metric in row]
+                found = (looks[-1][criterion.metric] or 0.0) if looks else 0.0
+                if state.exit_criteria[name] != (found >= criterion.at_least):
+                    yield f"its state.json has another outcome of the exit criterion of {name}"
 
     def _measure_problems(self, state: RunState, rows: list[Mapping[str, Any]]) -> Iterator[str]:
         last = len(self.recipe.phase_recipes()) - 1

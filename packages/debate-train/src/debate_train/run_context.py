@@ -57,31 +57,31 @@ class Phase:
 
     def evaluation_is_due(self, done: int) -> bool:
         """Return whether the dev split is measured after so many steps of the phase."""
-        gate = self.recipe.gate
-        at_exit = gate is not None and gate.is_due(self.recipe.steps, done)
+        criterion = self.recipe.exit_criterion
+        at_exit = criterion is not None and criterion.is_due(self.recipe.steps, done)
         return at_exit or is_due(self.recipe.evaluation.every, done)
 
     def owes_evaluation(self, state: RunState) -> bool:
         """Return whether the evaluation after the last step is still to be made."""
-        gate, done = self.recipe.gate, state.step - state.phase_start
+        criterion, done = self.recipe.exit_criterion, state.step - state.phase_start
         return state.owes_look or (
-            gate is not None
-            and gate.is_due(self.recipe.steps, done)
+            criterion is not None
+            and criterion.is_due(self.recipe.steps, done)
             and self._measured(state) is None
         )
 
     def ended(self, state: RunState) -> Ended | None:
         """Return why the phase ends after the last step, None if it goes on."""
-        gate, done = self.recipe.gate, state.step - state.phase_start
-        if gate is None:
+        criterion, done = self.recipe.exit_criterion, state.step - state.phase_start
+        if criterion is None:
             return "finished" if done >= self.recipe.steps else None
         measured = self._measured(state)
-        if measured is None or not gate.is_due(self.recipe.steps, done):
+        if measured is None or not criterion.is_due(self.recipe.steps, done):
             return None
         # A measure without a single case yet (no comparison made) has not been reached.
-        if measured.get(gate.metric, 0.0) >= gate.at_least:
+        if measured.get(criterion.metric, 0.0) >= criterion.at_least:
             return "criterion met"
-        return "criterion missed" if done >= gate.max_steps else None
+        return "criterion missed" if done >= criterion.max_steps else None
 
     def refuse_endless_skips(self, step: Step) -> None:
         """Stop a run whose updates are all skipped.

@@ -53,8 +53,8 @@ class RunState:
     """Steps done in the whole run; also the weight version that engines serve."""
     rows: int = 0
     """Rows of metrics so far, `unwritten` ones included."""
-    gates: dict[str, bool] = field(default_factory=dict)
-    """For each phase with a gate: whether it opened."""
+    exit_criteria: dict[str, bool] = field(default_factory=dict)
+    """For each phase that has ended and has an exit criterion: whether it met it."""
     before: dict[str, Any] | None = None
     """Measures on the test split when the last phase began."""
     looked: tuple[str, int, dict[str, float]] | None = None

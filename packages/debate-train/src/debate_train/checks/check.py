@@ -182,9 +182,11 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
     if not everyone_speaks:
         shape = _many(each, "turn")
     steps, updates = phase.steps, phase.trainer.epochs * phase.trainer.minibatches
-    gated = f" to {phase.gate.max_steps:,} (gate)" if phase.gate else ""
+    extended = (
+        f" to {phase.exit_criterion.max_steps:,} (exit criterion)" if phase.exit_criterion else ""
+    )
     found.lines += [
-        f"phase {name}: {steps:,}{gated} steps of "
+        f"phase {name}: {steps:,}{extended} steps of "
         f"{'one optimizer update' if updates == 1 else f'{updates} optimizer updates'} each",
         f"  a step: {_many(questions, 'question')} x {_many(copies, 'debate')} = "
         f"{_many(debates, 'debate')}; x {shape}{beside} = "

@@ -87,12 +87,13 @@ def run_warnings(recipe: Recipe) -> Iterator[str]:
                 )
     best = saving.keep_best
     looks = any(
-        p.gate is not None or p.evaluation.every > 0 for p in recipe.phase_recipes().values()
+        p.exit_criterion is not None or p.evaluation.every > 0
+        for p in recipe.phase_recipes().values()
     )
     if best is not None and not looks:
         yield (
             f"checkpoint.keep_best: {best.metric} is never measured while the run trains, so no "
-            "checkpoint is the best; expected evaluation.every above 0, or a gate"
+            "checkpoint is the best; expected evaluation.every above 0, or an exit criterion"
         )
 
 
@@ -107,13 +108,13 @@ def _overlap_warnings(phase: Recipe) -> Iterator[str]:
 
 
 def _schedule_warnings(phase: Recipe) -> Iterator[str]:
-    trainer, gate = phase.trainer, phase.gate
+    trainer, criterion = phase.trainer, phase.exit_criterion
     falls_to_0 = trainer.schedule != "constant" and trainer.min_lr_ratio == 0
-    if falls_to_0 and gate is not None and gate.max_steps > phase.steps:
+    if falls_to_0 and criterion is not None and criterion.max_steps > phase.steps:
         yield (
             f"trainer.schedule: {trainer.schedule} has a learning rate of 0 after {phase.steps:,} "
-            f"steps, so nothing is learned while the gate is waited for, up to step "
-            f"{gate.max_steps:,}; expected trainer.min_lr_ratio above 0, or schedule: constant"
+            f"steps, so nothing is learned while the exit criterion is waited for, up to step "
+            f"{criterion.max_steps:,}; expected trainer.min_lr_ratio above 0, or schedule: constant"
         )
 
 

@@ -68,8 +68,8 @@ class EvaluationMode(Protocol):
     def figures(self, form: DebateForm) -> Mapping[str, str]:
         """Return the names of all figures that it may measure, each with its row in the table.
 
-        A figure with an empty text has no row. In results, metrics and gates the name of the
-        mode in the recipe stands before: `eval/NAME/FIGURE`.
+        A figure with an empty text has no row. In results, metrics and exit criteria the name of
+        the mode in the recipe stands before: `eval/NAME/FIGURE`.
         """
         ...
 

@@ -110,7 +110,7 @@ def is_standard(mode: str) -> bool:
 
 
 def full_name(mode: str, figure: str) -> str:
-    """Return the name of a figure in results, metrics and gates.
+    """Return the name of a figure in results, metrics and exit criteria.
 
     Those of the recipe's debate have no name of a mode: `eval/majority/accuracy`.
     """
