@@ -118,6 +118,16 @@ def test_check_names_adapters_and_what_cannot_train_several(base: str) -> None:
     said = str(check(Recipe.model_validate(settings(base, BOTH))))
     assert "role theirs: 1 agent, the trained policy, adapter second, trained on" in said
     assert "error" not in said and "model.lora.adapters" not in said
+    # Of an actor's two turns, its critic's one and a direct reply those of the trained are rows.
+    asked = settings(base, {}, rollout={"max_tokens": 6, "direct_per_question": 1})
+    for roles, samples in (
+        ({"actor": {"adapter": "first"}, "critic": {"adapter": "second"}}, 2 * 4),
+        ({"actor": {"adapter": "first"}, "critic": {"adapter": "second", "train": False}}, 2 * 3),
+        ({"actor": {"adapter": "first", "train": False}, "critic": {"adapter": "second"}}, 2 * 1),
+    ):
+        form = {"type": "actor_critic", "contract": "boxed", "max_rounds": 2, "roles": roles}
+        said = str(check(Recipe.model_validate(asked | {"debate": form})))
+        assert f"= 8 turns; {samples} samples (one for each turn" in said
     sharded = {"type": "deepspeed", "zero_stage": 0}
     (error,) = check(Recipe.model_validate(settings(base, BOTH, trainer=sharded))).errors
     assert error == (

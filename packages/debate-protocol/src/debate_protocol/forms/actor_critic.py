@@ -11,7 +11,7 @@ from debate_protocol.forms.settings import MOST
 from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import side_seed
 from debate_protocol.forms.wrong_answers import wrong_answer
-from debate_protocol.roles import ACTOR, exchange_roles
+from debate_protocol.roles import ACTOR, CRITIC, exchange_roles
 from debate_protocol.types import (
     AgentRole,
     DebateRun,
@@ -68,6 +68,11 @@ class ActorCritic(ExchangeSettings):
     def schedule(self) -> Schedule:
         """The critic speaks after the actor."""
         return "sequential"
+
+    def sequence_count(self) -> int:
+        """Return how many turns are trained on; those beside the debate are not."""
+        turns = {ACTOR: self.max_rounds, CRITIC: self.max_rounds - 1}
+        return sum(turns[agent] for agent in self.trained_agents())
 
     def turn_count(self) -> int:
         """Return how many turns are sampled, those beside the debate included."""

@@ -105,8 +105,6 @@ class DebateSettings(GatedSettings):
     def sequence_count(self) -> int:
         """Return how many token sequences are trained on: one an agent where dialogues grow."""
         trained = len(self.trained_agents())
-        if trained == self.num_agents:
-            return trained if self.conversation == "append" else self.turn_count()
         return trained if self.conversation == "append" else trained * self.max_rounds
 
     @property

@@ -98,8 +98,11 @@ class GatedSettings(SpeakingSettings):
         """Return how many turns are sampled when the debate goes on to its end."""
 
     def sequence_count(self) -> int:
-        """Return how many token sequences the turns become; here each turn is one."""
-        return self.turn_count()
+        """Return how many token sequences are trained on.
+
+        Here each turn is one, and all agents speak as often as each other.
+        """
+        return -(-self.turn_count() * len(self.trained_agents()) // self.num_agents)
 
     def changed(self, settings: Mapping[str, Any]) -> Self:
         """Return the form with some settings changed; gates after its last round are left out."""

@@ -176,7 +176,12 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
     each = phase.debate.turn_count()
     turns = debates * each + direct
     everyone_speaks = each == agents * rounds
-    samples = debates * phase.debate.sequence_count() + direct
+    samples = debates * phase.debate.sequence_count()
+    samples += direct * direct_form(phase.debate).sequence_count()
+    trained = len(phase.debate.trained_agents())
+    of_what = "turn" if samples == turns else "turn that is trained on"
+    if samples - direct < debates * each and samples - direct == debates * trained:
+        of_what = "agent and debate"
     beside = f" + {_many(direct, 'direct reply')}" if direct else ""
     shape = f"{_many(agents, 'agent')} x {_many(rounds, 'round')}"
     if not everyone_speaks:
@@ -191,7 +196,7 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
         f"  a step: {_many(questions, 'question')} x {_many(copies, 'debate')} = "
         f"{_many(debates, 'debate')}; x {shape}{beside} = "
         f"{_many(turns, 'turn')}; {_many(samples, 'sample')} "
-        f"({'one for each agent and debate' if samples < turns else 'one for each turn'})",
+        f"(one for each {of_what})",
         f"  in all: {_many(questions * steps, 'question')}, {_many(debates * steps, 'debate')}, "
         f"{_many(turns * steps, 'turn')}, {_many(samples * steps, 'sample')}, "
         f"{_many(steps * updates, 'update')}, "

@@ -11,6 +11,7 @@ from debate_train.checks.plan_advice import WithLora, advice
 from debate_train.checks.plan_engines import Engines, count
 from debate_train.checks.plan_memory import Kept, Layout
 from debate_train.errors import UsageError
+from debate_train.evaluation import direct_form
 from debate_train.loaded_model import Lora
 from debate_train.recipe import Recipe
 
@@ -152,5 +153,5 @@ def _most_rows(phase: Recipe) -> tuple[int, int]:
     questions = phase.data.batch_size
     debates = questions * phase.rollout.debates_per_question
     direct = questions * phase.rollout.direct_per_question
-    rows = debates * form.sequence_count() + direct
+    rows = debates * form.sequence_count() + direct * direct_form(form).sequence_count()
     return rows, longest + reply
