@@ -104,3 +104,22 @@ def test_load_leaves_the_old_adapter_serving_when_a_new_one_does_not_fit(
     for reply in engine.generate(requests_for()):
         assert reply.weight_version == 9
         assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
+
+
+def test_two_adapters_served_together_reply_as_each_alone(served: Any) -> None:
+    engine, made = served
+    (_, first), (_, second) = made(20), made(21)
+    own = {"actor": first, "critic": second}
+    expected = {}
+    for name, weights in own.items():
+        engine.load(replace(weights, version=22))
+        expected[name] = engine.generate(requests_for())
+    tensors = {f"{n}/{key}": t for n, one in own.items() for key, t in one.tensors.items()}
+    engine.load(Weights(23, tensors, "lora", first.adapter, tuple(own)))
+    mixed = [replace(one, ask=replace(one.ask, adapter=n)) for n in own for one in requests_for()]
+    replies = engine.generate(mixed)
+    assert len(list(engine._served.folder.glob("adapter-*"))) == 2
+    for reply, alone in zip(replies, [*expected["actor"], *expected["critic"]], strict=True):
+        assert (reply.token_ids, reply.weight_version) == (alone.token_ids, 23)
+        assert reply.logps == pytest.approx(alone.logps, abs=1e-5)
+    assert expected["actor"][0].logps != pytest.approx(expected["critic"][0].logps, abs=1e-3)
