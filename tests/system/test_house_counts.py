@@ -33,7 +33,7 @@ MOST_CIRCLES = 3
 """Groups of modules that import each other, imports for type checking and inside functions too."""
 MOST_FILES = 50
 """Python files of a folder."""
-MOST_CODE_LINES = 25_800
+MOST_CODE_LINES = 25_830
 """Lines without blanks, comments and docstrings."""
 MOST_ANY = 22
 """Uses of `Any` for 1,000 code lines."""
