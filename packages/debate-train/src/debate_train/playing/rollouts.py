@@ -72,9 +72,9 @@ class Rollouts:
         Raises:
             Exception: What playing this step ended with.
         """
+        began = time.perf_counter()
         if self._max_staleness > 0 and self._ahead is None:
             self._play_ahead(range(step, self._border(step)))
-        began = time.perf_counter()
         seconds = None
         if self._ahead is not None:
             transcripts, seconds = self._ahead.take(step)
