@@ -17,8 +17,8 @@ from pathlib import Path
 
 from measurement import print_line
 
-from debate_rewards.math_pool import MathPool
-from debate_rewards.math_spelling import spelling
+from debate_rewards.answers.math_pool import MathPool
+from debate_rewards.answers.math_spelling import spelling
 
 ANSWERS = Path(__file__).parent / "data" / "math500_answers.jsonl"
 LIMIT_S = 5.0

@@ -31,8 +31,8 @@ from debate_rollout.engines import (
     VllmEngine,
     VllmServerEngine,
 )
-from debate_rollout.engines.plain_logps import plain_logps
-from debate_rollout.engines.scripted_stream import Delay
+from debate_rollout.engines.scripted.stream import Delay
+from debate_rollout.engines.transformers.plain_logps import plain_logps
 from debate_rollout.errors import MissingExtraError
 from debate_rollout.testing import Bench, Refresh, conformance, conformance_table
 

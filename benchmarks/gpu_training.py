@@ -94,7 +94,7 @@ def make_model(folder: Path, tiny: bool) -> None:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-    from debate_train.word_tokenizer import CHAT_TEMPLATE, word_tokenizer
+    from debate_train.models.word_tokenizer import CHAT_TEMPLATE, word_tokenizer
 
     size = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
@@ -140,7 +140,7 @@ def debate_train(
         arguments: further ones.
         interrupted: a metrics file; an interrupt is sent when it has lines of three steps.
     """
-    command = [sys.executable, "-m", "debate_train.cli", str(folder / "recipe.yaml"), *arguments]
+    command = [sys.executable, "-m", "debate_train", str(folder / "recipe.yaml"), *arguments]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

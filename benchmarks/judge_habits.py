@@ -25,7 +25,7 @@ from statistics import fmean
 
 from measurement import print_line
 
-from debate_protocol.transcripts import from_json
+from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript
 from debate_rewards import Reward, get_reward
 

@@ -44,7 +44,7 @@ from hostile_endpoint import (
 )
 from measurement import print_line
 
-from debate_train.rollout_cli import main as collect
+from debate_train.commands.rollout_cli import main as collect
 
 RECIPE = """\
 name: t

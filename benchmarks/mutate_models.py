@@ -23,8 +23,8 @@ from model_damage import WHOLE, Damage, damages
 from mutations import Log, Outcome, quiet_environment, tried
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from debate_train.cli import main as command
-from debate_train.word_tokenizer import word_tokenizer
+from debate_train.commands.cli import main as command
+from debate_train.models.word_tokenizer import word_tokenizer
 
 RECIPE = """\
 name: t

@@ -23,7 +23,7 @@ from typing import Any
 
 from mutations import Log, Outcome, quiet_environment, tried
 
-from debate_train.cli import main as command
+from debate_train.commands.cli import main as command
 from debate_train.reading.recipe_file import load_recipe
 from debate_train.reading.recipe_schema import PHASES, Schema, annotation_of, schema_of
 from debate_train.reading.recipe_written import resolved_yaml

@@ -38,8 +38,9 @@ from transcript_mutations import answers_file, debates_file, run_files
 
 from debate_protocol import Question, from_xml, read_transcripts
 from debate_protocol.cli import main as protocol_main
-from debate_rewards import REWARDS, check, intervals
+from debate_rewards import REWARDS, check
 from debate_rewards.cli import main as rewards_main
+from debate_rewards.metrics import intervals
 from debate_train.report import report_main
 
 LIMIT_S = 20

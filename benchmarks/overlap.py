@@ -36,19 +36,19 @@ from rich.console import Console
 
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmEngine
-from debate_rollout.engines.scripted_stream import Delay
+from debate_rollout.engines.scripted.stream import Delay
 from debate_train.checkpointing.checkpoint_manifest import Origin
 from debate_train.checkpointing.checkpoints import Checkpoints, RunState
-from debate_train.interrupts import Interrupts
-from debate_train.loaded_model import LoadedModel
-from debate_train.loop import train
-from debate_train.phases import open_phase
-from debate_train.progress import Progress
+from debate_train.commands.progress import Progress
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
-from debate_train.run_context import RunContext
-from debate_train.run_directory import RunDirectory
-from debate_train.saving import Saving
-from debate_train.tracking import NoTracking
+from debate_train.run_files.run_directory import RunDirectory
+from debate_train.run_files.tracking import NoTracking
+from debate_train.running.interrupts import Interrupts
+from debate_train.running.loop import train
+from debate_train.running.phases import open_phase
+from debate_train.running.run_context import RunContext
+from debate_train.running.saving import Saving
 
 PACKAGES = ["debate-train", "debate-rollout", "torch", "transformers"]
 ROUNDS = 2

@@ -71,7 +71,7 @@ def one_run(job: Job, root: Path) -> dict[str, Any]:
     results = output / "results.json"
     if not results.is_file():
         seeds = [f"seed={job.seed}", f"data.seed={job.seed}"]
-        command = [sys.executable, "-m", "debate_train.cli", *ARMS[job.arm], *seeds]
+        command = [sys.executable, "-m", "debate_train", *ARMS[job.arm], *seeds]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
         started = time.perf_counter()
         with (root / f"{job.name}.log").open("w", encoding="utf-8") as file:

@@ -23,8 +23,8 @@ from measurement import print_line
 from train_step_data import GROUP, LOSS, PROMPTS, equal_turns, groups, tiny_model
 from train_step_trl import SETTINGS, Update
 
-from debate_train.loaded_model import LoadedModel
-from debate_train.row_types import Batch
+from debate_train.batches.row_types import Batch
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate
 

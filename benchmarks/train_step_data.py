@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from debate_train.batches.row_types import Batch, Row
 from debate_train.losses import PpoClip
-from debate_train.row_types import Batch, Row
 
 LOSS = PpoClip()
 VOCABULARY, GROUP, PROMPTS, MAX_COMPLETION = 512, 8, 4, 64

@@ -12,7 +12,7 @@ from train_step_data import GROUP, MAX_COMPLETION, PROMPTS, tiny_model, word_tok
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from debate_train.row_types import Batch
+from debate_train.batches.row_types import Batch
 
 ROWS = PROMPTS * GROUP
 SETTINGS = {

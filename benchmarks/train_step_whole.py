@@ -23,8 +23,8 @@ from train_step_trl import SETTINGS, reward, whole_steps
 from debate_protocol.types import Ask, Question, Reply
 from debate_rollout.engine import Request, Sampling
 from debate_rollout.engines import VllmEngine
-from debate_train.loaded_model import LoadedModel
-from debate_train.row_types import Batch
+from debate_train.batches.row_types import Batch
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
 
 

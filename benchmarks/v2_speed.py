@@ -16,7 +16,7 @@ from typing import Any
 
 from measurement import print_line
 
-from debate_protocol.transcripts import from_json
+from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript
 from debate_rewards import V2
 from debate_rewards.reading import read_debate

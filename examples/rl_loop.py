@@ -19,10 +19,10 @@ from debate_rollout.drivers import play
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_train.advantages import AdvantageConfig, Grouped, Stream
+from debate_train.batches.rows import build_batch
 from debate_train.data import SignsPuzzle
 from debate_train.losses import PpoClip, Sft
 from debate_train.models import ScratchModel
-from debate_train.rows import build_batch
 from debate_train.trainers import TorchTrainer, Trainer
 
 SEED = 0

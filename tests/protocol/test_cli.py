@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.cli import main
-from debate_protocol.transcripts import from_json, write_transcripts
+from debate_protocol.transcripts.files import from_json, write_transcripts
 
 DEBATE: dict[str, Any] = {
     "id": "d1",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from debate_protocol.cli import main
-from debate_protocol.transcript_xml import from_xml, to_xml
-from debate_protocol.transcripts import from_json, read_transcripts, write_transcripts
+from debate_protocol.transcripts.files import from_json, read_transcripts, write_transcripts
+from debate_protocol.transcripts.xml import from_xml, to_xml
 
 DEBATE: dict[str, Any] = {
     "id": "d1",

@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 import pytest
 
-from debate_protocol.fields import TranscriptError
 from debate_protocol.forms import (
     ActorCritic,
     DebateForm,
@@ -16,9 +15,10 @@ from debate_protocol.forms import (
 )
 from debate_protocol.forms.table import SameAnswer, Table, same_words
 from debate_protocol.roles import answering_agents, gives_answers, role_of, roles_of
-from debate_protocol.transcript_checks import transcript_problems
-from debate_protocol.transcript_xml import from_xml, to_xml
-from debate_protocol.transcripts import from_json, to_json
+from debate_protocol.transcripts.checks import transcript_problems
+from debate_protocol.transcripts.fields import TranscriptError
+from debate_protocol.transcripts.files import from_json, to_json
+from debate_protocol.transcripts.xml import from_xml, to_xml
 from debate_protocol.types import AgentRole, Ask, DebateRun, Protocol, Question, Schedule, TurnKey
 from debate_protocol.visibility import shown_turns
 

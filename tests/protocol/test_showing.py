@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from debate_protocol.cli import main
-from debate_protocol.showing import shown_debate
-from debate_protocol.transcripts import from_json, write_transcripts
+from debate_protocol.transcripts.files import from_json, write_transcripts
+from debate_protocol.transcripts.showing import shown_debate
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
 
 LONG = "We move 3 from both sides, which leaves 2x = 8, and halve it, so that x must be 4."

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from debate_protocol.cli import main
-from debate_protocol.fields import TranscriptError
-from debate_protocol.transcripts import (
+from debate_protocol.transcripts.fields import TranscriptError
+from debate_protocol.transcripts.files import (
     SCHEMA,
     TornLineWarning,
     json_line,

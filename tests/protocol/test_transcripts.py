@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from debate_protocol.fields import TranscriptError
 from debate_protocol.forms import Sequential
-from debate_protocol.transcript_checks import transcript_problems
-from debate_protocol.transcripts import (
+from debate_protocol.transcripts.checks import transcript_problems
+from debate_protocol.transcripts.fields import TranscriptError
+from debate_protocol.transcripts.files import (
     TornLineWarning,
     from_json,
     json_line,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.transcripts import from_json, to_json
+from debate_protocol.transcripts.files import from_json, to_json
 from debate_protocol.types import Turn
 
 

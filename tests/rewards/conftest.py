@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.transcripts import from_json
+from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript
 
 Round = Mapping[int, str | None] | Sequence[str | None]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from debate_protocol.transcripts import write_transcripts
+from debate_protocol.transcripts.files import write_transcripts
 from debate_rewards.cli import main
 
 SILENT = ["", "", ""]

@@ -1,6 +1,6 @@
 import pytest
 
-from debate_protocol.transcripts import from_json, to_json
+from debate_protocol.transcripts.files import from_json, to_json
 from debate_rewards import Persuasion
 
 FOUR = [""] * 4

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from debate_protocol.transcripts import from_json
+from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript
 from debate_rewards import V2, WinMinusLoss, WinRate
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from debate_protocol.plugins import VariantNotLoadedWarning, Variants
-from debate_protocol.transcripts import json_line, to_json
+from debate_protocol.transcripts.files import json_line, to_json
 from debate_rewards import V2, RewardConfig
 
 BREVITY = '''

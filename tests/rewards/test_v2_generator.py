@@ -131,7 +131,7 @@ def test_v2_failed_turn_casts_no_votes(hold):
     broken = debate.turns[3].text.replace("solution>", "solved>")
     turns = [{"agent": t.agent, "round": t.round, "text": t.text} for t in debate.turns]
     turns[3]["text"] = broken
-    from debate_protocol.transcripts import from_json
+    from debate_protocol.transcripts.files import from_json
 
     data = {"question": {"text": "?"}, "protocol": {"num_agents": 3}, "turns": turns}
     (score,) = V2()([from_json(data)])

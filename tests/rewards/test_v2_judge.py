@@ -1,8 +1,8 @@
 import pytest
 
 from debate_protocol.types import Transcript
-from debate_rewards.pairwise import WinRate
 from debate_rewards.rewards import V2
+from debate_rewards.votes.pairwise import WinRate
 
 FIVE = [""] * 5
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from debate_protocol.transcripts import from_json
+from debate_protocol.transcripts.files import from_json
 from debate_rewards import V2, WinMinusLoss, WinRate
 
 SEVEN = [""] * 7

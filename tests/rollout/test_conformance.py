@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from debate_protocol.types import Reply
 from debate_rollout.engine import Engine, Finished, Request, Weights, streaming
 from debate_rollout.engines import EngineChoice, ScriptedEngine, TransformersEngine, VllmEngine
-from debate_rollout.engines.plain_logps import plain_logps
-from debate_rollout.engines.scripted_stream import Delay, ScriptedStream
+from debate_rollout.engines.scripted.stream import Delay, ScriptedStream
+from debate_rollout.engines.transformers.plain_logps import plain_logps
 from debate_rollout.errors import MissingExtraError
 from debate_rollout.testing import CHECKS, Bench, Refresh, check_engine, conformance_table
 

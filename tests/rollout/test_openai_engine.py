@@ -16,7 +16,7 @@ from debate_protocol.forms import Simultaneous
 from debate_protocol.types import Message, Question, Reply
 from debate_rollout.drivers import FreeRunning, LockStep, play
 from debate_rollout.engine import Request, Sampling, Weights
-from debate_rollout.engines.openai_engine import OpenAIEngine
+from debate_rollout.engines.openai.engine import OpenAIEngine
 from debate_rollout.errors import EndpointError, EngineConfigError, EngineFailure
 from debate_rollout.testing import Bench, ask, check_engine
 

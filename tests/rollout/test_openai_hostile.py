@@ -8,8 +8,8 @@ import pytest
 from tests.rollout.chat_server import Answer, Endpoint, said, serving
 
 from debate_rollout.engine import Request, Sampling
-from debate_rollout.engines.openai_engine import OpenAIEngine
-from debate_rollout.engines.openai_sampler import OpenAISampler
+from debate_rollout.engines.openai.engine import OpenAIEngine
+from debate_rollout.engines.openai.sampler import OpenAISampler
 from debate_rollout.errors import EndpointError
 from debate_rollout.testing import ask
 

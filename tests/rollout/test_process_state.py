@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from debate_rollout.engines.process_state import ThreadState, undisturbed
+from debate_rollout.engines.vllm.process_state import ThreadState, undisturbed
 
 
 @dataclass
@@ -114,7 +114,7 @@ def test_entered_leaves_streams_alone_when_there_is_no_cuda() -> None:
 @pytest.fixture
 def imported_vllm() -> None:
     """Import what starts vLLM while there is no CUDA: its first import sets this process up."""
-    import debate_rollout.engines.vllm_start  # noqa: F401
+    import debate_rollout.engines.vllm.start  # noqa: F401
 
 
 @pytest.mark.vllm
@@ -123,7 +123,9 @@ def test_vllm_steps_in_its_own_state_and_leaves_the_trainer_his(
     imported_vllm: None, cuda: Cuda, tiny_model: Any, byte_bpe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from debate_rollout.engine import Request, Sampling, Weights
-    from debate_rollout.engines import VllmEngine, vllm_sampler, vllm_start
+    from debate_rollout.engines import VllmEngine
+    from debate_rollout.engines.vllm import sampler as vllm_sampler
+    from debate_rollout.engines.vllm import start as vllm_start
     from debate_rollout.testing import ask
 
     seen: list[tuple[str, int, str]] = []

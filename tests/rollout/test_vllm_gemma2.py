@@ -12,7 +12,7 @@ from arithmetic import largest_gap
 from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines import VllmEngine
-from debate_rollout.engines.vllm_model import ServedModel
+from debate_rollout.engines.vllm.model import ServedModel
 from debate_rollout.testing import ask
 
 Logps = Callable[[Any, Reply], list[float]]

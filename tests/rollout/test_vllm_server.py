@@ -15,10 +15,10 @@ import torch
 from pydantic import ValidationError
 
 from debate_rollout.engines import VllmServerEngine
-from debate_rollout.engines.vllm_control import ServerControl
-from debate_rollout.engines.vllm_hand_over import OLD_WEIGHTS_SERVE
-from debate_rollout.engines.vllm_process import ServerProcess, server_command
-from debate_rollout.engines.vllm_wire import Answer, are_raw, body, read
+from debate_rollout.engines.vllm.hand_over import OLD_WEIGHTS_SERVE
+from debate_rollout.engines.vllm_server.control import ServerControl
+from debate_rollout.engines.vllm_server.process import ServerProcess, server_command
+from debate_rollout.engines.vllm_server.wire import Answer, are_raw, body, read
 from debate_rollout.errors import EndpointError, RolloutError, WeightsError
 
 SAMPLING = {"max_tokens": 2, "seed": 5, "logprobs": 0}
@@ -131,7 +131,7 @@ def test_server_ends_when_the_run_is_killed(tmp_path: Path) -> None:
     server = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
     run = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from debate_rollout.engines.vllm_process import ServerProcess\n"
+        "from debate_rollout.engines.vllm_server.process import ServerProcess\n"
         f"log = Path({str(tmp_path / 'log')!r})\n"
         f"ServerProcess([sys.executable, '-c', {server!r}], {{}}, log)\n"
         "time.sleep(1000)"

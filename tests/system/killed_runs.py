@@ -21,11 +21,11 @@ from typing import Any
 import torch
 
 import debate_train.checks.check
-import debate_train.phases
 import debate_train.playing.lookahead
 import debate_train.report
-import debate_train.run  # noqa: F401
-from debate_train.cli import main
+import debate_train.running.phases
+import debate_train.running.run  # noqa: F401
+from debate_train.commands.cli import main
 
 RECIPE = """\
 name: tiny

@@ -15,8 +15,8 @@ import pytest
 import debate_protocol.__main__
 import debate_rewards.__main__
 from debate_protocol import cli
-from debate_protocol.transcript_xml import from_xml, to_xml
-from debate_protocol.transcripts import from_json
+from debate_protocol.transcripts.files import from_json
+from debate_protocol.transcripts.xml import from_xml, to_xml
 from debate_rewards import cli as rewards_cli
 
 # Each acts on a terminal or turns its writing direction.
@@ -121,7 +121,7 @@ def test_an_export_refuses_what_json_cannot_say(
 def test_a_line_that_is_too_long_is_refused(
     debates: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("debate_protocol.json_lines.MAX_LINE_BYTES", 3000)
+    monkeypatch.setattr("debate_protocol.transcripts.json_lines.MAX_LINE_BYTES", 3000)
     for main, command in ((cli.main, "validate"), (rewards_cli.main, "stats")):
         assert main([command, debates]) == 0
         capsys.readouterr()

@@ -7,8 +7,8 @@ import pytest
 from safetensors.numpy import load_file
 from tests.rollout.chat_server import Answer, Endpoint, Seen, said, serving
 
-from debate_protocol.transcripts import read_transcripts
-from debate_train.cli import main
+from debate_protocol.transcripts.files import read_transcripts
+from debate_train.commands.cli import main
 from train.small_runs import AHEAD, RECIPE, end_of
 
 KEY = "k3y-of-the-test-0123456789abcdef"

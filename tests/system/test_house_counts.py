@@ -20,7 +20,7 @@ from debate_rewards import REWARDS
 from debate_rollout.drivers import DRIVERS
 from debate_train.advantages import ADVANTAGES
 from debate_train.data import DATA
-from debate_train.demonstrations import ENGINES
+from debate_train.data.demonstrations import ENGINES
 from debate_train.evaluation import MODES
 from debate_train.losses import LOSSES
 from debate_train.models import MODELS
@@ -31,9 +31,9 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_TYPE_TESTS = 0
 MOST_CIRCLES = 3
 """Groups of modules that import each other, imports for type checking and inside functions too."""
-MOST_FILES = 50
+MOST_FILES = 12
 """Python files of a folder."""
-MOST_CODE_LINES = 25_830
+MOST_CODE_LINES = 25_900
 """Lines without blanks, comments and docstrings."""
 MOST_ANY = 22
 """Uses of `Any` for 1,000 code lines."""

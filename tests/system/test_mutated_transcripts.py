@@ -16,7 +16,7 @@ def mutating(repository, monkeypatch) -> ModuleType:
 
 
 def test_no_command_fails_on_mutated_transcripts(mutating, monkeypatch):
-    monkeypatch.setattr("debate_rewards.intervals.RESAMPLES", 20)
+    monkeypatch.setattr("debate_rewards.metrics.intervals.RESAMPLES", 20)
     # Every fifth case verifies mathematics, for whose workers other tests wait.
     cases = [case for case in range(30) if case % 5 < 4]
     with mutating.limited_time():

@@ -30,7 +30,7 @@ for package in {packages}:
 """
 REFUSED = """
 from pathlib import Path
-from debate_train.directory_lock import DirectoryLock
+from debate_train.run_files.directory_lock import DirectoryLock
 from debate_train.errors import UsageError
 try:
     DirectoryLock(Path("."))

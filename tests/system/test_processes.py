@@ -16,8 +16,8 @@ import yaml
 from safetensors.torch import load_file
 
 from arithmetic import FACTOR, UNIT, Trained, in_float64, largest_gap, rounding
-from debate_rollout.engines.vllm_process import free_port
-from debate_train.cli import main
+from debate_rollout.engines.vllm_server.process import free_port
+from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
 
 RECIPE = """\
@@ -182,9 +182,9 @@ def test_two_processes_end_together_when_one_is_killed(recipe: Path, tmp_path: P
 ENDS_EARLY = """\
 import os, signal, sys
 from pathlib import Path
-from debate_rollout.engines.transformers_sampler import TransformersSampler
+from debate_rollout.engines.transformers.sampler import TransformersSampler
 from debate_rollout.errors import EngineFailure
-from debate_train.cli import main
+from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
 
 how, metrics, generate, has_ended = sys.argv[1], Path(sys.argv[2]), TransformersSampler.generate, []

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from arithmetic import UNIT, in_float64
-from debate_protocol.transcripts import read_transcripts
+from debate_protocol.transcripts.files import read_transcripts
 from debate_rewards import V2
-from debate_train.cli import main
+from debate_train.commands.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENTS, ROUNDS, QUESTIONS, STEPS = 5, 3, 2, 2
@@ -53,7 +53,7 @@ def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str
     """The run's directory, and what the command printed."""
     output = tmp_path_factory.mktemp("run") / "real"
     done = subprocess.run(
-        [sys.executable, "-m", "debate_train.cli", *arguments(tiny, output)],
+        [sys.executable, "-m", "debate_train", *arguments(tiny, output)],
         capture_output=True, text=True, timeout=400, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

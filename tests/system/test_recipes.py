@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from debate_train.cli import main
+from debate_train.commands.cli import main
 from debate_train.reading.recipe_file import load_recipe
 from debate_train.reading.recipe_written import resolved_yaml
 from debate_train.recipe import Recipe
@@ -143,7 +143,7 @@ def test_wrong_data_leaves_no_run_directory(tmp_path: Path) -> None:
 
 def test_interrupt_ends_in_130_after_a_checkpoint(tmp_path: Path) -> None:
     output = tmp_path / "run"
-    argv = [sys.executable, "-m", "debate_train.cli", "quickstart", *TINY, "--output", str(output)]
+    argv = [sys.executable, "-m", "debate_train", "quickstart", *TINY, "--output", str(output)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from debate_rollout.engines import TransformersEngine
+from debate_train.models.policy import with_adapter
 from debate_train.playing.rollouts import Rollouts
-from debate_train.policy import with_adapter
 from debate_train.recipe import Recipe
-from debate_train.saving import Saving
+from debate_train.running.saving import Saving
 from system.test_house_counts import code_lines
 from train.contexts import context, trained
 

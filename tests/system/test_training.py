@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from debate_train.cli import main
+from debate_train.commands.cli import main
 from debate_train.trainers.torch_session import TorchTrainerSession
 
 RECIPE = """\

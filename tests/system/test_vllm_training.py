@@ -41,7 +41,7 @@ def trained(recipe: str, output: Path) -> list[dict[str, Any]]:
     """Run a recipe in a process of its own; return its metrics of steps."""
     file = output.with_suffix(".yaml")
     file.write_text(recipe)
-    command = [sys.executable, "-m", "debate_train.cli", str(file), "--output", str(output)]
+    command = [sys.executable, "-m", "debate_train", str(file), "--output", str(output)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=900, check=False, env=dict(os.environ)
     )

@@ -20,7 +20,7 @@ HEAVY = {
     "math-verify", "omegaconf", "wandb", "debate-rollout", "debate-train",
 }  # fmt: skip
 IMPORT_LIMIT_S = 0.3
-NEEDS_EXTRA = ["debate_rewards.math_equality"]
+NEEDS_EXTRA = ["debate_rewards.answers.math_equality"]
 """Modules of worker processes, which only run where their extra is installed."""
 # The time of the process itself: what else runs on the machine says nothing about the package.
 TIMED_IMPORT = """
@@ -30,7 +30,7 @@ import {package}
 print(time.process_time() - start)
 """
 XML_ROUND = """
-from debate_protocol.transcript_xml import from_xml, to_xml, xml_schema
+from debate_protocol.transcripts.xml import from_xml, to_xml, xml_schema
 from debate_protocol.types import Protocol, Question, Transcript
 debate = Transcript("d", Question("d", chr(0)), Protocol(2), ())
 assert from_xml(to_xml([debate])) == [debate]

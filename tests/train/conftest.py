@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from debate_rollout.engines.vllm_process import free_port
-from debate_train.cli import main
-from debate_train.loaded_model import LoadedModel, Lora
+from debate_rollout.engines.vllm_server.process import free_port
+from debate_train.batches.rows import Batch, Row
+from debate_train.commands.cli import main
 from debate_train.losses import Loss
 from debate_train.models import ScratchModel
+from debate_train.models.loaded_model import LoadedModel, Lora
+from debate_train.models.policy import with_adapter
 from debate_train.packed_rows.packs import Pack, make_pack
-from debate_train.policy import with_adapter
-from debate_train.rows import Batch, Row
 from train.small_runs import AHEAD, RECIPE, End, Run, end_of
 
 MakeModel = Callable[..., LoadedModel]

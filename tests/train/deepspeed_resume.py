@@ -25,8 +25,8 @@ from deepspeed_processes import (
 )
 
 from arithmetic import rounding
-from debate_train.loaded_model import LoadedModel, Lora
 from debate_train.models import PretrainedModel
+from debate_train.models.loaded_model import LoadedModel, Lora
 from debate_train.ranks.followers import Begin, dismiss, follow, lead
 from debate_train.ranks.processes import end_at_once, own_place
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer, Trainer

@@ -18,14 +18,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from debate_train.checks.model_shape import shape_of
-from debate_train.checks.plan_memory import Layout
-from debate_train.loaded_model import Lora
 from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
 from debate_train.models import PretrainedModel
+from debate_train.models.loaded_model import Lora
+from debate_train.models.policy import lora_config
 from debate_train.packed_rows import fused_head
 from debate_train.packed_rows.packs import empty_pack
-from debate_train.policy import lora_config
+from debate_train.planning.memory import Layout
+from debate_train.planning.model_shape import shape_of
 from debate_train.ranks.processes import check_message
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate, score, trainable

@@ -16,8 +16,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from debate_train.losses import Kl, PpoClip
 from debate_train.losses.references import KeptReference, open_reference
 from debate_train.models import Lora
+from debate_train.models.policy import lora_config
 from debate_train.packed_rows.packs import empty_pack
-from debate_train.policy import lora_config
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import trainable
 from debate_train.trainers.torch_session import TorchTrainerSession

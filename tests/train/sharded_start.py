@@ -13,7 +13,7 @@ import deepspeed  # noqa: F401  (counted before, not as part of the model)
 from debate_train.models import PretrainedModel
 from debate_train.ranks.processes import end_at_once, join
 from debate_train.trainers import DeepSpeedTrainer
-from debate_train.trainers.zero3 import shard, without_values
+from debate_train.trainers.deepspeed.zero3 import shard, without_values
 
 
 def peak() -> int:

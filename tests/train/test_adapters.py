@@ -10,13 +10,13 @@ from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
 from debate_protocol.roles import role_of
 from debate_train.adapters import trained_adapters
-from debate_train.engine_opening import open_engine
-from debate_train.loaded_model import LoadedModel, Lora
+from debate_train.batches.rows import Batch, build_batch
+from debate_train.models.loaded_model import LoadedModel, Lora
+from debate_train.models.policy import export_weights, with_adapter
 from debate_train.packed_rows.packing import pack
 from debate_train.playing.starts import start_debates
-from debate_train.policy import export_weights, with_adapter
 from debate_train.recipe import Recipe
-from debate_train.rows import Batch, build_batch
+from debate_train.running.engine_opening import open_engine
 from train.test_policies import logps_of
 from train.two_adapters import BOTH, CLIPPED, NAMES, ONE, REINFORCE, settings
 

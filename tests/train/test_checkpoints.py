@@ -22,8 +22,8 @@ from debate_train.checkpointing.random_states import (
     seed_all,
 )
 from debate_train.errors import ModelError, RunFailure, UsageError
-from debate_train.loaded_model import LoadedModel
 from debate_train.losses import PpoClip
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
 
 MakeModel = Callable[..., LoadedModel]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from debate_train import run as run_module
-from debate_train.cli import main
+from debate_train.commands.cli import main
 from debate_train.errors import DataError
 from debate_train.recipe import Recipe
+from debate_train.running import run as run_module
 
 SMALL = """\
 name: t
@@ -202,7 +202,7 @@ def test_main_shows_no_value_of_the_environment(
 def test_check_and_help_import_nothing_heavy(recipe: str) -> None:
     code = (
         "import sys\n"
-        "from debate_train.cli import main\n"
+        "from debate_train.commands.cli import main\n"
         f"main([{recipe!r}, 'model={{type: pretrained, name: a/b}}', '--check'])\n"
         "heavy = {'torch', 'transformers', 'deepspeed', 'peft', 'vllm', 'wandb', 'datasets'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"

@@ -9,15 +9,15 @@ import pytest
 from pydantic import ValidationError
 
 from debate_protocol.forms import Simultaneous
-from debate_protocol.parsing import parse
+from debate_protocol.parsing.replies import parse
 from debate_protocol.types import Question, Transcript
-from debate_rewards.answers import check
+from debate_rewards.answers.checking import check
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import Questions, SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, running_totals, solutions
 from debate_train.errors import DataError
-from debate_train.word_tokenizer import word_tokenizer
+from debate_train.models.word_tokenizer import word_tokenizer
 
 PUZZLES = SignsPuzzle(batch_size=48).open()
 

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from arithmetic import FACTOR
 from debate_train.checkpointing.policy_files import save_policy
-from debate_train.checks.model_shape import shape_of
-from debate_train.checks.plan_memory import memory
 from debate_train.errors import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
+from debate_train.planning.memory import memory
+from debate_train.planning.model_shape import shape_of
 from debate_train.trainers import DeepSpeedTrainer
 
 Processes = Callable[..., list[str]]

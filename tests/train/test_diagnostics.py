@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from debate_train.batches.rows import Batch, Row
 from debate_train.losses import Dapo
 from debate_train.losses.diagnostics import gradient_shares
-from debate_train.rows import Batch, Row
 
 
 def row(agent: int, credits: list[list[float]], streams: list[int]) -> Row:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from debate_train import run as runs
-from debate_train.cli import main
+from debate_train.commands.cli import main
+from debate_train.running import run as runs
 
 NO_FOLDER_CAN_BE_MADE_IN = Path("/proc/self")
 Place = Callable[[Path], Path]

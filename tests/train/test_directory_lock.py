@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from debate_train.directory_lock import LOCK, DirectoryInUseError, DirectoryLock, refuse_in_use
+from debate_train.run_files.directory_lock import (
+    LOCK,
+    DirectoryInUseError,
+    DirectoryLock,
+    refuse_in_use,
+)
 
 HOLD = """\
 import sys, time
 from pathlib import Path
-from debate_train.directory_lock import DirectoryLock
+from debate_train.run_files.directory_lock import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

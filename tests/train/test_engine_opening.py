@@ -8,14 +8,14 @@ import pytest
 
 from debate_rollout import engine_settings
 from debate_rollout.engines import TransformersEngine, VllmEngine, VllmServerEngine
-from debate_train import run as runs
 from debate_train.checks.check_policies import missing_libraries
-from debate_train.cli import main
-from debate_train.engine_opening import open_engine
-from debate_train.loaded_model import LoadedModel
+from debate_train.commands.cli import main
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
-from debate_train.run_context import RunContext
-from debate_train.tracking import NoTracking, Tracking
+from debate_train.run_files.tracking import NoTracking, Tracking
+from debate_train.running import run as runs
+from debate_train.running.engine_opening import open_engine
+from debate_train.running.run_context import RunContext
 
 Opened = list[tuple[Any, Any]]
 
@@ -81,7 +81,7 @@ def test_a_missing_library_is_a_warning_of_check_and_ends_a_run_before_its_model
     def loads(*_: object) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("debate_train.run._load_model", loads)
+    monkeypatch.setattr("debate_train.running.run._load_model", loads)
     missing = "rollout.engine.type: found vllm, which needs vllm, not installed here; expected `pip"
     command = ["quickstart", "rollout.engine={type: vllm}", "pipeline.max_staleness=0"]
     assert main([*command, "--check"]) == 0

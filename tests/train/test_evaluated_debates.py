@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.transcripts import read_transcripts
+from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.types import Ask, Reply
 from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_train.checks.check import check, check_collecting
+from debate_train.commands.rollout_cli import main as rollout_main
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.errors import RecipeError
 from debate_train.evaluation.measuring import Measures, evaluate
-from debate_train.loaded_model import LoadedModel
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.recipe import Recipe
-from debate_train.results import measures_json, print_results, write_results
-from debate_train.rollout_cli import main as rollout_main
-from debate_train.run import run
-from debate_train.word_tokenizer import word_tokenizer
+from debate_train.running.results import measures_json, print_results, write_results
+from debate_train.running.run import run
 
 QUESTIONS = SignsPuzzle().open().split("dev", 3)
 

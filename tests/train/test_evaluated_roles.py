@@ -9,9 +9,9 @@ from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.evaluation.measuring import evaluate
+from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.recipe import Recipe
 from debate_train.report.curves import curves
-from debate_train.word_tokenizer import word_tokenizer
 
 QUESTIONS = SignsPuzzle().open().split("dev", 3)
 ANSWERS = ((1, 0, 0, 0), (1, 0, 1, 0), (1, 1, 0, 0))

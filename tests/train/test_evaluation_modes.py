@@ -22,10 +22,10 @@ from debate_train.evaluation import (
 )
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.evaluation.settings import Setup
+from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.rollout_settings import Rollout
 from debate_train.recipe import Recipe
 from debate_train.report.curves import OWN_FIGURES, curves
-from debate_train.word_tokenizer import word_tokenizer
 
 QUESTIONS = SignsPuzzle().open().split("dev", 2)
 

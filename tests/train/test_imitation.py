@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from debate_rollout.engines import ScriptedEngine
 from debate_train.errors import UsageError
 from debate_train.recipe import Recipe
-from debate_train.step import Step
+from debate_train.running.step import Step
 from train.contexts import Trainer, context, trained
 
 DEMONSTRATED = {"type": "demonstrations"}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from debate_train import loop, phases, saving
 from debate_train.playing.playing_ahead import PlayerAhead
 from debate_train.playing.rollouts import Rollouts
+from debate_train.running import loop, phases, saving
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.small_runs import AHEAD, End, Run, at_call, end_of, steps
 

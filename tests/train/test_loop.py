@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.tags import Scan, ThinkMode, scan
+from debate_protocol.parsing.tags import Scan, ThinkMode, scan
 from debate_protocol.types import Ask, Gate, Question
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.errors import EngineFailure
 from debate_rollout.token_text import TokenText, token_text
-from debate_train import loop
+from debate_train.batches.rows import Batch
 from debate_train.checks.check_warnings import warnings_of
 from debate_train.data import SignsPuzzle
 from debate_train.evaluation.measuring import Measure, Measures
-from debate_train.loop import train
-from debate_train.phases import open_phase
+from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
-from debate_train.rows import Batch
-from debate_train.run_context import RunContext
-from debate_train.word_tokenizer import word_tokenizer
+from debate_train.running import loop
+from debate_train.running.loop import train
+from debate_train.running.phases import open_phase
+from debate_train.running.run_context import RunContext
 from train.contexts import Kept, Trainer, context, trained
 
 SOURCE = SignsPuzzle(batch_size=3).open()
@@ -124,9 +124,9 @@ def test_every_turn_is_parsed_and_its_tokens_decoded_once_a_step(
         decoded.append(tuple(ids))
         return token_text(tokenizer, ids)
 
-    monkeypatch.setattr("debate_protocol.parsing.scan", scanned)
-    monkeypatch.setattr("debate_rollout.engines.scripted_engine.token_text", decoding)
-    monkeypatch.setattr("debate_train.rows.token_text", decoding)
+    monkeypatch.setattr("debate_protocol.parsing.replies.scan", scanned)
+    monkeypatch.setattr("debate_rollout.engines.scripted.engine.token_text", decoding)
+    monkeypatch.setattr("debate_train.batches.rows.token_text", decoding)
     # Two rewards read the debates, and then rows and metrics do.
     components = {n: {"reward": {"type": n}, "weight": 1.0} for n in ("v2", "verifiable")}
     form = recipe(reward={"type": "mixed", "components": components}, steps=1)

@@ -10,13 +10,13 @@ from debate_rewards.credits import Score
 from debate_rollout.drivers import play
 from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
-from debate_rollout.engines.scripted_engine import ScriptedPlayer
+from debate_rollout.engines.scripted.engine import ScriptedPlayer
 from debate_train.advantages import Stream
-from debate_train.loaded_model import LoadedModel
+from debate_train.batches.rows import build_batch
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
-from debate_train.records import step_metrics
-from debate_train.rows import build_batch
-from debate_train.step import Step
+from debate_train.run_files.records import step_metrics
+from debate_train.running.step import Step
 
 RECIPE = Recipe.model_validate(
     {

@@ -11,7 +11,7 @@ import pytest
 
 from debate_train.checkpointing.checkpoints import RunState
 from debate_train.errors import RunFailure
-from debate_train.metrics_file import MetricsFile
+from debate_train.run_files.metrics_file import MetricsFile
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from debate_train.minibatches import minibatches
-from debate_train.rows import Batch
+from debate_train.batches.minibatches import minibatches
+from debate_train.batches.rows import Batch
 
 pytestmark = pytest.mark.numeric
 

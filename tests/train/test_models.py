@@ -22,12 +22,12 @@ from transformers import (
 
 from arithmetic import in_float64
 from debate_train.errors import ModelError
-from debate_train.loaded_model import LoadedModel
 from debate_train.models import PretrainedModel, ScratchModel
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.policy import with_adapter
+from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packs import Pack
-from debate_train.policy import with_adapter
-from debate_train.word_tokenizer import word_tokenizer
 
 pytestmark = pytest.mark.numeric
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arithmetic import UNIT
+from debate_train.batches.normalisation import weigh
+from debate_train.batches.rows import Batch, Row
 from debate_train.losses import Aggregation
-from debate_train.normalisation import weigh
-from debate_train.rows import Batch, Row
 
 pytestmark = pytest.mark.numeric
 

@@ -22,14 +22,14 @@ from transformers import (
 )
 
 from arithmetic import assert_rounded, in_float64
-from debate_train.loaded_model import LoadedModel
+from debate_train.batches.normalisation import weigh
+from debate_train.batches.rows import Batch, Row
 from debate_train.losses import Loss, PpoClip
-from debate_train.normalisation import weigh
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.policy import with_adapter
 from debate_train.packed_rows import block_attention, prefix_forest
 from debate_train.packed_rows.pack_layout import Layout
 from debate_train.packed_rows.packing import pack
-from debate_train.policy import with_adapter
-from debate_train.rows import Batch, Row
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate, trainable
 

@@ -23,8 +23,8 @@ from transformers import (
 )
 
 from debate_train.errors import ModelError, RecipeError
-from debate_train.loaded_model import LoadedModel
 from debate_train.losses import PpoClip
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.ranks.processes import LostProcessError
 from debate_train.trainers import TorchTrainer
 

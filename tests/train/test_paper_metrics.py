@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from debate_protocol.transcripts import from_json
+from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript
-from debate_rewards.metrics import debate_metrics
+from debate_rewards.metrics.debate_metrics import debate_metrics
+from debate_train.batches.row_types import Row
 from debate_train.data import Questions, SignsPuzzle
-from debate_train.paper_metrics import paper_metrics
-from debate_train.row_types import Row
+from debate_train.run_files.paper_metrics import paper_metrics
 
 
 def transcript(said: dict[tuple[int, int], str], n: int, **protocol: Any) -> Transcript:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from arithmetic import UNIT, in_float64
-from debate_train.cli import main
+from debate_train.commands.cli import main
 from debate_train.trainers.torch_session import TorchTrainerSession
 
 RECIPE = """\

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from debate_train.batches.rows import Batch
 from debate_train.checkpointing.policy_files import save_policy
-from debate_train.checks.model_shape import Shape, shape_of
-from debate_train.checks.plan_advice import advice
-from debate_train.checks.plan_memory import Kept, Layout, memory, moved
-from debate_train.cli import main
-from debate_train.loaded_model import Lora
+from debate_train.commands.cli import main
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
-from debate_train.policy import with_adapter
-from debate_train.rows import Batch
+from debate_train.models.loaded_model import Lora
+from debate_train.models.policy import with_adapter
+from debate_train.planning.advice import advice
+from debate_train.planning.memory import Kept, Layout, memory, moved
+from debate_train.planning.model_shape import Shape, shape_of
 from debate_train.trainers import TorchTrainer
 
 # 1000 weights of 2 bytes in 1 layer. It keeps of a token two norms of 4·10 + 2·10 bytes and their

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from debate_train.checks.model_shape import shape_of
 from debate_train.losses import ImportanceSampling
 from debate_train.models import PretrainedModel, ScratchModel
+from debate_train.planning.model_shape import shape_of
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate
 from debate_train.trainers.recomputing import gradient_checkpointing
 from debate_train.trainers.torch_trainer import TorchTrainer

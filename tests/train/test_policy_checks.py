@@ -9,9 +9,9 @@ import pytest
 from debate_rollout import engine_settings
 from debate_train.checks.check import check
 from debate_train.checks.check_engines import device_errors
-from debate_train.cli import main
-from debate_train.engine_opening import refuse_unusable_engine
+from debate_train.commands.cli import main
 from debate_train.errors import RecipeError
+from debate_train.running.engine_opening import refuse_unusable_engine
 from train.test_plan import QWEN3_8B
 from train.test_policies import LEARNER_AGAINST_START, OTHER, TWO_MODELS, recipe
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from debate_train.cli import main
+from debate_train.batches.rows import Batch
+from debate_train.commands.cli import main
 from debate_train.errors import RecipeError, UsageError
-from debate_train.interrupts import Interrupts
 from debate_train.losses import PpoClip
 from debate_train.ranks import launching
 from debate_train.ranks.hostfile import read_hostfile
 from debate_train.ranks.launching import Launch, launch, visible_devices
 from debate_train.ranks.processes import Place, Processes, own_device, own_place
-from debate_train.rows import Batch
+from debate_train.running.interrupts import Interrupts
 from debate_train.trainers import TorchTrainer
 
 
@@ -29,7 +29,7 @@ def test_launch_hands_over_to_deepspeed_when_on_several_machines(tmp_path: Path)
     ours = "debate_train.ranks.deepspeed_launcher"
     assert command[:4] == [sys.executable, "-m", ours, "deepspeed.launcher.runner"]
     assert {f"--hostfile={hosts}", "--num_nodes=2", "--num_gpus=8", "--module"} < set(command)
-    assert command[-3:] == ["debate_train.cli", "recipe.yaml", "--resume"]
+    assert command[-3:] == ["debate_train", "recipe.yaml", "--resume"]
 
 
 def test_launcher_is_quiet_about_what_it_runs_on_when_there_is_no_gpu() -> None:
@@ -114,7 +114,7 @@ def test_ranks_see_the_visible_gpus_when_deepspeed_starts_them(
     # DeepSpeed's own launcher and its CUDA accelerator; only what it starts is another program.
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    command = ["seen" if part == "debate_train.cli" else part for part in Launch(2).command([])]
+    command = ["seen" if part == "debate_train" else part for part in Launch(2).command([])]
     # One write each: two processes share the output.
     said = 'f\'rank {os.environ["RANK"]} {os.environ["CUDA_VISIBLE_DEVICES"]}\\n\''
     program = f"import os; os.write(1, {said}.encode())"

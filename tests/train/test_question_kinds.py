@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from debate_protocol.types import Question
-from debate_rewards.answers import check
+from debate_rewards.answers.checking import check
 from debate_train.checks.check_data import look_at_data
 from debate_train.data.questions import Questions
 from debate_train.errors import DataError

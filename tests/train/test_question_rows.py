@@ -7,7 +7,7 @@ import pytest
 
 from debate_protocol.forms import Direct, Simultaneous
 from debate_protocol.forms.own_contract import OwnContract
-from debate_protocol.parsing import parse
+from debate_protocol.parsing.replies import parse
 from debate_protocol.types import Ask
 from debate_train.data.questions import Fields, Questions
 from debate_train.errors import DataError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from debate_train.cli import main
+from debate_train.commands.cli import main
 from debate_train.reading.recipe_file import load_recipe
 from debate_train.reading.recipe_nodes import MOST_VALUES
 from debate_train.reading.recipe_source import LARGEST_FILE

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from debate_protocol.transcripts import json_line, to_json
+from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.types import Protocol, Question, Transcript, Turn
 from debate_train.report import report_main, write_report
 from debate_train.report import results as results_part
 from debate_train.report.page import render
 from debate_train.report.run_files import read_run
-from debate_train.run import _write_report
+from debate_train.running.run import _write_report
 
 HUGE = "9" * 5000
 
@@ -173,7 +173,7 @@ def test_the_end_of_a_run_is_shown_whatever_the_report_does(tmp_path, monkeypatc
     def broken(path):
         raise RecursionError("too deep")
 
-    monkeypatch.setattr("debate_train.run.write_report", broken)
+    monkeypatch.setattr("debate_train.running.run.write_report", broken)
 
     class Directory:
         has_begun = True

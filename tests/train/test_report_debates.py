@@ -1,4 +1,4 @@
-from debate_protocol.transcripts import write_transcripts
+from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
 from debate_train.report.debates import Pick, pick, show
 

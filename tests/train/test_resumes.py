@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from debate_train.checkpointing.checkpoint_manifest import MANIFEST, Manifest, seal
-from debate_train.cli import main
+from debate_train.commands.cli import main
 from debate_train.errors import RecipeError
 from debate_train.models import ScratchModel
 from debate_train.ranks.processes import Place, lost
-from debate_train.run_directory import RunDirectory
+from debate_train.run_files.run_directory import RunDirectory
 from debate_train.trainers.torch_trainer import TorchTrainer
 
 RECIPE = """\

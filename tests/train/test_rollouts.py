@@ -14,13 +14,13 @@ from debate_protocol.types import Ask, Reply, Transcript
 from debate_rollout.drivers import LockStep, play
 from debate_rollout.engine import Engine, Request, Weights
 from debate_rollout.engines import ScriptedEngine
-from debate_rollout.engines.scripted_stream import Delay
+from debate_rollout.engines.scripted.stream import Delay
 from debate_train.data import SignsPuzzle
+from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.playing_ahead import copied
 from debate_train.playing.rollouts import Play, Rollouts
 from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
-from debate_train.word_tokenizer import word_tokenizer
 
 SOURCE = SignsPuzzle(batch_size=1).open()
 FORM = Recipe.model_validate(

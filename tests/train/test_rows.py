@@ -11,7 +11,8 @@ from arithmetic import UNIT
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
 from debate_rewards.credits import Credit, Score
 from debate_train.advantages import Advantage, Grouped, Stream, TurnAdvantages
-from debate_train.loaded_model import LoadedModel
+from debate_train.batches.normalisation import weigh
+from debate_train.batches.rows import Batch, build_batch
 from debate_train.losses import (
     Aggregation,
     Dapo,
@@ -23,9 +24,8 @@ from debate_train.losses import (
     Reinforce,
     Sft,
 )
-from debate_train.normalisation import weigh
-from debate_train.rows import Batch, build_batch
-from debate_train.word_tokenizer import word_tokenizer
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.word_tokenizer import word_tokenizer
 
 pytestmark = pytest.mark.numeric
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from debate_protocol.transcripts import read_transcripts
+from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.types import Protocol, Question, Transcript, Turn
 from debate_train.checkpointing.checkpoints import RunState
-from debate_train.directory_layout import RunDirectoryError
-from debate_train.directory_lock import DirectoryInUseError
-from debate_train.resumes import note_resume
-from debate_train.run_directory import RunDirectory
+from debate_train.run_files.directory_layout import RunDirectoryError
+from debate_train.run_files.directory_lock import DirectoryInUseError
+from debate_train.run_files.resumes import note_resume
+from debate_train.run_files.run_directory import RunDirectory
 
 RECIPE = "steps: 3\nmodel:\n  name: tiny\n"
 

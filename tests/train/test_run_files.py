@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from debate_train.checkpointing.checkpoint_manifest import Origin
-from debate_train.cli import main
-from debate_train.collection import Collection
-from debate_train.directory_lock import DirectoryLock
+from debate_train.commands.cli import main
+from debate_train.commands.collection import Collection
 from debate_train.errors import RunFailure, UsageError
-from debate_train.run_directory import RunDirectory
-from debate_train.run_files import written
+from debate_train.run_files.collected_files import written
+from debate_train.run_files.directory_lock import DirectoryLock
+from debate_train.run_files.run_directory import RunDirectory
 
 RECIPE = "steps: 3\nmodel:\n  name: tiny\n"
 CHECKPOINTED = "name: a\nmodel: {layers: 2}\nphases: {warm: {}, play: {}}\n"

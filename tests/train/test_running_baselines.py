@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.train.test_resumes import RECIPE, Run, forge, refuse_checkpoints_after
 
-from debate_train.cli import main
+from debate_train.commands.cli import main
 
 ROLE_EMA = ("advantage={type: role_ema, decay: 0.5}", "debate.num_agents=3")
 

@@ -15,11 +15,11 @@ from debate_protocol.types import Question
 from debate_rollout.drivers import play
 from debate_rollout.engines import TransformersEngine
 from debate_train.advantages import Stream
-from debate_train.cli import main
-from debate_train.loaded_model import LoadedModel
+from debate_train.batches.rows import Batch, Row, build_batch
+from debate_train.commands.cli import main
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packs import make_pack
-from debate_train.rows import Batch, Row, build_batch
 
 pytestmark = pytest.mark.numeric
 

@@ -55,7 +55,7 @@ def site(tmp_path: Path) -> Path:
 
 CHECK_EACH = """
 import json, sys
-from debate_train.cli import main
+from debate_train.commands.cli import main
 for changes in json.loads(sys.argv[2]):
     print("code", main([sys.argv[1], "--check", *changes]), file=sys.stderr)
 """

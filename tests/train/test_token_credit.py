@@ -5,11 +5,11 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from debate_protocol.parsing import parse
+from debate_protocol.parsing.replies import parse
 from debate_rollout.token_text import TokenText, token_text
 from debate_train.advantages import Advantage, Stream
-from debate_train.token_credit import TurnTokens, stream_credit, token_sections
-from debate_train.word_tokenizer import word_tokenizer
+from debate_train.batches.token_credit import TurnTokens, stream_credit, token_sections
+from debate_train.models.word_tokenizer import word_tokenizer
 
 pytestmark = pytest.mark.numeric
 

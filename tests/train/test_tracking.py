@@ -6,8 +6,8 @@ from typing import ClassVar
 import pytest
 from pydantic import ValidationError
 
-from debate_train.run_directory import RunDirectory
-from debate_train.tracking import Tracking, WandbRun, _mode, without_secrets
+from debate_train.run_files.run_directory import RunDirectory
+from debate_train.run_files.tracking import Tracking, WandbRun, _mode, without_secrets
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from debate_train.batches.rows import Batch
 from debate_train.checkpointing.policy_files import load_policy, save_policy
 from debate_train.checkpointing.tensor_files import StoredTensors, write_tensors
 from debate_train.checkpointing.trainer_state import (
@@ -17,10 +18,9 @@ from debate_train.checkpointing.trainer_state import (
     write_trainer_state,
 )
 from debate_train.errors import ModelError
-from debate_train.loaded_model import LoadedModel
 from debate_train.losses import PpoClip
 from debate_train.models import ScratchModel
-from debate_train.rows import Batch
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import trainable
 from debate_train.trainers.optimizers import AdamW

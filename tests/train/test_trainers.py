@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from arithmetic import UNIT
+from debate_train.batches.rows import Batch, Row
 from debate_train.errors import RecipeError
-from debate_train.loaded_model import LoadedModel
 from debate_train.losses import ImportanceSampling, Kl, Loss, PpoClip, Sft
-from debate_train.rows import Batch, Row
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import trainable
 from debate_train.trainers.optimizers import AdamW

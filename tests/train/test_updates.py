@@ -14,11 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arithmetic import UNIT
-from debate_train.loaded_model import LoadedModel
+from debate_train.batches.minibatches import minibatches
+from debate_train.batches.rows import Batch, Row
 from debate_train.losses import Dpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce
-from debate_train.minibatches import minibatches
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.ranks.processes import check_message
-from debate_train.rows import Batch, Row
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import (
     KnownLogps,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from debate_train.cli import main
+from debate_train.commands.cli import main
 
 RECIPE = """\
 name: small

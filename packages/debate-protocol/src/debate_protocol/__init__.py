@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from debate_protocol.comparisons import Comparison
-    from debate_protocol.contract import CONTRACTS, Contract, get_contract
-    from debate_protocol.fields import TranscriptError
     from debate_protocol.forms import (
         ActorCritic,
         DebateForm,
@@ -17,8 +14,10 @@ if TYPE_CHECKING:
         Sequential,
         Simultaneous,
     )
-    from debate_protocol.parsed import Parsed, SectionText
-    from debate_protocol.parsing import (
+    from debate_protocol.parsing.comparisons import Comparison
+    from debate_protocol.parsing.contract import CONTRACTS, Contract, get_contract
+    from debate_protocol.parsing.parsed import Parsed, SectionText
+    from debate_protocol.parsing.replies import (
         ParseError,
         parse,
         parse_turn,
@@ -27,16 +26,17 @@ if TYPE_CHECKING:
     from debate_protocol.personas import DEFAULT_PERSONAS, Persona
     from debate_protocol.prompts.templates import PromptTemplates
     from debate_protocol.roles import answering_agents, gives_answers, role_of, roles_of
-    from debate_protocol.showing import shown_debate
-    from debate_protocol.transcript_checks import transcript_problems
-    from debate_protocol.transcript_xml import from_xml, to_xml
-    from debate_protocol.transcripts import (
+    from debate_protocol.transcripts.checks import transcript_problems
+    from debate_protocol.transcripts.fields import TranscriptError
+    from debate_protocol.transcripts.files import (
         TornLineWarning,
         from_json,
         read_transcripts,
         to_json,
         write_transcripts,
     )
+    from debate_protocol.transcripts.showing import shown_debate
+    from debate_protocol.transcripts.xml import from_xml, to_xml
     from debate_protocol.types import (
         AgentRole,
         Ask,
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from debate_protocol.visibility import neighbours, sees, shown_turns
 
 _HOMES = {
-    "comparisons": ("Comparison",),
-    "contract": ("CONTRACTS", "Contract", "get_contract"),
-    "fields": ("TranscriptError",),
+    "parsing.comparisons": ("Comparison",),
+    "parsing.contract": ("CONTRACTS", "Contract", "get_contract"),
+    "transcripts.fields": ("TranscriptError",),
     "forms": (
         "ActorCritic",
         "DebateForm",
@@ -65,15 +65,15 @@ _HOMES = {
         "Sequential",
         "Simultaneous",
     ),
-    "parsed": ("Parsed", "SectionText"),
-    "parsing": ("ParseError", "parse", "parse_turn", "turn_failed"),
+    "parsing.parsed": ("Parsed", "SectionText"),
+    "parsing.replies": ("ParseError", "parse", "parse_turn", "turn_failed"),
     "personas": ("DEFAULT_PERSONAS", "Persona"),
     "prompts.templates": ("PromptTemplates",),
     "roles": ("answering_agents", "gives_answers", "role_of", "roles_of"),
-    "showing": ("shown_debate",),
-    "transcript_checks": ("transcript_problems",),
-    "transcript_xml": ("from_xml", "to_xml"),
-    "transcripts": (
+    "transcripts.showing": ("shown_debate",),
+    "transcripts.checks": ("transcript_problems",),
+    "transcripts.xml": ("from_xml", "to_xml"),
+    "transcripts.files": (
         "TornLineWarning",
         "from_json",
         "read_transcripts",

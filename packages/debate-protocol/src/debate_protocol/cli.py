@@ -11,16 +11,16 @@ from typing import Any, BinaryIO
 
 from debate_protocol import __version__
 from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
-from debate_protocol.contract import CONTRACTS, Contract, get_contract
-from debate_protocol.control_characters import escaped
-from debate_protocol.fields import TranscriptError, optional, required
-from debate_protocol.json_lines import bounded_lines, json_line, json_lines, json_value
-from debate_protocol.parsed import Parsed
-from debate_protocol.parsing import parse, turn_failed
-from debate_protocol.showing import shown_debate
-from debate_protocol.tags import ThinkMode
-from debate_protocol.transcript_checks import transcript_problems
-from debate_protocol.transcripts import read_lines, to_json
+from debate_protocol.parsing.contract import CONTRACTS, Contract, get_contract
+from debate_protocol.parsing.parsed import Parsed
+from debate_protocol.parsing.replies import parse, turn_failed
+from debate_protocol.parsing.tags import ThinkMode
+from debate_protocol.transcripts.checks import transcript_problems
+from debate_protocol.transcripts.control_characters import escaped
+from debate_protocol.transcripts.fields import TranscriptError, optional, required
+from debate_protocol.transcripts.files import read_lines, to_json
+from debate_protocol.transcripts.json_lines import bounded_lines, json_line, json_lines, json_value
+from debate_protocol.transcripts.showing import shown_debate
 from debate_protocol.types import Transcript
 
 MAX_DOCUMENT_BYTES = 1 << 27
@@ -186,7 +186,7 @@ def _export(options: argparse.Namespace) -> int:
     if not transcripts:
         raise UsageError(f"{options.file}: {_NOTHING_FOUND}")
     if options.to == "xml":
-        from debate_protocol.transcript_xml import to_xml
+        from debate_protocol.transcripts.xml import to_xml
 
         try:
             sys.stdout.buffer.write(to_xml(transcripts))
@@ -233,7 +233,7 @@ def _transcripts(
         if line.strip():
             break
     if lines and lines[-1].lstrip().startswith(_XML_STARTS):
-        from debate_protocol.transcript_xml import read_xml
+        from debate_protocol.transcripts.xml import read_xml
 
         document = b"".join((*lines, stream.read(MAX_DOCUMENT_BYTES + 1)))
         if len(document) > MAX_DOCUMENT_BYTES:

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from debate_protocol.control_characters import escaped
+from debate_protocol.transcripts.control_characters import escaped
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 

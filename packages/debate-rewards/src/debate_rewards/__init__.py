@@ -6,44 +6,58 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from debate_rewards.answers import Verdict, answer_classes, check, check_many, same_answer
-    from debate_rewards.bradley_terry import BradleyTerry
+    from debate_rewards.answers.checking import (
+        Verdict,
+        answer_classes,
+        check,
+        check_many,
+        same_answer,
+    )
     from debate_rewards.credits import Credit, Reward, Score
-    from debate_rewards.decisions import central, majority, peer_vote
     from debate_rewards.gate_rules import Agreed, AtMost, GateRule, Informative, InOrder
-    from debate_rewards.intervals import Estimate, bootstrap_interval
-    from debate_rewards.metrics import debate_metrics, debate_statistics, question_values
-    from debate_rewards.mixed import Component, Mixed
-    from debate_rewards.overlong import Overlong
-    from debate_rewards.pairwise import WinMinusLoss, WinRate
-    from debate_rewards.partial_trajectory import PartialTrajectory, StateValue, state_values
-    from debate_rewards.persuasion import Persuasion
+    from debate_rewards.metrics.debate_metrics import (
+        debate_metrics,
+        debate_statistics,
+        question_values,
+    )
+    from debate_rewards.metrics.intervals import Estimate, bootstrap_interval
     from debate_rewards.reward_config import RewardConfig, Use
     from debate_rewards.reward_functions import answer_reward, verify
     from debate_rewards.rewards import REWARDS, RewardChoice, get_reward
-    from debate_rewards.truth_judge import TruthJudge
-    from debate_rewards.v2 import V2
-    from debate_rewards.verifiable import Verifiable
+    from debate_rewards.rewards.mixed import Component, Mixed
+    from debate_rewards.rewards.overlong import Overlong
+    from debate_rewards.rewards.partial_trajectory import (
+        PartialTrajectory,
+        StateValue,
+        state_values,
+    )
+    from debate_rewards.rewards.persuasion import Persuasion
+    from debate_rewards.rewards.truth_judge import TruthJudge
+    from debate_rewards.rewards.v2 import V2
+    from debate_rewards.rewards.verifiable import Verifiable
+    from debate_rewards.votes.bradley_terry import BradleyTerry
+    from debate_rewards.votes.decisions import central, majority, peer_vote
+    from debate_rewards.votes.pairwise import WinMinusLoss, WinRate
 
 _HOMES = {
-    "answers": ("Verdict", "answer_classes", "check", "check_many", "same_answer"),
-    "bradley_terry": ("BradleyTerry",),
+    "answers.checking": ("Verdict", "answer_classes", "check", "check_many", "same_answer"),
+    "votes.bradley_terry": ("BradleyTerry",),
     "credits": ("Credit", "Reward", "Score"),
-    "decisions": ("central", "majority", "peer_vote"),
+    "votes.decisions": ("central", "majority", "peer_vote"),
     "gate_rules": ("Agreed", "AtMost", "GateRule", "InOrder", "Informative"),
-    "intervals": ("Estimate", "bootstrap_interval"),
-    "metrics": ("debate_metrics", "debate_statistics", "question_values"),
-    "mixed": ("Component", "Mixed"),
-    "overlong": ("Overlong",),
-    "pairwise": ("WinMinusLoss", "WinRate"),
-    "partial_trajectory": ("PartialTrajectory", "StateValue", "state_values"),
-    "persuasion": ("Persuasion",),
+    "metrics.intervals": ("Estimate", "bootstrap_interval"),
+    "metrics.debate_metrics": ("debate_metrics", "debate_statistics", "question_values"),
+    "rewards.mixed": ("Component", "Mixed"),
+    "rewards.overlong": ("Overlong",),
+    "votes.pairwise": ("WinMinusLoss", "WinRate"),
+    "rewards.partial_trajectory": ("PartialTrajectory", "StateValue", "state_values"),
+    "rewards.persuasion": ("Persuasion",),
     "reward_config": ("RewardConfig", "Use"),
     "reward_functions": ("answer_reward", "verify"),
     "rewards": ("REWARDS", "RewardChoice", "get_reward"),
-    "truth_judge": ("TruthJudge",),
-    "v2": ("V2",),
-    "verifiable": ("Verifiable",),
+    "rewards.truth_judge": ("TruthJudge",),
+    "rewards.v2": ("V2",),
+    "rewards.verifiable": ("Verifiable",),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 

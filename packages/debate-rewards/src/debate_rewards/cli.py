@@ -10,18 +10,18 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
-from debate_protocol.contract import get_contract
-from debate_protocol.control_characters import escaped_json
+from debate_protocol.parsing.contract import get_contract
+from debate_protocol.transcripts.control_characters import escaped_json
 from debate_protocol.types import Transcript
 from debate_rewards import __version__
-from debate_rewards.answers import LIMIT_S, accepted_answers, check_many, kind_of
+from debate_rewards.answers.checking import LIMIT_S, accepted_answers, check_many, kind_of
+from debate_rewards.answers.final_answers import KINDS
 from debate_rewards.command_input import UsageError, pairs_in, transcripts_in
 from debate_rewards.credits import Reward, Score
-from debate_rewards.final_answers import KINDS
-from debate_rewards.metrics import debate_statistics
-from debate_rewards.mixed import weighted_sum
+from debate_rewards.metrics.debate_metrics import debate_statistics
 from debate_rewards.reading import check_turns
 from debate_rewards.rewards import REWARDS, RewardChoice
+from debate_rewards.rewards.mixed import weighted_sum
 
 NAME = "debate-rewards"
 _VERIFY_CHUNK = 256

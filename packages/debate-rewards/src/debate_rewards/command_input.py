@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
 from debate_protocol.command_streams import complain
-from debate_protocol.json_lines import bounded_lines, json_lines
-from debate_protocol.transcripts import read_lines
+from debate_protocol.transcripts.files import read_lines
+from debate_protocol.transcripts.json_lines import bounded_lines, json_lines
 from debate_protocol.types import Question, Transcript
-from debate_rewards.answers import is_texts
-from debate_rewards.final_answers import Kind
+from debate_rewards.answers.checking import is_texts
+from debate_rewards.answers.final_answers import Kind
 
 EXPECTED = '"id", "gold" and "prediction"'
 

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from debate_protocol.config import Config
 from debate_protocol.types import Gate, GateDecision, Question
-from debate_rewards.answers import answer_classes, check_many
-from debate_rewards.decisions import last_turns
+from debate_rewards.answers.checking import answer_classes, check_many
 from debate_rewards.reading import read_debate
+from debate_rewards.votes.decisions import last_turns
 
 _log = logging.getLogger(__name__)
 

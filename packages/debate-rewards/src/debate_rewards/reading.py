@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from debate_protocol.contract import get_contract
-from debate_protocol.parsed import Parsed
-from debate_protocol.parsing import parse_turn, turn_failed
+from debate_protocol.parsing.contract import get_contract
+from debate_protocol.parsing.parsed import Parsed
+from debate_protocol.parsing.replies import parse_turn, turn_failed
 from debate_protocol.roles import gives_answers
 from debate_protocol.types import Transcript, Turn, TurnKey
 

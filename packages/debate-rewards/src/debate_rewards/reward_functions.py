@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from debate_protocol.types import Question
-from debate_rewards.answers import LIMIT_S, Verdict, check_many
-from debate_rewards.final_answers import Kind
+from debate_rewards.answers.checking import LIMIT_S, Verdict, check_many
+from debate_rewards.answers.final_answers import Kind
 
 Completion = str | Sequence[Mapping[str, Any]]
 """A response as text, or as chat messages of which the last one answers."""

@@ -8,12 +8,12 @@ from pydantic import Field
 from debate_protocol.config import Config
 from debate_protocol.plugins import Variants
 from debate_protocol.types import DebateRun, Transcript
-from debate_rollout.debates import Debates, Select
 from debate_rollout.engine import Engine, streaming
 from debate_rollout.errors import EngineFailure
-from debate_rollout.free_running import free_running
-from debate_rollout.lock_step import lock_step
-from debate_rollout.requests import Requests
+from debate_rollout.playing.debates import Debates, Select
+from debate_rollout.playing.free_running import free_running
+from debate_rollout.playing.lock_step import lock_step
+from debate_rollout.playing.requests import Requests
 
 __all__ = [
     "AUTO",

@@ -2,6 +2,6 @@
 
 import sys
 
-from debate_train.cli import main
+from debate_train.commands.cli import main
 
 sys.exit(main())

@@ -2,18 +2,19 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.roles import DEBATER, gives_answers, role_of
 from debate_protocol.types import TRAINED
+from debate_train.packed_rows.speaking_adapter import let_speak
 
 if TYPE_CHECKING:
     from torch import nn
 
     from debate_protocol.forms import DebateForm
-    from debate_train.loaded_model import LoadedModel, Lora
-    from debate_train.row_types import Batch
+    from debate_train.batches.row_types import Batch
+    from debate_train.models.loaded_model import LoadedModel, Lora
 
 ONLY = "default"
 """What peft calls an adapter that has no name of its own."""
@@ -48,18 +49,6 @@ def freeze_others(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
     for name, parameter in loaded.model.named_parameters():
         parameter.requires_grad_(name in trained)
     return trained
-
-
-def let_speak(model: "nn.Module", adapter: str | None) -> None:
-    """Let the model be the policy of this adapter, whose parameters alone have gradients then.
-
-    Args:
-        model: peft's, where the adapter has a name.
-        adapter: None where the model has no adapters with names.
-    """
-    speaking: Any = model
-    if adapter is not None and speaking.active_adapter != adapter:
-        speaking.set_adapter(adapter)
 
 
 def with_names(batch: "Batch", loaded: "LoadedModel") -> "Batch":

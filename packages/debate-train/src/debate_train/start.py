@@ -1,12 +1,12 @@
 """The commands as they are typed: an interrupt while Python still imports ends them in one line."""
 
-from debate_train.interrupts import leave_on_interrupt
+from debate_train.running.interrupts import leave_on_interrupt
 
 
 def train() -> int:
     """Run `debate-train`; return its exit code."""
     leave_on_interrupt()
-    from debate_train.cli import main
+    from debate_train.commands.cli import main
 
     return main()
 
@@ -14,6 +14,6 @@ def train() -> int:
 def rollout() -> int:
     """Run `debate-rollout`; return its exit code."""
     leave_on_interrupt()
-    from debate_train.rollout_cli import main
+    from debate_train.commands.rollout_cli import main
 
     return main()

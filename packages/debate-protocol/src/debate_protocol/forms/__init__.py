@@ -2,12 +2,12 @@
 
 from typing import Annotated
 
-from debate_protocol.forms.actor_critic import ActorCritic
+from debate_protocol.forms.actor_critic.form import ActorCritic
 from debate_protocol.forms.debate_settings import DebateSettings
 from debate_protocol.forms.direct import Direct
 from debate_protocol.forms.form import DebateForm
 from debate_protocol.forms.gated_settings import FreeTextSettings, GatedSettings
-from debate_protocol.forms.self_debate import SelfDebate
+from debate_protocol.forms.self_debate.form import SelfDebate
 from debate_protocol.forms.sequential import Sequential
 from debate_protocol.forms.settings import SpeakingSettings
 from debate_protocol.forms.simultaneous import Simultaneous

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 from typing import Protocol as TypingProtocol
 
-from debate_protocol.contract import Contract
 from debate_protocol.forms.settings import SpeakingSettings
 from debate_protocol.forms.table import SameAnswer, same_words
+from debate_protocol.parsing.contract import Contract
 from debate_protocol.types import DebateRun, Protocol, Question
 
 

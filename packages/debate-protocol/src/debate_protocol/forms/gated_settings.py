@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
-from debate_protocol.contract import get_contract
 from debate_protocol.forms.own_contract import ContractChoice, OwnContract
 from debate_protocol.forms.role_settings import RoleSettings, spoken_roles
 from debate_protocol.forms.settings import MOST, SpeakingSettings
+from debate_protocol.parsing.contract import get_contract
 from debate_protocol.personas import Persona
 from debate_protocol.roles import DEBATER, role_of
 from debate_protocol.types import TRAINED, AgentRole, Protocol

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from debate_protocol.config import Config
-from debate_protocol.contract import CONTRACTS, Contract, ContractKind
+from debate_protocol.parsing.contract import CONTRACTS, Contract, ContractKind
 
 
 class OwnContract(Config):

@@ -6,13 +6,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from debate_protocol.config import Config
-from debate_protocol.contract import CONTRACTS, Contract, get_contract
-from debate_protocol.contract_records import contract_to_json
 from debate_protocol.forms.own_contract import ContractChoice, OwnContract, named_or_own
+from debate_protocol.parsing.contract import CONTRACTS, Contract, get_contract
+from debate_protocol.parsing.contract_records import contract_to_json
+from debate_protocol.parsing.tags import ThinkMode
 from debate_protocol.personas import DEFAULT_PERSONAS, Persona
 from debate_protocol.prompts.templates import PromptTemplates
 from debate_protocol.prompts.view import StyleName
-from debate_protocol.tags import ThinkMode
 from debate_protocol.types import TRAINED
 
 StyleChoice = Annotated[

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from debate_protocol.comparisons import says_nothing
-from debate_protocol.final_answer import final_box
 from debate_protocol.forms.debate_settings import DebateSettings
 from debate_protocol.forms.turns import heard, new_ask, replies_to
-from debate_protocol.parsed import Parsed
-from debate_protocol.parsing import spoken_text
+from debate_protocol.parsing.comparisons import says_nothing
+from debate_protocol.parsing.final_answer import final_box
+from debate_protocol.parsing.parsed import Parsed
+from debate_protocol.parsing.replies import spoken_text
+from debate_protocol.parsing.tags import neutralised
 from debate_protocol.prompts.styles import news, opening
 from debate_protocol.prompts.view import SeenTurn, View, clipped, without_comparison
 from debate_protocol.roles import check_roles, gives_answers
-from debate_protocol.tags import neutralised
 from debate_protocol.types import (
     Ask,
     Gate,

@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import replace
 
 from debate_protocol.forms.settings import SpeakingSettings
-from debate_protocol.parsed import Parsed
-from debate_protocol.parsing import parse, spoken_text
+from debate_protocol.parsing.parsed import Parsed
+from debate_protocol.parsing.replies import parse, spoken_text
 from debate_protocol.roles import gives_answers
 from debate_protocol.types import (
     Ask,

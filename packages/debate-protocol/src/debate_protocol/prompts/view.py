@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from debate_protocol.contract import Contract
+from debate_protocol.parsing.contract import Contract
+from debate_protocol.parsing.tags import neutralised
 from debate_protocol.personas import Persona
-from debate_protocol.tags import neutralised
 from debate_protocol.types import Question
 
 StyleName = Literal["full", "compact"]

@@ -20,7 +20,7 @@ from debate_train.playing.lookahead import check_lookahead
 
 if TYPE_CHECKING:
     from debate_train.checkpointing.checkpoints import RunState
-    from debate_train.loaded_model import LoadedModel
+    from debate_train.models.loaded_model import LoadedModel
     from debate_train.recipe import Recipe
 
 

@@ -9,7 +9,7 @@ import torch
 from debate_train.adapters import adapter_of
 
 if TYPE_CHECKING:
-    from debate_train.loaded_model import LoadedModel
+    from debate_train.models.loaded_model import LoadedModel
 
 _VALUES = 64
 """Values that are read of each tensor."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from debate_train.adapters import ONLY
 from debate_train.checkpointing.tensor_files import StoredTensors
 from debate_train.errors import ModelError
-from debate_train.loaded_model import LoadedModel
+from debate_train.models.loaded_model import LoadedModel
 
 FILE_SIZE = "5GB"
 """Larger models are split over several files, as on a hub."""

@@ -24,7 +24,7 @@ from debate_train.checks.check_windows import Windows
 from debate_train.data import DataConfig
 from debate_train.evaluation import direct_form
 from debate_train.losses.loss_inputs import reference_error
-from debate_train.policies import folder_problems
+from debate_train.models.policies import folder_problems
 from debate_train.recipe import Recipe
 
 SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking")

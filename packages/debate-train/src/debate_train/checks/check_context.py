@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from debate_protocol.contract import Contract
 from debate_protocol.forms import DebateForm
-from debate_protocol.tags import neutralised
+from debate_protocol.parsing.contract import Contract
+from debate_protocol.parsing.tags import neutralised
 from debate_protocol.types import Gate, Message, Question, Reply, Sent
-from debate_train.model_files import read_json, reading_model
 from debate_train.models import ModelConfig
+from debate_train.models.model_files import read_json, reading_model
 
 CHARS_PER_TOKEN = 3
 """Fewer than English has with any common tokenizer, so that estimates are too long, not short."""

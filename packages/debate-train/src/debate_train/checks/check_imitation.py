@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from debate_protocol.types import Ask, Reply
+from debate_train.batches.imitation import look_at_demonstrations
 from debate_train.checks.check_context import TokenCounter
 from debate_train.checks.scripted_debates import hold
 from debate_train.data import DataSource
-from debate_train.imitation import look_at_demonstrations
 from debate_train.playing.starts import named_debates
 from debate_train.recipe import Recipe
 

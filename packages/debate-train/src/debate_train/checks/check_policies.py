@@ -6,7 +6,7 @@ from debate_protocol.roles import roles_of
 from debate_protocol.types import TRAINED
 from debate_rollout.engine_settings import EngineConfig
 from debate_train.adapters import trained_adapters
-from debate_train.policies import START, PolicyConfig, StartPolicy, Trained
+from debate_train.models.policies import START, PolicyConfig, StartPolicy, Trained
 from debate_train.recipe import Recipe
 
 

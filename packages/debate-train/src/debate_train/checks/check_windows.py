@@ -15,7 +15,7 @@ from debate_train.checks.check_context import (
 )
 from debate_train.checks.check_policies import known_policies
 from debate_train.models import ModelConfig
-from debate_train.policies import Trained
+from debate_train.models.policies import Trained
 from debate_train.recipe import Recipe
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
-from debate_protocol.contract import Contract
+from debate_protocol.parsing.contract import Contract
 from debate_protocol.types import (
     Ask,
     DebateRun,
@@ -19,9 +19,9 @@ from debate_protocol.types import (
 )
 from debate_rollout.token_text import TokenText
 from debate_train.advantages import TurnAdvantages
+from debate_train.batches.token_credit import stream_credit, turn_tokens
 from debate_train.playing.starts import named_debates
 from debate_train.recipe import Recipe
-from debate_train.token_credit import stream_credit, turn_tokens
 
 Script = Callable[[Ask], Reply]
 Taught = tuple[str, str]

@@ -11,7 +11,7 @@ from typing import Any
 
 from debate_protocol.config import Config
 from debate_protocol.types import Question
-from debate_rewards.final_answers import KINDS, FinalAnswer, canonical
+from debate_rewards.answers.final_answers import KINDS, FinalAnswer, canonical
 from debate_train.data.answer_pattern import answer_in
 from debate_train.errors import DataError
 

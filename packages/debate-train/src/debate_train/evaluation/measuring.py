@@ -89,7 +89,7 @@ def _start(
     seed: int, plays: Plays, questions: Sequence[Question], name: str, run: int
 ) -> list[DebateRun]:
     """Return the debates of one run, each seeded by its question, run and copy."""
-    from debate_rewards.answers import same_answer
+    from debate_rewards.answers.checking import same_answer
 
     mark = f"/run-{run + 1}" if run else ""
     return [
@@ -120,7 +120,7 @@ def _measured(
 
 
 def _measure(by_question: Mapping[str, float], runs: Sequence[Mapping[str, float]]) -> Measure:
-    from debate_rewards.intervals import bootstrap_interval
+    from debate_rewards.metrics.intervals import bootstrap_interval
 
     interval = bootstrap_interval(list(by_question.values()))
     means = [fmean(values.values()) for values in runs if values]

@@ -48,7 +48,7 @@ _FIGURES: Mapping[str, tuple[str, str]] = {
     "pass@k": ("pass@k", ""),
     "diversity/round_0": ("diversity/round_0", ""),
 }
-"""What is taken from debates: name in `debate_rewards.metrics` to ours, and its row."""
+"""What is taken from debates: a name of `debate_rewards.metrics` to ours, and its row."""
 
 
 def _figures_of(policies: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -90,7 +90,7 @@ class Debate(DebateChanges, ModeSettings):
 
 
 def _renamed(played: Sequence[Sequence[Transcript]], names: Mapping[str, str]) -> Values:
-    from debate_rewards.metrics import question_values
+    from debate_rewards.metrics.debate_metrics import question_values
 
     found = question_values([debate for debates in played for debate in debates])
     return {ours: found[theirs] for theirs, ours in names.items() if theirs in found}

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from debate_train.normalisation import weigh
+from debate_train.batches.normalisation import weigh
 
 if TYPE_CHECKING:
+    from debate_train.batches.row_types import Batch
     from debate_train.losses import Loss
-    from debate_train.row_types import Batch
 
 
 def gradient_shares(batch: "Batch", loss: "Loss") -> dict[str, float]:

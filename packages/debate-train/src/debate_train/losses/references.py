@@ -17,8 +17,8 @@ from debate_train.errors import ModelError
 from debate_train.losses.loss_inputs import reference_error
 
 if TYPE_CHECKING:
-    from debate_train.loaded_model import LoadedModel
     from debate_train.losses.loss_inputs import ReferencePolicy
+    from debate_train.models.loaded_model import LoadedModel
 
 REFERENCE = "reference"
 """How the files of a reference in a checkpoint begin."""

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from debate_train.adapters import let_speak
 from debate_train.packed_rows.block_attention import block_attention
 from debate_train.packed_rows.pack_layout import Layout
 from debate_train.packed_rows.packs import Pack
+from debate_train.packed_rows.speaking_adapter import let_speak
 from debate_train.packed_rows.varlen import varlen_attention
 
 NAME = "debate_packed"

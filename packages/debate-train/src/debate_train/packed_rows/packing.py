@@ -10,7 +10,7 @@ from debate_train.packed_rows.packs import Pack, empty_pack, make_pack, needed_t
 from debate_train.packed_rows.prefix_forest import PrefixForest, Share, lexicographic, shared_length
 
 if TYPE_CHECKING:
-    from debate_train.row_types import Batch, Floats
+    from debate_train.batches.row_types import Batch, Floats
 
 CONTEXT_COST = 8192
 """Tokens of context at which attending to them costs as much as all else a token goes through."""

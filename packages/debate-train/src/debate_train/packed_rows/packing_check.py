@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from debate_train.batches.row_types import Batch, Row
 from debate_train.errors import ModelError, RecipeError, RunFailure
 from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packed_attention import PackedAttentionError, attention_of
 from debate_train.packed_rows.packs import make_pack
 from debate_train.packed_rows.prefix_forest import Share
-from debate_train.row_types import Batch, Row
 
 _SHARED, _OWN = 12, (6, 9)
 _MEAN_GAP = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}

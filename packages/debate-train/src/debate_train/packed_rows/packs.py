@@ -12,7 +12,7 @@ from debate_train.packed_rows.pack_layout import Layout, make_layout, tensors_on
 from debate_train.packed_rows.prefix_forest import PrefixForest, Share, shared_length
 
 if TYPE_CHECKING:
-    from debate_train.row_types import Batch, Floats, Ints, Row
+    from debate_train.batches.row_types import Batch, Floats, Ints, Row
 
 
 @dataclass(frozen=True, slots=True)

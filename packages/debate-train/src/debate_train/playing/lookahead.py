@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from debate_protocol.fields import TranscriptError
 from debate_protocol.roles import role_of
-from debate_protocol.transcripts import from_json, json_line, to_json
+from debate_protocol.transcripts.fields import TranscriptError
+from debate_protocol.transcripts.files import from_json, json_line, to_json
 from debate_protocol.types import TRAINED, Branch, Reply, Transcript, Turn
 from debate_train.errors import UsageError
 

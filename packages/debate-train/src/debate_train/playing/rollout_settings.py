@@ -11,8 +11,8 @@ from debate_rollout.drivers import AUTO, DriverChoice, play
 from debate_rollout.engine import Engine
 from debate_rollout.engine_settings import EngineConfig
 from debate_rollout.engines import TransformersEngine
-from debate_train.demonstrations import ENGINES
-from debate_train.policies import PolicyChoice
+from debate_train.data.demonstrations import ENGINES
+from debate_train.models.policies import PolicyChoice
 
 
 class Rollout(Config):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from debate_protocol.types import DebateRun, Question
-from debate_rewards.answers import same_answer
+from debate_rewards.answers.checking import same_answer
 from debate_train.evaluation.mode import direct_form
 from debate_train.recipe import Recipe
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from debate_train.errors import UsageError
-from debate_train.interrupts import SIGNALS
 from debate_train.ranks.processes import LostProcessError, Processes, join, own_place
+from debate_train.running.interrupts import SIGNALS
 
 if TYPE_CHECKING:
-    from debate_train.loaded_model import LoadedModel
     from debate_train.losses import Loss
     from debate_train.models import ModelConfig
-    from debate_train.trainers.deepspeed_settings import DeepSpeedSettings
+    from debate_train.models.loaded_model import LoadedModel
+    from debate_train.trainers.deepspeed.settings import DeepSpeedSettings
 
 
 _GRACE_S = 20.0
@@ -144,7 +144,7 @@ class _Follower:
             self._do(command)
 
     def _do(self, command: Begin | Open | Call) -> None:
-        from debate_train.trainers.deepspeed_worker import DeepSpeedWorker
+        from debate_train.trainers.deepspeed.worker import DeepSpeedWorker
 
         if isinstance(command, Begin):
             from debate_train.checkpointing.random_states import seed_all
@@ -172,7 +172,7 @@ class _Follower:
 
 
 def _load(begin: Begin, with_values: bool) -> "LoadedModel":
-    from debate_train.policy import with_adapter
+    from debate_train.models.policy import with_adapter
 
     return with_adapter(begin.model.load(begin.seed, with_values=with_values), begin.seed)
 

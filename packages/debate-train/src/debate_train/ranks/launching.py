@@ -19,10 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from debate_rollout.engines.vllm_process import free_port
+from debate_rollout.engines.vllm_server.process import free_port
 from debate_train.errors import UsageError
-from debate_train.interrupts import heeded
 from debate_train.ranks.hostfile import check_reachable, read_hostfile
+from debate_train.running.interrupts import heeded
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 _DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -45,7 +45,7 @@ class Launch:
         Raises:
             UsageError: Fewer GPUs are visible here than processes are asked for.
         """
-        program = ["--module", "--no_local_rank", "--log_level=critical", "debate_train.cli"]
+        program = ["--module", "--no_local_rank", "--log_level=critical", "debate_train"]
         if self.hostfile is None:
             slots = {"localhost": visible_devices(self.processes or 1)}
             world = base64.urlsafe_b64encode(json.dumps(slots).encode()).decode()

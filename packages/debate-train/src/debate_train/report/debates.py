@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from debate_protocol.comparisons import Comparison
-from debate_protocol.contract import get_contract
-from debate_protocol.parsing import parse_turn
+from debate_protocol.parsing.comparisons import Comparison
+from debate_protocol.parsing.contract import get_contract
+from debate_protocol.parsing.replies import parse_turn
 from debate_protocol.types import Transcript, TurnKey
-from debate_rewards.answers import check
+from debate_rewards.answers.checking import check
 from debate_rewards.reading import ReadTurn, read_debate
 from debate_train.report.html import Html, escape, fold, join, tag
 from debate_train.report.run_files import ReadFile, read_debates

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from debate_protocol.contract import find_contract
-from debate_protocol.json_lines import bounded_lines
-from debate_protocol.transcripts import read_lines
+from debate_protocol.parsing.contract import find_contract
+from debate_protocol.transcripts.files import read_lines
+from debate_protocol.transcripts.json_lines import bounded_lines
 from debate_protocol.types import Transcript
 from debate_rewards.reading import check_turns
 from debate_train.reading.recipe_changes import shown_change

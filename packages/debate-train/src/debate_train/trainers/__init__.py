@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from debate_protocol.plugins import Variants
-from debate_train.trainers.deepspeed_trainer import DeepSpeedTrainer
+from debate_train.trainers.deepspeed.trainer import DeepSpeedTrainer
 from debate_train.trainers.torch_trainer import TorchTrainer
 from debate_train.trainers.trainer import Sharding, Trainer, TrainerSettings
 

@@ -18,6 +18,7 @@ from debate_train.adapters import (
     tokens_of_adapters,
     with_names,
 )
+from debate_train.batches.row_types import Batch
 from debate_train.checkpointing.policy_files import load_policy, save_policy
 from debate_train.checkpointing.tensor_files import write_tensors
 from debate_train.checkpointing.trainer_state import (
@@ -27,7 +28,6 @@ from debate_train.checkpointing.trainer_state import (
     save_torch_optimizer,
     set_schedule,
 )
-from debate_train.loaded_model import LoadedModel
 from debate_train.losses import Loss
 from debate_train.losses.references import (
     REFERENCE,
@@ -39,10 +39,10 @@ from debate_train.losses.references import (
     stored_reference,
     values_of,
 )
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.policy import export_weights
 from debate_train.packed_rows.packing_check import check_packing
-from debate_train.policy import export_weights
-from debate_train.row_types import Batch
-from debate_train.timing import timed
+from debate_train.running.timing import timed
 from debate_train.trainers.liger import use_liger_kernel
 from debate_train.trainers.recomputing import gradient_checkpointing, keep_layers
 from debate_train.trainers.updates import Learning, Skips, Update

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import model_validator
 
 from debate_rollout.engines.devices import Device
-from debate_train.loaded_model import LoadedModel
 from debate_train.losses import Loss
+from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers.trainer import TrainerSettings
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
     from torch.optim import Optimizer
 
-    from debate_train.loaded_model import LoadedModel
+    from debate_train.batches.row_types import Batch
     from debate_train.losses.loss import Loss
+    from debate_train.models.loaded_model import LoadedModel
     from debate_train.packed_rows.packs import Pack
-    from debate_train.row_types import Batch
 
 Schedule = Literal["constant", "linear", "cosine"]
 OptimizerConfig = Annotated[
@@ -143,14 +143,14 @@ class TrainerSettings(Config):
 
     def plan(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[list[Pack]]]":
         """Return for every rank its packs of each minibatch."""
-        from debate_train.minibatches import minibatches
+        from debate_train.batches.minibatches import minibatches
 
         parts = [self.packs(part, loss, ranks) for part in minibatches(batch, self.minibatches)]
         return [list(own) for own in zip(*parts, strict=True)]
 
     def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Pack]]":
         """Return the packs of an update for every rank."""
-        from debate_train.normalisation import weigh
+        from debate_train.batches.normalisation import weigh
         from debate_train.packed_rows.packing import pack
 
         batch, weights = weigh(batch, loss.aggregation)

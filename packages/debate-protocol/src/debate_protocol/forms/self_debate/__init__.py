@@ -1,0 +1,1 @@
+"""Two first answers shown for a second one (SDRL)."""

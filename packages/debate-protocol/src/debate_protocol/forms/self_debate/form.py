@@ -1,0 +1,153 @@
+"""The self-debate: many first answers, then second answers to a pair of them."""
+
+import random
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field, NonNegativeInt
+
+from debate_protocol.forms.gated_settings import FreeTextSettings
+from debate_protocol.forms.self_debate.pairing import Pairing, draw_pair
+from debate_protocol.forms.settings import MOST
+from debate_protocol.forms.table import SameAnswer, same_words
+from debate_protocol.forms.turns import heard, new_ask, replies_to
+from debate_protocol.parsing.parsed import Parsed
+from debate_protocol.parsing.replies import spoken_text
+from debate_protocol.parsing.tags import neutralised
+from debate_protocol.prompts.styles import opening
+from debate_protocol.prompts.view import SeenTurn, View, clipped
+from debate_protocol.roles import paired_roles
+from debate_protocol.types import (
+    AgentRole,
+    Ask,
+    DebateRun,
+    Gate,
+    Message,
+    Protocol,
+    Question,
+    Schedule,
+    Sent,
+    Transcript,
+    Turn,
+    TurnKey,
+)
+
+Heard = tuple[Turn, Parsed]
+
+
+class SelfDebate(FreeTextSettings):
+    """First answers to the question, and second answers to a debate prompt that shows two of them.
+
+    All first turns answer one prompt, that of `Direct`. All second turns answer another, that of
+    agent 2 of a debate who has read agents 0 and 1. Each sample is an agent of its own: agents 0
+    to `first_turns` − 1 speak in round 0, the others in round 1, and `shown` of these names the
+    pair in the order in which it was shown. A gate after round 0 lets a `select` drop questions
+    that teach nothing and choose those that debate.
+
+    Attributes:
+        first_turns: Samples of the first prompt.
+        second_turns: Samples of the second.
+        pairing: How the pair is drawn; see `pairing.draw_pair`.
+
+    Source: SDRL (paper), Algorithm 1, lines 4, 7 and 8. The paper's prompt is in a figure that
+    its text leaves out; here the pair stands in one user message, as in an evaluated debate.
+    """
+
+    type: Literal["self_debate"] = "self_debate"
+    max_rounds: Literal[2] = 2
+    first_turns: int = Field(default=8, ge=2, le=MOST)
+    second_turns: int = Field(default=8, ge=1, le=MOST)
+    pairing: Pairing = "freq"
+    gate_after: tuple[NonNegativeInt, ...] = (0,)
+
+    agent_keys: ClassVar[tuple[str, ...]] = ("first_turns", "second_turns")
+
+    @property
+    def num_agents(self) -> int:
+        """One agent for each sample."""
+        return self.first_turns + self.second_turns
+
+    @property
+    def schedule(self) -> Schedule:
+        """All turns of a round are spoken at once."""
+        return "parallel"
+
+    def turn_count(self) -> int:
+        """Return how many turns are sampled when the debate goes on to its end."""
+        return self.num_agents
+
+    def own_roles(self) -> tuple[AgentRole, ...]:
+        """Return the samples of the first prompt and those of the second."""
+        return paired_roles(self.first_turns, self.second_turns)
+
+    def protocol(self) -> Protocol:
+        """Return the rules as they are written into transcripts."""
+        return Protocol(
+            num_agents=self.num_agents,
+            max_rounds=2,
+            contract=self.recorded_contract(),
+            topology="pair",
+            history_rounds=1,
+            roles=self.agent_roles(),
+            extra={
+                "first_turns": self.first_turns,
+                "pairing": self.pairing,
+                "style": self.recorded_style(),
+                "think": self.think,
+            },
+        )
+
+    def start(
+        self,
+        question: Question,
+        *,
+        seed: int,
+        debate_id: str | None = None,
+        same_answer: SameAnswer = same_words,
+    ) -> DebateRun:
+        """Begin; the arguments are those of `Simultaneous.start`, `same_answer` is for pairing."""
+
+        def record(said: list[Heard], ended: str) -> Transcript:
+            return Transcript(
+                id=question.id if debate_id is None else debate_id,
+                question=question,
+                protocol=self.protocol(),
+                turns=tuple(turn for turn, _ in said),
+                meta={"seed": seed, "ended": ended},
+            )
+
+        rules = self.contract_rules()
+        prompt = opening(self.style, View(question, rules, 0, 0, None, (), ()))
+        keys = [TurnKey(agent, 0) for agent in range(self.first_turns)]
+        asks = [new_ask(self, question, key, seed, prompt) for key in keys]
+        first = self._hear(asks, (yield asks))
+        if 0 in self.gate_after and (yield Gate(record(first, "gate"), "round_0")) == "keep":
+            return record(first, "gate")
+        answers = {turn.agent: parsed.answer for turn, parsed in first if self._shown_text(turn)}
+        chance = random.Random(f"{seed}/pair")
+        pair = draw_pair(answers, self.pairing, same_answer, chance)
+        if pair is None:
+            return record(first, "no_pair")
+        prompt = self._debate_prompt(question, [first[agent][0] for agent in pair])
+        keys = [TurnKey(agent, 1) for agent in range(self.first_turns, self.num_agents)]
+        shown = tuple(TurnKey(agent, 0) for agent in pair)
+        asks = [replace(new_ask(self, question, k, seed, prompt), shown=shown) for k in keys]
+        said = first + self._hear(asks, (yield asks))
+        if 1 in self.gate_after:
+            yield Gate(record(said, "gate"), "round_1")
+        return record(said, "max_rounds")
+
+    def _hear(self, asks: list[Ask], sent: Sent) -> list[Heard]:
+        rules, replies = self.protocol(), replies_to(asks, sent)
+        return [heard(self, rules, ask, reply) for ask, reply in zip(asks, replies, strict=True)]
+
+    def _shown_text(self, turn: Turn) -> str:
+        """Return what a reader is shown of a first turn; empty when there is nothing to show."""
+        return spoken_text(turn.text, self.think)
+
+    def _debate_prompt(self, question: Question, pair: list[Turn]) -> tuple[Message, ...]:
+        rules, limit = self.contract_rules(), self.max_chars_per_field
+        texts = [neutralised(clipped(self._shown_text(turn), limit), rules) for turn in pair]
+        field = "answer" if self.style == "compact" else "response"
+        seen = tuple(SeenTurn(place, 0, {field: text}) for place, text in enumerate(texts))
+        return opening(self.style, View(question, rules, 2, 1, None, seen, (0, 1)))

@@ -1,0 +1,1 @@
+"""Reading a reply: its contract, tags, sections, votes and answers."""

@@ -1,0 +1,120 @@
+"""One debate as text for a terminal."""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from debate_protocol.parsing.replies import parse_turn, turn_failed
+from debate_protocol.transcripts.control_characters import escaped
+from debate_protocol.types import Transcript, Turn
+
+_WORD = re.compile(r"\S+|\s+")
+_MIN_WIDTH = 20
+
+
+def shown_debate(
+    transcript: Transcript, *, emphasis: bool = False, width: int | None = None
+) -> str:
+    """Return a debate to read: question, then each turn by round.
+
+    Control characters of the texts are shown as escapes, so that no text acts on the terminal.
+
+    Args:
+        transcript: The debate.
+        emphasis: Print headings in bold by escape sequences.
+        width: Wrap lines at this many columns; None leaves them as they are.
+    """
+    question, rules = transcript.question, transcript.protocol
+    topology = escaped(rules.topology)
+    topology += "" if rules.degree is None else f" of degree {rules.degree}"
+    topology += "" if rules.center is None else f" around agent {rules.center}"
+    rows = [
+        _heading(f"Debate {transcript.id or '(no id)'}", emphasis),
+        f"{rules.num_agents} agents, {rules.max_rounds} rounds, {rules.schedule}, "
+        f"{escaped(str(rules.contract))}, topology {topology}",
+        "",
+        *_wrapped(question.text, "", width),
+    ]
+    if question.answer is not None:
+        rows += ["", *_wrapped(f"Known answer: {question.answer}", "", width)]
+    shown_round = -1
+    for turn in sorted(transcript.turns, key=lambda one: one.round):
+        if turn.round != shown_round:
+            shown_round = turn.round
+            rows += ["", _heading(f"── Round {turn.round + 1} ──", emphasis)]
+        rows += ["", *_shown_turn(transcript, turn, emphasis, width)]
+    ended = transcript.meta.get("ended")
+    if ended is not None:
+        rows += ["", f"Ended: {escaped(str(ended))}"]
+    return "\n".join(rows) + "\n"
+
+
+def _shown_turn(
+    transcript: Transcript, turn: Turn, emphasis: bool, width: int | None
+) -> Iterator[str]:
+    saw = ", ".join(f"{key.agent} (round {key.round + 1})" for key in turn.shown) or "nobody"
+    name = f"Agent {turn.agent}"
+    first, *more = _wrapped(f"{name}, who saw {saw}", "", width)
+    yield first.replace(name, _heading(name, emphasis), 1)
+    yield from more
+    if turn.branches or turn.continuations:
+        counts = f"{len(turn.branches)} branches, {len(turn.continuations)} continuations"
+        yield f"  beside it: {counts}"
+    try:
+        failed = turn_failed(transcript, turn)
+        sections = {} if failed else parse_turn(transcript, turn).sections
+    except ValueError:  # a contract that is not known here
+        failed, sections = False, {}
+    if failed:
+        yield f"  failed: {escaped(turn.failure or 'no answer can be read')}"
+    for section, said in sections.items():
+        yield f"  {_heading(section, emphasis)}"
+        yield from _wrapped(said.text, "    ", width)
+    if not sections:
+        yield from _wrapped(turn.text.strip(), "    ", width)
+
+
+def _heading(text: str, emphasis: bool) -> str:
+    return f"\x1b[1m{escaped(text)}\x1b[0m" if emphasis else escaped(text)
+
+
+def _wrapped(text: str, indent: str, width: int | None) -> list[str]:
+    """Return the lines of a text, made safe, indented and, with a width, wrapped."""
+    lines = escaped(text).split("\n")
+    if width is None:
+        return [f"{indent}{line}".rstrip() for line in lines]
+    room = max(width, _MIN_WIDTH) - len(indent)
+    return [f"{indent}{row}".rstrip() for line in lines for row in _rows(line, room)]
+
+
+def _rows(line: str, room: int) -> Iterator[str]:
+    """Break a line before words; what follows keeps its margin, and only long words are cut."""
+    line = line.expandtabs(4).rstrip()
+    words = line.lstrip()
+    margin = line[: min(len(line) - len(words), room // 2)]
+    row, used = [margin], len(margin)
+    for word in _WORD.findall(words):
+        size = _cells(word)
+        if used + size > room and used > len(margin) and len(margin) + size <= room:
+            yield "".join(row)
+            row, used = [margin], len(margin)
+            if word.isspace():
+                continue
+        # What is longer than a row, as text without spaces may be, is set by characters.
+        for part in word if used + size > room else (word,):
+            size = _cells(part)
+            if used + size > room:
+                yield "".join(row)
+                row, used = [margin], len(margin)
+            row.append(part)
+            used += size
+    yield "".join(row)
+
+
+def _cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    marks = sum(unicodedata.category(character) in ("Mn", "Me", "Cf") for character in text)
+    return len(text) + wide - marks

@@ -1,0 +1,277 @@
+"""Transcripts as XML: the keys of the JSON Lines, under a schema that ships as `transcript.xsd`.
+
+Reading expands no entities, opens no network connection or other file, and keeps the XML
+library's limits on depth and length. Importing this module brings lxml.
+"""
+
+import base64
+import functools
+from collections.abc import Iterable, Iterator
+from importlib import resources
+from typing import Any
+
+from lxml import etree
+
+from debate_protocol.transcripts.control_characters import escaped_xml
+from debate_protocol.transcripts.fields import TranscriptError
+from debate_protocol.transcripts.files import SCHEMA, from_json, to_json
+from debate_protocol.transcripts.json_lines import integer, json_text, json_value
+from debate_protocol.types import Transcript
+
+NAMESPACE = "urn:debate-transcript:1"
+MAX_TEXT_BYTES = 10_000_000
+"""The longest text of one element that an XML reader takes without its option for huge trees."""
+
+_ROOT = f"{{{NAMESPACE}}}transcripts"
+# Attributes by which a document would point its reader to other schemas or types.
+_INSTANCE_HINTS = "{http://www.w3.org/2001/XMLSchema-instance}*"
+_RULES = ("num_agents", "max_rounds", "schedule", "history_rounds", "degree", "center")
+_NOT_NUMBERS = ("schedule", "role")
+_MAX_PROBLEMS = 20
+_Fields = dict[str, Any]
+
+
+def to_xml(transcripts: Iterable[Transcript]) -> bytes:
+    """Return a document that holds the transcripts; `from_xml` gives back equal ones.
+
+    A text with a character that XML cannot hold is written in base64 and says so.
+
+    Raises:
+        TranscriptError: A text is longer than `MAX_TEXT_BYTES`, or an object nested too deeply.
+        ValueError: A value has no place in JSON, such as NaN.
+    """
+    root = etree.Element(_ROOT, {"schema": SCHEMA}, nsmap={None: NAMESPACE})
+    for transcript in transcripts:
+        data = to_json(transcript)
+        try:
+            _write_transcript(etree.SubElement(root, _tag("transcript")), data)
+        except TranscriptError as problem:
+            raise TranscriptError.at(f"debate {transcript.id!r}", str(problem)) from None
+        except RecursionError:
+            what = "an object in it is nested too deeply"
+            raise TranscriptError.at(f"debate {transcript.id!r}", what) from None
+    etree.indent(root)
+    document: bytes = etree.tostring(root, encoding="UTF-8", xml_declaration=True)
+    return escaped_xml(document) + b"\n"
+
+
+def from_xml(document: bytes, name: str = "XML") -> list[Transcript]:
+    """Read the transcripts of a document.
+
+    Args:
+        document: The document, in any encoding that XML knows.
+        name: What messages call it.
+
+    Raises:
+        TranscriptError: It is not well-formed, does not keep the schema, declares a document
+            type, or holds what no transcript can; the message says in which line.
+    """
+    transcripts = []
+    for _, read in read_xml(document, name):
+        if isinstance(read, TranscriptError):
+            raise read
+        transcripts.append(read)
+    return transcripts
+
+
+def read_xml(document: bytes, name: str) -> Iterator[tuple[int, Transcript | TranscriptError]]:
+    """Yield line number and transcript or what is wrong; nothing is read against the schema."""
+    try:
+        root = _parsed(document)
+    except etree.XMLSyntaxError as problem:
+        line = problem.lineno or 1
+        yield line, TranscriptError.at(f"{name}:{line}", _plain(problem.msg))
+        return
+    refusal = _refusal(root)
+    if refusal is not None:
+        yield 1, TranscriptError.at(name, refusal)
+        return
+    etree.strip_attributes(root, _INSTANCE_HINTS)
+    schema = xml_schema()
+    if not schema.validate(root):
+        for error in list(schema.error_log)[:_MAX_PROBLEMS]:
+            yield error.line, TranscriptError.at(f"{name}:{error.line}", _plain(error.message))
+        return
+    for number, element in enumerate(root, 1):
+        line = element.sourceline or 0
+        try:
+            yield line, from_json({"turns": []} | _fields(element), default_id=str(number))
+        except ValueError as problem:
+            yield line, TranscriptError.at(f"{name}:{line}", str(problem))
+
+
+@functools.cache
+def xml_schema() -> etree.XMLSchema:
+    """Return the schema that all documents keep."""
+    shipped = resources.files("debate_protocol").joinpath("transcript.xsd").read_bytes()
+    return etree.XMLSchema(_parsed(shipped))
+
+
+def _parsed(document: bytes) -> etree._Element:
+    parser = etree.XMLParser(
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        dtd_validation=False,
+        attribute_defaults=False,
+        huge_tree=False,
+        remove_comments=True,
+        remove_pis=True,
+    )
+    return etree.fromstring(document, parser)
+
+
+def _refusal(root: etree._Element) -> str | None:
+    if root.getroottree().docinfo.internalDTD is not None:
+        return "declares a document type (DOCTYPE); expected none, take the declaration out"
+    if root.tag != _ROOT:
+        return f"found the root element {root.tag}, expected {_ROOT}"
+    return None
+
+
+def _write_transcript(parent: etree._Element, data: _Fields) -> None:
+    _add_text(parent, data, "id")
+    question = data.pop("question")
+    held = etree.SubElement(parent, _tag("question"))
+    for key in ("id", "text", "answer"):
+        _add_text(held, question, key)
+    _add_json(held, question, "meta")
+    _add_rest(held, question)
+    rules = data.pop("protocol")
+    held = etree.SubElement(parent, _tag("protocol"))
+    for key in _RULES:
+        if key in rules:
+            held.set(key, str(rules.pop(key)))
+    _add_text(held, rules, "contract")
+    _add_text(held, rules, "topology")
+    _add_rest(held, rules)
+    for turn in data.pop("turns"):
+        _write_turn(etree.SubElement(parent, _tag("turn")), turn)
+    _add_json(parent, data, "meta")
+    data.pop("schema")
+    _add_rest(parent, data)
+
+
+def _write_turn(parent: etree._Element, turn: _Fields) -> None:
+    for key in ("agent", "round"):
+        parent.set(key, str(turn.pop(key)))
+    shown = etree.SubElement(parent, _tag("shown"))
+    for agent, round in turn.pop("shown"):
+        etree.SubElement(shown, _tag("seen"), agent=str(agent), round=str(round))
+    prompt = turn.pop("prompt")
+    if prompt is not None:
+        held = etree.SubElement(parent, _tag("prompt"))
+        for message in prompt:
+            one = etree.SubElement(held, _tag("message"), role=message.pop("role"))
+            _add_text(one, message, "content")
+            _add_rest(one, message)
+    _add_text(parent, turn, "text")
+    _add_text(parent, turn, "failure")
+    if "branches" in turn:
+        held = etree.SubElement(parent, _tag("branches"))
+        for branch in turn.pop("branches"):
+            one = etree.SubElement(held, _tag("branch"))
+            _add_text(one, branch, "guide")
+            _write_turn(etree.SubElement(one, _tag("turn")), branch["turn"])
+    if "continuations" in turn:
+        held = etree.SubElement(parent, _tag("continuations"))
+        for following in turn.pop("continuations"):
+            _write_turn(etree.SubElement(held, _tag("turn")), following)
+    _add_rest(parent, turn)
+
+
+def _add_text(parent: etree._Element, data: _Fields, key: str) -> None:
+    """Move a text from the data into an element; what is no text stays for `extra`."""
+    value = data.get(key)
+    if isinstance(value, str):
+        _set_text(etree.SubElement(parent, _tag(key)), data.pop(key))
+    elif value is None:
+        data.pop(key, None)
+
+
+def _add_json(parent: etree._Element, data: _Fields, key: str) -> None:
+    value = data.pop(key)
+    if value:
+        text = json_text(value)
+        _set_text(etree.SubElement(parent, _tag(key)), text)
+
+
+def _add_rest(parent: etree._Element, data: _Fields) -> None:
+    _add_json(parent, {"extra": data}, "extra")
+
+
+def _set_text(element: etree._Element, text: str) -> None:
+    raw = text.encode("utf-8", "surrogatepass")
+    try:
+        element.text = text
+    except ValueError:
+        element.set("encoding", "base64")
+        element.text = base64.b64encode(raw).decode()
+    # Base64 is longer than what it holds.
+    size = max(len(raw), len(element.text or ""))
+    if size > MAX_TEXT_BYTES:
+        message = f"found {size} bytes, expected at most {MAX_TEXT_BYTES} in one text"
+        raise TranscriptError.at(_local(element), message)
+
+
+def _fields(element: etree._Element) -> _Fields:
+    """Return what a valid element holds, as it stands in JSON."""
+    found: _Fields = {
+        key: value if key in _NOT_NUMBERS else integer(value)
+        for key, value in element.attrib.items()
+    }
+    for child in element:
+        key = _local(child)
+        if key == "extra":
+            found = _json(child) | found
+        elif key == "turn" and _local(element) == "transcript":
+            found.setdefault("turns", []).append(_fields(child))
+        else:
+            found[key] = _value(key, child)
+    return found
+
+
+def _value(key: str, element: etree._Element) -> Any:
+    if key == "meta":
+        return _json(element)
+    if key == "shown":
+        return [[integer(seen.attrib["agent"]), integer(seen.attrib["round"])] for seen in element]
+    if key in ("prompt", "branches", "continuations"):
+        return [_fields(one) for one in element]
+    return _fields(element) if key in ("question", "protocol", "turn") else _text(element)
+
+
+def _json(element: etree._Element) -> _Fields:
+    where = f"line {element.sourceline}: {_local(element)}"
+    try:
+        value = json_value(_text(element))
+    except (ValueError, RecursionError) as problem:
+        raise TranscriptError.at(where, f"not JSON ({problem})") from None
+    if not isinstance(value, dict):
+        raise TranscriptError(where, value, "an object")
+    return value
+
+
+def _text(element: etree._Element) -> str:
+    text: str = element.text or ""
+    if element.get("encoding") != "base64":
+        return text
+    try:
+        raw = base64.b64decode("".join(text.split()), validate=True)
+        return raw.decode("utf-8", "surrogatepass")
+    except ValueError as problem:
+        where = f"line {element.sourceline}: {_local(element)}"
+        raise TranscriptError.at(where, f"not base64 of UTF-8 ({problem})") from None
+
+
+def _tag(name: str) -> str:
+    return f"{{{NAMESPACE}}}{name}"
+
+
+def _local(element: etree._Element) -> str:
+    name: str = etree.QName(element).localname
+    return name
+
+
+def _plain(problem: object) -> str:
+    return str(problem).replace(f"{{{NAMESPACE}}}", "")

@@ -1,0 +1,1 @@
+"""Answers: taken from replies, written alike, compared."""

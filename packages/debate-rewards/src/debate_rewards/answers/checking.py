@@ -1,0 +1,294 @@
+"""Answer checking: is a prediction the question's answer, and are two answers the same?"""
+
+import difflib
+import math
+import os
+import reprlib
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+from debate_protocol.types import Question
+from debate_rewards.answers.final_answers import (
+    KINDS,
+    FinalAnswer,
+    Kind,
+    canonical,
+    final_answer,
+)
+from debate_rewards.answers.math_pool import Comparison, shared_pool
+from debate_rewards.answers.math_spelling import MAX_MATH_CHARS
+from debate_rewards.answers.plain_math import compare_text
+
+LIMIT_S = 5.0
+MAX_COMPARED = 1000
+"""Most pairs of answers that one division into classes compares by more than their text."""
+_CACHE_SIZE = 1 << 16
+_TIMEOUTS = ("timeout", "gold_timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a prediction is right.
+
+    `reason` is `same_text` or `equivalent` when right; `different`, `no_answer`, `unparsable`,
+    `timeout` or `crashed` when wrong; `no_gold`, `gold_unparsable`, `gold_timeout` or
+    `gold_crashed` when the question's own answer cannot be used. `seconds` is the time that the
+    comparison itself took.
+    """
+
+    verdict: Literal["right", "wrong", "unverifiable"]
+    reason: str
+    seconds: float = 0.0
+
+
+class _Cache:
+    """Results of comparisons, the oldest dropped first."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._lock = threading.Lock()
+        self._results: dict[tuple[str, str], Comparison] = {}
+
+    def get(self, key: tuple[str, str]) -> Comparison | None:
+        return self._results.get(key)
+
+    def put(self, key: tuple[str, str], result: Comparison) -> None:
+        with self._lock:
+            if len(self._results) >= _CACHE_SIZE:
+                self._results.pop(next(iter(self._results)))
+            self._results[key] = result
+
+
+_cache = _Cache()
+if hasattr(os, "register_at_fork"):
+    # Another thread of the parent may have held the lock.
+    os.register_at_fork(after_in_child=_cache.clear)
+
+
+def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_S) -> Verdict:
+    """Judge a prediction by the question's kind (`meta["kind"]`, default `math`).
+
+    What is compared is the prediction's own final answer (see `final_answers.final_answer`), so a
+    box quoted earlier does not matter. `meta["accept"]` may list further answers that are right.
+
+    Args:
+        question: With `answer`, the gold answer.
+        prediction: A response or its solution; None for no answer.
+        limit_s: Hard limit for the comparison of a mathematical answer.
+
+    Raises:
+        ValueError: The question's kind is unknown, or `accept` is no list of texts.
+        RuntimeError: A mathematical answer must be compared and Math-Verify cannot be started.
+    """
+    quick = _quick_check(question, prediction)
+    if isinstance(quick, Verdict):
+        return quick
+    golds, given = quick
+    reasons: list[str] = []
+    seconds = 0.0
+    for gold in golds:
+        if seconds >= limit_s:
+            break
+        result = _compare(gold, given, limit_s - seconds)
+        seconds += result.seconds
+        if result.outcome == "equal":
+            return Verdict("right", "equivalent", seconds)
+        reasons.append(result.outcome)
+    usable = [reason for reason in reasons if not reason.startswith("gold_")]
+    verdict: Literal["wrong", "unverifiable"] = "wrong" if usable else "unverifiable"
+    return Verdict(verdict, (usable or reasons)[0], seconds)
+
+
+def check_many(
+    asked: Sequence[tuple[Question, str | None]], *, limit_s: float = LIMIT_S
+) -> list[Verdict]:
+    """Judge many predictions, using all workers; verdicts come in order."""
+    verdicts: dict[int, Verdict] = {}
+    slow = []
+    for index, (question, prediction) in enumerate(asked):
+        quick = _quick_check(question, prediction)
+        if isinstance(quick, Verdict):
+            verdicts[index] = quick
+        else:
+            slow.append(index)
+    if slow:
+        threads = min(shared_pool().size, 1 + len(slow) // 8)
+        with ThreadPoolExecutor(threads) as executor:
+            results = executor.map(lambda index: check(*asked[index], limit_s=limit_s), slow)
+            verdicts.update(zip(slow, results, strict=True))
+    return [verdicts[index] for index in range(len(asked))]
+
+
+def same_answer(
+    question: Question, a: str | None, b: str | None, *, limit_s: float = LIMIT_S
+) -> bool:
+    """Return whether two responses give the same answer; no answer equals nothing."""
+    kind = kind_of(question)
+    first, second = (_form(question, kind, response) for response in (a, b))
+    if first is None or second is None:
+        return False
+    known = _same_text(kind, first, second)
+    return _equivalent(first, second, limit_s) if known is None else known
+
+
+def answer_classes(
+    question: Question, answers: Sequence[str | None], *, limit_s: float = LIMIT_S
+) -> list[int | None]:
+    """Return a class number per response, counted by first appearance; None without an answer.
+
+    A response joins the first class whose first member gives the same answer. Once
+    `MAX_COMPARED` pairs had to be compared as mathematics, answers differ unless their text
+    decides otherwise.
+    """
+    kind = kind_of(question)
+    known: dict[str, int] = {}
+    members: list[str] = []
+    classes: list[int | None] = []
+    compared = 0
+    for answer in answers:
+        form = _form(question, kind, answer)
+        if form is None:
+            classes.append(None)
+            continue
+        for index, member in enumerate(members if form not in known and kind == "math" else ()):
+            same = _same_text(kind, member, form)
+            if same is None and compared < MAX_COMPARED:
+                compared += 1
+                same = _equivalent(member, form, limit_s)
+            if same:
+                known[form] = index
+                break
+        if form not in known:
+            known[form] = len(members)
+            members.append(form)
+        classes.append(known[form])
+    return classes
+
+
+def accepted_answers(question: Question) -> list[str]:
+    """Return the answers that are right: the question's own, then those of `meta["accept"]`.
+
+    Raises:
+        ValueError: `accept` is there and no list of texts or numbers.
+    """
+    own = [] if question.answer is None else [question.answer]
+    more = question.meta.get("accept")
+    if more is None:
+        return own
+    if not is_texts(more):
+        raise ValueError(
+            f"question {question.id!r}, meta.accept: found {reprlib.repr(more)}, "
+            "expected a list of texts"
+        )
+    return [*own, *map(str, more)]
+
+
+def is_texts(value: object) -> bool:
+    """Return whether a value is a list of texts, for which finite numbers may stand."""
+    return isinstance(value, list | tuple) and all(
+        isinstance(one, str)
+        or (isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one))
+        for one in value
+    )
+
+
+def kind_of(question: Question) -> Kind:
+    """Return the question's kind of answer, `math` by default.
+
+    Raises:
+        ValueError: `meta["kind"]` is no known kind.
+    """
+    kind = question.meta.get("kind", "math")
+    for known in KINDS:
+        if kind == known:
+            return known
+    near = difflib.get_close_matches(str(kind), KINDS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(
+        f"question {question.id!r}, meta.kind: found {kind!r}, expected one of "
+        f"{', '.join(KINDS)}{hint}"
+    )
+
+
+def _quick_check(question: Question, prediction: str | None) -> Verdict | tuple[list[str], str]:
+    """Return a verdict where text decides, else the gold expressions and the given one."""
+    kind = kind_of(question)
+    accepted = accepted_answers(question)
+    if question.answer is None:
+        return Verdict("unverifiable", "no_gold")
+    golds = [form for gold in accepted if (form := _gold_form(question, kind, gold)) is not None]
+    if not golds:
+        return Verdict("unverifiable", "gold_unparsable")
+    answer = None if prediction is None else final_answer(prediction, kind)
+    if answer is None:
+        return Verdict("wrong", "no_answer")
+    given = canonical(question, kind, answer)
+    if given is None:
+        return Verdict("wrong", "unparsable")
+    if given in golds:
+        return Verdict("right", "same_text")
+    if kind != "math":
+        return Verdict("wrong", "different")
+    if len(given) > MAX_MATH_CHARS:
+        return Verdict("wrong", "unparsable")
+    if min(map(len, golds)) > MAX_MATH_CHARS:
+        return Verdict("unverifiable", "gold_unparsable")
+    golds = [gold for gold in golds if len(gold) <= MAX_MATH_CHARS]
+    known = [compare_text(gold, given) for gold in golds]
+    if True in known:
+        return Verdict("right", "equivalent")
+    if None not in known:
+        return Verdict("wrong", "different")
+    return [gold for gold, equal in zip(golds, known, strict=True) if equal is None], given
+
+
+def _gold_form(question: Question, kind: Kind, gold: str) -> str | None:
+    """Read a gold answer; one without a mark is taken whole rather than by its last line."""
+    answer = final_answer(gold, kind)
+    if answer is None:
+        return None
+    return canonical(question, kind, answer if answer.marked else FinalAnswer(gold.strip(), True))
+
+
+def _form(question: Question, kind: Kind, response: str | None) -> str | None:
+    answer = None if response is None else final_answer(response, kind)
+    return None if answer is None else canonical(question, kind, answer)
+
+
+def _same_text(kind: Kind, first: str, second: str) -> bool | None:
+    """Return whether two forms are the same answer, None where text does not decide it."""
+    if first == second:
+        return True
+    if kind != "math" or max(len(first), len(second)) > MAX_MATH_CHARS:
+        return False
+    return compare_text(first, second)
+
+
+def _equivalent(first: str, second: str, limit_s: float) -> bool:
+    """Math-Verify treats its two sides differently, an equivalence must not."""
+    for gold, given in ((first, second), (second, first)):
+        known = _cache.get((given, ""))
+        # Else each good answer would wait in turn for the one that takes too long by itself.
+        if known and known.outcome == "gold_timeout" and known.seconds >= limit_s:
+            return False
+        if _compare(gold, given, limit_s).outcome == "equal":
+            return True
+    return False
+
+
+def _compare(gold: str, given: str, limit_s: float) -> Comparison:
+    # A gold answer that cannot be used is so for every prediction.
+    for key in ((gold, ""), (gold, given)):
+        known = _cache.get(key)
+        # What timed out within a shorter limit may be decided within this one.
+        if known and not (known.outcome in _TIMEOUTS and known.seconds < limit_s):
+            return Comparison(known.outcome, 0.0)
+    result = shared_pool().compare(gold, given, limit_s)
+    if result.outcome not in ("crashed", "gold_crashed"):
+        _cache.put((gold, "" if result.outcome.startswith("gold_") else given), result)
+    return result

@@ -1,0 +1,295 @@
+"""A pool of killable processes that compare mathematical answers within a hard time limit."""
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+Outcome = Literal[
+    "equal",
+    "different",
+    "unparsable",
+    "timeout",
+    "crashed",
+    "gold_unparsable",
+    "gold_timeout",
+    "gold_crashed",
+]
+START_TIMEOUT_S = 120.0
+RESTART_TIMEOUT_S = 10.0
+_PROGRAM = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from debate_rewards.answers.math_worker import main; main()"
+)
+
+
+class Comparison(NamedTuple):
+    """What came of comparing two answers, and how long the worker took."""
+
+    outcome: Outcome
+    seconds: float
+
+
+class _WorkerGone(Exception):
+    """The worker cannot be used any more."""
+
+
+class _Worker:
+    """A supervisor process with one child; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[2])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            # Unbuffered: a process forked off in the middle of a job must not send it again.
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._jobs, self._messages = self._process.stdin, self._process.stdout
+        os.set_blocking(self._jobs.fileno(), False)
+        self._buffer = b""
+        self._child = 0
+        try:
+            message = self._read(time.monotonic() + START_TIMEOUT_S)
+        except _WorkerGone:
+            message = {"error": "the process ended while starting"}
+        except BaseException:
+            self.kill()
+            raise
+        if message is None or "error" in message:
+            self.kill()
+            cause = message["error"] if message else f"no answer in {START_TIMEOUT_S:g} s"
+            raise RuntimeError(
+                f"math answers: cannot start a Math-Verify worker ({cause}); "
+                "install it with: pip install 'debate-rewards[math]'"
+            )
+
+    def compare(self, job: dict[str, Any], limit_s: float) -> Outcome:
+        """Return the outcome, soon after the limit at the latest, with a child ready for more.
+
+        Raises:
+            _WorkerGone: The supervisor ended or does not answer.
+        """
+        # The limit begins when the child has the job: a busy machine must not count against it.
+        deadline = time.monotonic() + RESTART_TIMEOUT_S
+        stages = set()
+        self._write(json.dumps(job | {"limit_s": limit_s}).encode() + b"\n", deadline)
+        while (message := self._read(deadline)) is not None:
+            if "outcome" in message:
+                outcome: Outcome = message["outcome"]
+                return outcome
+            stages.add(message["stage"])
+            if message["stage"] == "started":
+                deadline = time.monotonic() + limit_s
+            if message["stage"] == "ready":  # of a new child: the one with the job is gone
+                return "crashed" if "gold" in stages else "gold_crashed"
+        if "started" not in stages:
+            raise _WorkerGone  # What is left of the job must not reach another child.
+        self._replace_child()
+        return "timeout" if "gold" in stages else "gold_timeout"
+
+    def _replace_child(self) -> None:
+        before = self._child
+        self._process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + RESTART_TIMEOUT_S
+        while self._child == before:
+            if self._read(deadline) is None:
+                raise _WorkerGone
+
+    def _write(self, job: bytes, deadline: float) -> None:
+        while job and _ready(self._jobs.fileno(), select.POLLOUT, deadline):
+            try:
+                job = job[os.write(self._jobs.fileno(), job) :]
+            except BrokenPipeError:
+                raise _WorkerGone from None
+
+    def _read(self, deadline: float) -> dict[str, Any] | None:
+        """Return the next message, None at the deadline."""
+        while b"\n" not in self._buffer:
+            if not _ready(self._messages.fileno(), select.POLLIN, deadline):
+                return None
+            chunk = os.read(self._messages.fileno(), 65536)
+            if not chunk:
+                raise _WorkerGone
+            self._buffer += chunk
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        message: dict[str, Any] = json.loads(line)
+        self._child = message.get("child", self._child)
+        return message
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """End supervisor and child and reap them; whoever reads sees that they are gone."""
+        self._process.terminate()
+        try:
+            self._process.wait(RESTART_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def kill(self) -> None:
+        """End the processes and close our ends of the pipes; only for who uses the worker."""
+        self.end()
+        self.forget()
+
+    def forget(self) -> None:
+        """Close our ends of the pipes."""
+        for pipe in (self._jobs, self._messages):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def _ready(descriptor: int, event: int, deadline: float) -> bool:
+    """Wait for a pipe; unlike `select`, `poll` takes descriptors above 1023."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    wait_s = deadline - time.monotonic()
+    return wait_s > 0 and bool(poll.poll(wait_s * 1000))
+
+
+_pools: "weakref.WeakSet[MathPool]" = weakref.WeakSet()
+
+
+class MathPool:
+    """Workers that compare mathematical answers; safe from any thread.
+
+    Workers start when first needed (a second or two); one that runs into its limit is killed and
+    replaced within milliseconds. The limit counts from when a worker takes the answer up.
+
+    Args:
+        size: How many processes at most; default: the usable cores, at most 4.
+        cached: Whether workers keep what they have read; off only for measuring.
+    """
+
+    def __init__(self, size: int | None = None, *, cached: bool = True) -> None:
+        self.size = size or min(4, _usable_cores())
+        self._cached = cached
+        self._closed = False
+        self._reset()
+        _pools.add(self)
+
+    def _reset(self) -> None:
+        self._free = threading.Semaphore(self.size)
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._workers: set[_Worker] = set()
+
+    def compare(self, gold: str, prediction: str, limit_s: float) -> Comparison:
+        """Compare two expressions, back within `limit_s` once a worker is free.
+
+        Raises:
+            RuntimeError: No worker can be started, for example because Math-Verify is missing.
+        """
+        with self._free:
+            result = self._try(gold, prediction, limit_s)
+            if result.outcome in ("crashed", "gold_crashed") and result.seconds < limit_s:
+                # Something else may have ended the process, so the answer gets a second one.
+                return self._try(gold, prediction, limit_s - result.seconds)
+            return result
+
+    def close(self) -> None:
+        """End all workers; the pool cannot be used afterwards."""
+        with self._lock:
+            self._closed = True
+            workers, self._workers, idle = self._workers, set(), self._idle
+            self._idle = []
+        for worker in workers:
+            worker.end()
+        for worker in idle:
+            worker.forget()
+
+    def forget(self) -> None:
+        """Leave the workers to the process that this one was forked off from."""
+        for worker in self._workers:
+            worker.forget()
+        self._reset()
+
+    def _try(self, gold: str, prediction: str, limit_s: float) -> Comparison:
+        worker = self._take()
+        started = time.monotonic()
+        job = {"gold": gold, "prediction": prediction, "cached": self._cached}
+        try:
+            outcome = worker.compare(job, limit_s)
+        except _WorkerGone:
+            self._drop(worker)
+            return Comparison("crashed", time.monotonic() - started)
+        except BaseException:
+            self._drop(worker)
+            raise
+        self._give_back(worker)
+        return Comparison(outcome, time.monotonic() - started)
+
+    def _take(self) -> _Worker:
+        with self._lock:
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.alive():
+                    return worker
+                self._workers.discard(worker)
+                worker.kill()
+            if self._closed:
+                raise RuntimeError("math answers: the pool of workers is closed")
+        worker = _Worker()
+        with self._lock:
+            self._workers.add(worker)
+        return worker
+
+    def _give_back(self, worker: _Worker) -> None:
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._idle.append(worker)
+        if closed:
+            worker.kill()
+
+    def _drop(self, worker: _Worker) -> None:
+        with self._lock:
+            self._workers.discard(worker)
+        worker.kill()
+
+
+_shared: MathPool | None = None
+_shared_lock = threading.Lock()
+
+
+def shared_pool() -> MathPool:
+    """Return this process's pool; its workers end with the process."""
+    global _shared
+    with _shared_lock:
+        if _shared is None:
+            _shared = MathPool()
+            atexit.register(_shared.close)
+        return _shared
+
+
+def _after_fork() -> None:
+    global _shared_lock
+    # Another thread of the parent may have held it.
+    _shared_lock = threading.Lock()
+    for pool in list(_pools):
+        pool.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""What debates are measured by."""

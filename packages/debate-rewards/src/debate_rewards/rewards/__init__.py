@@ -1,0 +1,54 @@
+"""All rewards by name, for configuration files."""
+
+from typing import Annotated, Any
+
+from debate_protocol.plugins import Variants
+from debate_rewards.reward_config import RewardConfig
+from debate_rewards.rewards.mixed import Component, Mixed
+from debate_rewards.rewards.overlong import Overlong
+from debate_rewards.rewards.partial_trajectory import PartialTrajectory
+from debate_rewards.rewards.persuasion import Persuasion
+from debate_rewards.rewards.single_rewards import OWN
+from debate_rewards.rewards.truth_judge import TruthJudge
+from debate_rewards.rewards.v2 import V2
+from debate_rewards.rewards.verifiable import Verifiable
+from debate_rewards.votes.bradley_terry import BradleyTerry
+from debate_rewards.votes.pairwise import WinMinusLoss, WinRate
+
+REWARDS: Variants[RewardConfig] = Variants("debate_rewards.rewards", RewardConfig, *OWN, Mixed)
+"""All rewards, those of other installed packages included."""
+
+RewardChoice = Annotated[RewardConfig, REWARDS]
+"""Any reward; `type` names it."""
+
+
+def get_reward(name: str, **settings: Any) -> RewardConfig:
+    """Return the reward of this `type` with these settings.
+
+    Raises:
+        ValueError: No reward has this name, the message names the nearest one; or (pydantic's
+            ValidationError) a setting is unknown or does not fit.
+    """
+    try:
+        return REWARDS.make(name, settings)
+    except KeyError as error:
+        raise ValueError(f"reward: {error.args[0]}") from error
+
+
+__all__ = [
+    "REWARDS",
+    "BradleyTerry",
+    "Component",
+    "Mixed",
+    "Overlong",
+    "PartialTrajectory",
+    "Persuasion",
+    "RewardChoice",
+    "RewardConfig",
+    "TruthJudge",
+    "V2",
+    "Verifiable",
+    "WinMinusLoss",
+    "WinRate",
+    "get_reward",
+]

@@ -1,0 +1,136 @@
+"""Weighted sums of other rewards, of their advantages or of their raw values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from debate_protocol.config import Config
+from debate_protocol.types import Transcript
+from debate_rewards.credits import Credit, Score
+from debate_rewards.reward_config import RewardConfig
+from debate_rewards.rewards.single_rewards import SingleReward
+
+
+class Component(Config):
+    """A part of a mixed reward and how much it counts."""
+
+    reward: SingleReward
+    weight: float
+
+
+class Mixed(RewardConfig):
+    """Several rewards together, as a named mapping.
+
+    `mix: advantages` keeps the components apart: each credit carries its component's name and
+    weight, to be centred over that component's values and then summed. `mix: rewards` adds the
+    weighted raw values per turn and stream; None adds 0, and all None stays None.
+
+    Source: multi-agent debate overview, section 5.1 (0.7 peers + 0.3 correctness).
+    """
+
+    type: Literal["mixed"] = "mixed"
+    components: dict[str, Component] = Field(min_length=1)
+    mix: Literal["advantages", "rewards"] = "advantages"
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        parts = [component.reward for component in self.components.values()]
+        named = [name for part in parts for name in part.streams]
+        return tuple(dict.fromkeys(named))
+
+    @property
+    def adds_advantages(self) -> bool:
+        """Whether its parts are compared apart."""
+        return self.mix == "advantages"
+
+    def parts(self) -> Mapping[str, RewardConfig]:
+        """Return the rewards of the components."""
+        return {name: component.reward for name, component in self.components.items()}
+
+    def part_weights(self) -> Mapping[str, float]:
+        """Return the weights of the components."""
+        return {name: component.weight for name, component in self.components.items()}
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        names = list(self.components)
+        columns = [self.components[name].reward(transcripts) for name in names]
+        return [
+            self._combine(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)
+        ]
+
+    def _combine(self, scores: Mapping[str, Score]) -> Score:
+        weights = {name: self.components[name].weight for name in scores}
+        credits = [
+            replace(credit, component=name, weight=weights[name])
+            for name, score in scores.items()
+            for credit in score.credits
+        ]
+        if self.mix == "rewards":
+            credits = _add_raw(credits)
+        num_agents = max(len(score.agents) for score in scores.values())
+        agents = tuple(
+            weighted_sum([(score.agents[agent], weights[name]) for name, score in scores.items()])
+            for agent in range(num_agents)
+        )
+        returns = {
+            name: score.returns_of() for name, score in scores.items() if _is_per_agent(score)
+        }
+        if self.mix == "rewards":
+            returns = {"": _add_returns(returns, weights, num_agents)}
+        return Score(tuple(credits), agents, _merge_metrics(scores), returns)
+
+
+def weighted_sum(values: Sequence[tuple[float | None, float]]) -> float | None:
+    """Return Σ weight·value, where None adds 0; None when every value is None."""
+    known = [value * weight for value, weight in values if value is not None]
+    return sum(known) if known else None
+
+
+def _is_per_agent(score: Score) -> bool:
+    return any(credit.stream == "return" for credit in score.credits)
+
+
+def _add_returns(
+    returns: Mapping[str, tuple[float | None, ...]], weights: Mapping[str, float], num_agents: int
+) -> tuple[float | None, ...]:
+    """Add up what each agent gets in the stream `return`, also one that never spoke."""
+    return tuple(
+        weighted_sum(
+            [(own[agent], weights[name]) for name, own in returns.items() if agent < len(own)]
+        )
+        for agent in range(num_agents)
+    )
+
+
+def _add_raw(credits: Sequence[Credit]) -> list[Credit]:
+    groups: dict[tuple[object, ...], list[Credit]] = {}
+    for credit in credits:
+        groups.setdefault((credit.agent, credit.round, credit.stream, credit.span), []).append(
+            credit
+        )
+    return [
+        replace(
+            group[0],
+            value=weighted_sum([(credit.value, credit.weight) for credit in group]),
+            penalty=any(credit.penalty for credit in group),
+            expected=any(credit.expected for credit in group),
+            centred=all(credit.centred for credit in group),
+            component="",
+            weight=1.0,
+        )
+        for group in groups.values()
+    ]
+
+
+def _merge_metrics(scores: Mapping[str, Score]) -> dict[str, float]:
+    """Return all metrics; those that several components share have a prefix each."""
+    merged: dict[str, float] = {}
+    for name, score in scores.items():
+        for key, value in score.metrics.items():
+            shared = sum(key in other.metrics for other in scores.values()) > 1
+            merged[f"{name}/{key}" if shared else key] = value
+    return merged

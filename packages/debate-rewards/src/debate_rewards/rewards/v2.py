@@ -1,0 +1,219 @@
+"""The v2 reward: turns are valued by the votes on them, judges by agreement with each other."""
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from debate_protocol.types import Transcript, TurnKey
+from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
+from debate_rewards.reading import ReadDebate, read_debate
+from debate_rewards.reward_config import Need, RewardConfig, Use
+from debate_rewards.rewards.spans import JudgeCredit
+from debate_rewards.rewards.v2_metrics import v2_metrics
+from debate_rewards.votes.ballots import (
+    Ballot,
+    Duplicates,
+    Share,
+    Ties,
+    Vote,
+    all_votes,
+    ballots,
+    tally,
+)
+from debate_rewards.votes.judge_counts import judges_of_a_pair
+from debate_rewards.votes.judge_stream import JUDGE, judge_credits
+from debate_rewards.votes.judging import (
+    Consensus,
+    consensus_values,
+    peer_prediction_values,
+    verdicts_elsewhere,
+)
+
+
+class V2(RewardConfig):
+    """Peer votes as two streams, `generator` and `judge`.
+
+    `generator`, per judged turn: 2·for/(for+against) − 1. `judge`, per comparison: agreement with
+    the other judges of that pair of turns; per turn: the mean over its valued comparisons, or
+    `format_penalty` (None: no penalty) where comparisons were expected and none counted. A failed
+    turn carries −1 on `generator` and nothing else.
+
+    `unvoted` says what a valid turn without votes gets: no signal, 0, or the literal formula's −1.
+    `judge_credit` says where judge values go: one for the `block`, one per `line`, or per `segment`
+    (lines, and each part of the evaluation about one agent). `consensus: peer_prediction` compares
+    across questions, so it needs batches with more than one; `none` leaves the judge stream to
+    another component of a mixed reward, such as `truth_judge`.
+
+    `shuffle_votes` is a control for experiments, not a way to train: it permutes the generator
+    values of each (question, round) among the agents that have one, uniformly, so that credit
+    keeps its distribution but says nothing about which agent won.
+
+    Source: multi-agent debate overview, section 2.2. Deviations: `unvoted: mask`,
+    `duplicates: one`, `ties: half` and `consensus: leave_one_out` are defaults that the text does
+    not have; `literal`, `count`, `ignore` and `inclusive` are the text's.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset(("votes",))
+    can_be_tried: ClassVar[bool] = True
+
+    type: Literal["v2"] = "v2"
+    ties: Ties = "half"
+    duplicates: Duplicates = "one"
+    unvoted: Literal["mask", "zero", "literal"] = "mask"
+    consensus: Consensus = "leave_one_out"
+    judge_credit: JudgeCredit = "block"
+    format_penalty: float | None = Field(default=-0.5, le=0)
+    shuffle_votes: bool = False
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator",) if self.consensus == "none" else ("generator", JUDGE)
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        return self.score_read([read_debate(transcript) for transcript in transcripts])
+
+    def score_read(self, debates: Sequence[ReadDebate]) -> list[Score]:
+        """Return one score a debate that has been read already, in order."""
+        cast = [ballots(debate, self.duplicates) for debate in debates]
+        votes = [all_votes(its_ballots) for its_ballots in cast]
+        values = self._vote_values([d.transcript.question.id for d in debates], votes)
+        return [
+            self._score(debate, its_ballots, its_votes, its_values)
+            for debate, its_ballots, its_votes, its_values in zip(
+                debates, cast, votes, values, strict=True
+            )
+        ]
+
+    def silence(self, stream: str, use: Use) -> str | None:
+        """Return why no judge has a value."""
+        if stream != JUDGE:
+            return None
+        if self.consensus == "peer_prediction" and use.questions == 1:
+            return (
+                "peer_prediction compares verdicts with those on other questions of the step, and "
+                "a step has one question; expected data.batch_size above 1"
+            )
+        return self.few_judges(use)
+
+    def few_judges(self, use: Use) -> str | None:
+        """Return why the judge stream teaches little, where each pair has some judge but few."""
+        if use.judge_weight <= 0 or self.consensus == "none":
+            return None
+        fewest, most = judges_of_a_pair(use.rules)
+        if fewest == use.rules.num_agents - 2:
+            return self.warning(use.rules.num_agents, use.judge_weight) if most > 0 else None
+        if most >= 3:
+            return None
+        return (
+            f"debate.topology: under {use.rules.topology} at most {most} agents see both of a pair "
+            "and can judge it, so the judge stream teaches little; expected topology all, a higher "
+            "degree, or judge weight 0"
+        )
+
+    def warnings(self, use: Use) -> list[str]:
+        """Return what should be looked at."""
+        found = []
+        if self.unvoted == "literal":
+            found.append(
+                "reward.unvoted: literal gives -1 to turns that nobody could vote on, such as all "
+                "of the last parallel round; mask leaves them out"
+            )
+        if use.baseline == "debate" and use.rules.max_rounds > 1:
+            found.append(
+                "advantage.baseline: debate compares turns of different rounds, which were judged "
+                "by different votes; question_round was safer where it was measured"
+            )
+        return found
+
+    def warning(self, num_agents: int, judge_weight: float) -> str | None:
+        """Return why a judge stream of this weight teaches little with so few agents, or None."""
+        if judge_weight <= 0 or num_agents >= 5 or self.consensus == "none":
+            return None
+        if self.consensus == "inclusive":
+            found = (
+                "each pair has one judge a round, whose value is always +1"
+                if num_agents <= 3
+                else "a judge is never outvoted, so no value is ever -1"
+            )
+        else:
+            found = (
+                "each pair has one judge a round, so no comparison gets a value and only the "
+                "format penalty acts"
+                if num_agents <= 3
+                else "each pair has two judges a round, who can only copy each other"
+            )
+        return (
+            f"v2 with {num_agents} agents and judge weight {judge_weight:g} "
+            f"(consensus {self.consensus}): {found}. Use 5 or more agents, or judge weight 0."
+        )
+
+    def _vote_values(
+        self, questions: Sequence[str], votes: Sequence[Sequence[Vote]]
+    ) -> list[list[float | None]]:
+        """Return the judge value of each vote, per debate."""
+        if self.consensus == "none":
+            return [[None] * len(its_votes) for its_votes in votes]
+        if self.consensus == "peer_prediction":
+            elsewhere = verdicts_elsewhere(questions, votes)
+            return [peer_prediction_values(v, e) for v, e in zip(votes, elsewhere, strict=True)]
+        return [consensus_values(its_votes, self.consensus) for its_votes in votes]
+
+    def _score(
+        self,
+        debate: ReadDebate,
+        cast: Mapping[TurnKey, Ballot],
+        votes: Sequence[Vote],
+        values: Sequence[float | None],
+    ) -> Score:
+        generator = self._generator_credits(debate, votes)
+        judge: list[Credit] = []
+        if self.consensus != "none":
+            judge = judge_credits(
+                debate,
+                cast,
+                values,
+                judge_credit=self.judge_credit,
+                format_penalty=self.format_penalty,
+                centred=self.consensus == "peer_prediction",
+            )
+        return Score(
+            credits=(*generator, *judge),
+            agents=mean_returns(generator, debate.transcript.protocol.num_agents),
+            metrics=v2_metrics(debate, cast, generator, judge),
+        )
+
+    def _generator_credits(self, debate: ReadDebate, votes: Sequence[Vote]) -> list[Credit]:
+        shares = tally(votes, self.ties)
+        credits = []
+        for key, turn in debate.turns.items():
+            if turn.failed:
+                credits.append(Credit(*key, "generator", FAILURE_VALUE, penalty=True))
+            else:
+                credits.append(Credit(*key, "generator", self._generator_value(shares.get(key))))
+        return _shuffled(credits, debate.transcript.id) if self.shuffle_votes else credits
+
+    def _generator_value(self, share: Share | None) -> float | None:
+        if share is None:
+            return {"mask": None, "zero": 0.0, "literal": -1.0}[self.unvoted]
+        return share.balance
+
+
+def _shuffled(credits: Sequence[Credit], transcript_id: str) -> list[Credit]:
+    """Permute the values of each round among its agents that have one; failures stay."""
+    rounds: dict[int, list[int]] = {}
+    for index, credit in enumerate(credits):
+        if credit.value is not None and not credit.penalty:
+            rounds.setdefault(credit.round, []).append(index)
+    shuffled = list(credits)
+    for round_, indices in rounds.items():
+        digest = hashlib.sha256(f"{transcript_id}\n{round_}".encode()).digest()
+        order = random.Random(int.from_bytes(digest, "big")).sample(indices, len(indices))
+        for index, source in zip(indices, order, strict=True):
+            shuffled[index] = replace(credits[index], value=credits[source].value)
+    return shuffled

@@ -1,0 +1,106 @@
+"""The truth as a reward: each valid turn is valued by whether its answer is right."""
+
+import logging
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from debate_protocol.types import Question, Transcript, TurnKey
+from debate_rewards.answers.checking import Verdict, check_many, kind_of
+from debate_rewards.credits import Credit, Score
+from debate_rewards.reading import ReadDebate, read_debate
+from debate_rewards.reward_config import Need, RewardConfig
+
+_log = logging.getLogger(__name__)
+
+
+class Verifiable(RewardConfig):
+    """Right or wrong as +1 or −1 (`plus_minus`) or as 1 or 0 (`zero_one`), stream `generator`.
+
+    A failed turn carries −1. When the question's own answer is missing or cannot be read, the
+    whole debate has no signal, and a warning names the question.
+
+    Source: SDRL (paper), verifiable outcome reward.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset(("answers",))
+    can_be_tried: ClassVar[bool] = True
+
+    type: Literal["verifiable"] = "verifiable"
+    values: Literal["plus_minus", "zero_one"] = "plus_minus"
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator",)
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        debates = [read_debate(transcript) for transcript in transcripts]
+        verdicts = turn_verdicts(debates)
+        return [self._score(d, v) for d, v in zip(debates, verdicts, strict=True)]
+
+    def _score(self, debate: ReadDebate, verdicts: dict[TurnKey, Verdict]) -> Score:
+        num_agents = debate.transcript.protocol.num_agents
+        unverifiable = [v for v in verdicts.values() if v.verdict == "unverifiable"]
+        if unverifiable:
+            question = debate.transcript.question
+            _log.warning("question %r is left out: %s", question.id, unverifiable[0].reason)
+            credits = tuple(Credit(*key, "generator", None, expected=False) for key in debate.turns)
+            return Score(credits, (None,) * num_agents, {"verifiable/unverifiable_gold": 1.0})
+        wrong = -1.0 if self.values == "plus_minus" else 0.0
+        credits = tuple(
+            Credit(*key, "generator", -1.0, penalty=True)
+            if turn.failed
+            else Credit(*key, "generator", 1.0 if verdicts[key].verdict == "right" else wrong)
+            for key, turn in debate.turns.items()
+        )
+        earned: list[list[float]] = [[] for _ in range(num_agents)]
+        for credit in credits:
+            if credit.value is not None:
+                earned[credit.agent].append(credit.value)
+        agents = tuple(sum(values) / len(values) if values else None for values in earned)
+        return Score(credits, agents, _metrics(debate, verdicts))
+
+
+def turn_verdicts(debates: Sequence[ReadDebate]) -> list[dict[TurnKey, Verdict]]:
+    """Return the verdict on every turn's answer, failed turns included, per debate.
+
+    A question of an unknown kind is unverifiable, so that it leaves out one debate and not all.
+    """
+    usable = [_has_known_kind(debate.transcript.question) for debate in debates]
+    asked = [
+        (debate.transcript.question, None if turn.failed else turn.parsed.answer)
+        for debate, is_usable in zip(debates, usable, strict=True)
+        if is_usable
+        for turn in debate.turns.values()
+    ]
+    verdicts = iter(check_many(asked))
+    unknown = Verdict("unverifiable", "unknown_kind")
+    return [
+        {key: next(verdicts) if is_usable else unknown for key in debate.turns}
+        for debate, is_usable in zip(debates, usable, strict=True)
+    ]
+
+
+def _has_known_kind(question: Question) -> bool:
+    try:
+        kind_of(question)
+    except ValueError:
+        return False
+    return True
+
+
+def _metrics(debate: ReadDebate, verdicts: dict[TurnKey, Verdict]) -> dict[str, float]:
+    unread = sum(
+        verdicts[key].verdict == "wrong" and verdicts[key].reason != "different"
+        for key, turn in debate.turns.items()
+        if not turn.failed
+    )
+    metrics = {
+        "verifiable/unverifiable_gold": 0.0,
+        "verifiable/unreadable_predictions": float(unread),
+    }
+    if verdicts:
+        right = sum(verdict.verdict == "right" for verdict in verdicts.values())
+        metrics["verifiable/right"] = right / len(verdicts)
+    return metrics

@@ -1,0 +1,1 @@
+"""Votes: of turns for each other, what they decide, and what one is worth."""

@@ -1,0 +1,1 @@
+"""Any endpoint of OpenAI's chat completions."""

@@ -1,0 +1,1 @@
+"""Replies that are written beforehand, for tests."""

@@ -1,0 +1,1 @@
+"""A generate loop of our own on models of transformers."""

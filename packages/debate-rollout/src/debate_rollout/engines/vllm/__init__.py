@@ -1,0 +1,1 @@
+"""vLLM in this process, or in one of its own beside it."""

@@ -1,0 +1,264 @@
+"""The served model as this side knows it: what goes to vLLM, what came back, which weights fit."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from debate_protocol.types import Finish, Reply
+from debate_rollout.engine import Request, Weights
+from debate_rollout.engines.hf_weights import check_complete, check_fits, with_tied
+from debate_rollout.engines.transformers.drawing import seed_bits
+from debate_rollout.engines.vllm.settings import VllmSettings
+from debate_rollout.errors import EngineConfigError, RolloutError, WeightsError
+from debate_rollout.rendering import Renderer
+from debate_rollout.token_text import token_text
+
+Span = tuple[int, int, int]
+"""Weight version, and the start and end of its tokens in a reply."""
+
+
+class ServedModel:
+    """A model on disk for vLLM, and the shapes its weights must have."""
+
+    def __init__(
+        self,
+        settings: VllmSettings,
+        model: Any,
+        tokenizer: Any,
+        template_kwargs: Mapping[str, Any],
+        folder: str | None = None,
+    ) -> None:
+        if folder is not None and not Path(folder).is_dir():
+            raise EngineConfigError(
+                f"engine.shared_folder: found no directory {folder!r}; expected one that this "
+                "process and the server both see under this path"
+            )
+        self.renderer = Renderer(tokenizer, template_kwargs)
+        self.folder = Path(tempfile.mkdtemp(prefix="debate-rollout-", dir=folder))
+        self.versions = {"default": 0}
+        named = isinstance(model, str | Path)
+        shape = (
+            AutoConfig.from_pretrained(model, trust_remote_code=False) if named else model.config
+        )
+        with torch.device("meta"):
+            self._blank = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
+        self._settings = settings
+        self._tokenizer = tokenizer
+        self._shapes = self._blank.state_dict(keep_vars=True)
+        self._adapters = 0
+        self._adapter_shapes: tuple[str, Mapping[str, Any]] = ("", {})
+        self.window: int | None = (
+            settings.context_window or shape.get_text_config().max_position_embeddings
+        )
+        kept = getattr(shape if named else model, "dtype", None)
+        self.dtype = settings.dtype if settings.dtype != "auto" else _dtype_name(kept)
+        self.end_ids = _end_ids(self.renderer, self._blank)
+
+    def close(self) -> None:
+        """Remove the files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def room(self, request: Request) -> int:
+        """Return how many tokens the reply may have; below 1 when the prompt fills the window.
+
+        Raises:
+            RolloutError: When the prompt has no ids.
+        """
+        if not request.prompt_ids:
+            raise RolloutError("prompt_ids: found none; expected a prompt of at least one token")
+        wanted = request.sampling.max_tokens
+        return wanted if self.window is None else min(wanted, self.window - len(request.prompt_ids))
+
+    def sampling(self, request: Request) -> dict[str, Any]:
+        """Return the request's sampling by the names of vLLM, neutral values included."""
+        sampling = request.sampling
+        return {
+            "max_tokens": self.room(request),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "stop": list(sampling.stop),
+            "stop_token_ids": self.end_ids,
+            "seed": seed_bits(sampling.seed),
+            "logprobs": 0,
+        }
+
+    def reply(
+        self,
+        request: Request,
+        ids: Sequence[int],
+        logps: Sequence[float],
+        finish: Finish,
+        spans: Sequence[Span],
+    ) -> Reply:
+        """Return the reply; `spans` name the weight versions, at least one."""
+        if len(logps) != len(ids):
+            raise RolloutError(
+                f"vLLM gave {len(logps)} log-probabilities to {len(ids)} tokens; expected one each"
+            )
+        said = token_text(self._tokenizer, ids)
+        return Reply(
+            text=said.text,
+            starts=said.starts,
+            finish=finish,
+            prompt_ids=request.prompt_ids,
+            token_ids=tuple(ids),
+            logps=tuple(logps),
+            temperature=request.sampling.temperature,
+            weight_version=spans[-1][0],
+            version_spans=tuple(spans) if len(spans) > 1 else (),
+        )
+
+    def spans(self, found: Sequence[tuple[str, int, int]]) -> list[Span]:
+        """Return vLLM's spans with our versions in place of its labels.
+
+        Raises:
+            RolloutError: When a label is not of weights that were loaded here.
+        """
+        for label, _, _ in found:
+            if label not in self.versions:
+                raise RolloutError(
+                    f"vLLM served weights {label!r}, which were not loaded here; expected one of "
+                    f"{', '.join(map(repr, self.versions))}: does another run refresh this server?"
+                )
+        return [(self.versions[label], start, end) for label, start, end in found]
+
+    def overflow(self, request: Request, version: int) -> Reply:
+        """Return the reply to a prompt that fills the window."""
+        return Reply(
+            text="",
+            finish="context_overflow",
+            temperature=request.sampling.temperature,
+            weight_version=version,
+        )
+
+    def full_weights(self, weights: Weights) -> dict[str, Any]:
+        """Return all tensors as vLLM must get them.
+
+        Raises:
+            WeightsError: When a name or shape does not fit, or one is missing.
+        """
+        if self._settings.max_lora_rank is not None:
+            raise WeightsError(
+                "engine.max_lora_rank: set, so the base stays as it is; found weights of kind "
+                "'full', expected 'lora'; leave max_lora_rank out to serve all parameters"
+            )
+        # A bad name would kill vLLM at the next request, a missing tied head leave its old copy.
+        check_fits(self._shapes, weights.tensors)
+        check_complete(self._shapes, weights)
+        return with_tied(self._shapes, weights.tensors, self._blank.config.model_type)
+
+    def write_adapters(self, weights: Weights) -> dict[str, tuple[int, Path]]:
+        """Write adapters where vLLM reads them; return the number and directory of each by name.
+
+        vLLM keeps an adapter under its number, so no number is given twice.
+
+        Raises:
+            WeightsError: When an adapter does not fit the served model; none is written then.
+            EngineConfigError: When this engine serves no adapters.
+        """
+        parts = weights.by_adapter()
+        for part in parts.values():
+            self._check_adapter(part)
+        return {name: self._write_adapter(part) for name, part in parts.items()}
+
+    def _check_adapter(self, weights: Weights) -> None:
+        rank = self._settings.max_lora_rank
+        if rank is None or weights.adapter is None:
+            raise EngineConfigError(
+                "engine.max_lora_rank: found None, or weights without `adapter`; "
+                "expected both to serve an adapter"
+            )
+        if weights.adapter.get("r", rank) > rank:
+            raise WeightsError(
+                f"the adapter has rank {weights.adapter['r']}; expected at most {rank}, which "
+                "engine.max_lora_rank sets"
+            )
+        shapes = self._shapes_of(weights.adapter)
+        check_fits(shapes, weights.tensors)
+        check_complete(shapes, weights)
+
+    def _write_adapter(self, weights: Weights) -> tuple[int, Path]:
+        self._adapters += 1
+        folder = self.folder / f"adapter-{self._adapters}"
+        folder.mkdir()
+        tensors = {k: v.detach().cpu().contiguous() for k, v in weights.tensors.items()}
+        save_file(tensors, folder / "adapter_model.safetensors")
+        (folder / "adapter_config.json").write_text(json.dumps(weights.adapter, default=_as_json))
+        return self._adapters, folder
+
+    def drop_adapters(self, used: set[int]) -> None:
+        """Remove the files of all adapters but those in use."""
+        for folder in self.folder.glob("adapter-*"):
+            if int(folder.name.removeprefix("adapter-")) not in used:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _shapes_of(self, adapter: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the tensors that an adapter of this configuration has, without values."""
+        from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+
+        key = json.dumps(adapter, default=_as_json, sort_keys=True)
+        if self._adapter_shapes[0] != key:
+            settings = {k: v for k, v in adapter.items() if k != "peft_type"}
+            with torch.device("meta"):
+                blank = AutoModelForCausalLM.from_config(
+                    self._blank.config, trust_remote_code=False
+                )
+                model = get_peft_model(blank, LoraConfig(**settings))
+            self._adapter_shapes = (key, get_peft_model_state_dict(model))
+        return self._adapter_shapes[1]
+
+    def on_disk(self, model: Any) -> str:
+        """Return where vLLM finds the model and its tokenizer; a loaded model is written."""
+        if isinstance(model, str | Path):
+            return str(model)
+        path = self.folder / "model"
+        if hasattr(model, "peft_config"):
+            # What peft would save is the adapter alone; vLLM needs the base under its own names.
+            base = model.get_base_model()
+            own = {k: v for k, v in base.state_dict().items() if ".lora_" not in k}
+            base.save_pretrained(
+                path, state_dict={k.replace(".base_layer.", "."): v for k, v in own.items()}
+            )
+        else:
+            model.save_pretrained(path)
+        self._tokenizer.save_pretrained(path)
+        return str(path)
+
+
+def finish_of(reason: str | None, stop: Any) -> Finish:
+    """Return how a reply ended, from vLLM's `finish_reason` and `stop_reason`.
+
+    Raises:
+        RolloutError: When vLLM gave the reply up.
+    """
+    if reason == "length":
+        return "length"
+    if reason != "stop":
+        raise RolloutError(f"vLLM ended a reply by {reason!r}; expected stop or length")
+    return "stop" if isinstance(stop, str) else "end"
+
+
+def _dtype_name(kept: Any) -> str:
+    return "float32" if kept is None else str(kept).removeprefix("torch.")
+
+
+def _end_ids(renderer: Renderer, model: Any) -> list[int]:
+    declared = getattr(model.generation_config, "eos_token_id", None)
+    ends = {*renderer.end_ids, *(declared if isinstance(declared, list) else [declared])}
+    return sorted(i for i in ends if i is not None)
+
+
+def _as_json(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)

@@ -1,0 +1,245 @@
+"""The running vLLM engine whose core is stepped by this process."""
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from debate_protocol.types import Reply
+from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming, of_adapter
+from debate_rollout.engines.vllm.hand_over import (
+    OLD_WEIGHTS_SERVE,
+    refresh_error,
+    write_weights,
+)
+from debate_rollout.engines.vllm.model import ServedModel, finish_of
+from debate_rollout.engines.vllm.settings import VllmSettings, serving_arguments
+from debate_rollout.engines.vllm.start import engine_arguments, start_here, stop_here
+from debate_rollout.errors import RolloutError, WeightsError
+
+from vllm import SamplingParams  # isort: skip  (after vllm_start has set its environment)
+from vllm.lora.request import LoRARequest  # isort: skip
+from vllm.sampling_params import RequestOutputKind  # isort: skip
+from vllm.v1.executor.uniproc_executor import UniProcExecutor  # isort: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A request that vLLM works on: its name there, and the version and adapter it began with."""
+
+    request: Request
+    inner: str
+    version: int
+    adapter: int
+
+
+class VllmSampler:
+    """Samples with vLLM; `collect` steps it, so it works while somebody waits."""
+
+    def __init__(
+        self,
+        config: VllmSettings,
+        model: Any,
+        tokenizer: Any,
+        template_kwargs: Mapping[str, Any],
+    ) -> None:
+        self.capabilities = config.capabilities
+        self._served = ServedModel(config, model, tokenizer, template_kwargs)
+        self.renderer = self._served.renderer
+        self.context_window = self._served.window
+        self._version = 0
+        self._tickets = 0
+        self._open: dict[str, _Open] = {}
+        self._ended: deque[Finished] = deque()
+        self._adapters: dict[str, LoRARequest] = {}
+        self._broken: str | None = None
+        ours = serving_arguments(config, self._served.dtype, self.context_window)
+        try:
+            arguments = engine_arguments(ours, config.vllm_args)
+            self._llm, self._state = start_here(self._served.on_disk(model), arguments)
+        except BaseException:
+            self._served.close()
+            raise
+        self._engine = self._llm.llm_engine
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        """Return one reply a request, in order.
+
+        A prompt that leaves no room in the context window gets a reply without tokens, finish
+        `context_overflow`. With top_k, top_p or min_p the log-probabilities are those of the
+        filtered distribution.
+        """
+        return generate_by_streaming(self, requests)
+
+    def submit(self, request: Request) -> int:
+        """Take a request and return its ticket."""
+        ticket = self._tickets
+        self._tickets += 1
+        try:
+            self._check_alive()
+            if self._served.room(request) < 1:
+                self._ended.append(Finished(ticket, self._served.overflow(request, self._version)))
+                return ticket
+            sampling = SamplingParams(
+                **self._served.sampling(request), output_kind=RequestOutputKind.FINAL_ONLY
+            )
+            prompt = {"prompt_token_ids": list(request.prompt_ids)}
+            adapter = of_adapter(self._adapters, request.ask)
+            with self._state.entered():
+                inner = self._engine.add_request(
+                    str(ticket), prompt, sampling, lora_request=adapter
+                )
+        except Exception as error:
+            self._ended.append(Finished(ticket, error))
+        else:
+            number = adapter.lora_int_id if adapter else 0
+            self._open[str(ticket)] = _Open(request, inner, self._version, number)
+        return ticket
+
+    def collect(self, timeout_s: float) -> list[Finished]:
+        """Step vLLM until a request has ended or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        with self._state.entered():
+            while not self._ended and self._open:
+                self._step()
+                if time.monotonic() >= deadline:
+                    break
+        ended, self._ended = list(self._ended), deque()
+        return ended
+
+    def cancel(self, ticket: int) -> None:
+        """Give a request up."""
+        one = self._open.pop(str(ticket), None)
+        if one is not None:
+            with self._state.entered():
+                self._engine.abort_request([one.inner], internal=True)
+        self._ended = deque(done for done in self._ended if done.ticket != ticket)
+
+    def load(self, weights: Weights) -> None:
+        """Serve these weights and drop every prefix that old ones made.
+
+        Open requests go on with new full weights, whose versions their replies mark; requests
+        that began with an adapter end with it.
+
+        Raises:
+            WeightsError: When names or shapes do not fit; nothing is changed then.
+        """
+        self._check_alive()
+        with self._state.entered(ordered=True):
+            if weights.kind == "lora":
+                self._load_adapter(weights)
+            else:
+                self._load_full(weights)
+        self._version = weights.version
+
+    def close(self) -> None:
+        """Stop vLLM and remove its files."""
+        if self._llm is not None:
+            stop_here(self._llm)
+            self._llm = self._engine = None
+        self._served.close()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _step(self) -> None:
+        try:
+            outputs = self._engine.step()
+        except Exception as error:
+            self._break(error)
+            return
+        for output in outputs:
+            one = self._open.pop(output.request_id, None) if output.finished else None
+            if one is not None:
+                ticket = int(output.request_id)
+                self._ended.append(Finished(ticket, self._outcome(one, output.outputs[0])))
+
+    def _outcome(self, one: _Open, output: Any) -> Reply | Exception:
+        ids = output.token_ids
+        labels = [(span.version, span.start, span.end) for span in output.weight_versions or ()]
+        try:
+            # vLLM's versions are those of the base; an adapter stays with its request.
+            spans = [(one.version, 0, len(ids))] if one.adapter else self._served.spans(labels)
+            logps = [
+                place[token].logprob for place, token in zip(output.logprobs, ids, strict=True)
+            ]
+            finish = finish_of(output.finish_reason, output.stop_reason)
+            return self._served.reply(one.request, ids, logps, finish, spans)
+        except Exception as error:
+            return error
+
+    def _break(self, error: Exception) -> None:
+        """End every open request; nothing is served any more."""
+        self._broken = f"vLLM has died: {type(error).__name__}: {error}"
+        for name in self._open:
+            failed = RolloutError(self._broken)
+            failed.__cause__ = error
+            self._ended.append(Finished(int(name), failed))
+        self._open.clear()
+
+    def _check_alive(self) -> None:
+        if self._broken is not None:
+            raise RolloutError(self._broken)
+
+    def _load_full(self, weights: Weights) -> None:
+        tensors = self._served.full_weights(weights)
+        core = self._engine.engine_core.engine_core
+        core.pause_scheduler("keep", clear_cache=False)
+        while core.batch_queue:  # steps that the old weights began: their tokens are old, too
+            self._step()
+        try:
+            if isinstance(core.model_executor, UniProcExecutor):
+                self._llm.collective_rpc(
+                    "reload_weights", kwargs={"weights_iterator": iter(tensors.items())}
+                )
+            else:  # workers in other processes
+                self._hand_over(weights.version, tensors)
+            # Open requests are computed again by the new weights from their first token.
+            if not self._engine.reset_prefix_cache(reset_running_requests=bool(self._open)):
+                raise RolloutError("vLLM kept its prefix cache, which old weights made")
+        except WeightsError:
+            raise
+        except Exception as error:
+            self._break(error)
+            raise
+        finally:
+            core.resume_scheduler()
+        self._engine.set_weight_version(str(weights.version))
+        self._served.versions[str(weights.version)] = weights.version
+
+    def _hand_over(self, version: int, tensors: Mapping[str, Any]) -> None:
+        """Refresh workers in other processes by a file: all of them look at it, then all load."""
+        path = write_weights(self._served.folder, version, tensors)
+        self._llm.start_weight_update()
+        try:
+            for only_check in (True, False):
+                update = {"path": str(path), "only_check": only_check}
+                self._llm.update_weights({"update_info": update})
+        except Exception as error:
+            with suppress(Exception):
+                self._llm.finish_weight_update()
+            raise refresh_error(error, only_check) from error
+        finally:
+            path.unlink()
+        self._llm.finish_weight_update()
+
+    def _load_adapter(self, weights: Weights) -> None:
+        written = self._served.write_adapters(weights)
+        adapters = {
+            name: LoRARequest(f"version-{number}", number, str(folder))
+            for name, (number, folder) in written.items()
+        }
+        try:
+            for adapter in adapters.values():
+                self._engine.add_lora(adapter)
+        except Exception as error:
+            raise WeightsError(
+                f"weights version {weights.version}: vLLM cannot serve this adapter ({error}); "
+                f"{OLD_WEIGHTS_SERVE}"
+            ) from error
+        self._adapters = adapters
+        served = (one.lora_int_id for one in adapters.values())
+        self._served.drop_adapters({*served, *(one.adapter for one in self._open.values())})

@@ -1,0 +1,247 @@
+"""Settings that every way of running vLLM shares."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator
+
+from debate_rollout.engine import Capability
+from debate_rollout.engine_settings import EngineSettings, Footprint, Place
+from debate_rollout.errors import EngineConfigError
+
+BACKEND = "debate_file"
+"""Name of our weight-transfer backend inside vLLM."""
+EXTENSION = "debate_rollout.engines.vllm.worker.WorkerExtension"
+"""What vLLM's `worker_extension_cls` must be for its workers to know the backend."""
+OWN_SETTINGS: Mapping[str, str] = {
+    "model": "the model of the recipe",
+    "tokenizer": "the model of the recipe",
+    "revision": "the model of the recipe",
+    "dtype": "dtype",
+    "max_model_len": "context_window",
+    "max_num_seqs": "max_batch",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+    "kv_cache_memory_bytes": "kv_cache_mib",
+    "block_size": "block_size",
+    "enforce_eager": "enforce_eager",
+    "enable_lora": "max_lora_rank",
+    "max_lora_rank": "max_lora_rank",
+}
+"""Arguments of vLLM that have a setting of ours, and its name."""
+
+GUARDED: Mapping[str, str] = {
+    "logprobs_mode": "log-probabilities are those after the temperature",
+    "generation_config": "sampling is what a request says, not what the checkpoint suggests",
+    "override_generation_config": "sampling is what a request says",
+    "enable_prefix_caching": "a debate's prompts extend each other",
+    "seed": "each reply has a seed of its own",
+    "max_loras": "an adapter is served beside the one that open requests began with",
+    "skip_tokenizer_init": "stop strings need the tokenizer",
+    "tokens_only": "stop strings need the tokenizer",
+    "quantization": "refreshed weights are those of the trainer",
+    "weight_transfer_config": "weights are refreshed by this package",
+    "speculative_config": "log-probabilities are those of the policy",
+    "spec_method": "log-probabilities are those of the policy",
+    "spec_model": "log-probabilities are those of the policy",
+    "served_model_name": "requests name the model themselves",
+    "enable_sleep_mode": "nothing here puts vLLM to sleep or wakes it",
+}
+"""Arguments of vLLM that guard what training relies on, and what that is."""
+
+CODE = (
+    "trust_remote_code", "worker_cls", "worker_extension_cls", "scheduler_cls",
+    "logits_processors", "io_processor_plugin", "reasoning_parser_plugin", "kv_transfer_config",
+    "ec_transfer_config", "model_class_overrides", "logging_config", "log_config_file",
+    "hf_token",
+)  # fmt: skip
+"""Arguments of vLLM that name code to run, or a secret: no recipe sets them."""
+
+EXECUTORS = ("mp", "ray", "uni")
+"""vLLM's `external_launcher` would take the trainer's ranks for its own."""
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM 0.32 makes room for; adapters of a lower one are served, too."""
+
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+"""Environment variable of vLLM's kernels that do not depend on the batch."""
+
+
+class VllmSettings(EngineSettings):
+    """What is served and how much of the device it takes."""
+
+    takes_folders: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("vllm",)
+    install: ClassVar[str] = "debate-rollout[vllm]"
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """`auto` serves the type of the checkpoint or model that is opened (vLLM's own `auto` would
+    serve float32 checkpoints as bfloat16)."""
+    context_window: int | None = Field(None, ge=1)
+    """Most tokens of prompt and reply; None takes it from the model's configuration."""
+    max_batch: int = Field(256, ge=1)
+    """Most replies under way at once; more wait inside vLLM."""
+    gpu_memory_utilization: float = Field(0.45, gt=0, le=1)
+    """Share of the device for weights and cache; the trainer lives in the rest."""
+    kv_cache_mib: int | None = Field(None, ge=1)
+    """Size of the key-value cache; None fills the share above, or 256 MiB on a CPU."""
+    block_size: int | None = Field(None, ge=1)
+    """Tokens of a cache block; None is vLLM's choice, or 32 on a CPU."""
+    enforce_eager: bool = False
+    """Run without compiling and CUDA graphs, which start slowly; always so on a CPU."""
+    max_lora_rank: int | None = Field(None, ge=1, le=LORA_RANKS[-1])
+    """Set to serve adapters; at least the rank of the adapters that are trained."""
+    vllm_args: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of vLLM by the names of its `EngineArgs`, such as
+    `tensor_parallel_size: 2` or `distributed_executor_backend: ray`."""
+    batch_invariant: bool = False
+    """Let vLLM take kernels whose results do not depend on which other requests are in the batch
+    (its `VLLM_BATCH_INVARIANT=1`), so that a reply follows from its prompt, seed and weights alone
+    in bfloat16, too. Slower; needs an NVIDIA GPU of compute capability 9.0 or above, and a process
+    of its own (`process: own` or `vllm_server`). Without effect on a CPU."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the opened engine can do."""
+        shared: set[Capability] = {"tokens", "logps", "seeds", "streams", "prefix_cache"}
+        weights: set[Capability] = {"full_weights"}
+        if self.max_lora_rank is not None:
+            weights = {"lora", "adapters"}
+        return frozenset(shared | weights | {"load_in_flight"})
+
+    def problems(self, place: Place) -> list[str]:
+        """Return what keeps it from serving a trainer."""
+        served, rank = self.max_lora_rank, place.lora_rank
+        if rank is None and served is not None:
+            return [
+                f"max_lora_rank: found {served}, but model.lora is null and every parameter is "
+                "trained; expected null"
+            ]
+        if rank is not None and (served is None or served < rank):
+            return [
+                f"max_lora_rank: found {served or 'null'}; expected at least model.lora.rank, "
+                f"which is {rank}"
+            ]
+        return []
+
+    def workers(self) -> int:
+        """Return how many GPUs vLLM takes."""
+        names = ("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
+        return prod(self._size(name) for name in names)
+
+    def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
+        """Return its share of GPUs that also train."""
+        room = self.gpu_memory_utilization * gpu_bytes
+        replicas, split = self._size("data_parallel_size"), self._size("tensor_parallel_size")
+        return Footprint(replicas * split, True, room, replicas, split, room)
+
+    def for_checkpoint(self, dtype: str) -> Self:
+        """Return the settings with the trainer's dtype, where they name none."""
+        return self.model_copy(update={"dtype": dtype}) if self.dtype == "auto" else self
+
+    def for_adapter(self, rank: int) -> Mapping[str, Any]:
+        """Return the rank that must be served."""
+        return {"max_lora_rank": rank}
+
+    def idle_gpus(self, gpus: int, where: str) -> list[str]:
+        """Return that some of so many GPUs wait while it samples, if they do."""
+        used = self.workers()
+        if gpus <= used:
+            return []
+        return [
+            f"vllm_args: one engine on {used} of the GPUs of {where} samples, and the others "
+            f"wait; expected data_parallel_size: {gpus // used} (an engine on each), or "
+            "tensor_parallel_size for a model that does not fit on one"
+        ]
+
+    def _size(self, name: str) -> int:
+        size = self.vllm_args.get(name, 1)
+        return size if isinstance(size, int) and size > 0 else 1
+
+    @field_validator("vllm_args")
+    @classmethod
+    def _leaves_ours_alone(cls, found: dict[str, Any]) -> dict[str, Any]:
+        for name in found:
+            if name in OWN_SETTINGS:
+                raise ValueError(f"{name}: has a setting of its own; set {OWN_SETTINGS[name]}")
+            if name in GUARDED:
+                raise ValueError(f"{name}: is fixed, because {GUARDED[name]}")
+            if name in CODE:
+                raise ValueError(f"{name}: could run code or hold a secret; no recipe sets it")
+        executor = found.get("distributed_executor_backend", "mp")
+        if executor not in EXECUTORS:
+            raise ValueError(
+                f"distributed_executor_backend: found {executor!r}; expected one of "
+                f"{', '.join(EXECUTORS)}"
+            )
+        return found
+
+
+def serving_arguments(
+    settings: VllmSettings, dtype: str, window: int | None, transfer: str = BACKEND
+) -> dict[str, Any]:
+    """Return the arguments that this package sets, by the names of vLLM's `EngineArgs`.
+
+    `transfer` names the backend through which new weights arrive.
+    """
+    cache = settings.kv_cache_mib
+    chosen: dict[str, Any] = {
+        "dtype": dtype,
+        "max_model_len": window,
+        "max_num_seqs": settings.max_batch,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "kv_cache_memory_bytes": None if cache is None else cache << 20,
+        "block_size": settings.block_size,
+        "enforce_eager": settings.enforce_eager,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",
+        "seed": 0,
+        "weight_transfer_config": {"backend": transfer},
+        "worker_extension_cls": EXTENSION,
+    }
+    if settings.max_lora_rank is not None:
+        rank = next(rank for rank in LORA_RANKS if rank >= settings.max_lora_rank)
+        chosen |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": 2}
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def on_cpu(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments as a CPU needs them.
+
+    Args:
+        arguments: Those of `serving_arguments`.
+        given: The recipe's `vllm_args`.
+
+    Raises:
+        EngineConfigError: When the recipe asks for chunked prefill.
+    """
+    if given.get("enable_chunked_prefill"):
+        raise EngineConfigError(
+            "vllm_args.enable_chunked_prefill: found true; expected false on a CPU, where vLLM "
+            "0.32 dies of a seeded request whose prompt is split over steps"
+        )
+    chosen = dict(arguments)
+    chosen.pop("gpu_memory_utilization", None)
+    chosen.setdefault("kv_cache_memory_bytes", 256 << 20)
+    chosen.setdefault("block_size", 32)
+    chosen["enable_chunked_prefill"] = False
+    chosen["enforce_eager"] = True  # compiling is switched off there: it needs a C++ compiler
+    return chosen
+
+
+def check_names(given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Check the recipe's `vllm_args` against the arguments that this vLLM has.
+
+    Raises:
+        EngineConfigError: At the first it does not have.
+    """
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"; nearest: {near[0]!r}" if near else ""
+            raise EngineConfigError(
+                f"vllm_args.{name}: vLLM has no such argument; expected one of its EngineArgs{hint}"
+            )

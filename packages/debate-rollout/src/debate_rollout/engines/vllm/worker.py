@@ -1,0 +1,122 @@
+"""What runs inside vLLM's workers: weights read from a file, whole or not at all.
+
+vLLM imports this module through `worker_extension_cls`, which registers the weight-transfer
+backend `debate_file`; its update takes `{"path": ...}`, a safetensors file under the names of
+the Hugging Face model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+
+from debate_rollout.engine import Weights
+from debate_rollout.engines.hf_weights import check_complete, check_fits, with_tied
+from debate_rollout.engines.vllm.hand_over import OLD_WEIGHTS_SERVE
+from debate_rollout.engines.vllm.settings import BACKEND
+from debate_rollout.errors import WeightsError
+
+
+@dataclass
+class NothingToInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is untyped here
+    """A file needs no meeting point."""
+
+
+@dataclass
+class FileUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """Where the weights are, and whether they are only looked at."""
+
+    path: str
+    only_check: bool = False
+
+
+class FileTransfer(WeightTransferEngine[NothingToInit, FileUpdate]):  # type: ignore[misc]
+    """Loads a safetensors file into a worker's model.
+
+    A check looks at the file and changes nothing, so that several workers load it together or
+    none does; loading checks again before it changes the first layer.
+    """
+
+    init_info_cls = NothingToInit
+    update_info_cls = FileUpdate
+
+    def init_transfer_engine(self, init_info: NothingToInit) -> None:
+        """Nothing to prepare."""
+
+    def start_weight_update(self) -> None:
+        """Nothing to prepare."""
+
+    def finish_weight_update(self) -> None:
+        """Nothing is left to do."""
+
+    def receive_weights(self, update_info: FileUpdate) -> None:
+        """Check the file, or serve its weights.
+
+        Raises:
+            WeightsError: When the file is torn or does not fit; the old weights go on serving.
+        """
+        config = self.model_config.hf_config
+        shapes = served_shapes(config)
+        check_file(update_info.path, shapes)
+        if update_info.only_check:
+            return
+        tensors = with_tied(shapes, load_file(update_info.path), config.model_type)
+        initialize_layerwise_reload(self.model)
+        self.model.load_weights(iter(tensors.items()))
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        """Nothing is held."""
+
+
+class WorkerExtension:
+    """Makes vLLM import this module in its workers."""
+
+
+def served_shapes(config: Any) -> dict[str, Any]:
+    """Return the tensors of a Hugging Face model without values; tied ones are one object."""
+    with torch.device("meta"):
+        shapes: dict[str, Any] = AutoModelForCausalLM.from_config(
+            config, trust_remote_code=False
+        ).state_dict(keep_vars=True)
+    return shapes
+
+
+def check_file(path: str, shapes: Mapping[str, Any]) -> None:
+    """Check names and shapes of a file by its header, and its length.
+
+    Raises:
+        WeightsError: When the file is torn, or a name or shape does not fit, or one is missing.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {
+                name: torch.empty(file.get_slice(name).get_shape(), device="meta")
+                for name in file.keys()  # noqa: SIM118 (a reader, not a mapping)
+            }
+        check_fits(shapes, found)
+        check_complete(shapes, Weights(-1, found))
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(
+            f"{path}: no complete safetensors file can be read ({error}); {OLD_WEIGHTS_SERVE}"
+        ) from error
+    except WeightsError as error:
+        raise WeightsError(f"{path}: {error}; {OLD_WEIGHTS_SERVE}") from error
+
+
+if BACKEND not in WeightTransferEngineFactory._registry:
+    WeightTransferEngineFactory.register_engine(BACKEND, FileTransfer)

@@ -1,0 +1,1 @@
+"""The commands: what they take, print and leave behind."""

@@ -1,0 +1,169 @@
+"""The `debate-train` command."""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from debate_train.commands.recipe_command import (
+    DONE,
+    CheckedRecipe,
+    exit_code,
+    recipe_parser,
+    run_recipe,
+)
+from debate_train.errors import UsageError
+from debate_train.ranks.followers import dismiss, follow
+from debate_train.ranks.launching import Launch, heed_interrupts, launch
+from debate_train.ranks.processes import Place, end_at_once, own_place
+
+if TYPE_CHECKING:
+    from debate_train.checks.check import CheckReport
+    from debate_train.recipe import Recipe
+
+_DESCRIPTION = """\
+Train a language model through debate, as a recipe says.
+
+A recipe is a YAML file; docs/recipes.md describes its keys. Any of them can be set on the
+command line with a dotted name. The run is written to a directory of its own: the recipe as
+resolved, metrics, transcripts, checkpoints and a report."""
+
+_EPILOG = """\
+examples:
+  debate-train recipes/quickstart.yaml
+  debate-train quickstart --check
+  debate-train recipes/selfplay_v2.yaml model.name=./my-model trainer.type=torch steps=10
+  debate-train recipes/quickstart.yaml --output runs/first --resume
+  debate-train recipes/selfplay_v2.yaml rollout.engine.process=own --nproc 8
+  debate-train recipes/selfplay_v2.yaml --plan --gpus 8 --gpu-memory 80
+
+exit codes:
+  0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, after a checkpoint"""
+
+
+_ECHO_S = 5.0
+_GPUS, _GPU_MEMORY = 8, 80.0
+"""What --plan takes for machines that were not named."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    arguments = _parser().parse_intermixed_args(argv)
+    code = exit_code("debate-train", lambda: _main(arguments))
+    end_at_once(code)
+    return code
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    _check_counts(arguments)
+    if (arguments.nproc or arguments.hostfile) and not (arguments.check or arguments.plan):
+        return launch(
+            Launch(arguments.nproc, arguments.hostfile, arguments.nodes), _again(arguments)
+        )
+    place = own_place()
+    if place.rank > 0:
+        return follow()
+    try:
+        return _lead(arguments, place)
+    finally:
+        dismiss()
+
+
+def _check_counts(arguments: argparse.Namespace) -> None:
+    for name in ("nproc", "nodes", "gpus"):
+        count = getattr(arguments, name)
+        if count is not None and count < 1:
+            raise UsageError(f"--{name}: found {count}; expected at least 1")
+    if arguments.nodes is not None and arguments.hostfile is None:
+        raise UsageError("--nodes: found no --hostfile; expected the file that names the machines")
+    memory = arguments.gpu_memory
+    if memory is not None and not 0 < memory < math.inf:
+        raise UsageError(f"--gpu-memory: found {memory:g}; expected GB of a GPU, above 0")
+    for name in ("gpus", "gpu-memory"):
+        if getattr(arguments, name.replace("-", "_")) is not None and not arguments.plan:
+            raise UsageError(f"--{name}: found without --plan; expected both, or neither")
+
+
+def _lead(arguments: argparse.Namespace, place: Place) -> int:
+    has_pipe = arguments.interrupts is not None and heed_interrupts(arguments.interrupts)
+    # Other launchers repeat to each process what the terminal has sent to all of them.
+    echo_s = 0.0 if has_pipe or place.size == 1 else _ECHO_S
+
+    def act(checked: CheckedRecipe) -> int:
+        if arguments.plan:
+            from debate_train.planning.plan import plan
+
+            gpus, memory = arguments.gpus or _GPUS, arguments.gpu_memory or _GPU_MEMORY
+            print(*plan(checked.recipe, gpus, memory), sep="\n")
+            return DONE
+        from debate_train.running.run import run
+
+        return run(checked.recipe, checked.text, arguments.output, arguments.resume, echo_s)
+
+    processes = arguments.nproc or place.size
+    return run_recipe(
+        arguments, lambda recipe: _check(recipe, processes, with_tokenizer=not arguments.plan), act
+    )
+
+
+def _check(recipe: "Recipe", processes: int, with_tokenizer: bool) -> "CheckReport":
+    from debate_train.checks.check import check
+    from debate_train.checks.check_engines import process_errors, process_warnings
+    from debate_train.checks.check_warnings import process_crash_cost
+
+    found = check(recipe, with_tokenizer=with_tokenizer)
+    return replace(
+        found,
+        lines=(*found.lines, *process_crash_cost(processes)),
+        errors=(*found.errors, *process_errors(recipe, processes)),
+        warnings=(*found.warnings, *process_warnings(recipe, processes)),
+    )
+
+
+def _again(arguments: argparse.Namespace) -> list[str]:
+    """Return the arguments for each of several processes."""
+    found = [arguments.recipe, *arguments.overrides]
+    found += ["--resume"] if arguments.resume else []
+    return found if arguments.output is None else [*found, f"--output={arguments.output}"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = recipe_parser("debate-train", _DESCRIPTION, _EPILOG)
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the last checkpoint in --output",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)"
+    )
+    several = parser.add_argument_group("several processes (trainer.type: deepspeed)")
+    several.add_argument(
+        "--nproc", type=int, metavar="N", help="processes on this machine, one for each GPU"
+    )
+    several.add_argument(
+        "--hostfile", type=Path, metavar="FILE", help="machines, as lines such as `node1 slots=8`"
+    )
+    several.add_argument(
+        "--nodes", type=int, metavar="N", help="take the hostfile's first N machines"
+    )
+    plan = parser.add_argument_group("planning")
+    plan.add_argument(
+        "--plan",
+        action="store_true",
+        help="say what memory each rank needs and what a step moves, then stop",
+    )
+    plan.add_argument("--gpus", type=int, metavar="N", help=f"in all (default: {_GPUS})")
+    plan.add_argument(
+        "--gpu-memory", type=float, metavar="GB", help=f"of each (default: {_GPU_MEMORY:g})"
+    )
+    parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""How far a run is: a live display on a terminal, plain lines elsewhere."""
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, RenderableType
+from rich.progress import Progress as Bar
+from rich.progress import Task, TaskID
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from debate_protocol.types import DebateRun
+from debate_train.commands.streams import steady
+from debate_train.playing.watching import counted
+
+# The first of each tuple that a step reports is shown.
+SHOWN = (
+    ("loss", ("loss",), "{:.3f}"),
+    ("reward", ("reward/total",), "{:+.3f}"),
+    ("accuracy", ("train/correct", "eval/direct/accuracy"), "{:.1%}"),
+    ("judge", ("judge/accuracy", "eval/judge/accuracy"), "{:.1%}"),
+    ("tokens/s", ("tokens_per_s",), "{:,.0f}"),
+)
+_RECENT_STEPS = 20
+_BAR_WIDTH = 24
+
+
+class Progress:
+    """Shows phase, step, reward, accuracy, speed and time left; close it, or use it in `with`.
+
+    On a terminal there are also the turns of the debates that are being played. Where the line is
+    too narrow, fields drop from its right, but never the step.
+
+    Args:
+        console: Where to write; standard error by default, so that standard output stays clean.
+        live: Draw in place. By default only on a terminal that is not a CI log.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        live: bool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or Console(file=steady(sys.stderr))
+        self._live = (
+            self._console.is_terminal and not os.environ.get("CI") if live is None else live
+        )
+        self._clock = clock
+        self._bar: Bar | None = None
+        self._task = TaskID(0)
+        self._phase, self._total, self._started = "", 0, 0.0
+        self._ends: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)
+
+    def start(self, phase: str, total: int = 0, unit: str = "steps") -> None:
+        """Begin a phase of `total` steps, or of another unit; ends the one before.
+
+        One of 0 has no steps to count, such as an evaluation.
+        """
+        self._end_phase()
+        self._phase, self._total, self._started = phase, total, self._clock()
+        self._ends.clear()
+        self._ends.append((self._started, -1))
+        if self._live:
+            self._bar = _Line(console=self._console)
+            self._task = self._bar.add_task(phase, total=total, turns=(), shown=(), left="")
+            self._bar.start()
+        else:
+            self._print(f"{phase}: {total} {unit}" if total else phase)
+
+    def watch(self, runs: Sequence[DebateRun], turns: int, what: str) -> list[DebateRun]:
+        """Return these debates; while they are played, the display shows how many turns are.
+
+        Args:
+            runs: Not started yet; they may be played in another thread.
+            turns: Most turns of each.
+            what: Name of what is played.
+        """
+
+        def changed(played: int, total: int) -> None:
+            bar = self._bar
+            if bar is not None:
+                bar.update(self._task, turns=(what, played, total))
+
+        return counted(runs, turns, changed) if self._live else list(runs)
+
+    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Say that `step` of `total` steps are done (the first call of a phase has step 1)."""
+        if self._ends[0][1] < 0:  # A resumed phase does not begin at 0.
+            self._ends[0] = (self._ends[0][0], step - 1)
+        self._ends.append((self._clock(), step))
+        shown, left = _shown(metrics), self._time_left(step)
+        if self._bar is not None:
+            total = max(step, self._total)
+            self._bar.update(self._task, total=total, completed=step, shown=shown, left=left)
+        else:
+            # A phase whose exit criterion is not met goes on beyond the steps it began with.
+            done = f"{self._phase} {step}/{max(step, self._total)}"
+            self._print("  ".join(filter(None, (done, *shown, left))))
+
+    def note(self, text: str) -> None:
+        """Write a line of its own above the display."""
+        self._print(text)
+
+    def close(self) -> None:
+        """End the display; a second call does nothing."""
+        self._end_phase()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def _end_phase(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _time_left(self, step: int) -> str:
+        (first_s, first), (last_s, last) = self._ends[0], self._ends[-1]
+        if step >= self._total:
+            return f"took {_duration(last_s - self._started)}" if step == self._total else ""
+        if last <= first:
+            return ""
+        return f"{_duration((last_s - first_s) / (last - first) * (self._total - step))} left"
+
+    def _print(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+
+class _Line(Bar):
+    """One line that is never wider than the console."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the line."""
+        for task in self.tasks:
+            yield _line(task, self.console.width)
+
+
+def _line(task: Task, width: int) -> Table:
+    """Lay a phase out: its name, bar, step, turns played, measures, time left.
+
+    What does not fit drops from the right, then the bar does, then the end of the name.
+    """
+    done, total = int(task.completed), int(task.total or 0)
+    what, *turns = task.fields["turns"] or ("", 0, 0)
+    fields = [f"{what} {turns[0]}/{turns[1]}"] if what else []
+    if total:
+        fields.insert(0, f"{done}/{total}")
+    else:  # An evaluation is as far as its turns are.
+        done, total = turns
+    fields += filter(None, (*task.fields["shown"], task.fields["left"]))
+    name = task.description
+    room = width - cell_len(name) - 1
+    kept = fields[:1]  # The step, whatever the width.
+    has_bar = _BAR_WIDTH + 1 + len(kept) * (1 + cell_len("".join(kept))) <= room
+    room -= _BAR_WIDTH + 1 if has_bar else 0
+    for field in fields[1:]:
+        if cell_len("  ".join([*kept, field])) > room:
+            break
+        kept.append(field)
+    rest = "  ".join(kept)
+    if cell_len(rest) > room:
+        name = set_cell_size(name, max(0, width - cell_len(rest) - 1))
+    bar = [ProgressBar(max(1, total), done, width=_BAR_WIDTH)] if has_bar else []
+    line = Table.grid(padding=(0, 1, 0, 0))
+    line.add_row(Text(name, "bold", no_wrap=True), *bar, Text(rest, no_wrap=True, overflow="crop"))
+    return line
+
+
+def _shown(metrics: Mapping[str, Any]) -> list[str]:
+    parts = []
+    for label, names, form in SHOWN:
+        value = next((metrics[name] for name in names if metrics.get(name) is not None), None)
+        if value is not None:
+            parts.append(f"{label} {form.format(float(value))}")
+    return parts
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes}:{rest:02d} min"

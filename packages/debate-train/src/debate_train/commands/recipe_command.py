@@ -1,0 +1,147 @@
+"""What every command that takes a recipe shares: arguments, reading, checking, exit codes."""
+
+import argparse
+import errno
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from debate_protocol.transcripts.control_characters import escaped
+from debate_rollout.errors import EngineFailure, RolloutError
+from debate_train.commands.streams import steady_streams
+from debate_train.errors import REFUSALS, RunFailure, UsageError
+from debate_train.running.interrupts import ignore_interrupts, raise_interrupts
+
+if TYPE_CHECKING:
+    from debate_train.checks.check import CheckReport
+    from debate_train.recipe import Recipe
+
+DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_NAME = {errno.ENAMETOOLONG, errno.ELOOP}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRecipe:
+    """A recipe that can be run, and its resolved text without the values of the environment."""
+
+    recipe: "Recipe"
+    text: str
+
+
+def recipe_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return a parser for RECIPE, key=value and --check."""
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "recipe", metavar="RECIPE", help="a YAML file, or the name of one below recipes/"
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],  # Without one argparse calls them required.
+        metavar="key=value",
+        help="settings that replace the recipe's",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="say what the recipe would do and whether it can, then stop; loads no weights",
+    )
+    return parser
+
+
+def run_recipe(
+    arguments: argparse.Namespace,
+    check: "Callable[[Recipe], CheckReport]",
+    act: Callable[[CheckedRecipe], int],
+) -> int:
+    """Read the recipe, print what `check` says of it, and `act` on it unless --check is set.
+
+    Raises:
+        UsageError: The recipe is wrong, or cannot be run here.
+    """
+    for name, value in vars(arguments).items():
+        _refuse_unreadable(name, value)
+    from debate_train.reading.recipe_file import load_recipe
+    from debate_train.reading.recipe_written import resolved_yaml
+    from debate_train.recipe import Recipe
+
+    loaded = load_recipe(arguments.recipe, arguments.overrides, model=Recipe)
+    report = check(loaded.recipe)
+    redact = loaded.reading.redact
+    for line in (f"recipe: {loaded.path}", *loaded.notes, *report.lines):
+        print(_shown(redact(line)))
+    for line in report.warnings:
+        print(_shown(redact(f"warning: {line}")), file=sys.stderr)
+    if report.errors:
+        raise UsageError(redact("\n".join(report.errors)))
+    if arguments.check:
+        return DONE
+    sys.stdout.flush()
+    raise_interrupts()
+    try:
+        return act(CheckedRecipe(loaded.recipe, resolved_yaml(loaded)))
+    except UsageError as error:
+        raise UsageError(redact(str(error))) from error
+
+
+def _refuse_unreadable(name: str, value: object) -> None:
+    """Refuse paths that are no text: they could be neither printed nor kept."""
+    if isinstance(value, str | Path):
+        text = str(value)
+        if "\0" in text or text.encode(errors="replace").decode() != text:
+            raise UsageError(f"{name}: found {text[:200]!a}, which is not UTF-8; expected text")
+
+
+def _shown(text: str) -> str:
+    """Return text that changes nothing in a terminal and can be written to any."""
+    return escaped(text).encode(errors="backslashreplace").decode()
+
+
+def exit_code(program: str, act: Callable[[], int]) -> int:
+    """Run a command; return its exit code, with a message where it failed.
+
+    Output that cannot be written, to a pipe that was closed or a full disk, changes nothing.
+    """
+    with steady_streams():
+        return _exit_code(program, act)
+
+
+def _exit_code(program: str, act: Callable[[], int]) -> int:
+    try:
+        return act()
+    except KeyboardInterrupt:
+        ignore_interrupts()  # Another would end the message with a traceback.
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except REFUSALS as error:
+        print(_shown(f"{program}: {error}"), file=sys.stderr)
+        return BAD_USAGE
+    except EngineFailure as error:
+        # What an engine itself reports is clear; of anything else the place is wanted, too.
+        if not isinstance(error.__cause__, OSError | RolloutError):
+            traceback.print_exception(error.__cause__)
+        print(_shown(f"{program}: {error}"), file=sys.stderr)
+        return FAILED
+    except (RunFailure, RolloutError) as error:  # also an engine that took no weights
+        print(_shown(f"{program}: {error}"), file=sys.stderr)
+        return FAILED
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_NAME:
+            named = str(error.filename)[:200]
+            print(_shown(f"{program}: {named!r}: {error.strerror}"), file=sys.stderr)
+            return BAD_USAGE
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            print(f"{program}: {error}; make room on the disk", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        return FAILED

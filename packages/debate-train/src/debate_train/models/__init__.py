@@ -1,0 +1,290 @@
+"""Models and tokenizers: loaded by name, or made from scratch for a first run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from debate_protocol.config import Config
+from debate_protocol.plugins import Variants
+from debate_train.errors import ModelError
+from debate_train.models.chat_templates import check_template
+from debate_train.models.loaded_model import LoadedModel, Lora
+from debate_train.models.merged_adapters import bases_of, is_adapter, merge_adapter
+from debate_train.models.model_files import (
+    check_files,
+    reading_model,
+    refuse_foreign_code,
+    refuse_overgrown,
+    refuse_unfitting,
+    without_report,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+__all__ = ["MODELS", "ModelChoice", "ModelConfig", "PretrainedModel", "ScratchModel"]
+
+_ON_LOGITS = (
+    "logits_soft_cap",
+    "logit_scale",
+    "logits_scaling",
+    "lm_head_multiplier",
+    "output_multiplier",
+)
+"""What families of models call a change of their logits after the head."""
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+class PretrainedModel(Config):
+    """A causal language model from a directory or a hub."""
+
+    type: Literal["pretrained"] = "pretrained"
+    name: str
+    """A local directory or a hub id; a folder with a LoRA adapter is merged with its base."""
+    revision: str | None = None
+    dtype: Dtype = "bfloat16"
+    """Type the weights are trained in; engines serve the same."""
+    lora: Lora | None = None
+    """None trains every parameter."""
+    template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
+    """Handed to the chat template, such as enable_thinking: false."""
+    context_window: int | None = Field(None, ge=1)
+    """Most tokens of prompt and reply; None takes it from the model's configuration."""
+    trust_remote_code: Literal[False] = False
+    """Code that comes with a checkpoint is never run."""
+
+    @property
+    def source(self) -> str:
+        """The folder or hub id that it comes from."""
+        return self.name
+
+    def folder(self) -> str | None:
+        """Return the folder or hub id whose weights are the policy's first, None if merged here."""
+        if is_adapter(self.name):
+            return None
+        return self.name if Path(self.name).is_dir() or self.revision is None else None
+
+    def with_lora(self, lora: Lora) -> "PretrainedModel | None":
+        """Return the model with an adapter to train, None where it has one."""
+        return None if self.lora is not None else self.model_copy(update={"lora": lora})
+
+    def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
+        """Load model and tokenizer; `seed` draws what a LoRA adapter starts from.
+
+        Without values the model's tensors have shapes and take no memory.
+
+        Raises:
+            ModelError: The folder or hub id holds no model that can be trained, or not all of it.
+        """
+        tokenizer = self.load_tokenizer()
+        model = self._load_model() if with_values else self._without_values()
+        _refuse_other_heads(self.name, model)
+        return LoadedModel(
+            model,
+            tokenizer,
+            self.template_kwargs,
+            self.name,
+            self.lora,
+            again=self._load_model,
+        )
+
+    def _load_model(self) -> "PreTrainedModel":
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        *adapters, base = bases_of(self.name)
+        blank = self._without_values()
+        refuse_overgrown(base, sum(p.numel() for p in blank.parameters()))
+        with reading_model(base, "model"), without_report():
+            model, info = AutoModelForCausalLM.from_pretrained(
+                base,
+                config=self._config(),
+                revision=self.revision,
+                dtype=getattr(torch, self.dtype),
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # Named below, rather than in a table.
+                output_loading_info=True,
+                trust_remote_code=False,
+            )
+        refuse_unfitting(base, model, info)
+        for adapter in reversed(adapters):
+            model = merge_adapter(adapter, model)
+        loaded: PreTrainedModel = model
+        return loaded
+
+    def _without_values(self) -> "PreTrainedModel":
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        with reading_model(self.name, "model"), torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                self._config(), dtype=getattr(torch, self.dtype), trust_remote_code=False
+            )
+        return model
+
+    def _config(self) -> Any:
+        config = self.load_config()
+        _switch_dropout_off(config)
+        if getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None:
+            config._attn_implementation = "eager"  # transformers' other kernels leave the cap out.
+        return config
+
+    def load_config(self) -> Any:
+        """Load the model's configuration alone.
+
+        Raises:
+            ModelError: There is none that can be read, or it needs code from elsewhere.
+        """
+        from transformers import AutoConfig
+
+        self.check_directory(with_tokenizer=False)
+        base = self.base
+        with reading_model(base, "configuration"):
+            config = AutoConfig.from_pretrained(
+                base, revision=self.revision, trust_remote_code=False
+            )
+            refuse_foreign_code(base, config)
+        return config
+
+    @property
+    def base(self) -> str:
+        """The directory or hub id that holds the model's configuration: `name`, or what it adapts.
+
+        Raises:
+            ModelError: `name` is a LoRA adapter whose base is not there.
+        """
+        return bases_of(self.name)[-1]
+
+    def load_tokenizer(self) -> "PreTrainedTokenizerFast":
+        """Load the tokenizer alone, and try its chat template.
+
+        Raises:
+            ModelError: There is none that can be read, or its chat template cannot be used.
+        """
+        from transformers import AutoTokenizer
+
+        self.check_directory()
+        with reading_model(self.name, "tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(
+                self.name, revision=self.revision, trust_remote_code=False
+            )
+        if not tokenizer.is_fast:
+            raise ModelError(
+                f"model.name: the tokenizer of {self.name!r} is a slow one; expected a fast "
+                "tokenizer (tokenizer.json), which maps tokens to bytes"
+            )
+        check_template(self.name, tokenizer, self.template_kwargs)
+        return tokenizer
+
+    def check_directory(self, *, with_tokenizer: bool = True) -> None:
+        """Refuse a local directory without a configuration or a fast tokenizer.
+
+        Raises:
+            ModelError: A file is missing or damaged.
+        """
+        wanted = {"config.json": "a model configuration"}
+        tokenizer = {"tokenizer.json": "a fast tokenizer"} if with_tokenizer else {}
+        if self.base == self.name:
+            check_files(self.name, wanted | tokenizer)
+        else:
+            check_files(self.name, tokenizer)
+            check_files(self.base, wanted)
+
+
+def _switch_dropout_off(config: Any) -> None:
+    """Make the policy that is trained the one that is sampled."""
+    for key, value in config.get_text_config().to_dict().items():
+        if ("dropout" in key or key.endswith("_pdrop")) and isinstance(value, float):
+            setattr(config.get_text_config(), key, 0.0)
+
+
+def _refuse_other_heads(name: str, model: "PreTrainedModel") -> None:
+    """Refuse a model whose logits are more than hidden states times the head's weights."""
+    config = model.config.get_text_config()
+    found = [key for key in _ON_LOGITS if getattr(config, key, None) not in (None, 1)]
+    if getattr(model.get_output_embeddings(), "bias", None) is not None:
+        found.append("a bias")
+    if found:
+        raise ModelError(
+            f"model.name: the logits of {name!r} pass through {', '.join(found)}, which training "
+            "does not compute; expected a plain linear head, as Qwen and Llama have it"
+        )
+
+
+class ScratchModel(Config):
+    """A small Qwen3-shaped model with random weights and a word-level tokenizer."""
+
+    type: Literal["scratch"] = "scratch"
+    hidden_size: int = Field(64, ge=8)
+    layers: int = Field(2, ge=1)
+    heads: int = Field(4, ge=1)
+    kv_heads: int = Field(2, ge=1)
+    head_dim: int = Field(16, ge=2)
+    ffn_size: int = Field(192, ge=8)
+    context_window: int = Field(512, ge=16)
+    initializer_range: float = Field(0.1, gt=0)
+    """Standard deviation of the random weights; 0.02, usual at larger sizes, learns slower here."""
+    dtype: Literal["float32"] = "float32"
+    lora: None = None
+
+    @property
+    def source(self) -> None:
+        """It is made here."""
+        return None
+
+    @property
+    def template_kwargs(self) -> Mapping[str, bool | int | str]:
+        """Its chat template takes none."""
+        return {}
+
+    def folder(self) -> None:
+        """Its weights are on no disk."""
+        return None
+
+    def with_lora(self, lora: Lora) -> None:
+        """It is small: every parameter is trained."""
+        return None
+
+    def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
+        """Build the model; equal seeds give equal weights. It is small: it always has values."""
+        from transformers import Qwen3Config, Qwen3ForCausalLM
+
+        tokenizer = self.load_tokenizer()
+        config = Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=self.hidden_size,
+            intermediate_size=self.ffn_size,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            max_position_embeddings=self.context_window,
+            initializer_range=self.initializer_range,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+
+        def made() -> Qwen3ForCausalLM:
+            import torch
+
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                return Qwen3ForCausalLM(config)
+
+        return LoadedModel(made(), tokenizer, again=made)
+
+    def load_tokenizer(self) -> "PreTrainedTokenizerFast":
+        """Build the word-level tokenizer."""
+        from debate_train.models.word_tokenizer import word_tokenizer
+
+        return word_tokenizer()
+
+
+ModelConfig = PretrainedModel | ScratchModel
+MODELS: Variants[ModelConfig] = Variants(None, ModelConfig, PretrainedModel, ScratchModel)
+ModelChoice = Annotated[ModelConfig, MODELS]
+"""The model that is trained; recipes choose by `type`."""

@@ -1,0 +1,1 @@
+"""`--plan`: memory of each rank, and bytes that an update moves."""

@@ -1,0 +1,167 @@
+"""What stands where in an output directory, judged before anything in it is opened."""
+
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from debate_train.errors import UsageError
+from debate_train.run_files.directory_lock import LOCK, refuse_in_use
+
+RUN_FOLDERS = ("transcripts", "tokens", "checkpoints", "wandb")
+RUN_FILES = (
+    LOCK,
+    "recipe.yaml",
+    "metrics.jsonl",
+    "results.json",
+    "environment.json",
+    "recipe-from-step-*.yaml",
+    "report.html",
+    "transcripts/*",
+    "tokens/*",
+    "checkpoints/best.json",
+    "wandb/run-id.txt",
+)
+"""Plain files and folders of a run, in or below its folder."""
+_UNBORN = re.compile(r"\.recipe\.yaml\.\d+")
+"""The only file, beside the lock, of a run that was killed while its folder was made."""
+
+
+class RunDirectoryError(UsageError):
+    """The output directory cannot be used; the message says which, why, and what to do."""
+
+
+def layout_problem(path: Path, files: tuple[str, ...], folders: tuple[str, ...]) -> str | None:
+    """Return what in a folder is a link, or is not what a run has there; None where all is well.
+
+    Args:
+        path: The folder.
+        files: Patterns of names of plain files, in it or in one of `folders`.
+        folders: Names of folders in it, which hold nothing but files and folders.
+    """
+    for pattern in files:
+        for found in sorted(path.glob(pattern)):
+            if problem := _unlike(found, path, stat.S_ISREG, "a plain file"):
+                return problem
+    for name in folders:
+        if problem := _unlike(path / name, path, stat.S_ISDIR, "a folder"):
+            return problem
+    return None
+
+
+def _unlike(found: Path, root: Path, is_kind: object, expected: str) -> str | None:
+    try:
+        mode = found.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    if callable(is_kind) and is_kind(mode):
+        return None
+    kind = (
+        "a link"
+        if stat.S_ISLNK(mode)
+        else "a folder"
+        if stat.S_ISDIR(mode)
+        else "a file"
+        if stat.S_ISREG(mode)
+        else "a device"
+    )
+    return f"{found.relative_to(root)} is {kind}, expected {expected}"
+
+
+def refuse_used(path: Path, held: bool = False) -> None:
+    """Refuse to start a run in a folder that holds anything.
+
+    Args:
+        path: The folder, which need not be there.
+        held: Whether this process has its lock.
+
+    Raises:
+        RunDirectoryError: It does, is a file, or cannot be read.
+        DirectoryInUseError: Another process writes there.
+    """
+    try:
+        found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+        _refuse_file(path, path)
+        if LOCK in found:
+            found.remove(LOCK)
+            if not held:
+                refuse_in_use(path)
+    except OSError as error:
+        raise not_writable(path, error) from error
+    found = [name for name in found if not _UNBORN.fullmatch(name)]
+    if found:
+        shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+        raise RunDirectoryError(
+            f"cannot start a run in {path}: it holds {shown}; expected a new or empty folder; "
+            "choose another --output, or continue that run with --resume"
+        )
+
+
+def _refuse_file(found: Path, path: Path) -> None:
+    if found.exists() and not found.is_dir():
+        which = "" if found == path else f" {found}"
+        raise RunDirectoryError(
+            f"cannot write a run to {path}: found a file{which}, expected a folder; "
+            "choose another --output"
+        )
+
+
+def refuse_absent(path: Path) -> None:
+    """Refuse to go on with a run where there is none, or where something stands in its place.
+
+    Raises:
+        RunDirectoryError: So it is.
+    """
+    if not path.is_dir():
+        raise RunDirectoryError(
+            f"cannot resume {path}: found no such folder, expected the folder of an earlier "
+            "run; check the path, or start a new run without --resume"
+        )
+    if problem := layout_problem(path, RUN_FILES, RUN_FOLDERS):
+        raise RunDirectoryError(
+            f"cannot resume {path}: {problem}, as a run writes it; put it back, or start in "
+            "another folder without --resume"
+        )
+
+
+def refuse_unusable(path: Path, *, is_there: bool) -> None:
+    """Refuse a folder that a run cannot write to; nothing is left behind.
+
+    Args:
+        path: The folder.
+        is_there: Whether a run in it is to be resumed, or a new one started.
+
+    Raises:
+        RunDirectoryError: It is not what it must be, or a file in it cannot be made.
+        DirectoryInUseError: Another process writes there.
+    """
+    made: list[Path] = []
+    try:
+        if is_there:
+            refuse_absent(path)
+            refuse_in_use(path)
+        else:
+            refuse_used(path)
+        for folder in (*reversed(path.parents), path):
+            if not folder.is_dir():
+                _refuse_file(folder, path)
+                folder.mkdir()
+                made.append(folder)
+        with TemporaryFile(dir=path) as file:
+            file.write(b"\n")
+            file.flush()
+    except OSError as error:
+        raise not_writable(path, error) from error
+    finally:
+        for folder in reversed(made):
+            with suppress(OSError):  # Another run may have begun there meanwhile.
+                folder.rmdir()
+
+
+def not_writable(path: Path, error: OSError) -> RunDirectoryError:
+    """Return what to say of a folder in which a file cannot be written."""
+    return RunDirectoryError(
+        f"cannot write to {path}: {error.strerror or error}; "
+        "choose an --output on a disk with space where you may write"
+    )

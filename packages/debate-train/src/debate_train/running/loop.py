@@ -1,0 +1,87 @@
+"""The training loop: play, score, batch, update, refresh, log; evaluate, save and stop when due."""
+
+import time
+import zlib
+
+from debate_train.batches.imitation import Imitation
+from debate_train.batches.rows import build_batch
+from debate_train.checkpointing.checkpoints import Best
+from debate_train.evaluation.measuring import evaluate
+from debate_train.run_files.records import keep_sample
+from debate_train.running.run_context import Ended, Phase, RunContext
+from debate_train.running.saving import Saving
+from debate_train.running.step import Step
+from debate_train.running.timing import timed
+
+
+def train(run: RunContext, phase: Phase, saving: Saving) -> Ended:
+    """Train a phase from where the run is until it ends or a signal stops it; return why.
+
+    What fails raises; `saving` then has the last complete step.
+    """
+    recipe, state, trainer, rollouts = phase.recipe, run.state, phase.trainer, phase.rollouts
+    advantage, imitation = recipe.advantage, Imitation(recipe)
+    with rollouts.open():
+        saving.note_random_states()
+        if phase.owes_evaluation(state) and evaluate_dev(run, phase):
+            saving.checkpoint()  # The run had been stopped between a step and its evaluation.
+        while (ended := why_stop(run, phase)) is None:
+            number, began = state.step, time.perf_counter()
+            transcripts = rollouts.take(number)
+            with timed(rollouts.times, "score"):
+                scores = recipe.reward(transcripts)
+            with timed(rollouts.times, "rows"):
+                compared = advantage.compare(transcripts, scores, state.baselines)
+                seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
+                batch = build_batch(
+                    transcripts, compared.turns, advantage.streams, run.loaded.tokenizer, seed
+                )
+                batch, counts = imitation.fit(transcripts, batch)
+            metrics = counts | compared.metrics()
+            step = Step(number, transcripts, scores, batch, metrics, compared.baselines, began)
+            keep_sample(run, phase, step)
+            with run.interrupts.guarded():  # An update that has begun ends, and counts.
+                step.metrics.update(trainer.step(batch) | rollouts.times)
+                rollouts.complete(number)
+                saving.complete(step)
+            with timed(step.metrics, "weights"):
+                rollouts.refresh(version=state.step)
+            saving.log()
+            if state.owes_look and not run.interrupts.asked:
+                evaluate_dev(run, phase)
+            saving.note_random_states()
+            phase.refuse_endless_skips(step)
+            if saving.is_due() and phase.ended(state) is None:  # Its end has one of its own.
+                saving.checkpoint()
+        if ended == "interrupted":
+            saving.checkpoint_if_new()
+    return ended
+
+
+def why_stop(run: RunContext, phase: Phase) -> Ended | None:
+    """Return why no further step is made, None if one is."""
+    return "interrupted" if run.interrupts.asked else phase.ended(run.state)
+
+
+def evaluate_dev(run: RunContext, phase: Phase) -> bool:
+    """Measure the policy on the dev split and log it; False where a signal stopped that."""
+    recipe, state, watch = phase.recipe, run.state, run.progress.watch
+    with phase.rollouts.serving(version=state.step) as engine:
+        questions = phase.source.split("dev", recipe.evaluation.questions)
+        measures = run.interrupts.stoppable(
+            lambda: evaluate(recipe.evaluated(), engine, questions, "dev", watch)
+        )
+    if measures is None:
+        return False
+    found = measures.means()
+    # Before its row: a checkpoint carries one that cannot be written.
+    state.looked, state.owes_look = (phase.name, state.step, found), False
+    wanted = run.recipe.checkpoint.keep_best
+    value = None if wanted is None else found.get(wanted.metric)
+    if wanted is not None and value is not None and wanted.is_better(value, state.best):
+        state.best = Best(state.step, wanted.metric, value)
+    run.directory.log(phase.name, state.step, found)
+    run.tracker.log(phase.name, state.step, found)
+    shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
+    run.progress.note(f"{phase.name} {state.step}: dev split: {shown}")
+    return True

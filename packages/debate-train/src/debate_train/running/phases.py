@@ -1,0 +1,195 @@
+"""The phases of a run, in order, and the measures on the test split before and after them."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from debate_protocol.types import Transcript
+from debate_rollout.engine import Engine
+from debate_rollout.engines import ScriptedEngine
+from debate_train.adapters import trained_adapters
+from debate_train.checkpointing.policy_files import load_policy
+from debate_train.checkpointing.random_states import load_random_states
+from debate_train.data import DataSource
+from debate_train.errors import RecipeError
+from debate_train.evaluation.measuring import evaluate
+from debate_train.models.policy import export_weights
+from debate_train.playing.rollouts import Rollouts
+from debate_train.playing.starts import start_debates
+from debate_train.recipe import Recipe
+from debate_train.running.loop import train
+from debate_train.running.results import measures_json, print_results, write_results
+from debate_train.running.run_context import Ended, Phase, RunContext
+from debate_train.running.saving import Saving
+from debate_train.trainers import Trainer
+
+DONE, INTERRUPTED = 0, 130
+
+
+def run_phases(run: RunContext) -> int:
+    """Run what is left to run; return the exit code."""
+    phases, state = list(run.recipe.phase_recipes().items()), run.state
+    checkpoint = run.start
+    if checkpoint is not None:
+        load_policy(checkpoint, run.loaded)
+        run.engine.load(export_weights(run.loaded, state.step))
+        load_random_states(checkpoint)
+        if state.phase == len(phases):
+            run.progress.note("this run is finished: none of its phases trains more")
+            run.begin()
+            if run.directory.has_results:
+                return DONE
+    for name, recipe in phases[state.phase :]:
+        if _rest_is_skipped(run):
+            run.progress.note(f"{name}: skipped, as a phase before it missed its exit criterion")
+            continue
+        if _run_phase(run, name, recipe, checkpoint) == "interrupted":
+            return _interrupted(run)
+        checkpoint = None
+    return DONE if _finish(run) else _interrupted(run)
+
+
+def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | None) -> Ended:
+    """Run one phase to its end, from a checkpoint within it if one is given."""
+    state = run.state
+    if recipe is _last(run) and state.before is None and _is_measured(run):
+        state.before = _measure(run, "before")
+        if state.before is None:
+            return "interrupted"
+    learner = replace(run.loaded, training=trained_adapters(recipe.model.lora, recipe.debate))
+    trainer = recipe.trainer.open(learner, recipe.loss, recipe.steps)
+    try:
+        phase = open_phase(run, name, recipe, trainer)
+        if checkpoint is not None and state.step > state.phase_start:
+            trainer.load(checkpoint)
+            phase.rollouts.load(checkpoint)
+            load_random_states(checkpoint)
+        run.engine.load(trainer.weights(version=state.step))
+        run.begin()
+        run.progress.start(name, recipe.steps)
+        saving = Saving(run, phase)
+        with saving.of_failures():
+            ended = train(run, phase, saving)
+            if ended == "interrupted":
+                return ended
+            run.engine.load(trainer.weights(version=state.step))
+        _note_exit(run, phase, ended)
+        state.phase, state.phase_start, state.baselines = state.phase + 1, state.step, {}
+        saving.checkpoint()
+        return ended
+    finally:
+        trainer.close()
+
+
+def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> Phase:
+    """Return a phase that plays its debates with the run's engine, or has them demonstrated.
+
+    Raises:
+        RecipeError: Its data has no demonstrations.
+    """
+    source = run.source if recipe.data == run.recipe.data else recipe.data.open(recipe.seed)
+    start, criterion = run.state.phase_start, recipe.exit_criterion
+
+    def play(step: int, engine: Engine) -> Sequence[Transcript]:
+        debates = start_debates(recipe, source.batch(step), f"train/{step}")
+        watched = run.progress.watch(debates, recipe.debate.turn_count(), "turns")
+        return recipe.rollout.play(watched, engine)
+
+    def border(step: int) -> int:
+        if criterion is None:
+            return start + recipe.steps
+        return start + criterion.next_look(recipe.steps, step + 1 - start)
+
+    demonstrator = _demonstrator(run, recipe, source)
+    staleness = recipe.pipeline.max_staleness
+    rollouts = Rollouts(play, run.engine, trainer.weights, staleness, border, demonstrator)
+    return Phase(name, recipe, source, trainer, rollouts)
+
+
+def _demonstrator(run: RunContext, recipe: Recipe, source: DataSource) -> Engine | None:
+    """Return what writes the replies in the place of the policy, None if it samples them."""
+    script = recipe.rollout.engine.script(source.demonstrate)
+    if script is None:
+        return None
+    if not source.can_demonstrate:
+        raise RecipeError(
+            f"rollout.engine.type: found demonstrations, but data of type {recipe.data.type} has "
+            "none; expected a source that writes them, such as signs_puzzle"
+        )
+    loaded = run.loaded
+    return ScriptedEngine().open(None, loaded.tokenizer, loaded.template_kwargs, script=script)
+
+
+def _note_exit(run: RunContext, phase: Phase, ended: Ended) -> None:
+    """Keep and say whether the phase reached what it had to, if anything."""
+    state, criterion = run.state, phase.recipe.exit_criterion
+    if criterion is None or state.looked is None:
+        return
+    is_met = state.exit_criteria[phase.name] = ended == "criterion met"
+    run.progress.note(
+        f"{phase.name}: exit criterion {'met' if is_met else 'MISSED'} after "
+        f"{state.step - state.phase_start} steps: {criterion.metric} "
+        f"{state.looked[2].get(criterion.metric, 0.0):.3f}, wanted at least {criterion.at_least}"
+    )
+
+
+def _rest_is_skipped(run: RunContext) -> bool:
+    phases = run.recipe.phase_recipes()
+    missed = [phases[name] for name, is_met in run.state.exit_criteria.items() if not is_met]
+    criteria = [phase.exit_criterion for phase in missed]
+    return any(one is not None and one.if_missed == "skip_rest" for one in criteria)
+
+
+def _finish(run: RunContext) -> bool:
+    """Measure the policy that was trained and write the results; False where a signal stops it."""
+    state = run.state
+    run.begin()
+    if not _is_measured(run):
+        return True
+    after = _measure(run, "after")
+    if after is None:
+        return False
+    if state.before is None:  # A missed exit criterion kept the last phase from starting.
+        state.before = after
+    setup = _last(run).evaluated()
+    changes = write_results(run.directory, state.before, after, asdict(state), setup)
+    run.tracker.summarise(changes)
+    run.progress.close()
+    print_results(state.before, after, state.seconds, setup)
+    return True
+
+
+def _interrupted(run: RunContext) -> int:
+    if written := run.checkpoints.complete():
+        step = int(written[-1].name.removeprefix("step-"))
+        run.progress.note(f"interrupted; go on from step {step} with --resume")
+    else:
+        run.progress.note("interrupted before the first step was complete; --resume begins again")
+    return INTERRUPTED
+
+
+def _last(run: RunContext) -> Recipe:
+    return list(run.recipe.phase_recipes().values())[-1]
+
+
+def _is_measured(run: RunContext) -> bool:
+    return run.recipe.evaluation.questions > 0
+
+
+def _measure(run: RunContext, when: str) -> dict[str, Any] | None:
+    """Return the measures on the test split, None where a signal stops it."""
+    run.progress.start(f"test split {when}")
+    started = time.perf_counter()
+    setup, questions = (
+        _last(run).evaluated(),
+        run.source.split("test", run.recipe.evaluation.questions),
+    )
+    watch = run.progress.watch
+    found = run.interrupts.stoppable(lambda: evaluate(setup, run.engine, questions, "test", watch))
+    if found is None:
+        return None
+    taken = run.state.seconds.get("evaluation", 0.0) + time.perf_counter() - started
+    run.state.seconds["evaluation"] = taken
+    return measures_json(found)

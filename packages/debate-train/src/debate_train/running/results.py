@@ -1,0 +1,78 @@
+"""The end of a run: the table from before to after, kept and printed."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from debate_train.evaluation.measuring import Measures
+from debate_train.evaluation.settings import Setup
+from debate_train.run_files.run_directory import RunDirectory
+
+
+def measures_json(measures: Measures) -> dict[str, dict[str, float]]:
+    """Return measures as JSON holds them."""
+    return {
+        name: {key: value for key, value in asdict(measure).items() if value is not None}
+        for name, measure in measures.found.items()
+    }
+
+
+def write_results(
+    directory: RunDirectory,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    state: Mapping[str, Any],
+    setup: Setup,
+) -> dict[str, float]:
+    """Write results.json; return the change of each measure that has a row.
+
+    `setup` is what it was measured with.
+    """
+    rows = [
+        {"measure": shown, "name": name, "before": before[name], "after": after[name]}
+        for name, shown in setup.figures().items()
+        if shown and name in before and name in after
+    ]
+    directory.write_results(
+        {
+            "table": rows,
+            "measured": setup.described(),
+            "before": before,
+            "after": after,
+            "exit_criteria": state["exit_criteria"],
+            "steps": state["step"],
+            "seconds": state["seconds"],
+        }
+    )
+    return {f"change/{row['name']}": row["after"]["mean"] - row["before"]["mean"] for row in rows}
+
+
+def print_results(
+    before: Mapping[str, Any], after: Mapping[str, Any], seconds: Mapping[str, float], setup: Setup
+) -> None:
+    """Print the table from before to after, how it was measured, and how long each part took."""
+    several = any("run_deviation" in measure for measure in after.values())
+    beside = " ± deviation between runs" if several else ""
+    table = Table(title=f"test split, mean [95 % interval over questions]{beside}")
+    table.add_column("measure")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    table.add_column("change", justify="right")
+    for name, shown in setup.figures().items():
+        if shown and name in before and name in after:
+            change = after[name]["mean"] - before[name]["mean"]
+            table.add_row(shown, _shown(before[name]), _shown(after[name]), f"{change:+.3f}")
+    console = Console()
+    console.print(table)
+    console.print(f"measured: {setup.described()}", highlight=False)
+    parts = ", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items())
+    console.print(f"time: {parts}", highlight=False)
+
+
+def _shown(measure: Mapping[str, float]) -> str:
+    text = f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"
+    deviation = measure.get("run_deviation")
+    return text if deviation is None else f"{text}\n± {deviation:.3f}"

@@ -1,0 +1,187 @@
+"""One run from recipe to report."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+
+import torch
+import yaml
+
+from debate_train.checkpointing.checkpoint_manifest import Origin
+from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, RunState
+from debate_train.checkpointing.model_print import model_print
+from debate_train.checkpointing.random_states import seed_all
+from debate_train.checks.check_engines import refuse_absent_devices
+from debate_train.commands.progress import Progress
+from debate_train.errors import RecipeError
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.policy import with_adapter
+from debate_train.ranks.followers import Begin, lead
+from debate_train.recipe import Recipe
+from debate_train.report import write_report
+from debate_train.run_files.directory_layout import refuse_unusable
+from debate_train.run_files.resume_checks import ResumeCheck
+from debate_train.run_files.resumes import (
+    changed_names,
+    note_resume,
+    refuse_another_run,
+    shown_changes,
+)
+from debate_train.run_files.run_directory import RunDirectory
+from debate_train.running.engine_opening import open_engine, refuse_unusable_engine
+from debate_train.running.interrupts import Interrupts
+from debate_train.running.phases import run_phases
+from debate_train.running.run_context import RunContext
+
+
+def run(
+    recipe: Recipe,
+    resolved_yaml: str,
+    output: Path | None = None,
+    resume: bool = False,
+    echo_s: float = 0.0,
+) -> int:
+    """Train as the recipe says; return the exit code.
+
+    Args:
+        recipe: what to do.
+        resolved_yaml: the recipe as it is kept in the run directory.
+        output: the run directory; None makes `runs/<name>-<time>`.
+        resume: go on from the directory's last complete checkpoint.
+        echo_s: seconds after an interrupt in which another is taken for the same.
+    """
+    if resume and output is None:
+        raise RecipeError("--resume: found no --output; expected the directory of the run")
+    path = output or Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    _refuse_early(recipe, path, resume)
+    source = recipe.data.open(recipe.seed)
+    loaded = _load_model(recipe)
+    directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
+    with _held(directory, is_new=not resume):
+        checkpoints = _checkpoints(recipe, directory, loaded)
+        start, begin = None, directory.begin
+        if resume:
+            start, begin = _plan_return(recipe, loaded, directory, checkpoints, resolved_yaml)
+        seed_all(recipe.seed)
+        reports: list[Path | None] = []
+        with ExitStack() as closing:  # Each is closed, whatever closing another ends with.
+            closing.callback(lambda: reports.append(_write_report(directory)))
+            engine = open_engine(recipe, loaded)
+            closing.callback(engine.close)
+            tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
+            closing.push(lambda kind, *_: tracker.close(failed=kind is not None))
+            with Progress() as progress, _interrupts(recipe, echo_s) as interrupts:
+                context = RunContext(
+                    recipe=recipe,
+                    directory=directory,
+                    tracker=tracker,
+                    progress=progress,
+                    interrupts=interrupts,
+                    source=source,
+                    engine=engine,
+                    loaded=loaded,
+                    checkpoints=checkpoints,
+                    state=RunState() if start is None else start.state,
+                    start=None if start is None else start.path,
+                    begin=cache(begin),
+                )
+                code = run_phases(context)
+    for report in reports:
+        if report is not None:
+            print(f"report: {report}")
+    if written := checkpoints.complete():
+        print(f"weights: {written[-1]}")
+    return code
+
+
+@contextmanager
+def _held(directory: RunDirectory, is_new: bool) -> Iterator[None]:
+    """Keep others out; a new run that ends before its first step is complete leaves nothing."""
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            directory.discard_unused()
+        raise
+    finally:
+        directory.close()
+
+
+def _refuse_early(recipe: Recipe, path: Path, resume: bool) -> None:
+    """Refuse before a model is loaded, which takes minutes and may not fit beside another."""
+    refuse_unusable_engine(recipe)
+    for phase in recipe.phase_recipes().values():
+        if problem := phase.sampling_problem():
+            raise RecipeError(problem)
+    refuse_absent_devices(recipe)
+    refuse_unusable(path, is_there=resume)
+
+
+def _interrupts(recipe: Recipe, echo_s: float) -> Interrupts:
+    phases = recipe.phase_recipes().values()
+    return Interrupts(echo_s, plays_ahead=any(phase.pipeline.max_staleness > 0 for phase in phases))
+
+
+def _load_model(recipe: Recipe) -> LoadedModel:
+    """Load the model on every rank; on the others only once it is known to load."""
+    if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
+    shardings = [r.trainer.sharding() for r in recipe.phase_recipes().values()]
+    sharded = all(one is not None and one.stage == 3 for one in shardings)
+    lead(Begin(recipe.model, recipe.seed, with_values=not sharded))
+    return loaded
+
+
+def _checkpoints(recipe: Recipe, directory: RunDirectory, loaded: LoadedModel) -> Checkpoints:
+    origin = Origin.of(directory.recipe, model_print(loaded))
+    keep_last = recipe.checkpoint.keep_last
+    return Checkpoints(directory.checkpoints_path, origin, keep_last, directory.recipe)
+
+
+def _plan_return(
+    recipe: Recipe,
+    loaded: LoadedModel,
+    directory: RunDirectory,
+    checkpoints: Checkpoints,
+    text: str,
+) -> tuple[Checkpoint | None, Callable[[], None]]:
+    """Return the checkpoint to go on from, None for the start, and what goes back there.
+
+    Nothing of the run is changed until that is called: a recipe may still be refused.
+    """
+    refuse_another_run(directory, text)
+    changed = changed_names(directory, text)
+    start = checkpoints.newest(ResumeCheck(recipe, directory, loaded, changed))
+    if start is None:
+        print("warning: no checkpoint was written yet: the run begins again", file=sys.stderr)
+    for note in () if start is None else start.notes:
+        print(f"warning: {note}", file=sys.stderr)
+    state = RunState() if start is None else start.state
+    directory.return_to(state)
+    is_finished = state.phase == len(recipe.phase_recipes())
+
+    def begin() -> None:
+        directory.begin()
+        changes = note_resume(directory, state.step, text)
+        if changes:
+            print(f"warning: {shown_changes(changes, state.step)}", file=sys.stderr)
+        if not is_finished or any("evaluation" in key.split(".") for key in changes):
+            directory.drop_results()
+
+    return start, begin
+
+
+def _write_report(directory: RunDirectory) -> Path | None:
+    """Write the report; whatever becomes of it does not hide what the run itself ended with."""
+    if not directory.has_begun:
+        return None
+    try:
+        return write_report(directory.path)
+    except Exception as error:
+        print(f"warning: no report: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
