@@ -29,7 +29,7 @@ from debate_train.trainers.trainer import OptimizerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_TYPE_TESTS = 0
-MOST_CIRCLES = 3
+MOST_CIRCLES = 0
 """Groups of modules that import each other, imports for type checking and inside functions too."""
 MOST_FILES = 12
 """Python files of a folder."""

@@ -10,7 +10,7 @@ from debate_protocol.types import Finish, Reply
 from debate_rollout.engine import Request
 
 if TYPE_CHECKING:
-    from debate_rollout.engines.openai.engine import OpenAIEngine
+    from debate_rollout.engines.openai.settings import OpenAISettings
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _OVERFLOW = re.compile(
@@ -25,7 +25,7 @@ class UnreadableReply(ValueError):
     """A response that is no chat completion."""
 
 
-def request_body(config: "OpenAIEngine", request: Request) -> bytes:
+def request_body(config: "OpenAISettings", request: Request) -> bytes:
     """Return the JSON of a request; settings at their neutral values are left to the endpoint."""
     sampling = request.sampling
     messages = [

@@ -24,7 +24,7 @@ from debate_rollout.engines.openai.messages import (
 from debate_rollout.errors import EndpointError, EngineConfigError
 
 if TYPE_CHECKING:
-    from debate_rollout.engines.openai.engine import OpenAIEngine
+    from debate_rollout.engines.openai.settings import OpenAISettings
 
 MOST_BYTES = 32 << 20
 """A longer response is no reply."""
@@ -74,7 +74,7 @@ class OpenAISampler:
     renderer = None
     context_window: int | None = None
 
-    def __init__(self, config: "OpenAIEngine", key: str | None) -> None:
+    def __init__(self, config: "OpenAISettings", key: str | None) -> None:
         self.capabilities = config.capabilities
         self.usage = Usage()
         self._config = config

@@ -17,7 +17,7 @@ from debate_rollout.rendering import Renderer
 from debate_rollout.token_text import token_text
 
 if TYPE_CHECKING:
-    from debate_rollout.engines.transformers.engine import TransformersEngine
+    from debate_rollout.engines.transformers.settings import TransformersSettings
 
 
 class TransformersSampler:
@@ -25,7 +25,7 @@ class TransformersSampler:
 
     def __init__(
         self,
-        config: "TransformersEngine",
+        config: "TransformersSettings",
         model: Any,
         tokenizer: Any,
         template_kwargs: Mapping[str, Any],
@@ -138,7 +138,7 @@ class TransformersSampler:
         )
 
 
-def _prepared(model: Any, config: "TransformersEngine") -> Any:
+def _prepared(model: Any, config: "TransformersSettings") -> Any:
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

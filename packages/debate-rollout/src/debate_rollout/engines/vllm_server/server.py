@@ -29,8 +29,8 @@ from debate_rollout.engines.vllm_server.wire import PATHS, Answer, Wire, are_raw
 from debate_rollout.errors import EndpointError, EngineConfigError, missing_extra
 
 if TYPE_CHECKING:
-    from debate_rollout.engines.vllm_server.engine import VllmServerEngine
     from debate_rollout.engines.vllm_server.nccl import NcclTransfer
+    from debate_rollout.engines.vllm_server.settings import VllmServerSettings
 
 
 class VllmServer:
@@ -38,7 +38,7 @@ class VllmServer:
 
     def __init__(
         self,
-        config: "VllmServerEngine",
+        config: "VllmServerSettings",
         model: Any,
         tokenizer: Any,
         template_kwargs: Mapping[str, Any],

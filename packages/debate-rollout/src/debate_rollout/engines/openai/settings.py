@@ -1,0 +1,144 @@
+"""What a recipe says of an endpoint; no secrets."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from pydantic import ConfigDict, Field, field_validator
+
+from debate_rollout.engine import Capability
+from debate_rollout.engine_settings import EngineSettings
+
+LeftOut = Literal["max_tokens", "temperature", "seed", "stop"]
+
+_OURS: Mapping[str, str] = {
+    "model": "model",
+    "messages": "the debate",
+    "max_tokens": "rollout.max_tokens",
+    "max_completion_tokens": "rollout.max_tokens",
+    "temperature": "the personas",
+    "top_p": "rollout.top_p",
+    "top_k": "rollout.top_k",
+    "min_p": "rollout.min_p",
+    "seed": "the recipe's seed",
+    "stop": "the contract",
+    "n": "rollout.debates_per_question",
+    "stream": "the engine, which reads whole replies",
+}
+"""Fields of a request that are set elsewhere, and where."""
+
+_SECRET_NAME = re.compile(
+    r"api[_-]?key|access[_-]?(?:key|token)|authori[sz]ation|bearer|credential|password|secret", re.I
+)
+_SECRET_VALUE = re.compile(r"\b(?:sk|pk|gsk|hf|xai|ghp)[-_][A-Za-z0-9_-]{12,}|\bBearer\s+\S{8,}")
+KEY = re.compile(r"[!-~]+")
+
+
+class OpenAISettings(EngineSettings):
+    """What a recipe says of it."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    takes_folders: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("httpx",)
+    install: ClassVar[str] = "debate-rollout[openai]"
+
+    type: Literal["openai"] = "openai"
+    model: str | None = Field(None, min_length=1)
+    """The endpoint's name of the model; None is the name that the engine is opened with."""
+    base_url: str = "https://api.openai.com/v1"
+    """What stands before `/chat/completions`."""
+    api_key_env: str | None = "OPENAI_API_KEY"
+    """Name of the environment variable that holds the key; None for endpoints without one."""
+    max_in_flight: int = Field(32, ge=1)
+    """Most requests at the endpoint at once; more wait here."""
+    timeout_s: float = Field(300.0, gt=0)
+    """Most seconds of one try, from sending a request to the end of its reply."""
+    retries: int = Field(5, ge=0)
+    """Further tries after no connection, no reply in time, an unreadable one, and status 408,
+    409, 425, 429 and 5xx."""
+    backoff_s: float = Field(1.0, ge=0)
+    """Pause before the second try; it doubles from try to try. Retry-After is kept to."""
+    longest_pause_s: float = Field(60.0, ge=0)
+    """Longest pause. An endpoint that asks for a longer one ends the request."""
+    leave_out: tuple[LeftOut, ...] = ()
+    """Fields that this endpoint refuses; it then samples as it does by default."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of each request, such as `reasoning_effort: low`; no secrets."""
+
+    @property
+    def needs_model(self) -> bool:
+        """An endpoint has its own; the recipe's names it where nothing else does."""
+        return self.model is None
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the opened engine can do; no ids, and seeds are the endpoint's affair."""
+        return frozenset(("streams",))
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, text: str) -> str:
+        try:
+            parts = urlsplit(text)
+            fits = parts.scheme in ("http", "https") and bool(parts.hostname)
+            fits = fits and (parts.port is None or parts.port > 0)
+        except ValueError:
+            fits = False
+        if not fits or not KEY.fullmatch(text):
+            raise ValueError("expected an address such as https://host/v1")
+        extra = "@" in parts.netloc or parts.query or parts.fragment
+        if extra or _SECRET_VALUE.search(text):
+            raise ValueError(
+                "found a user, a query, a fragment or a key (not shown); expected an address "
+                "without, as recipes are kept: the key comes from the variable in api_key_env"
+            )
+        return text.rstrip("/")
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_name(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+            raise ValueError(
+                "expected the name of an environment variable in capitals, such as "
+                "OPENAI_API_KEY; what was found is not shown, as it may be a key"
+            )
+        return name
+
+    @field_validator("extra_body")
+    @classmethod
+    def _is_no_secret(cls, body: dict[str, Any]) -> dict[str, Any]:
+        for name in body:
+            if name in _OURS:
+                raise ValueError(f"{name} is set by {_OURS[name]}; leave it out here")
+        place = _secret_place(body, "extra_body")
+        if place is not None:
+            raise ValueError(
+                f"{place} looks like a secret (not shown), and recipes are kept; the key comes "
+                "from the environment variable named in api_key_env"
+            )
+        try:
+            json.dumps(body, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"expected what JSON can hold; {error}") from None
+        return body
+
+
+def _secret_place(value: Any, place: str) -> str | None:
+    """Return where something that looks like a secret stands."""
+    if isinstance(value, str):
+        return place if _SECRET_VALUE.search(value) else None
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            if _SECRET_NAME.search(str(name)) or _SECRET_VALUE.search(str(name)):
+                return f"a key in {place}"
+            found = _secret_place(below, f"{place}.{name}")
+            if found is not None:
+                return found
+    if isinstance(value, list | tuple):
+        places = (_secret_place(below, f"{place}.{k}") for k, below in enumerate(value))
+        return next((found for found in places if found is not None), None)
+    return None

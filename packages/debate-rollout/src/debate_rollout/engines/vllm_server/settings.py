@@ -1,0 +1,115 @@
+"""What a recipe says of a vLLM server."""
+
+from dataclasses import replace
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from debate_rollout.engine_settings import Footprint, Place
+from debate_rollout.engines.vllm.settings import VllmSettings
+
+ABOUT_STARTING = frozenset(
+    ("dtype", "max_batch", "gpu_memory_utilization", "kv_cache_mib", "block_size",
+     "enforce_eager", "vllm_args", "batch_invariant", "port", "devices", "log_file",
+     "start_timeout_s")
+)  # fmt: skip
+"""Settings that a server which is already running has settled."""
+
+
+_RUNNING_SHARE = 0.9
+"""Of a GPU, that a running server takes unless it was started with another share."""
+
+
+class VllmServerSettings(VllmSettings):
+    """What a recipe says of it."""
+
+    type: Literal["vllm_server"] = "vllm_server"
+    url: str | None = None
+    """A running server, such as `http://10.0.0.7:8000`; None starts one for this run."""
+    port: int | None = Field(None, ge=1, le=65535)
+    """Port on 127.0.0.1 of the server that is started; None takes a free one."""
+    devices: str | None = None
+    """Devices of the server that is started, as in CUDA_VISIBLE_DEVICES."""
+    transfer: Literal["file", "nccl"] = "file"
+    """How full weights reach the server: a file that both sides see, or NCCL from this process's
+    CUDA device. Adapters always go through files."""
+    shared_folder: str | None = None
+    """Where those files are written, on a disk that the server sees under the same path; None is
+    the temporary directory of this machine."""
+    max_connections: int = Field(512, ge=1)
+    """Most requests that are sent at once; more wait here."""
+    log_file: str | None = None
+    """Log of the server that is started; None keeps one in the directory for
+    temporary files, and removes it unless the server crashed."""
+    start_timeout_s: float = Field(900.0, gt=0)
+    load_timeout_s: float = Field(900.0, gt=0)
+    """Longest that one refresh of weights may take."""
+    api_key_env: str = "VLLM_API_KEY"
+    """Environment variable that holds the key of a running server, if it wants one."""
+
+    def needed_libraries(self) -> tuple[str, ...]:
+        """A server that runs elsewhere needs nothing here but an HTTP client."""
+        return ("vllm", "httpx") if self.url is None else ("httpx",)
+
+    def problems(self, place: Place) -> list[str]:
+        """Return what keeps it from serving a trainer."""
+        found = super().problems(place)
+        if self.url is not None or self.transfer != "nccl" or place.gpu is None:
+            return found
+        served = list(place.gpus[: self.workers()])
+        if self.devices is not None:
+            served = [name.strip() for name in self.devices.split(",")]
+        if place.gpu in served:
+            found.append(
+                f"devices: found {self.devices or 'null'}, so the server starts on GPU "
+                f"{place.gpu}, from which the trainer sends weights, and NCCL refuses two "
+                "processes on one GPU; expected other GPUs, or transfer: file"
+            )
+        return found
+
+    def warnings(self, place: Place) -> list[str]:
+        """Return what would be better otherwise."""
+        if self.url is not None:
+            return []
+        if self.devices is None:
+            return self.idle_gpus(place.processes, f"{place.processes} processes")
+        return self.idle_gpus(len(self.devices.split(",")), f"devices: {self.devices}")
+
+    def own_gpus(self, ranks: int, gpus: int) -> list[str]:
+        """Return that GPUs must be named for the server that is started."""
+        if self.url is not None or self.devices is not None:
+            return []
+        own = ",".join(str(gpu) for gpu in range(ranks, gpus))
+        return [
+            "the server starts on GPUs that ranks are on: rollout.engine.devices: found none; "
+            f"expected its own, such as '{own}', or a url"
+        ]
+
+    def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
+        """Return its share of GPUs of its own."""
+        share = self.gpu_memory_utilization if self.url is None else _RUNNING_SHARE
+        found = super().footprint(weight_bytes, gpu_bytes)
+        return replace(found, shares=False, reserved=0.0, room=share * gpu_bytes)
+
+    def for_checkpoint(self, dtype: str) -> Self:
+        """A running server serves in the dtype that it was started with."""
+        return super().for_checkpoint(dtype) if self.url is None else self
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_url(cls, found: str | None) -> str | None:
+        if found is not None and not found.startswith(("http://", "https://")):
+            raise ValueError(f"found {found!r}; expected http://HOST:PORT or https://…")
+        if found is not None and "@" in found:
+            raise ValueError("found a user name in it; expected the key in `api_key_env` only")
+        return None if found is None else found.rstrip("/").removesuffix("/v1")
+
+    @model_validator(mode="after")
+    def _leaves_a_running_server_alone(self) -> Self:
+        settled = sorted(ABOUT_STARTING & self.model_fields_set)
+        if self.url is not None and settled:
+            raise ValueError(
+                f"{settled[0]}: set together with url, but a running server has settled it; "
+                "expected one of the two"
+            )
+        return self
