@@ -182,7 +182,7 @@ class Table:
         else:
             fields = {"response": spoken_text(turn.text, self.form.think)}
         limit = self.form.max_chars_per_field
-        ready = {n: clipped(neutralised(text, self.contract), limit) for n, text in fields.items()}
+        ready = {n: neutralised(clipped(text, limit), self.contract) for n, text in fields.items()}
         return SeenTurn(key.agent, key.round, ready)
 
 
