@@ -13,8 +13,8 @@ from debate_train.commands.progress import Progress
 from debate_train.playing import playing_ahead
 from debate_train.playing.lookahead import read_lookahead
 from debate_train.playing.rollouts import Rollouts
-from debate_train.run_files import metrics_file, records, run_directory, tracking
-from debate_train.running import loop, saving
+from debate_train.run_files import metrics_file, run_directory, tracking
+from debate_train.running import loop, records, saving
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.small_runs import AHEAD, End, Run, at_call, end_of, steps
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from debate_train.running.interrupts import Interrupts
+from debate_train.interrupts import Interrupts
 
 
 @pytest.fixture

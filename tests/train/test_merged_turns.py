@@ -15,7 +15,7 @@ from debate_train.advantages import Stream
 from debate_train.batches.rows import build_batch
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
-from debate_train.run_files.records import step_metrics
+from debate_train.running.records import step_metrics
 from debate_train.running.step import Step
 
 RECIPE = Recipe.model_validate(

@@ -20,8 +20,8 @@ from debate_train.commands.cli import main
 from debate_train.models import ScratchModel
 from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
-from debate_train.run_files.records import role_rewards
 from debate_train.running.engine_opening import open_engine
+from debate_train.running.records import role_rewards
 from debate_train.running.step import Step
 from train.small_runs import AHEAD, RECIPE, end_of
 

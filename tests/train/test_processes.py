@@ -14,12 +14,12 @@ import torch
 from debate_train.batches.rows import Batch
 from debate_train.commands.cli import main
 from debate_train.errors import RecipeError, UsageError
+from debate_train.interrupts import Interrupts
 from debate_train.losses import PpoClip
 from debate_train.ranks import launching
 from debate_train.ranks.hostfile import read_hostfile
 from debate_train.ranks.launching import Launch, launch, visible_devices
 from debate_train.ranks.processes import Place, Processes, own_device, own_place
-from debate_train.running.interrupts import Interrupts
 from debate_train.trainers import TorchTrainer
 
 

@@ -16,6 +16,7 @@ from debate_train.adapters import unknown_adapter
 from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
 from debate_train.evaluation.settings import Evaluation, Setup
+from debate_train.exit_criterion import ExitCriterion
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
 from debate_train.models.policies import START
@@ -24,7 +25,6 @@ from debate_train.playing.rollout_settings import Rollout
 from debate_train.reading.recipe_merge import merge
 from debate_train.reading.recipe_schema import WHOLE_PHASES, Schema
 from debate_train.run_files.tracking import Tracking
-from debate_train.running.exit_criterion import ExitCriterion
 from debate_train.trainers import TrainerChoice
 
 if TYPE_CHECKING:

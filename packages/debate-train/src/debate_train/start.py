@@ -1,6 +1,6 @@
 """The commands as they are typed: an interrupt while Python still imports ends them in one line."""
 
-from debate_train.running.interrupts import leave_on_interrupt
+from debate_train.interrupts import leave_on_interrupt
 
 
 def train() -> int:

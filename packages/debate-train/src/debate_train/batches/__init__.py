@@ -1,1 +1,1 @@
-"""From credits to rows of tokens: advantages of tokens, denominators, minibatches."""
+"""From credits to rows of tokens: advantages of tokens, denominators and minibatches."""

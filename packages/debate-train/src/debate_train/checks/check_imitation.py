@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from debate_protocol.types import Ask, Reply
-from debate_train.batches.imitation import look_at_demonstrations
 from debate_train.checks.check_context import TokenCounter
 from debate_train.checks.scripted_debates import hold
 from debate_train.data import DataSource
 from debate_train.playing.starts import named_debates
 from debate_train.recipe import Recipe
+from debate_train.running.imitation import look_at_demonstrations
 
 _TURNS = 128
 """About how many demonstrated turns are looked at."""

@@ -13,7 +13,7 @@ from debate_protocol.transcripts.control_characters import escaped
 from debate_rollout.errors import EngineFailure, RolloutError
 from debate_train.commands.streams import steady_streams
 from debate_train.errors import REFUSALS, RunFailure, UsageError
-from debate_train.running.interrupts import ignore_interrupts, raise_interrupts
+from debate_train.interrupts import ignore_interrupts, raise_interrupts
 
 if TYPE_CHECKING:
     from debate_train.checks.check import CheckReport

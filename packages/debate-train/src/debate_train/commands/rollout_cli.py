@@ -15,7 +15,7 @@ from debate_train.commands.recipe_command import (
     run_recipe,
 )
 from debate_train.errors import UsageError
-from debate_train.running.interrupts import SIGNALS
+from debate_train.interrupts import SIGNALS
 
 _DESCRIPTION = """\
 Collect transcripts of debates as a recipe says, with any engine; nothing is trained.

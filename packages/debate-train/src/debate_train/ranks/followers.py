@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from debate_train.errors import UsageError
+from debate_train.interrupts import SIGNALS
 from debate_train.ranks.processes import LostProcessError, Processes, join, own_place
-from debate_train.running.interrupts import SIGNALS
 
 if TYPE_CHECKING:
     from debate_train.losses import Loss

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from debate_rollout.engines.vllm_server.process import free_port
 from debate_train.errors import UsageError
+from debate_train.interrupts import heeded
 from debate_train.ranks.hostfile import check_reachable, read_hostfile
-from debate_train.running.interrupts import heeded
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 _DEVICES = "CUDA_VISIBLE_DEVICES"

@@ -3,15 +3,15 @@
 import time
 import zlib
 
-from debate_train.batches.imitation import Imitation
 from debate_train.batches.rows import build_batch
 from debate_train.checkpointing.checkpoints import Best
 from debate_train.evaluation.measuring import evaluate
-from debate_train.run_files.records import keep_sample
+from debate_train.running.imitation import Imitation
+from debate_train.running.records import keep_sample
 from debate_train.running.run_context import Ended, Phase, RunContext
 from debate_train.running.saving import Saving
 from debate_train.running.step import Step
-from debate_train.running.timing import timed
+from debate_train.timing import timed
 
 
 def train(run: RunContext, phase: Phase, saving: Saving) -> Ended:

@@ -18,6 +18,7 @@ from debate_train.checkpointing.random_states import seed_all
 from debate_train.checks.check_engines import refuse_absent_devices
 from debate_train.commands.progress import Progress
 from debate_train.errors import RecipeError
+from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.policy import with_adapter
 from debate_train.ranks.followers import Begin, lead
@@ -33,7 +34,6 @@ from debate_train.run_files.resumes import (
 )
 from debate_train.run_files.run_directory import RunDirectory
 from debate_train.running.engine_opening import open_engine, refuse_unusable_engine
-from debate_train.running.interrupts import Interrupts
 from debate_train.running.phases import run_phases
 from debate_train.running.run_context import RunContext
 

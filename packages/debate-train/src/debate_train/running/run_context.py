@@ -10,12 +10,12 @@ from debate_train.checkpointing.checkpoints import Checkpoints, RunState
 from debate_train.commands.progress import Progress
 from debate_train.data import DataSource
 from debate_train.errors import RunFailure
+from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
 from debate_train.run_files.run_directory import RunDirectory
 from debate_train.run_files.tracking import Tracker
-from debate_train.running.interrupts import Interrupts
 from debate_train.running.step import Step
 from debate_train.trainers import Trainer
 

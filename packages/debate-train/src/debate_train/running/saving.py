@@ -12,10 +12,10 @@ from debate_train.checkpointing.random_states import (
 )
 from debate_train.errors import RunFailure
 from debate_train.ranks.processes import own_place
-from debate_train.run_files.records import step_metrics
+from debate_train.running.records import step_metrics
 from debate_train.running.run_context import Phase, RunContext, is_due
 from debate_train.running.step import Step
-from debate_train.running.timing import timed
+from debate_train.timing import timed
 
 
 class Saving:

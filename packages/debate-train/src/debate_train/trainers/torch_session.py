@@ -42,7 +42,7 @@ from debate_train.losses.references import (
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.policy import export_weights
 from debate_train.packed_rows.packing_check import check_packing
-from debate_train.running.timing import timed
+from debate_train.timing import timed
 from debate_train.trainers.liger import use_liger_kernel
 from debate_train.trainers.recomputing import gradient_checkpointing, keep_layers
 from debate_train.trainers.updates import Learning, Skips, Update

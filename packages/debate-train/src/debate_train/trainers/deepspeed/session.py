@@ -17,7 +17,7 @@ from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.policy import export_weights
 from debate_train.ranks.followers import Call, Open, lead
 from debate_train.ranks.processes import join, lost
-from debate_train.running.timing import timed
+from debate_train.timing import timed
 from debate_train.trainers.deepspeed.state import Stored
 from debate_train.trainers.deepspeed.worker import DeepSpeedWorker, check_types
 from debate_train.trainers.objective import trainable

@@ -17,7 +17,7 @@ from debate_train.recipe import Recipe
 from debate_train.run_files.paper_metrics import paper_metrics
 from debate_train.running.run_context import Phase, RunContext, is_due
 from debate_train.running.step import Step
-from debate_train.running.timing import peak_memory_gib
+from debate_train.timing import peak_memory_gib
 
 _log = logging.getLogger(__name__)
 
