@@ -221,6 +221,9 @@ class DeepSpeedWorker:
             keep_layers(self._model)
         self._engine.destroy()
         self._remove_additions()
+        if self._is_sharded:  # PyTorch keeps the classes of DeepSpeed's hooks, and these the model.
+            for parameter in self._model.parameters():
+                vars(parameter).clear()
         self._optimizer.state.clear()
         del self._engine, self._model, self._optimizer, self._state, self._schedule
         gc.collect()  # DeepSpeed's objects hold each other.
