@@ -112,8 +112,8 @@ def _parsed_row(
     return _record(row.get("id"), parsed, contract), parsed
 
 
-def _record(name: object, parsed: Parsed, contract: Contract) -> dict[str, Any]:
-    record: dict[str, Any] = {
+def _record(name: object, parsed: Parsed, contract: Contract) -> dict[str, object]:
+    record: dict[str, object] = {
         "id": name,
         "sections": {
             name: {"text": one.text, "span": one.span, "truncated": one.truncated}

@@ -1,7 +1,7 @@
 """What all settings that a file can hold share."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -19,7 +19,7 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _names_are_present_ones(cls, given: Any) -> Any:
+    def _names_are_present_ones(cls, given: object) -> object:
         if isinstance(given, Mapping):
             for old in cls.renamed.keys() & given.keys():
                 raise ValueError(

@@ -92,7 +92,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    def make(self, name: str, settings: Mapping[str, Any]) -> P:
+    def make(self, name: str, settings: Mapping[str, object]) -> P:
         """Return the variant of this `type` with these settings.
 
         Raises:
@@ -106,7 +106,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         return cast(P, self[name].model_validate(settings))
 
     def __get_pydantic_core_schema__(
-        self, _source: Any, handler: GetCoreSchemaHandler
+        self, _source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         models = list(self.values())
         union = reduce(or_, models[1:], cast(Any, models[0]))
@@ -116,7 +116,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         )
         return core_schema.no_info_after_validator_function(_keeps_type, schema)
 
-    def _with_type(self, given: Any) -> Any:
+    def _with_type(self, given: object) -> object:
         if isinstance(given, Mapping) and "type" not in given:
             return {"type": next(iter(self.own)), **given}
         return given
@@ -167,7 +167,7 @@ def _keeps_type(chosen: BaseModel) -> BaseModel:
     return chosen
 
 
-def variants_of(annotation: Any) -> tuple[type[BaseModel], ...]:
+def variants_of(annotation: object) -> tuple[type[BaseModel], ...]:
     """Return the models that an annotation made with `Variants` stands for; none for another."""
     if get_origin(annotation) is not Annotated:
         return ()

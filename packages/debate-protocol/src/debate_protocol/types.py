@@ -147,7 +147,7 @@ class Turn:
     prompt: tuple[Message, ...] | None = None
     failure: str | None = None
     reply: Reply | None = field(default=None, compare=False, repr=False)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
     branches: tuple["Branch", ...] = ()
     continuations: tuple["Turn", ...] = ()
     parsed: Parsed | None = field(default=None, compare=False, repr=False)
@@ -209,7 +209,7 @@ class AgentRole:
     policy: str = TRAINED
     adapter: str | None = None
     trains: bool = True
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class Protocol:
     degree: int | None = None
     center: int | None = None
     roles: tuple[AgentRole, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class Transcript:
     protocol: Protocol
     turns: tuple[Turn, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
 
     def sampled_turns(self) -> Iterator[Turn]:
         """Yield every turn that was sampled, each followed by what stands beside it.

@@ -163,7 +163,7 @@ def build_reward(name: str, settings: Sequence[str]) -> Reward:
         raise UsageError(_explain(error, fields)) from None
 
 
-def score_line(transcript: Transcript, score: Score) -> dict[str, Any]:
+def score_line(transcript: Transcript, score: Score) -> dict[str, object]:
     """Return the line that `score` prints for one debate.
 
     Streams hold values of whole turns; those of a mixed reward are summed by weight.
@@ -219,14 +219,14 @@ def _expected(found: str, names: Iterable[str]) -> str:
     return f"one of {', '.join(known)}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def _print_lines(rows: Iterable[dict[str, Any]]) -> None:
+def _print_lines(rows: Iterable[dict[str, object]]) -> None:
     for row in rows:
         print(escaped_json(json.dumps(row)))
     sys.stdout.flush()

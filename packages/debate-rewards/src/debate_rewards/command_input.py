@@ -78,7 +78,7 @@ def pairs_in(file: str) -> list[Pair]:
     return pairs
 
 
-def _meta(row: dict[str, Any], where: str) -> dict[str, Any]:
+def _meta(row: dict[str, object], where: str) -> dict[str, object]:
     meta = {key: row[key] for key in ("choices", "accept") if row.get(key) is not None}
     for key, value in meta.items():
         texts = list(value.values()) if key == "choices" and isinstance(value, dict) else value
@@ -88,7 +88,7 @@ def _meta(row: dict[str, Any], where: str) -> dict[str, Any]:
     return meta
 
 
-def _text(row: dict[str, Any], key: str, where: str) -> str | None:
+def _text(row: dict[str, object], key: str, where: str) -> str | None:
     """Return a text of a line; a number becomes its text, null is None."""
     if key not in row:
         raise UsageError(f"{where}: {key!r} is missing; expected {EXPECTED}")

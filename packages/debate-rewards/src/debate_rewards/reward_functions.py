@@ -33,7 +33,7 @@ def verify(
 
 
 def answer_reward(
-    prompts: Sequence[Any] = (),
+    prompts: Sequence[object] = (),
     completions: Sequence[Completion] = (),
     *,
     answer: Sequence[str | int | float | None],

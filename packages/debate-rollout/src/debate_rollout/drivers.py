@@ -1,7 +1,7 @@
 """Drivers: run debates against an engine, in lock-step or each at its own pace."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -80,7 +80,7 @@ def play(
     engine: Engine,
     *,
     max_tokens: int,
-    sampling: Mapping[str, Any] = {},
+    sampling: Mapping[str, object] = {},
     select: Select | None = None,
     driver: DriverConfig = AUTO,
 ) -> list[Transcript]:
@@ -122,7 +122,7 @@ def play_each(
     engine: Engine,
     *,
     max_tokens: int,
-    sampling: Mapping[str, Any] = {},
+    sampling: Mapping[str, object] = {},
     select: Select | None = None,
     driver: DriverConfig = AUTO,
 ) -> Iterator[tuple[int, Transcript]]:

@@ -85,7 +85,7 @@ class Weights:
     version: int
     tensors: Mapping[str, Any]
     kind: Literal["full", "lora"] = "full"
-    adapter: Mapping[str, Any] | None = None
+    adapter: Mapping[str, object] | None = None
     names: tuple[str, ...] = ()
 
     def by_adapter(self) -> "dict[str, Weights]":
@@ -96,7 +96,7 @@ class Weights:
         """
         if not self.names:
             return {"": self}
-        found: dict[str, dict[str, Any]] = {name: {} for name in self.names}
+        found: dict[str, dict[str, object]] = {name: {} for name in self.names}
         for key, tensor in self.tensors.items():
             name, _, own = key.partition("/")
             if name not in found:

@@ -143,7 +143,7 @@ class EngineConfig(Protocol):
         """Return the settings for a model that nobody else will change."""
         ...
 
-    def for_adapter(self, rank: int) -> Mapping[str, Any]:
+    def for_adapter(self, rank: int) -> Mapping[str, object]:
         """Return the settings that an adapter of this rank needs, by key."""
         ...
 
@@ -224,6 +224,6 @@ class EngineSettings(Config):
         """Return the settings for a model that nobody else will change."""
         return self
 
-    def for_adapter(self, rank: int) -> Mapping[str, Any]:
+    def for_adapter(self, rank: int) -> Mapping[str, object]:
         """Return the settings that an adapter needs; by default none."""
         return {}

@@ -3,10 +3,13 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from debate_protocol.types import Ask, Message, Reply, Role
 from debate_rollout.token_text import special_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 __all__ = ["Rendered", "Renderer"]
 
@@ -46,7 +49,9 @@ class Renderer:
         template_kwargs: Handed to the chat template, such as `{"enable_thinking": False}`.
     """
 
-    def __init__(self, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}) -> None:
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerFast", template_kwargs: Mapping[str, object] = {}
+    ) -> None:
         self.tokenizer = tokenizer
         self._kwargs = dict(template_kwargs)
         if not getattr(tokenizer, "chat_template", None):

@@ -6,8 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 __all__ = ["TokenText", "token_text"]
 
@@ -28,7 +31,7 @@ class TokenText:
     starts: tuple[int, ...]
 
 
-def token_text(tokenizer: Any, ids: Sequence[int]) -> TokenText:
+def token_text(tokenizer: "PreTrainedTokenizerFast", ids: Sequence[int]) -> TokenText:
     """Decode ids to text and token starts, in time linear in the number of tokens.
 
     Byte-level and sentencepiece-style tokenizers are decoded through the bytes of each token, so
@@ -54,7 +57,9 @@ def token_text(tokenizer: Any, ids: Sequence[int]) -> TokenText:
 class PieceBytes:
     """The bytes of every token of a vocabulary, found on first use; special tokens have none."""
 
-    def __init__(self, tokenizer: Any, kind: str, strips_first_space: bool) -> None:
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerFast", kind: str, strips_first_space: bool
+    ) -> None:
         self._tokenizer = tokenizer
         self._of_piece = _byte_level_piece if kind == "byte_level" else _sentencepiece_piece
         self._known = dict.fromkeys(special_ids(tokenizer), b"")
@@ -72,20 +77,20 @@ class PieceBytes:
 _PIECES: WeakKeyDictionary[Any, PieceBytes | None] = WeakKeyDictionary()
 
 
-def piece_bytes(tokenizer: Any) -> PieceBytes | None:
+def piece_bytes(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes | None:
     """Return the bytes of each token, or None for a tokenizer whose tokens have none."""
     if tokenizer not in _PIECES:
         _PIECES[tokenizer] = _read_decoder(tokenizer)
     return _PIECES[tokenizer]
 
 
-def special_ids(tokenizer: Any) -> frozenset[int]:
+def special_ids(tokenizer: "PreTrainedTokenizerFast") -> frozenset[int]:
     """Return the ids that never show as text: declared special tokens."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
 
 
-def _read_decoder(tokenizer: Any) -> PieceBytes | None:
+def _read_decoder(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes | None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = getattr(backend, "decoder", None)
     if decoder is None:
@@ -163,7 +168,7 @@ def _decode_bytes(pieces: Sequence[bytes]) -> TokenText:
     return TokenText("".join(parts), tuple(starts))
 
 
-def _decode_by_windows(tokenizer: Any, ids: Sequence[int]) -> TokenText:
+def _decode_by_windows(tokenizer: "PreTrainedTokenizerFast", ids: Sequence[int]) -> TokenText:
     """Decode by the difference each token makes to the text of a short window before it."""
     special = special_ids(tokenizer)
     parts: list[str] = []
@@ -189,7 +194,7 @@ def _decode_by_windows(tokenizer: Any, ids: Sequence[int]) -> TokenText:
     return TokenText("".join(parts), tuple(starts))
 
 
-def _plain(tokenizer: Any, ids: list[int]) -> str:
+def _plain(tokenizer: "PreTrainedTokenizerFast", ids: list[int]) -> str:
     if not ids:
         return ""
     text: str = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

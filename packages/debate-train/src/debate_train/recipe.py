@@ -130,7 +130,7 @@ class Recipe(Config):
         """Return what an evaluation of this phase is made with."""
         return self.evaluation.setup(self.debate, self.rollout, self.seed)
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Return a copy, whose phases follow from what was changed."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop(WHOLE_PHASES, None)
@@ -148,7 +148,7 @@ class Recipe(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _parts_may_be_left_out(cls, data: Any) -> Any:
+    def _parts_may_be_left_out(cls, data: object) -> object:
         return {**{key: {} for key in _PARTS}, **data} if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """What parallel and sequential debates share."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -74,7 +74,7 @@ class DebateSettings(GatedSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _roles_are_counted(cls, data: Any) -> Any:
+    def _roles_are_counted(cls, data: object) -> object:
         """Take the number of agents from the roles, where these say it and nothing else does."""
         names_roles = cls.own_roles is DebateSettings.own_roles
         if not (names_roles and isinstance(data, Mapping)) or "num_agents" in data:

@@ -1,8 +1,8 @@
 """What a debate form offers its callers; forms of other packages keep it, too."""
 
 from collections.abc import Mapping
-from typing import Any, Self
 from typing import Protocol as TypingProtocol
+from typing import Self
 
 from debate_protocol.forms.settings import SpeakingSettings
 from debate_protocol.forms.table import SameAnswer, same_words
@@ -44,7 +44,7 @@ class DebateForm(TypingProtocol):
         """Return how agents are prompted, sampled and read, without the order of their turns."""
         ...
 
-    def changed(self, settings: Mapping[str, Any]) -> Self:
+    def changed(self, settings: Mapping[str, object]) -> Self:
         """Return the form with some settings changed.
 
         Raises:

@@ -1,7 +1,7 @@
 """A contract that a recipe brings, beside the built-in ones."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
@@ -25,7 +25,7 @@ class OwnContract(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _stops_after_the_last_section(cls, data: Any) -> Any:
+    def _stops_after_the_last_section(cls, data: object) -> object:
         if isinstance(data, Mapping) and "stop" not in data:
             sections = data.get("sections")
             if isinstance(sections, list | tuple) and sections:

@@ -1,7 +1,7 @@
 """The settings that debate forms share, and how they are checked."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Annotated, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -56,7 +56,7 @@ class SpeakingSettings(Config):
         own = {name: getattr(self, name) for name in SpeakingSettings.model_fields}
         return SpeakingSettings.model_construct(**own)
 
-    def changed(self, settings: Mapping[str, Any]) -> Self:
+    def changed(self, settings: Mapping[str, object]) -> Self:
         """Return the form with some settings changed.
 
         Raises:
@@ -97,7 +97,7 @@ class SpeakingSettings(Config):
 
     @field_validator("contract", mode="before")
     @classmethod
-    def _contract_may_be_made(cls, chosen: Any) -> Any:
+    def _contract_may_be_made(cls, chosen: object) -> object:
         if not isinstance(chosen, Contract):
             return chosen
         built_in = CONTRACTS.get(chosen.name) == chosen
@@ -162,5 +162,5 @@ class SpeakingSettings(Config):
         return () if stop is None or self.think == "drop" else (stop,)
 
 
-def _is_fixed(annotation: Any) -> bool:
+def _is_fixed(annotation: object) -> bool:
     return get_origin(annotation) is Literal and len(get_args(annotation)) == 1

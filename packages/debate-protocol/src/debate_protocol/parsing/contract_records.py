@@ -1,7 +1,7 @@
 """Contracts as they stand in files: a built-in one by name, any other as an object."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from debate_protocol.parsing.contract import Contract, ContractKind
 from debate_protocol.transcripts.fields import TranscriptError, optional, required, unknown_keys
@@ -9,11 +9,11 @@ from debate_protocol.transcripts.fields import TranscriptError, optional, requir
 _KEYS = ("name", "sections", "stop", "kind", "instructions")
 
 
-def contract_to_json(contract: str | Contract) -> str | dict[str, Any]:
+def contract_to_json(contract: str | Contract) -> str | dict[str, object]:
     """Return a contract as it stands in a file."""
     if isinstance(contract, str):
         return contract
-    record: dict[str, Any] = {
+    record: dict[str, object] = {
         "name": contract.name,
         "sections": list(contract.sections),
         "stop": contract.stop,
@@ -22,7 +22,7 @@ def contract_to_json(contract: str | Contract) -> str | dict[str, Any]:
     return record | ({"instructions": dict(contract.instructions)} if contract.instructions else {})
 
 
-def read_contract(data: object, at: str) -> tuple[str | Contract, dict[str, Any]]:
+def read_contract(data: object, at: str) -> tuple[str | Contract, dict[str, object]]:
     """Read a contract by name or as an object; also return the object's unknown keys.
 
     Args:

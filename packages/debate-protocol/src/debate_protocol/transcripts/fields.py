@@ -54,7 +54,7 @@ def at_most(value: int, limit: int, where: str) -> int:
     return value
 
 
-def unknown_keys(data: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+def unknown_keys(data: Mapping[str, object], known: Collection[str]) -> dict[str, object]:
     """Return what stands under other keys."""
     return {key: value for key, value in data.items() if key not in known}
 

@@ -68,7 +68,7 @@ def to_json(transcript: Transcript) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "id": transcript.id,
-        "question": record | dict(extra.pop("question", {})),
+        "question": record | dict(cast(dict[str, object], extra.pop("question", {}))),
         "protocol": _protocol_to_json(rules),
         "turns": [turn_to_json(turn) for turn in transcript.turns],
         "meta": dict(transcript.meta),
@@ -185,7 +185,7 @@ def _protocol_to_json(rules: Protocol) -> dict[str, Any]:
     extra = dict(rules.extra)
     record["contract"] = contract_to_json(rules.contract)
     if isinstance(record["contract"], dict):
-        record["contract"] |= extra.pop("contract", {})
+        record["contract"] |= cast(dict[str, object], extra.pop("contract", {}))
     if rules.roles:
         record[_ROLES] = [role_to_json(role) for role in rules.roles]
     return record | extra

@@ -14,9 +14,9 @@ from debate_protocol.types import MAX_AGENTS, MAX_ROUNDS, TRAINED, AgentRole
 _KEYS = ("name", "count", "answers", "rounds", "sees", "policy", "adapter", "trains")
 
 
-def role_to_json(role: AgentRole) -> dict[str, Any]:
+def role_to_json(role: AgentRole) -> dict[str, object]:
     """Return a role as it stands in a file; what is the default is left out but for `count`."""
-    record: dict[str, Any] = {"name": role.name, "count": role.count}
+    record: dict[str, object] = {"name": role.name, "count": role.count}
     if not role.answers:
         record["answers"] = False
     if role.rounds is not None:
@@ -65,7 +65,7 @@ def _role(data: object, at: str) -> AgentRole:
     )
 
 
-def _flag(data: dict[str, Any], key: str, where: str) -> bool:
+def _flag(data: dict[str, object], key: str, where: str) -> bool:
     value = data.get(key)
     if not (value is None or isinstance(value, bool)):
         raise TranscriptError(f"{where}{key}", value, "true or false")

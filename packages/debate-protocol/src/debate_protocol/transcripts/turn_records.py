@@ -33,9 +33,9 @@ _TURN_KEYS = (
 )
 
 
-def turn_to_json(turn: Turn) -> dict[str, Any]:
+def turn_to_json(turn: Turn) -> dict[str, object]:
     """Return a turn as it stands in a file; branches and continuations only where there are any."""
-    record: dict[str, Any] = {
+    record: dict[str, object] = {
         "agent": turn.agent,
         "round": turn.round,
         "text": turn.text,

@@ -231,7 +231,7 @@ def _fields(element: etree._Element) -> _Fields:
     return found
 
 
-def _value(key: str, element: etree._Element) -> Any:
+def _value(key: str, element: etree._Element) -> object:
     if key == "meta":
         return _json(element)
     if key == "shown":

@@ -38,7 +38,7 @@ _DECIMAL_TOLERANCE = 1e-4
 
 
 @functools.lru_cache(maxsize=4096)
-def read(answer: str) -> Any:
+def read(answer: str) -> object:
     """Return the answer as a sympy object, or as text where it is no formula."""
     for pattern, combine in ((_OR, sympy.Union), (_AND, sympy.Intersection)):
         parts = pattern.split(answer) if _RELATION.search(answer) else [answer]
@@ -52,7 +52,7 @@ def read(answer: str) -> Any:
     return "".join(answer.split()) if value is None else value
 
 
-def equal(gold: Any, given: Any) -> bool:
+def equal(gold: object, given: object) -> bool:
     """Return whether what `read` gave for two answers is the same answer."""
     if isinstance(gold, str) or isinstance(given, str):
         return bool(gold == given) if isinstance(gold, str) and isinstance(given, str) else False
@@ -60,7 +60,7 @@ def equal(gold: Any, given: Any) -> bool:
     return bool(grader.verify(gold, given, allow_set_relation_comp=True, timeout_seconds=None))
 
 
-def _parsed(answer: str) -> Any:
+def _parsed(answer: str) -> object:
     # Math-Verify reads "5 6" as 5 + 6.
     if not answer.strip() or _TWO_NUMBERS.search(answer):
         return None
@@ -82,7 +82,7 @@ def _parsed(answer: str) -> Any:
         return value
 
 
-def _solutions(value: Any) -> Any:
+def _solutions(value: object) -> object:
     """Return the set that a relation describes; anything else as it is."""
     if not isinstance(value, Relational | And):
         return value
@@ -112,7 +112,7 @@ def _far_apart(a: Any, b: Any) -> bool:
     return bool(distance > (_DECIMAL_TOLERANCE if decimal else _EXACT_TOLERANCE) * size)
 
 
-def _differ_at_points(a: Any, b: Any) -> bool:
+def _differ_at_points(a: object, b: object) -> bool:
     """Return whether two expressions have different values at each of two points."""
     if not (isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr)) or _is_percent(a + b):
         return False
@@ -134,11 +134,11 @@ _symbolic_eq = grader.sympy_symbolic_eq
 _same_solutions = grader.sympy_solve_and_compare
 
 
-def _close_numbers(a: Any, b: Any, float_rounding: int, numeric_precision: int) -> bool:
+def _close_numbers(a: object, b: object, float_rounding: int, numeric_precision: int) -> bool:
     return _numeric_eq(a, b, float_rounding, numeric_precision) and not _far_apart(a, b)
 
 
-def _equal_symbols(a: Any, b: Any) -> bool:
+def _equal_symbols(a: object, b: object) -> bool:
     try:
         # sympy may simplify 11 - oo**oo to 0.
         if _far_apart(a, b) or _differ_at_points(a, b):
@@ -148,7 +148,9 @@ def _equal_symbols(a: Any, b: Any) -> bool:
     return bool(_symbolic_eq(a, b))
 
 
-def _equal_solutions(gold: Any, given: Any, float_rounding: int, numeric_precision: int) -> bool:
+def _equal_solutions(
+    gold: object, given: object, float_rounding: int, numeric_precision: int
+) -> bool:
     if isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq):
         ratio = sympy.simplify((gold.lhs - gold.rhs) / (given.lhs - given.rhs))
         if ratio.is_number and ratio.is_finite and ratio.is_zero is False:

@@ -19,7 +19,7 @@ MEMORY_BYTES = 4 << 30
 GRACE_S = 2.0
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1}
 
-Say = Callable[[dict[str, Any]], None]
+Say = Callable[[dict[str, object]], None]
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     _limit_memory()
 
-    def say(message: dict[str, Any]) -> None:
+    def say(message: dict[str, object]) -> None:
         out.write(json.dumps(message) + "\n")
         out.flush()
 

@@ -1,6 +1,6 @@
 """All rewards by name, for configuration files."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from debate_protocol.plugins import Variants
 from debate_rewards.reward_config import RewardConfig
@@ -22,7 +22,7 @@ RewardChoice = Annotated[RewardConfig, REWARDS]
 """Any reward; `type` names it."""
 
 
-def get_reward(name: str, **settings: Any) -> RewardConfig:
+def get_reward(name: str, **settings: object) -> RewardConfig:
     """Return the reward of this `type` with these settings.
 
     Raises:

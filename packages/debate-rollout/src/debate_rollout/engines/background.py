@@ -34,7 +34,7 @@ class Background:
         """How many requests `collect` has not returned yet."""
         return len(self._open)
 
-    def submit(self, work: Coroutine[Any, Any, Reply]) -> int:
+    def submit(self, work: Coroutine[object, None, Reply]) -> int:
         """Start a request and return its ticket."""
         ticket = next(self._tickets)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -62,7 +62,7 @@ class Background:
         if future is not None:
             future.cancel()
 
-    def run(self, work: Coroutine[Any, Any, Result], timeout_s: float, what: str) -> Result:
+    def run(self, work: Coroutine[object, None, Result], timeout_s: float, what: str) -> Result:
         """Wait for a coroutine.
 
         Raises:
@@ -95,7 +95,7 @@ class Background:
 
         asyncio.run_coroutine_threadsafe(ask(), self._loop)
 
-    def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+    def close(self, last: Callable[[], Coroutine[object, None, None]] | None = None) -> None:
         """Cancel what is open, run `last` on the loop and end the thread."""
         if not self._thread.is_alive():
             return
@@ -109,7 +109,7 @@ class Background:
             self._thread.join(30.0)
             self._loop.close()
 
-    def _end(self, work: Coroutine[Any, Any, None], what: str) -> None:
+    def _end(self, work: Coroutine[object, None, None], what: str) -> None:
         """Wait for a coroutine that has nothing to do with whether an engine lives."""
         _result(asyncio.run_coroutine_threadsafe(work, self._loop), 30.0, what)
 

@@ -2,12 +2,15 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from debate_rollout.engine import Weights
 from debate_rollout.errors import WeightsError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ONLY = "default"
 """What peft calls an adapter that has no name of its own."""
@@ -17,7 +20,7 @@ WITHOUT_HEAD = frozenset(("gemma2", "gemma3n_text"))
 and ends when it is handed one."""
 
 
-def load_full(model: Any, weights: Weights) -> Any:
+def load_full(model: "PreTrainedModel", weights: Weights) -> Any:
     """Copy every parameter in place; tied parameters may be given under any of their names.
 
     Returns:
@@ -37,7 +40,7 @@ def load_full(model: Any, weights: Weights) -> Any:
     return model.unload() if hasattr(model, "peft_config") else model
 
 
-def load_lora(model: Any, weights: Weights) -> Any:
+def load_lora(model: "PreTrainedModel", weights: Weights) -> Any:
     """Return the model with the adapters on its base; wraps it on the first call.
 
     The only adapter of weights without names is the one that the model has, or `default`.
@@ -70,7 +73,7 @@ def load_lora(model: Any, weights: Weights) -> Any:
     return model
 
 
-def _with_adapter(model: Any, name: str, weights: Weights) -> Any:
+def _with_adapter(model: "PreTrainedModel", name: str, weights: Weights) -> Any:
     from peft import LoraConfig, get_peft_model
 
     if weights.adapter is None:
@@ -85,7 +88,7 @@ def _with_adapter(model: Any, name: str, weights: Weights) -> Any:
     return model
 
 
-def _base_tensors(model: Any) -> dict[str, Any]:
+def _base_tensors(model: "PreTrainedModel") -> dict[str, Any]:
     """Return the tensors of a model by its own names, those of an adapter on it left out."""
     if not hasattr(model, "peft_config"):
         tensors: dict[str, Any] = model.state_dict(keep_vars=True)

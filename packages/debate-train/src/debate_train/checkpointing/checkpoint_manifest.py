@@ -61,7 +61,7 @@ def is_recipe(text: str) -> bool:
         return False
 
 
-def _hash(value: Any) -> str:
+def _hash(value: object) -> str:
     """Hash what a part of a recipe means: not its comments, nor the order of its keys."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -7,7 +7,6 @@ counts stand in `trainer.json`. Nothing in it depends on how a trainer splits th
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
@@ -126,12 +125,12 @@ class StoredTrainerState:
         )
 
 
-def tensors_of(state: Mapping[str, Any]) -> dict[str, Tensor]:
+def tensors_of(state: Mapping[str, object]) -> dict[str, Tensor]:
     """Return what an optimizer keeps of a parameter but for single numbers."""
     return {k: v for k, v in state.items() if isinstance(v, Tensor) and v.dim() > 0}
 
 
-def scalars_of(state: Mapping[str, Any]) -> dict[str, int | float]:
+def scalars_of(state: Mapping[str, object]) -> dict[str, int | float]:
     """Return the single numbers that an optimizer keeps of a parameter."""
     found = {}
     for name, value in state.items():
@@ -185,7 +184,7 @@ def load_torch_optimizer(
             continue
         if state.master is not None:
             parameter.data.copy_(state.master)
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for part, tensor in state.moments.items():
             alike = of_torch and tensor.shape == parameter.shape
             found[part] = tensor.to(parameter.device, parameter.dtype if alike else None)

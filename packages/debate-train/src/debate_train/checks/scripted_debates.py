@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
-from typing import Any
 
 from debate_protocol.parsing.contract import Contract
 from debate_protocol.types import (
@@ -144,7 +143,7 @@ class _Rich:
         latest = {
             key.agent: self._right.get(key, False) for key in sorted(ask.shown, key=_by_round)
         }
-        said: dict[str, Any] = {
+        said: dict[str, object] = {
             "evaluation": " ".join(
                 f"Agent {agent} is {'right' if ok else 'wrong'}." for agent, ok in latest.items()
             ),

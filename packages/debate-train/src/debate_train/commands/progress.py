@@ -92,7 +92,7 @@ class Progress:
 
         return counted(runs, turns, changed) if self._live else list(runs)
 
-    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def step(self, step: int, metrics: Mapping[str, object]) -> None:
         """Say that `step` of `total` steps are done (the first call of a phase has step 1)."""
         if self._ends[0][1] < 0:  # A resumed phase does not begin at 0.
             self._ends[0] = (self._ends[0][0], step - 1)

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
 
 from debate_protocol.config import Config
 from debate_protocol.types import Question
@@ -60,7 +59,7 @@ class Placed:
     """Whether the answer pattern was not found, so that the answer was taken whole."""
 
 
-def read_question(row: Mapping[str, Any], reading: Reading, where: str) -> Placed:
+def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Placed:
     """Return the question of a row; its kind may still be open.
 
     Raises:
@@ -120,11 +119,11 @@ def with_kinds(placed: Sequence[Placed]) -> list[Question]:
     ]
 
 
-def _value(row: Mapping[str, Any], key: str) -> Any:
+def _value(row: Mapping[str, object], key: str) -> object:
     """Return what a key names, None where there is nothing; a dot steps inside."""
     if key in row:
         return row[key]
-    found: Any = row
+    found: object = row
     for part in key.split("."):
         if isinstance(found, Mapping):
             found = found.get(part)
@@ -135,7 +134,7 @@ def _value(row: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-def _meta(row: Mapping[str, Any], reading: Reading, where: str) -> dict[str, Any]:
+def _meta(row: Mapping[str, object], reading: Reading, where: str) -> dict[str, object]:
     fields = reading.fields
     meta = {key: row[key] for key in _PLAIN_META if row.get(key) is not None}
     kind = None if fields.kind is None else _value(row, fields.kind)
@@ -177,7 +176,7 @@ def _known_kind(kind: object, where: str) -> str:
     )
 
 
-def _choices(found: object, key: str, where: str) -> list[Any] | dict[str, Any]:
+def _choices(found: object, key: str, where: str) -> list[object] | dict[str, object]:
     if isinstance(found, Mapping) and set(found) == {"text", "label"}:
         # Two lists side by side, as AI2 ARC has them.
         texts, labels = found["text"], found["label"]
@@ -189,7 +188,7 @@ def _choices(found: object, key: str, where: str) -> list[Any] | dict[str, Any]:
     return dict(found) if isinstance(found, Mapping) else list(each)  # type: ignore[call-overload]
 
 
-def _answer_text(found: object, meta: Mapping[str, Any], key: str, where: str) -> str:
+def _answer_text(found: object, meta: Mapping[str, object], key: str, where: str) -> str:
     """Return an answer as text; what could be meant in more than one way is refused."""
     if isinstance(found, list | tuple) and len(found) == 1:
         found = found[0]
@@ -229,7 +228,7 @@ def _is_scalar(found: object) -> bool:
 def _refuse_unless(fits: bool, found: object, expected: str, key: str, where: str) -> None:
     if fits:
         return
-    inside: Iterable[Any] = ()
+    inside: Iterable[object] = ()
     if isinstance(found, Mapping):
         inside = found
     elif isinstance(found, list | tuple):

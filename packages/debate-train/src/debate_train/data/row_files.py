@@ -16,7 +16,7 @@ def is_file(path: str) -> bool:
     return path.endswith(FILE_ENDINGS)
 
 
-def read_rows(path: str, key: str) -> Iterator[Mapping[str, Any]]:
+def read_rows(path: str, key: str) -> Iterator[Mapping[str, object]]:
     """Yield the rows of a .jsonl, .json or .parquet file.
 
     Raises:
@@ -41,7 +41,7 @@ def read_rows(path: str, key: str) -> Iterator[Mapping[str, Any]]:
         raise DataError(f"{key}: {path}: not readable as UTF-8 text ({error})") from error
 
 
-def hub_rows(path: str, config: str | None, split: str, key: str) -> Iterator[Mapping[str, Any]]:
+def hub_rows(path: str, config: str | None, split: str, key: str) -> Iterator[Mapping[str, object]]:
     """Yield the rows of one split of a hub data set.
 
     Raises:
@@ -62,9 +62,9 @@ def _first(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _json_rows(path: Path, key: str) -> Iterator[Mapping[str, Any]]:
+def _json_rows(path: Path, key: str) -> Iterator[Mapping[str, object]]:
     with path.open(encoding="utf-8-sig") as file:
-        numbered: Iterator[tuple[int, Any]]
+        numbered: Iterator[tuple[int, object]]
         if path.suffix == ".json":
             rows = _json(file.read(), f"{key}: {path}", "a list of objects")
             if not isinstance(rows, list):
@@ -82,7 +82,7 @@ def _json_rows(path: Path, key: str) -> Iterator[Mapping[str, Any]]:
             yield row
 
 
-def _json(text: str, where: str, expected: str) -> Any:
+def _json(text: str, where: str, expected: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """How evaluated debates differ from those of training."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -66,7 +66,7 @@ class DebateChanges(Config):
             key = f"{where}." if where else ""
             raise ValueError(f"{key}{error}; expected {key}debate to name another form") from error
 
-    def _changes(self) -> dict[str, Any]:
+    def _changes(self) -> dict[str, object]:
         changes = {
             name: value for name in _DEBATE_KEYS if (value := getattr(self, name)) is not None
         }

@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from debate_train.errors import ModelError
 from debate_train.models.model_files import reading_model, reason_of
@@ -38,7 +38,7 @@ _ROLES = (("user",), ("user", "assistant", "user"))
 
 
 def check_template(
-    name: str, tokenizer: "PreTrainedTokenizerFast", template_kwargs: Mapping[str, Any]
+    name: str, tokenizer: "PreTrainedTokenizerFast", template_kwargs: Mapping[str, object]
 ) -> None:
     """Refuse a chat template that fails, or that takes too much time or memory.
 
@@ -70,7 +70,7 @@ def check_template(
 def _rendered(
     tokenizer: "PreTrainedTokenizerFast",
     roles: tuple[str, ...],
-    template_kwargs: Mapping[str, Any],
+    template_kwargs: Mapping[str, object],
 ) -> str:
     messages = [{"role": role, "content": f"text {at}"} for at, role in enumerate(roles)]
     return str(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
@@ -44,7 +44,7 @@ class LoadedModel:
 
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerFast"
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
     path: str | None = None
     lora: Lora | None = None
     training: tuple[str, ...] = ()

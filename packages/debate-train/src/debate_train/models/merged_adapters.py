@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS = "adapter_model.safetensors"
 _LONGEST_CHAIN = 8
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+_NEUTRAL: dict[str, tuple[object, ...]] = {
     "bias": ("none", None),
     "modules_to_save": (None, []),
     "use_dora": (False, None),
@@ -107,7 +107,7 @@ def merge_adapter(name: str, model: "PreTrainedModel") -> "PreTrainedModel":
     return merged
 
 
-def _settings(name: str) -> dict[str, Any]:
+def _settings(name: str) -> dict[str, object]:
     """Return the settings of an adapter that decide what it adds.
 
     Raises:

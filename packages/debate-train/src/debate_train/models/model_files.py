@@ -8,9 +8,12 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from debate_train.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ADAPTER = "adapter_config.json"
 """What a folder with an adapter holds."""
@@ -98,7 +101,7 @@ def is_folder(name: str) -> bool:
         return False
 
 
-def read_json(file: Path, what: str) -> dict[str, Any]:
+def read_json(file: Path, what: str) -> dict[str, object]:
     """Return the mapping that a JSON file holds.
 
     Raises:
@@ -241,7 +244,7 @@ def refuse_overgrown(name: str, parameters: int) -> None:
         )
 
 
-def refuse_unfitting(name: str, model: Any, info: Mapping[str, Any]) -> None:
+def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any]) -> None:
     """Refuse weights that do not fill the model; transformers fills what is missing at random.
 
     Args:

@@ -199,7 +199,7 @@ PolicyChoice = Annotated[PolicyConfig, POLICIES]
 
 def open_on(config: EngineConfig, chosen: ModelConfig, loaded: LoadedModel) -> Engine:
     """Return an engine on a model that was loaded, or on its folder where it takes one."""
-    model: Any = loaded.model
+    model: object = loaded.model
     if config.takes_folders and (path := chosen.folder()) is not None:
         # What the engine can read where it is need not be written again.
         model, config = path, config.for_checkpoint(chosen.dtype)

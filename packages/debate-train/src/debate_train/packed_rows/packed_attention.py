@@ -83,9 +83,9 @@ def _mask(queries: int, keys: Tensor, window: int | None) -> Tensor | None:
     return sees if window is None else sees.triu(size - queries - window + 1)
 
 
-def forward_inputs(pack: Pack) -> dict[str, Any]:
+def forward_inputs(pack: Pack) -> dict[str, object]:
     """Return what the model's forward is called with."""
-    inputs: dict[str, Any] = {"input_ids": pack.tokens_BT, "use_cache": False}
+    inputs: dict[str, object] = {"input_ids": pack.tokens_BT, "use_cache": False}
     if pack.layout is None:
         return inputs
     return inputs | {"position_ids": pack.positions_BT, "pack_layout": pack.layout}

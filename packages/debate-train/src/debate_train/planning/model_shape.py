@@ -168,7 +168,7 @@ def _shape(config: Any, model: ModelConfig, wide_adapters: bool) -> Shape:
     )
 
 
-def _adapter(built: Any, lora: Lora) -> tuple[int, int]:
+def _adapter(built: object, lora: Lora) -> tuple[int, int]:
     """Return parameters and inner features of an adapter; peft knows which layers get one."""
     import torch
     from peft import get_peft_model

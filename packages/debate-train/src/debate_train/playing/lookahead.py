@@ -102,7 +102,7 @@ def _reply_problem(reply: Reply, step: int, vocabulary: int | None) -> str | Non
     return None
 
 
-def _record(reply: Reply) -> dict[str, Any]:
+def _record(reply: Reply) -> dict[str, object]:
     """Return all of a reply but its numbers, and how many of those it has."""
     return {
         "text": reply.text,

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from debate_train.errors import UsageError
 from debate_train.interrupts import SIGNALS
@@ -134,7 +134,7 @@ class _Follower:
         self._processes = processes
         self._begin: Begin | None = None
         self._loaded: LoadedModel | None = None
-        self._worker: Any = None
+        self._worker: object = None
 
     def serve(self) -> None:
         while True:

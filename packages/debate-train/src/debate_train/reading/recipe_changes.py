@@ -3,11 +3,10 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import yaml
 
-Changes = dict[str, dict[str, Any]]
+Changes = dict[str, dict[str, object]]
 """Full dotted keys, each with its values `before` and `now`; one that is not there is left out."""
 
 
@@ -28,7 +27,7 @@ def recipe_changes(before: str, now: str) -> Changes:
     }
 
 
-def shown_change(change: Mapping[str, Any]) -> str:
+def shown_change(change: Mapping[str, object]) -> str:
     """Return a change as `before → now`."""
     return " → ".join(
         json.dumps(change[when], ensure_ascii=False) if when in change else "absent"
@@ -36,7 +35,7 @@ def shown_change(change: Mapping[str, Any]) -> str:
     )
 
 
-def _leaves(values: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(values: Mapping[object, object], above: str = "") -> Iterator[tuple[str, object]]:
     for key, value in values.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping) and value:
@@ -45,11 +44,11 @@ def _leaves(values: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, A
             yield name, value
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _json(value: Any) -> Any:
+def _json(value: object) -> object:
     """Return what JSON can hold; numbers that are not finite as YAML writes them."""
     if isinstance(value, Mapping):
         return {str(key): _json(item) for key, item in value.items()}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from debate_train.report.charts import Form, Series, line_chart, write_duration, write_value
 from debate_train.report.html import Child, Html, fold, join, table, tag
@@ -92,9 +91,9 @@ OWN_FIGURES = frozenset(
 """What follows `eval/` in names of figures; of a mode that a recipe names, its name does."""
 
 
-def curves(rows: Sequence[Mapping[str, Any]]) -> Html:
+def curves(rows: Sequence[Mapping[str, object]]) -> Html:
     """Return a section a phase, in the order they ran: its charts, then all measures folded."""
-    phases: dict[str, list[Mapping[str, Any]]] = {}
+    phases: dict[str, list[Mapping[str, object]]] = {}
     for row in rows:
         phases.setdefault(str(row.get("phase", "")), []).append(row)
     shown = list(phases.items())
@@ -111,7 +110,7 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> Html:
     )
 
 
-def _phase(name: str, rows: Sequence[Mapping[str, Any]]) -> Html:
+def _phase(name: str, rows: Sequence[Mapping[str, object]]) -> Html:
     known = series_of(rows)
     charts = [
         line_chart(panel.title, panel.note, drawn, panel.form)
@@ -128,7 +127,7 @@ def _phase(name: str, rows: Sequence[Mapping[str, Any]]) -> Html:
     )
 
 
-def series_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[float, float]]:
+def series_of(rows: Sequence[Mapping[str, object]]) -> dict[str, dict[float, float]]:
     """Return value by step of every measure that can be drawn; the last row of a step wins."""
     known: dict[str, dict[float, float]] = {}
     for row in rows:
@@ -139,7 +138,7 @@ def series_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[float, float]
     return known
 
 
-def _step(row: Mapping[str, Any]) -> float:
+def _step(row: Mapping[str, object]) -> float:
     step = finite(row.get("step"))
     return step if step is not None and 0 <= step <= MAX_STEP else 0.0
 
@@ -187,13 +186,13 @@ def _exact(value: float) -> str:
     return write_value(value, "count") if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def seconds_of(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+def seconds_of(rows: Sequence[Mapping[str, object]]) -> list[float]:
     """Return how long the run had taken, in seconds, at each row that says so."""
     times = (finite(row.get("time_s")) for row in rows)
     return [time for time in times if time is not None and 0 <= time <= MAX_STEP]
 
 
-def _took(rows: Sequence[Mapping[str, Any]]) -> str:
+def _took(rows: Sequence[Mapping[str, object]]) -> str:
     times = seconds_of(rows)
     if len(times) < 2:
         return ""

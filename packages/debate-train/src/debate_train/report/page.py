@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from debate_train.report.charts import write_duration
 from debate_train.report.curves import curves, seconds_of
@@ -127,7 +126,7 @@ def _changes(run: RunFiles) -> Html:
     return table(["resumed", "key of the recipe", "change"], rows, "Changed when it was resumed")
 
 
-def _environment(values: Mapping[str, Any]) -> Html:
+def _environment(values: Mapping[str, object]) -> Html:
     rows: list[tuple[str, str]] = []
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -1,7 +1,6 @@
 """The before → after table of a run."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from debate_train.report.charts import interval_chart, write_value
 from debate_train.report.html import Html, fold, join, table, tag
@@ -12,7 +11,7 @@ MAX_ROWS, MAX_SHOWN = 500, 500
 _ENDS = ("low", "high")
 
 
-def results(found: Mapping[str, Any] | None) -> Html:
+def results(found: Mapping[str, object] | None) -> Html:
     """Return the table of `results.json`, then its other values folded below."""
     if found is None:
         return tag("p", "No results yet: the run has not reached its last measurement.")
@@ -54,7 +53,7 @@ def _comparison(rows: Sequence[tuple[str, Interval, Interval]]) -> Html:
     return join([table(head, cells), note])
 
 
-def _read(rows: Any) -> Iterator[tuple[str, Interval, Interval]]:
+def _read(rows: object) -> Iterator[tuple[str, Interval, Interval]]:
     for row in rows if isinstance(rows, list) else ():
         if not isinstance(row, Mapping):
             continue
@@ -63,7 +62,7 @@ def _read(rows: Any) -> Iterator[tuple[str, Interval, Interval]]:
             yield str(row.get("measure", ""))[:MAX_SHOWN], before, after
 
 
-def _interval(value: Any) -> Interval | None:
+def _interval(value: object) -> Interval | None:
     """Return (mean, low, high); a bare number or missing ends give an interval of no width."""
     mean = finite(value.get("mean") if isinstance(value, Mapping) else value)
     if mean is None:
@@ -94,7 +93,7 @@ def _scale(low: float, high: float, share: bool) -> Html:
     return join(tag("span", end) for end in ends)
 
 
-def _listed(values: Mapping[str, Any]) -> Html:
+def _listed(values: Mapping[str, object]) -> Html:
     rows: list[tuple[str, str]] = []
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -105,7 +104,7 @@ def _listed(values: Mapping[str, Any]) -> Html:
     return table(["value", "found"], short)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, Mapping) and (interval := _interval(value)):
         mean, low, high = interval
         return f"{mean:.4g} [{low:.4g}, {high:.4g}]"

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from debate_protocol.parsing.contract import find_contract
 from debate_protocol.transcripts.files import read_lines
@@ -23,10 +22,10 @@ class RunFiles:
     """The readable contents of one run directory."""
 
     name: str
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[dict[str, object], ...]
     recipe: str
-    results: dict[str, Any] | None
-    environment: dict[str, Any]
+    results: dict[str, object] | None
+    environment: dict[str, object]
     transcripts: tuple[Path, ...]
 
     @property
@@ -133,12 +132,12 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _rows(text: str) -> list[dict[str, Any]]:
+def _rows(text: str) -> list[dict[str, object]]:
     rows = (_value(line) for line in text.split("\n"))
     return [row for row in rows if isinstance(row, dict)]
 
 
-def _object(path: Path) -> dict[str, Any] | None:
+def _object(path: Path) -> dict[str, object] | None:
     value = _value(_text(path))
     return value if isinstance(value, dict) else None
 

@@ -80,7 +80,7 @@ def plain(value: Any) -> Any:
     return number if math.isfinite(number) else None
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> Path:
+def write_json(path: Path, value: Mapping[str, object]) -> Path:
     """Write one JSON object as a whole; return its path.
 
     Raises:
@@ -92,7 +92,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> Path:
     return path
 
 
-def with_hash(values: Mapping[str, Any]) -> dict[str, Any]:
+def with_hash(values: Mapping[str, object]) -> dict[str, object]:
     """Return values that JSON can hold with their own SHA-256, as `is_as_written` expects them."""
     text = json.dumps(values, sort_keys=True)
     return {**values, "sha256": hashlib.sha256(text.encode()).hexdigest()}

@@ -4,7 +4,6 @@ import platform
 import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
-from typing import Any
 
 PACKAGES = (
     "debate-protocol",
@@ -27,7 +26,7 @@ PACKAGES = (
 )
 
 
-def describe_environment() -> dict[str, Any]:
+def describe_environment() -> dict[str, object]:
     """Return what is needed to repeat a run; packages that are not installed are left out.
 
     Holds no value of an environment variable, no host or user name and no path.
@@ -52,7 +51,7 @@ def _package_versions() -> dict[str, str]:
     return versions
 
 
-def _torch_facts() -> dict[str, Any]:
+def _torch_facts() -> dict[str, object]:
     # Imported here because torch takes seconds to load and a report does not need it.
     import torch
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 from debate_train.checkpointing.checkpoints import RunState
 from debate_train.checkpointing.whole_files import open_plain, write_whole
@@ -30,7 +29,7 @@ class MetricsFile:
         self._seconds_before = 0.0
         self._opened_at = time.monotonic()
 
-    def log(self, phase: str, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, phase: str, step: int, metrics: Mapping[str, object]) -> None:
         """Append one row and flush it. A number that is not finite is written as null.
 
         Raises:
@@ -56,7 +55,7 @@ class MetricsFile:
                 left = left[file.write(left) :]
         self._whole = None
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return all rows so far, in order; of a resumed run those that are kept."""
         return [json.loads(line) for line in self._lines()]
 

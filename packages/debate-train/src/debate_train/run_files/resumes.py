@@ -4,7 +4,7 @@ import json
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
@@ -15,6 +15,9 @@ from debate_train.reading.recipe_changes import Changes, recipe_changes, shown_c
 from debate_train.run_files.collected_files import RECIPE
 from debate_train.run_files.environment import describe_environment
 from debate_train.run_files.run_directory import ENVIRONMENT, LATER_RECIPES, RunDirectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
@@ -36,7 +39,7 @@ def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
     )
 
 
-def _without_place(model: Any) -> Any:
+def _without_place(model: "PreTrainedModel") -> Any:
     """Return a model's settings but for where it is: the checkpoint knows its weights."""
     if not isinstance(model, dict):
         return model
@@ -83,13 +86,13 @@ def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Chang
     now = {**describe_environment(), "from_step": step + 1, "changes": changes}
     path = directory.path / ENVIRONMENT
     first = environment_of(path)
-    first["resumed"] = [*first["resumed"], now]
+    first["resumed"] = [*cast(list[object], first["resumed"]), now]
     text = json.dumps(first, indent=2, ensure_ascii=False, allow_nan=False)
     write_whole(path, (text + "\n").encode())
     return changes
 
 
-def environment_of(path: Path) -> dict[str, Any]:
+def environment_of(path: Path) -> dict[str, object]:
     """Return what an environment.json holds; one that cannot be read is begun again, with a word.
 
     Of a folder whose making was stopped there is none, and that of now is taken.

@@ -156,11 +156,11 @@ class RunDirectory:
         """Folder of checkpoints."""
         return self.path / "checkpoints"
 
-    def log(self, phase: str, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, phase: str, step: int, metrics: Mapping[str, object]) -> None:
         """Append one row to `metrics.jsonl`; see `MetricsFile`."""
         self._rows.log(phase, step, metrics)
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[dict[str, object]]:
         """Return all rows so far, in order; of a resumed run those that are kept."""
         return self._rows.rows()
 

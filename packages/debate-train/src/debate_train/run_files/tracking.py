@@ -21,11 +21,11 @@ _HOST = "api.wandb.ai"
 class Tracker(Protocol):
     """Where metrics go besides the run directory."""
 
-    def log(self, phase: str, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, phase: str, step: int, metrics: Mapping[str, object]) -> None:
         """Send one row."""
         ...
 
-    def summarise(self, values: Mapping[str, Any]) -> None:
+    def summarise(self, values: Mapping[str, object]) -> None:
         """Set final values of the run."""
         ...
 
@@ -47,7 +47,9 @@ class Tracking(Config):
     notes: str | None = None
     """What is said about the run."""
 
-    def open(self, run_directory: RunDirectory, name: str, resolved: Mapping[str, Any]) -> Tracker:
+    def open(
+        self, run_directory: RunDirectory, name: str, resolved: Mapping[str, object]
+    ) -> Tracker:
         """Start the tracked run, or go on with it when the run directory is resumed.
 
         It is offline without a key (`WANDB_API_KEY` or a login in `.netrc`), and in the mode that
@@ -68,10 +70,10 @@ class Tracking(Config):
 class NoTracking:
     """Sends nothing."""
 
-    def log(self, phase: str, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, phase: str, step: int, metrics: Mapping[str, object]) -> None:
         """Do nothing."""
 
-    def summarise(self, values: Mapping[str, Any]) -> None:
+    def summarise(self, values: Mapping[str, object]) -> None:
         """Do nothing."""
 
     def close(self, *, failed: bool = False) -> None:
@@ -87,7 +89,7 @@ class WandbRun:
         run_directory: RunDirectory,
         *,
         name: str,
-        resolved: Mapping[str, Any],
+        resolved: Mapping[str, object],
         mode: Literal["online", "offline"],
     ) -> None:
         import wandb
@@ -128,14 +130,14 @@ class WandbRun:
         """Whether the run stays on this machine until `wandb sync`."""
         return bool(self._run.settings._offline)
 
-    def log(self, phase: str, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, phase: str, step: int, metrics: Mapping[str, object]) -> None:
         """Send one row; rows that an earlier part of this run sent are not sent again."""
         if self._open:
             row = {key: value for key, value in metrics.items() if value is not None}
             self._run.log({**row, "phase": phase, "step": step}, step=self._rows)
             self._rows += 1
 
-    def summarise(self, values: Mapping[str, Any]) -> None:
+    def summarise(self, values: Mapping[str, object]) -> None:
         """Set final values of the run."""
         if self._open:
             self._run.summary.update(dict(values))
@@ -147,7 +149,7 @@ class WandbRun:
             self._run.finish(exit_code=1 if failed else 0)
 
 
-def without_secrets(value: Any, environment: Mapping[str, str]) -> Any:
+def without_secrets(value: object, environment: Mapping[str, str]) -> object:
     """Return `value` with every secret of the environment replaced by `[secret]`.
 
     A secret is the value of a variable whose name speaks of a key, token, password or the like.
@@ -160,7 +162,7 @@ def without_secrets(value: Any, environment: Mapping[str, str]) -> Any:
     return _blot(value, sorted(found, key=len, reverse=True))
 
 
-def _blot(value: Any, found: list[str]) -> Any:
+def _blot(value: object, found: list[str]) -> object:
     if isinstance(value, Mapping):
         return {key: _blot(item, found) for key, item in value.items()}
     if isinstance(value, list | tuple):

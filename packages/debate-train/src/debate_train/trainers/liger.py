@@ -1,13 +1,16 @@
 """Liger Kernel (Hsu et al. 2024, arXiv 2410.10989): norms, rotary angles and MLPs as one kernel."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from debate_train.errors import RecipeError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 KEY = "trainer.use_liger_kernel"
 
 
-def use_liger_kernel(model: Any) -> None:
+def use_liger_kernel(model: "PreTrainedModel") -> None:
     """Replace what Liger Kernel computes faster; the loss stays ours.
 
     transformers' class of the model is changed with it, for every model of the process.

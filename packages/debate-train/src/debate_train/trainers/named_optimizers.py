@@ -29,7 +29,7 @@ class _Named(OptimizerBase):
 
     @field_validator("args")
     @classmethod
-    def _rate_has_a_key(cls, args: dict[str, Any]) -> dict[str, Any]:
+    def _rate_has_a_key(cls, args: dict[str, object]) -> dict[str, object]:
         if found := sorted({"lr", "params"} & args.keys()):
             raise ValueError(f"found {found[0]}; expected trainer.learning_rate to say it")
         # YAML has no tuples, and some of these classes compare theirs with one.

@@ -1,9 +1,12 @@
 """Layers computed again for their gradient (Chen et al. 2016), through transformers."""
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
-def gradient_checkpointing(model: Any, *, is_sharded: bool = False) -> None:
+def gradient_checkpointing(model: "PreTrainedModel", *, is_sharded: bool = False) -> None:
     """Keep only what enters each layer; what it needs for its gradient is computed again.
 
     Args:
@@ -16,6 +19,6 @@ def gradient_checkpointing(model: Any, *, is_sharded: bool = False) -> None:
         model.enable_input_require_grads()
 
 
-def keep_layers(model: Any) -> None:
+def keep_layers(model: "PreTrainedModel") -> None:
     """Undo `gradient_checkpointing`."""
     model.gradient_checkpointing_disable()

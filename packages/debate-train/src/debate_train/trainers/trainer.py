@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -172,7 +172,7 @@ class TrainerSettings(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_optimizer(cls, data: Any) -> Any:
+    def _default_optimizer(cls, data: object) -> object:
         if not isinstance(data, Mapping):
             return data
         if moved := [key for key in ("beta1", "beta2", "weight_decay") if key in data]:

@@ -3,13 +3,15 @@
 import ipaddress
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from debate_rollout.engines.openai.settings import KEY, OpenAISettings
 from debate_rollout.errors import EngineConfigError, missing_extra
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
     from debate_rollout.engines.openai.sampler import OpenAISampler
 
 
@@ -22,9 +24,9 @@ class OpenAIEngine(OpenAISettings):
 
     def open(
         self,
-        model: Any = None,
-        tokenizer: Any = None,
-        template_kwargs: Mapping[str, Any] = {},
+        model: object = None,
+        tokenizer: "PreTrainedTokenizerFast | None" = None,
+        template_kwargs: Mapping[str, object] = {},
     ) -> "OpenAISampler":
         """Return the running engine; the endpoint is not asked anything yet.
 

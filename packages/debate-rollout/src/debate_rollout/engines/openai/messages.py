@@ -3,7 +3,7 @@
 import ipaddress
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from debate_protocol.types import Finish, Reply
@@ -32,7 +32,7 @@ def request_body(config: "OpenAISettings", request: Request) -> bytes:
         {"role": message["role"], "content": _clean(message["content"])}
         for message in request.ask.messages
     ]
-    body: dict[str, Any] = {**config.extra_body, "model": config.model, "messages": messages}
+    body: dict[str, object] = {**config.extra_body, "model": config.model, "messages": messages}
     if "max_tokens" not in config.leave_out:
         body[config.max_tokens_field] = sampling.max_tokens
     if "temperature" not in config.leave_out:
@@ -87,7 +87,7 @@ def says_overflow(content: bytes) -> bool:
     return _OVERFLOW.search(content[:_LONGEST_ERROR].decode("utf-8", "replace")) is not None
 
 
-def _ended(text: str, choice: dict[str, Any], request: Request) -> tuple[str, Finish]:
+def _ended(text: str, choice: dict[str, object], request: Request) -> tuple[str, Finish]:
     """Return the text, and why it ended: endpoints say `stop` of end tokens and stop strings."""
     reason = choice.get("finish_reason")
     if reason == "content_filter":
@@ -104,7 +104,7 @@ def _ended(text: str, choice: dict[str, Any], request: Request) -> tuple[str, Fi
     return text, "stop" if stops and not names_stop and reason == "stop" else "end"
 
 
-def _text_of(content: Any) -> str:
+def _text_of(content: object) -> str:
     """Return the text of a message; some endpoints give it in parts, and none for a refusal."""
     if isinstance(content, str):
         return content
@@ -119,5 +119,5 @@ def _clean(text: str) -> str:
     return _SURROGATE.sub("�", text)
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0

@@ -110,7 +110,7 @@ class OpenAISettings(EngineSettings):
 
     @field_validator("extra_body")
     @classmethod
-    def _is_no_secret(cls, body: dict[str, Any]) -> dict[str, Any]:
+    def _is_no_secret(cls, body: dict[str, object]) -> dict[str, object]:
         for name in body:
             if name in _OURS:
                 raise ValueError(f"{name} is set by {_OURS[name]}; leave it out here")
@@ -127,7 +127,7 @@ class OpenAISettings(EngineSettings):
         return body
 
 
-def _secret_place(value: Any, place: str) -> str | None:
+def _secret_place(value: object, place: str) -> str | None:
     """Return where something that looks like a secret stands."""
     if isinstance(value, str):
         return place if _SECRET_VALUE.search(value) else None

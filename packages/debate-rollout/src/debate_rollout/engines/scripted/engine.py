@@ -1,7 +1,7 @@
 """The scripted engine: replies that were written beforehand, for tests and demonstrations."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,9 @@ from debate_rollout.engines.scripted.stream import Delay, ScriptedStream
 from debate_rollout.errors import EngineConfigError
 from debate_rollout.rendering import Renderer
 from debate_rollout.token_text import token_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 
 class ScriptedEngine(EngineSettings):
@@ -45,9 +48,9 @@ class ScriptedEngine(EngineSettings):
 
     def open(
         self,
-        model: Any = None,
-        tokenizer: Any = None,
-        template_kwargs: Mapping[str, Any] = {},
+        model: object = None,
+        tokenizer: "PreTrainedTokenizerFast | None" = None,
+        template_kwargs: Mapping[str, object] = {},
         *,
         script: Script | None = None,
     ) -> "ScriptedPlayer | ScriptedStream":
@@ -77,8 +80,8 @@ class ScriptedPlayer:
         self,
         script: Script,
         config: ScriptedEngine,
-        tokenizer: Any,
-        template_kwargs: Mapping[str, Any],
+        tokenizer: "PreTrainedTokenizerFast",
+        template_kwargs: Mapping[str, object],
     ) -> None:
         self.renderer = None if tokenizer is None else Renderer(tokenizer, template_kwargs)
         self.context_window = config.context_window

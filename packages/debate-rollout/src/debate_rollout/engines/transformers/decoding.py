@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from debate_rollout.engine import Sampling
 from debate_rollout.engines.transformers.drawing import Draws
 from debate_rollout.engines.transformers.stop_strings import StopStrings
 from debate_rollout.errors import NotFiniteError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 DROP_SHARE = 0.125
 """Rows leave the batch and its cache once this share of it is finished."""
@@ -72,13 +75,13 @@ class Decoder:
         pad_id: Fills the left of short prompts; masked.
     """
 
-    def __init__(self, model: Any, end_ids: Sequence[int], pad_id: int) -> None:
+    def __init__(self, model: "PreTrainedModel", end_ids: Sequence[int], pad_id: int) -> None:
         self._model = model
         self._device = next(model.parameters()).device
         self._end_ids = torch.tensor(sorted(end_ids), dtype=torch.long, device=self._device)
         self._pad_id = pad_id
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._last_only: Mapping[str, Any] = (
+        self._last_only: Mapping[str, object] = (
             {"logits_to_keep": 1}
             if "logits_to_keep" in inspect.signature(base.forward).parameters
             else {}

@@ -1,12 +1,14 @@
 """The transformers engine: any Hugging Face causal model, on a CPU or one GPU."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from debate_rollout.engines.transformers.settings import TransformersSettings
 from debate_rollout.errors import missing_extra
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
     from debate_rollout.engines.transformers.sampler import TransformersSampler
 
 
@@ -14,7 +16,10 @@ class TransformersEngine(TransformersSettings):
     """Batched generation with a key-value cache; the default without vLLM."""
 
     def open(
-        self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}
+        self,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerFast",
+        template_kwargs: Mapping[str, object] = {},
     ) -> "TransformersSampler":
         """Return the running engine.
 

@@ -1,12 +1,17 @@
 """Log-probabilities by one plain forward pass, as a trainer computes them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-def plain_logps(model: Any) -> Callable[[Sequence[int], Sequence[int], float], list[float]]:
+
+def plain_logps(
+    model: "PreTrainedModel",
+) -> Callable[[Sequence[int], Sequence[int], float], list[float]]:
     """Return the reference for `debate_rollout.testing`.
 
     Args:

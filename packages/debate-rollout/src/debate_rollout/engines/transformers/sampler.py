@@ -17,6 +17,8 @@ from debate_rollout.rendering import Renderer
 from debate_rollout.token_text import token_text
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
     from debate_rollout.engines.transformers.settings import TransformersSettings
 
 
@@ -26,8 +28,8 @@ class TransformersSampler:
     def __init__(
         self,
         config: "TransformersSettings",
-        model: Any,
-        tokenizer: Any,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerFast",
         template_kwargs: Mapping[str, Any],
     ) -> None:
         self.renderer = Renderer(tokenizer, template_kwargs)
@@ -138,7 +140,7 @@ class TransformersSampler:
         )
 
 
-def _prepared(model: Any, config: "TransformersSettings") -> Any:
+def _prepared(model: "PreTrainedModel", config: "TransformersSettings") -> "PreTrainedModel":
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,12 +1,15 @@
 """Finding stop strings in sampled tokens without decoding every row at every step."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from debate_rollout.token_text import PieceBytes, piece_bytes, token_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 
 class StopStrings:
@@ -18,7 +21,9 @@ class StopStrings:
         vocabulary: How many ids the model can sample.
     """
 
-    def __init__(self, tokenizer: Any, stops: tuple[str, ...], vocabulary: int) -> None:
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerFast", stops: tuple[str, ...], vocabulary: int
+    ) -> None:
         self._tokenizer = tokenizer
         self._stops = tuple(stop for stop in stops if stop)
         self._encoded = tuple(stop.encode() for stop in self._stops)

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming, of_adapter
@@ -26,6 +26,9 @@ from vllm.distributed.weight_transfer.base import (  # isort: skip
 from vllm.lora.request import LoRARequest  # isort: skip
 from vllm.sampling_params import RequestOutputKind  # isort: skip
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
 START_S, REFRESH_S = 1800.0, 1800.0
 
 
@@ -35,8 +38,8 @@ class VllmAsync:
     def __init__(
         self,
         config: VllmSettings,
-        model: Any,
-        tokenizer: Any,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerFast",
         template_kwargs: Mapping[str, Any],
     ) -> None:
         self.capabilities = config.capabilities

@@ -1,7 +1,7 @@
 """The vLLM engine: paged attention, prefix caching and continuous batching."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import model_validator
 
@@ -10,6 +10,8 @@ from debate_rollout.engines.vllm.settings import VllmSettings
 from debate_rollout.errors import missing_extra
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
     from debate_rollout.engine import StreamingEngine
 
 
@@ -59,7 +61,10 @@ class VllmEngine(VllmSettings):
         return self
 
     def open(
-        self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}
+        self,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerFast",
+        template_kwargs: Mapping[str, object] = {},
     ) -> "StreamingEngine":
         """Return the running engine.
 

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors.torch import save_file
@@ -20,6 +20,9 @@ from debate_rollout.errors import EngineConfigError, RolloutError, WeightsError
 from debate_rollout.rendering import Renderer
 from debate_rollout.token_text import token_text
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
 Span = tuple[int, int, int]
 """Weight version, and the start and end of its tokens in a reply."""
 
@@ -30,8 +33,8 @@ class ServedModel:
     def __init__(
         self,
         settings: VllmSettings,
-        model: Any,
-        tokenizer: Any,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerFast",
         template_kwargs: Mapping[str, Any],
         folder: str | None = None,
     ) -> None:
@@ -180,7 +183,7 @@ class ServedModel:
                 "engine.max_lora_rank: found None, or weights without `adapter`; "
                 "expected both to serve an adapter"
             )
-        if weights.adapter.get("r", rank) > rank:
+        if cast(int, weights.adapter.get("r", rank)) > rank:
             raise WeightsError(
                 f"the adapter has rank {weights.adapter['r']}; expected at most {rank}, which "
                 "engine.max_lora_rank sets"
@@ -219,7 +222,7 @@ class ServedModel:
             self._adapter_shapes = (key, get_peft_model_state_dict(model))
         return self._adapter_shapes[1]
 
-    def on_disk(self, model: Any) -> str:
+    def on_disk(self, model: "PreTrainedModel") -> str:
         """Return where vLLM finds the model and its tokenizer; a loaded model is written."""
         if isinstance(model, str | Path):
             return str(model)
@@ -237,7 +240,7 @@ class ServedModel:
         return str(path)
 
 
-def finish_of(reason: str | None, stop: Any) -> Finish:
+def finish_of(reason: str | None, stop: object) -> Finish:
     """Return how a reply ended, from vLLM's `finish_reason` and `stop_reason`.
 
     Raises:
@@ -250,15 +253,15 @@ def finish_of(reason: str | None, stop: Any) -> Finish:
     return "stop" if isinstance(stop, str) else "end"
 
 
-def _dtype_name(kept: Any) -> str:
+def _dtype_name(kept: object) -> str:
     return "float32" if kept is None else str(kept).removeprefix("torch.")
 
 
-def _end_ids(renderer: Renderer, model: Any) -> list[int]:
+def _end_ids(renderer: Renderer, model: "PreTrainedModel") -> list[int]:
     declared = getattr(model.generation_config, "eos_token_id", None)
     ends = {*renderer.end_ids, *(declared if isinstance(declared, list) else [declared])}
     return sorted(i for i in ends if i is not None)
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> object:
     return sorted(value) if isinstance(value, set | frozenset) else str(value)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,6 +26,9 @@ from vllm.lora.request import LoRARequest  # isort: skip
 from vllm.sampling_params import RequestOutputKind  # isort: skip
 from vllm.v1.executor.uniproc_executor import UniProcExecutor  # isort: skip
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
 
 @dataclass(frozen=True, slots=True)
 class _Open:
@@ -43,8 +46,8 @@ class VllmSampler:
     def __init__(
         self,
         config: VllmSettings,
-        model: Any,
-        tokenizer: Any,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerFast",
         template_kwargs: Mapping[str, Any],
     ) -> None:
         self.capabilities = config.capabilities

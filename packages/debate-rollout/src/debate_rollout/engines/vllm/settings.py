@@ -140,7 +140,7 @@ class VllmSettings(EngineSettings):
         """Return the settings with the trainer's dtype, where they name none."""
         return self.model_copy(update={"dtype": dtype}) if self.dtype == "auto" else self
 
-    def for_adapter(self, rank: int) -> Mapping[str, Any]:
+    def for_adapter(self, rank: int) -> Mapping[str, object]:
         """Return the rank that must be served."""
         return {"max_lora_rank": rank}
 
@@ -161,7 +161,7 @@ class VllmSettings(EngineSettings):
 
     @field_validator("vllm_args")
     @classmethod
-    def _leaves_ours_alone(cls, found: dict[str, Any]) -> dict[str, Any]:
+    def _leaves_ours_alone(cls, found: dict[str, object]) -> dict[str, object]:
         for name in found:
             if name in OWN_SETTINGS:
                 raise ValueError(f"{name}: has a setting of its own; set {OWN_SETTINGS[name]}")
@@ -180,13 +180,13 @@ class VllmSettings(EngineSettings):
 
 def serving_arguments(
     settings: VllmSettings, dtype: str, window: int | None, transfer: str = BACKEND
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the arguments that this package sets, by the names of vLLM's `EngineArgs`.
 
     `transfer` names the backend through which new weights arrive.
     """
     cache = settings.kv_cache_mib
-    chosen: dict[str, Any] = {
+    chosen: dict[str, object] = {
         "dtype": dtype,
         "max_model_len": window,
         "max_num_seqs": settings.max_batch,
@@ -207,7 +207,7 @@ def serving_arguments(
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def on_cpu(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def on_cpu(arguments: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments as a CPU needs them.
 
     Args:
@@ -231,7 +231,7 @@ def on_cpu(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return chosen
 
 
-def check_names(given: Mapping[str, Any], known: Iterable[str]) -> None:
+def check_names(given: Mapping[str, object], known: Iterable[str]) -> None:
     """Check the recipe's `vllm_args` against the arguments that this vLLM has.
 
     Raises:

@@ -32,7 +32,7 @@ from debate_rollout.engines.vllm.settings import (
 from debate_rollout.errors import EngineConfigError
 
 
-def engine_arguments(ours: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def engine_arguments(ours: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
     """Return our arguments, as this machine needs them, with the recipe's `vllm_args` added.
 
     Raises:

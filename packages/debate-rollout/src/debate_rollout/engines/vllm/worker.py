@@ -7,7 +7,6 @@ the Hugging Face model.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -87,16 +86,16 @@ class WorkerExtension:
     """Makes vLLM import this module in its workers."""
 
 
-def served_shapes(config: Any) -> dict[str, Any]:
+def served_shapes(config: object) -> dict[str, object]:
     """Return the tensors of a Hugging Face model without values; tied ones are one object."""
     with torch.device("meta"):
-        shapes: dict[str, Any] = AutoModelForCausalLM.from_config(
+        shapes: dict[str, object] = AutoModelForCausalLM.from_config(
             config, trust_remote_code=False
         ).state_dict(keep_vars=True)
     return shapes
 
 
-def check_file(path: str, shapes: Mapping[str, Any]) -> None:
+def check_file(path: str, shapes: Mapping[str, object]) -> None:
     """Check names and shapes of a file by its header, and its length.
 
     Raises:

@@ -4,7 +4,6 @@ No call takes a proxy from the environment: the server is on this machine or in 
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import httpx
 
@@ -25,7 +24,7 @@ class ServerCalls:
             base_url=url, headers=headers, timeout=timeout_s, trust_env=False
         )
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+    def init_weight_transfer_engine(self, init_info: dict[str, object]) -> None:
         """Let the workers meet this process."""
         self._post("/init_weight_transfer_engine", {"init_info": init_info})
 
@@ -33,7 +32,7 @@ class ServerCalls:
         """Open a refresh."""
         self._post("/start_weight_update", {})
 
-    def update_weights(self, update_info: Any) -> None:
+    def update_weights(self, update_info: object) -> None:
         """Let the workers receive."""
         self._post("/update_weights", {"update_info": update_info})
 
@@ -49,5 +48,5 @@ class ServerCalls:
         """Label the weights that are served."""
         self._post("/update_weight_version", {"new_version": label})
 
-    def _post(self, path: str, json: Mapping[str, Any]) -> None:
+    def _post(self, path: str, json: Mapping[str, object]) -> None:
         self._client.post(path, json=json).raise_for_status()

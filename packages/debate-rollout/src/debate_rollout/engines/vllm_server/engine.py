@@ -1,12 +1,14 @@
 """The vllm_server engine: a vLLM server beside the trainer, started by the run or running."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from debate_rollout.engines.vllm_server.settings import VllmServerSettings
 from debate_rollout.errors import missing_extra
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
     from debate_rollout.engines.vllm_server.server import VllmServer
 
 
@@ -14,7 +16,10 @@ class VllmServerEngine(VllmServerSettings):
     """An OpenAI-compatible vLLM server, with token ids in and out."""
 
     def open(
-        self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}
+        self,
+        model: "PreTrainedModel | str",
+        tokenizer: "PreTrainedTokenizerFast",
+        template_kwargs: Mapping[str, object] = {},
     ) -> "VllmServer":
         """Start the server, or connect to it, and return the engine.
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from debate_rollout.errors import EndpointError
 
@@ -23,7 +22,7 @@ TAIL_CHARACTERS = 3000
 _GRACE_S = 10.0
 
 
-def server_command(model: str, port: int, arguments: Mapping[str, Any]) -> list[str]:
+def server_command(model: str, port: int, arguments: Mapping[str, object]) -> list[str]:
     """Return the command line of a server on this machine."""
     command = [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model,

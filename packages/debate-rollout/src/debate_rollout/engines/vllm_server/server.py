@@ -6,7 +6,7 @@ import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 
@@ -29,6 +29,8 @@ from debate_rollout.engines.vllm_server.wire import PATHS, Answer, Wire, are_raw
 from debate_rollout.errors import EndpointError, EngineConfigError, missing_extra
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
     from debate_rollout.engines.vllm_server.nccl import NcclTransfer
     from debate_rollout.engines.vllm_server.settings import VllmServerSettings
 
@@ -39,9 +41,9 @@ class VllmServer:
     def __init__(
         self,
         config: "VllmServerSettings",
-        model: Any,
-        tokenizer: Any,
-        template_kwargs: Mapping[str, Any],
+        model: "PreTrainedModel | str",
+        tokenizer: "PreTrainedTokenizerFast",
+        template_kwargs: Mapping[str, object],
     ) -> None:
         self._config = config
         self._served = ServedModel(config, model, tokenizer, template_kwargs, config.shared_folder)
@@ -112,7 +114,7 @@ class VllmServer:
                     process.log.unlink(missing_ok=True)
             self._served.close()
 
-    def _start(self, model: Any) -> tuple[str, str]:
+    def _start(self, model: "PreTrainedModel | str") -> tuple[str, str]:
         try:
             from debate_rollout.engines.vllm.start import engine_arguments, environment_of
         except ImportError as error:
@@ -207,7 +209,7 @@ class VllmServer:
         finish = finish_of(answer.finish, answer.stop)
         return self._served.reply(request, answer.ids, answer.logps, finish, spans)
 
-    async def _ask(self, model: str, prompt: Sequence[int], sampling: dict[str, Any]) -> Answer:
+    async def _ask(self, model: str, prompt: Sequence[int], sampling: dict[str, object]) -> Answer:
         sent = body(self._wire, model, prompt, sampling)
         return read(self._wire, await self._control.post(PATHS[self._wire], sent))
 

@@ -27,8 +27,8 @@ class Answer:
 
 
 def body(
-    wire: Wire, model: str, prompt: Sequence[int], sampling: Mapping[str, Any]
-) -> dict[str, Any]:
+    wire: Wire, model: str, prompt: Sequence[int], sampling: Mapping[str, object]
+) -> dict[str, object]:
     """Return the JSON of a request."""
     if wire == "tokens":
         return {"model": model, "token_ids": list(prompt), "sampling_params": dict(sampling)}

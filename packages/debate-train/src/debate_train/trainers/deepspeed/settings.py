@@ -68,7 +68,7 @@ class DeepSpeedSettings(TrainerSettings):
 
     @field_validator("deepspeed_args")
     @classmethod
-    def _settings_are_free(cls, settings: dict[str, Any]) -> dict[str, Any]:
+    def _settings_are_free(cls, settings: dict[str, object]) -> dict[str, object]:
         found = [name for name in _OWN if _holds(settings, name)]
         if found:
             raise ValueError(
@@ -109,9 +109,9 @@ class DeepSpeedSettings(TrainerSettings):
             "model.dtype: float32"
         )
 
-    def deepspeed_config(self) -> dict[str, Any]:
+    def deepspeed_config(self) -> dict[str, object]:
         """Return the configuration as DeepSpeed reads it."""
-        zero: dict[str, Any] = {"stage": self.zero_stage}
+        zero: dict[str, object] = {"stage": self.zero_stage}
         if self.offload_optimizer:
             zero["offload_optimizer"] = {"device": "cpu"}
         if self.offload_params:
@@ -144,7 +144,7 @@ def settings_error(error: ValidationError) -> RecipeError:
     )
 
 
-def _holds(settings: Mapping[str, Any], name: str) -> bool:
+def _holds(settings: Mapping[str, object], name: str) -> bool:
     first, _, rest = name.partition(".")
     if first not in settings:
         return False
@@ -152,7 +152,7 @@ def _holds(settings: Mapping[str, Any], name: str) -> bool:
     return not rest or (isinstance(below, Mapping) and _holds(below, rest))
 
 
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(under: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
     """Return both, `over` where they meet."""
     found = dict(under)
     for key, value in over.items():
