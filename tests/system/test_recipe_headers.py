@@ -42,7 +42,26 @@ FORM: dict[str, Any] = {
     "loss.type": "importance_sampling",
     "advantage.baseline": "debate",
 }
+DAPO: dict[str, Any] = {
+    # "Self-Debate Reinforcement Learning", section 6.1.1, appendix A.1 and eq. 7.
+    "data.batch_size": 256,
+    "rollout.debates_per_question": 8,
+    "rollout.max_tokens": 8196,
+    "trainer.learning_rate": 1.0e-6,
+    "trainer.warmup_steps": 10,
+    "trainer.minibatches": 16,
+    "loss.type": "dapo",
+    "loss.clip_low": 0.2,
+    "loss.clip_high": 0.28,
+    "loss.kl.weight": 0.0,
+    "loss.aggregation": "token_mean_group",
+    "advantage.baseline": "prompt",
+    "advantage.scale": "std",
+}
 SOURCES = {
+    "dapo_math": DAPO,
+    "grpo_math": DAPO,
+    "dapo_puzzle": DAPO,
     "selfplay_v2": V2,
     "selfplay_v2_n3": V2,
     "selfplay_v2_easier": V2
@@ -61,6 +80,7 @@ NAMED = {
     "evaluation.every": "measured",
     "advantage.baseline": "Baselines",
     "loss.type": "importance sampling",
+    "loss.kl.weight": "KL",
 }
 """What a header calls a setting that it does not call by its key's last part or its value."""
 
@@ -78,6 +98,26 @@ def differing(name: str, source: dict[str, Any]) -> list[str]:
     loaded = load_recipe(str(RECIPES / f"{name}.yaml"), [], model=Recipe).recipe
     phase = list(loaded.phase_recipes().values())[-1]
     return [key for key, value in source.items() if reduce(getattr, key.split("."), phase) != value]
+
+
+def test_dapo_recipe_has_the_numbers_of_its_source() -> None:
+    assert differing("dapo_math", DAPO) == ["loss.aggregation"]
+    recipe = load_recipe(str(RECIPES / "dapo_math.yaml"), [], model=Recipe).recipe
+    overlong = recipe.reward.parts()["length"].model_dump()
+    assert (overlong["max_tokens"], overlong["buffer"], overlong["factor"]) == (8196, 2048, 1.0)
+    assert (recipe.steps, recipe.steps * recipe.trainer.minibatches) == (200, 3200)
+    # 256 x 8 responses in 16 updates: the paper's mini-batches of 128.
+    assert 256 * 8 // recipe.trainer.minibatches == 128
+
+
+def test_grpo_recipes_leave_out_what_dapo_adds() -> None:
+    for name in ("grpo_math", "grpo_puzzle"):
+        recipe = load_recipe(str(RECIPES / f"{name}.yaml"), [], model=Recipe).recipe
+        phase = list(recipe.phase_recipes().values())[-1]
+        assert (phase.rollout.select, phase.rollout.oversample) == (None, 1)
+        assert (phase.reward.type, phase.loss.type) == ("verifiable", "grpo")
+    changed = ["loss.type", "loss.clip_high", "loss.kl.weight", "loss.aggregation"]
+    assert differing("grpo_math", DAPO) == changed
 
 
 @pytest.mark.parametrize("name", SOURCES)

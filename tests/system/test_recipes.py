@@ -94,6 +94,19 @@ def test_selfplay_recipe_takes_local_data_and_one_process(
         assert code == 0
 
 
+def test_dapo_recipe_takes_the_other_model_of_its_source(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["recipes/dapo_math.yaml", "model.name=Qwen/Qwen3-4B-Base", "--check"]) == 0
+    printed = capsys.readouterr().out
+    assert "window 32,768" in printed
+    # 3 batches of 256 questions, 8 replies each, of at most 8,196 tokens.
+    assert (
+        "a step draws up to 3 batches of 256 questions until 256 are kept: at most 50,356,224 "
+        "tokens in replies" in printed
+    )
+
+
 def test_max_tokens_of_the_note_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes/selfplay_v2.yaml", "rollout.max_tokens=8196", "--check"]) == 2
     assert "above the window of 40,960" in capsys.readouterr().err

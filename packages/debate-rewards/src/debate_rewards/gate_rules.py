@@ -48,6 +48,16 @@ class _Rule(Config):
     at: str | None = None
     """The gate's name, such as `round_0`."""
 
+    @property
+    def counts_debates(self) -> bool:
+        """Whether a decision depends on how many other debates the batch has."""
+        return False
+
+    @property
+    def compares_turns(self) -> bool:
+        """Whether a debate of one turn can never be kept."""
+        return False
+
     def _places(self, gates: Sequence[Gate]) -> list[int]:
         return [i for i, gate in enumerate(gates) if self.at in (None, gate.name)]
 
@@ -59,12 +69,17 @@ class Informative(_Rule):
     is missing or cannot be read is dropped, and a warning names it.
 
     Source: DAPO (Yu et al. 2025), eq. 8's condition 0 < |right| < G; SDRL (paper), eq. 7. The
-    over-sampling that makes up for what is dropped is the caller's.
+    over-sampling that makes up for what is dropped is the caller's (a recipe's `oversample`).
     """
 
     type: Literal["informative"] = "informative"
     group: Literal["debate", "question"] = "debate"
     """Whose answers belong together; `question` where each debate is one reply of a group."""
+
+    @property
+    def compares_turns(self) -> bool:
+        """Within a debate, one turn is all right or all wrong."""
+        return self.group == "debate"
 
     def __call__(
         self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
@@ -99,6 +114,11 @@ class AtMost(_Rule):
     type: Literal["at_most"] = "at_most"
     go_on: int = Field(ge=0)
     others: Literal["keep", "drop"] = "keep"
+
+    @property
+    def counts_debates(self) -> bool:
+        """It counts those of the batch."""
+        return True
 
     def __call__(
         self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
@@ -139,6 +159,16 @@ class InOrder(Config):
 
     type: Literal["in_order"] = "in_order"
     rules: tuple[SingleRule, ...] = Field(min_length=1)
+
+    @property
+    def counts_debates(self) -> bool:
+        """Whether any of its rules does."""
+        return any(rule.counts_debates for rule in self.rules)
+
+    @property
+    def compares_turns(self) -> bool:
+        """Whether any of its rules does."""
+        return any(rule.compares_turns for rule in self.rules)
 
     def __call__(
         self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked

@@ -212,6 +212,14 @@ class Recipe(Config):
                     raise ValueError(f"{where}.roles.{role.name}.adapter: {problem}")
         return self
 
+    @model_validator(mode="after")
+    def _selected_debates_have_gates(self) -> Self:
+        gates = getattr(self.debate, "gate_after", ())
+        problem = self.rollout.select_problem(gates, self.debate.turn_count())
+        if problem is not None and not self.phases:
+            raise ValueError(f"rollout.{problem}")
+        return self
+
     def sampling_problem(self) -> str | None:
         """Return why what is sampled cannot be trained on; collecting debates may do it.
 

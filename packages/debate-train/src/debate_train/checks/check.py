@@ -202,6 +202,8 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
         f"{_many(steps * updates, 'update')}, "
         f"at most {turns * steps * phase.rollout.max_tokens:,} tokens in replies",
     ]
+    if phase.rollout.oversample > 1:
+        found.lines.append(_oversampling_line(phase, turns * phase.rollout.max_tokens))
     if phase.pipeline.max_staleness:
         ahead = _many(phase.pipeline.max_staleness, "step")
         found.lines.append(
@@ -215,6 +217,15 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
         )
     if phase.evaluation.questions:
         found.lines.append(_evaluation_line(phase))
+
+
+def _oversampling_line(phase: Recipe, tokens: int) -> str:
+    """Say how many questions a step may draw; `tokens` are those of one batch."""
+    batches, questions = phase.rollout.oversample, phase.data.batch_size
+    return (
+        f"  a step draws up to {batches} batches of {_many(questions, 'question')} until "
+        f"{questions:,} are kept: at most {batches * tokens:,} tokens in replies"
+    )
 
 
 def _evaluation_line(phase: Recipe) -> str:

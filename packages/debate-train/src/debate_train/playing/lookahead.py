@@ -19,6 +19,7 @@ from debate_protocol.transcripts.fields import TranscriptError
 from debate_protocol.transcripts.files import from_json, json_line, to_json
 from debate_protocol.types import TRAINED, Branch, Reply, Transcript, Turn
 from debate_train.errors import UsageError
+from debate_train.playing.step_debates import StepDebates, metrics_of
 
 _LINES, _TENSORS = "lookahead.jsonl", "lookahead.safetensors"
 _NUMBERS = {"prompt_ids": np.int32, "token_ids": np.int32, "logps": np.float64}
@@ -29,7 +30,8 @@ def write_lookahead(directory: Path, played: Mapping[int, Sequence[Transcript]])
     numbers: dict[str, list[float]] = {name: [] for name in _NUMBERS}
     with (directory / _LINES).open("wb") as file:
         for step in sorted(played):
-            file.write(json_line({"step": step, "debates": len(played[step])}))
+            head = {"step": step, "debates": len(played[step]), "metrics": metrics_of(played[step])}
+            file.write(json_line(head))
             for transcript in played[step]:
                 replies = [turn.reply for turn in transcript.sampled_turns()]
                 for reply in replies:
@@ -61,7 +63,9 @@ def read_lookahead(directory: Path) -> dict[int, Sequence[Transcript]]:
             own, lines = lines[: head["debates"]], lines[head["debates"] :]
             if len(own) < head["debates"]:
                 raise ValueError(f"step {head['step']} has {len(own)} debates")
-            played[head["step"]] = [_transcript(line, numbers) for line in own]
+            metrics = {str(k): float(v) for k, v in head.get("metrics", {}).items()}
+            debates = [_transcript(line, numbers) for line in own]
+            played[head["step"]] = StepDebates(debates, metrics)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, TranscriptError) as error:
         raise UsageError(
             f"checkpoint {directory}: {_LINES} cannot be read ({error}); expected what a run with "

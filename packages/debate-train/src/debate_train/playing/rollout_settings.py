@@ -7,10 +7,12 @@ from pydantic import Field
 
 from debate_protocol.config import Config
 from debate_protocol.types import DebateRun, Transcript
+from debate_rewards.gate_rules import GateRule
 from debate_rollout.drivers import AUTO, DriverChoice, play
 from debate_rollout.engine import Engine
 from debate_rollout.engine_settings import EngineConfig
 from debate_rollout.engines import TransformersEngine
+from debate_rollout.playing.debates import Select
 from debate_train.data.demonstrations import ENGINES
 from debate_train.models.policies import PolicyChoice
 
@@ -33,17 +35,57 @@ class Rollout(Config):
     direct_per_question: int = Field(0, ge=0)
     """Single-turn replies to each question beside its debates, prompted as a debate begins."""
 
+    select: GateRule | None = None
+    """Answers the gates of the debates: which go on, end, or are left out; all go on without."""
+    oversample: int = Field(1, ge=1)
+    """Most batches of questions that a step draws, until `data.batch_size` of them are kept."""
+
     @property
     def sampling(self) -> dict[str, float | int]:
         """Sampling settings that cut the distribution; neutral in RL."""
         return {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
 
-    def play(self, runs: Sequence[DebateRun], engine: Engine) -> list[Transcript]:
-        """Run debates to their ends as these settings say."""
+    def select_problem(self, gates: Sequence[int], turns: int) -> str | None:
+        """Return what is wrong with `select` and `oversample`, if anything.
+
+        Args:
+            gates: Rounds of the form after which it yields a gate.
+            turns: Of a debate.
+        """
+        rule = self.select
+        if rule is None and self.oversample > 1:
+            return (
+                f"oversample: found {self.oversample} without select, so nothing is left out and "
+                "nothing drawn in its place; expected select: {type: informative}"
+            )
+        if rule is None:
+            return None
+        if not gates:
+            return (
+                f"select: found {rule.type}, but the debate has no gate for it to answer; expected "
+                "debate.gate_after, such as [0]"
+            )
+        if self.oversample > 1 and rule.counts_debates:
+            return (
+                f"oversample: found {self.oversample} with a rule at_most, which counts the "
+                "debates of one batch and not of the step; expected oversample: 1"
+            )
+        if turns == 1 and rule.compares_turns:
+            return (
+                "select: found informative within each debate, which here is a single reply and "
+                "never both right and wrong; expected group: question"
+            )
+        return None
+
+    def play(
+        self, runs: Sequence[DebateRun], engine: Engine, select: Select | None = None
+    ) -> list[Transcript]:
+        """Run debates to their ends as these settings say; `select` answers their gates."""
         return play(
             runs,
             engine,
             max_tokens=self.max_tokens,
             sampling=self.sampling,
+            select=select,
             driver=self.driver,
         )

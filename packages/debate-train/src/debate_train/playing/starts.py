@@ -16,13 +16,16 @@ def start_debates(recipe: Recipe, questions: Sequence[Question], name: str) -> l
 
 
 def named_debates(
-    recipe: Recipe, questions: Sequence[Question], name: str
+    recipe: Recipe, questions: Sequence[Question], name: str, first: int = 0
 ) -> list[tuple[str, DebateRun]]:
-    """Return the id and the debate of each copy of these questions, seeded by its id."""
+    """Return the id and the debate of each copy of these questions, seeded by its id.
+
+    Questions are numbered from `first`.
+    """
     runs = []
     single = direct_form(recipe.debate)
     copies = recipe.rollout.debates_per_question + recipe.rollout.direct_per_question
-    for number, question in enumerate(questions):
+    for number, question in enumerate(questions, first):
         same = partial(same_answer, question)
         for copy in range(copies):
             identity = f"{name}/{number}/{copy}"

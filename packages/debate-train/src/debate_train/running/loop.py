@@ -6,6 +6,7 @@ import zlib
 from debate_train.batches.rows import build_batch
 from debate_train.checkpointing.checkpoints import Best
 from debate_train.evaluation.measuring import evaluate
+from debate_train.playing.step_debates import metrics_of
 from debate_train.running.imitation import Imitation
 from debate_train.running.records import keep_sample
 from debate_train.running.run_context import Ended, Phase, RunContext
@@ -37,7 +38,7 @@ def train(run: RunContext, phase: Phase, saving: Saving) -> Ended:
                     transcripts, compared.turns, advantage.streams, run.loaded.tokenizer, seed
                 )
                 batch, counts = imitation.fit(transcripts, batch)
-            metrics = counts | compared.metrics()
+            metrics = counts | compared.metrics() | metrics_of(transcripts)
             step = Step(number, transcripts, scores, batch, metrics, compared.baselines, began)
             keep_sample(run, phase, step)
             with run.interrupts.guarded():  # An update that has begun ends, and counts.

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from debate_protocol.types import Transcript
+from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
 from debate_train.adapters import trained_adapters
@@ -16,8 +16,8 @@ from debate_train.data import DataSource
 from debate_train.errors import RecipeError
 from debate_train.evaluation.measuring import evaluate
 from debate_train.models.policy import export_weights
+from debate_train.playing.dynamic_sampling import play_step
 from debate_train.playing.rollouts import Rollouts
-from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.running.loop import train
 from debate_train.running.results import measures_json, print_results, write_results
@@ -93,9 +93,10 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
     start, criterion = run.state.phase_start, recipe.exit_criterion
 
     def play(step: int, engine: Engine) -> Sequence[Transcript]:
-        debates = start_debates(recipe, source.batch(step), f"train/{step}")
-        watched = run.progress.watch(debates, recipe.debate.turn_count(), "turns")
-        return recipe.rollout.play(watched, engine)
+        def watched(debates: list[DebateRun]) -> list[DebateRun]:
+            return run.progress.watch(debates, recipe.debate.turn_count(), "turns")
+
+        return play_step(recipe, source, step, engine, watched)
 
     def border(step: int) -> int:
         if criterion is None:

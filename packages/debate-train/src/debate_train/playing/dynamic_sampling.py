@@ -1,0 +1,162 @@
+"""Over-sampling: questions that teach nothing are left out and others drawn in their place.
+
+Step s owns the batches s·k to s·k + k - 1 of the data, where k is `rollout.oversample`. They are
+drawn one after the other until enough questions are kept. What a step draws follows from its
+number and from its weights, and so neither from time nor from what other steps drew: a resumed run
+and one that plays ahead draw the same questions. Batches that a step does not need are passed over;
+they stand elsewhere in the next epoch.
+"""
+
+import logging
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from debate_protocol.types import DebateRun, Gate, GateDecision, Question, Transcript
+from debate_rewards.gate_rules import Answers, checked
+from debate_rollout.engine import Engine
+from debate_train.data import DataSource
+from debate_train.playing.starts import named_debates
+from debate_train.playing.step_debates import StepDebates
+from debate_train.recipe import Recipe
+
+_log = logging.getLogger(__name__)
+
+PREFIX = "sampling/"
+"""Begins the names of the metrics."""
+Watched = Callable[[list[DebateRun]], list[DebateRun]]
+
+
+def play_step(
+    recipe: Recipe, source: DataSource, step: int, engine: Engine, watched: Watched = list
+) -> StepDebates:
+    """Play the debates of a training step.
+
+    Args:
+        recipe: The phase's.
+        source: Of its questions.
+        step: Number of the step over the whole run.
+        engine: Samples the replies.
+        watched: Returns the debates to be played in the place of those that are started.
+
+    Returns:
+        The debates of at most `data.batch_size` questions, in the order in which these were drawn;
+        of fewer, and perhaps of none, where `oversample` batches hold no more to keep.
+
+    Source: dynamic sampling of DAPO (Yu et al. 2025), section 3.2. There the number of batches has
+    no bound and the data are read on from where the last step stopped.
+    """
+    rollout = recipe.rollout
+    if rollout.select is None:
+        runs = [run for _, run in named_debates(recipe, source.batch(step), f"train/{step}")]
+        return StepDebates(rollout.play(watched(runs), engine))
+    drawing = _Drawing(recipe, f"train/{step}")
+    for part in range(rollout.oversample):
+        drawing.play(source.batch(step * rollout.oversample + part), engine, watched)
+        if len(drawing.kept) >= recipe.data.batch_size:
+            break
+    return drawing.taken()
+
+
+class _Drawing:
+    """What one step drew so far."""
+
+    def __init__(self, recipe: Recipe, name: str) -> None:
+        self._recipe, self._name = recipe, name
+        self._seen: set[str] = set()
+        self._drawn = self._batches = self._dropped_tokens = 0
+        self._causes: Counter[str] = Counter()
+        self._verdicts: dict[str, set[bool | None]] = {}
+        self.kept: list[list[Transcript]] = []
+        """The debates of each question that is kept, in the order of drawing."""
+
+    def play(self, batch: Sequence[Question], engine: Engine, watched: Watched) -> None:
+        """Play a batch and keep what the rule keeps; a question is drawn once a step."""
+        rollout, fresh = self._recipe.rollout, list[Question]()
+        for question in batch:
+            self._causes["repeated"] += question.id in self._seen
+            if question.id not in self._seen:
+                self._seen.add(question.id)
+                fresh.append(question)
+        named = named_debates(self._recipe, fresh, self._name, first=self._drawn)
+        self._drawn += len(fresh)
+        self._batches += 1
+        runs = watched([run for _, run in named])
+        played = rollout.play(runs, engine, self._select)
+        # Single replies beside the debates pass no gate: they stay and go with their question.
+        debates = rollout.debates_per_question
+        copies = debates + rollout.direct_per_question
+        places = {identity: place for place, (identity, _) in enumerate(named)}
+        found: list[list[Transcript]] = [[] for _ in fresh]
+        is_kept = [False] * len(fresh)
+        for transcript in played:
+            number, copy = divmod(places[transcript.id], copies)
+            found[number].append(transcript)
+            is_kept[number] |= copy < debates
+        for question, own, keeps in zip(fresh, found, is_kept, strict=True):
+            if keeps:
+                self.kept.append(own)
+            else:
+                self._causes[self._cause(question)] += 1
+                self._dropped_tokens += sum(map(_sampled_tokens, own))
+
+    def _select(self, gates: Sequence[Gate]) -> Sequence[GateDecision]:
+        rule = self._recipe.rollout.select
+        assert rule is not None
+        name = f"{self._recipe.seed}/select/{self._name}/{self._batches}"
+        seed = zlib.crc32(name.encode())
+        decisions = rule(gates, seed=seed, correct=partial(_noted, self._verdicts))
+        for gate, decision in zip(gates, decisions, strict=True):
+            if decision == "drop":
+                self._dropped_tokens += _sampled_tokens(gate.transcript)
+        return decisions
+
+    def _cause(self, question: Question) -> str:
+        found = self._verdicts.get(question.id, set())
+        if None in found:
+            return "no_answer"
+        if len(found) != 1:
+            return "other"
+        return "all_right" if True in found else "all_wrong"
+
+    def taken(self) -> StepDebates:
+        """Return the debates of the first questions that were kept, and what the others cost."""
+        wanted = self._recipe.data.batch_size
+        taken, surplus = self.kept[:wanted], self.kept[wanted:]
+        self._dropped_tokens += sum(_sampled_tokens(x) for own in surplus for x in own)
+        self._causes["surplus"] = len(surplus)
+        causes = {name: float(self._causes[name]) for name in CAUSES}
+        if len(taken) < wanted:
+            said = ", ".join(f"{n:.0f} {c.replace('_', ' ')}" for c, n in causes.items() if n)
+            _log.warning(
+                "%s: kept %d of %d wanted questions out of %d drawn (%s)",
+                self._name, len(taken), wanted, self._drawn, said or "the data hold no more",
+            )  # fmt: skip
+        counts = {
+            "batches": float(self._batches),
+            "drawn": float(self._drawn),
+            "kept": float(len(taken)),
+            "missing": float(wanted - len(taken)),
+            **causes,
+            "dropped_tokens": float(self._dropped_tokens),
+        }
+        metrics = {PREFIX + name: value for name, value in counts.items()}
+        return StepDebates([x for own in taken for x in own], metrics)
+
+
+CAUSES = ("all_right", "all_wrong", "no_answer", "other", "surplus", "repeated")
+"""Why questions are left out; repeated ones are not played a second time."""
+
+
+def _noted(verdicts: dict[str, set[bool | None]], answers: Answers) -> Sequence[bool | None]:
+    """Judge answers, and keep what was found for each question."""
+    found = checked(answers)
+    for (question, _), verdict in zip(answers, found, strict=True):
+        verdicts.setdefault(question.id, set()).add(verdict)
+    return found
+
+
+def _sampled_tokens(transcript: Transcript) -> int:
+    counts = (turn.token_counts for turn in transcript.sampled_turns())
+    return sum(found[1] for found in counts if found is not None)

@@ -1,0 +1,259 @@
+"""Over-sampling of questions: which are kept, which are left out and why, and what it costs."""
+
+import logging
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_protocol.types import Ask, Question
+from debate_rewards.gate_rules import Answers
+from debate_rollout.engines import ScriptedEngine
+from debate_train.commands.cli import main
+from debate_train.data.source import DataSource
+from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.playing.dynamic_sampling import play_step
+from debate_train.playing.lookahead import read_lookahead, write_lookahead
+from debate_train.playing.step_debates import StepDebates, metrics_of
+from debate_train.recipe import Recipe
+from debate_train.trainers.torch_session import TorchTrainerSession
+from train.small_runs import at_call, end_of
+
+INFORMATIVE = {"type": "informative", "group": "question"}
+WANTED = 2
+
+
+def recipe(**rollout: Any) -> Recipe:
+    settings = {"debates_per_question": 2, "select": INFORMATIVE, "oversample": 3}
+    return Recipe.model_validate(
+        {
+            "name": "t",
+            "steps": 1,
+            "model": {"type": "scratch"},
+            "data": {"type": "signs_puzzle", "batch_size": WANTED},
+            "debate": {"type": "direct", "style": "compact", "personas": "none", "gate_after": [0]},
+            "rollout": settings | rollout,
+            "reward": {"type": "verifiable"},
+            "loss": {"type": "dapo"},
+        }
+    )
+
+
+class Batches(DataSource):
+    """Questions by batch; `e` is easy, `h` hard, `s` splits the replies, `n` has no answer."""
+
+    def __init__(self, *batches: str) -> None:
+        self.asked: list[int] = []
+        self._batches = [batch.split() for batch in batches]
+
+    def batch(self, step: int) -> list[Question]:
+        self.asked.append(step)
+        return [
+            Question(name, f"make {name}", None if name[0] == "n" else "+", {"kind": "text"})
+            for name in self._batches[step]
+        ]
+
+    def split(self, name: str, size: int) -> list[Question]:
+        return []
+
+
+def engine() -> Any:
+    """Copies of a question reply in turn: of a split question the first is right."""
+    replies: dict[str, int] = {}
+
+    def say(ask: Ask) -> str:
+        name = ask.question.id
+        replies[name] = replies.get(name, 0) + 1
+        right = {"e": True, "h": False}.get(name[0], replies[name] % 2 == 1)
+        return f"<solution> {'+' if right else '-'} </solution>"
+
+    return ScriptedEngine().open(None, word_tokenizer(), script=say)
+
+
+def played(source: DataSource, step: int = 0, **rollout: Any) -> StepDebates:
+    return play_step(recipe(**rollout), source, step, engine())
+
+
+def kept(debates: StepDebates) -> list[str]:
+    return [debate.question.id for debate in debates]
+
+
+def counts(debates: StepDebates) -> dict[str, float]:
+    return {k.removeprefix("sampling/"): v for k, v in debates.metrics.items() if v}
+
+
+def test_a_step_draws_until_enough_questions_teach_something() -> None:
+    source = Batches("e1 s1", "h1 s2", "s3 s4")
+    debates = played(source)
+    assert kept(debates) == ["s1", "s1", "s2", "s2"]
+    assert source.asked == [0, 1]  # The third batch is not needed.
+    tokens = sum(len(turn.reply.token_ids) for d in debates for turn in d.turns if turn.reply)
+    # Each of the four questions has two replies of equal length, and half of them are dropped.
+    assert counts(debates) == {
+        "batches": 2,
+        "drawn": 4,
+        "kept": 2,
+        "all_right": 1,
+        "all_wrong": 1,
+        "dropped_tokens": tokens,
+    }
+    assert tokens > 0
+
+
+def test_debates_are_numbered_through_all_batches_so_that_no_seed_comes_twice() -> None:
+    debates = played(Batches("e1 s1", "h1 s2"))
+    assert [d.id for d in debates] == ["train/0/1/0", "train/0/1/1", "train/0/3/0", "train/0/3/1"]
+
+
+def test_steps_draw_batches_of_their_own() -> None:
+    source = Batches(*["h1 h2"] * 3, "s1 h3", "h4 h5", "s2 h6")
+    assert kept(played(source, step=1)) == ["s1", "s1", "s2", "s2"]
+    assert source.asked == [3, 4, 5]
+
+
+def test_questions_beyond_those_wanted_are_left_out_in_the_order_of_drawing() -> None:
+    debates = played(Batches("h1 s1", "s2 s3"))
+    assert kept(debates) == ["s1", "s1", "s2", "s2"]
+    assert counts(debates)["surplus"] == 1
+    # One question of two was dropped as all wrong, one as surplus.
+    lengths = [len(turn.reply.token_ids) for turn in debates[0].turns if turn.reply]
+    assert counts(debates)["dropped_tokens"] == 2 * 2 * lengths[0]
+
+
+def test_a_question_is_played_once_a_step() -> None:
+    debates = played(Batches("s1 h1", "s1 h1", "s1 s2"))
+    assert kept(debates) == ["s1", "s1", "s2", "s2"]
+    found = counts(debates)
+    assert (found["repeated"], found["drawn"], found["all_wrong"]) == (3, 3, 1)
+
+
+def test_starvation_is_reported_and_not_fatal(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "debate_train.playing.dynamic_sampling"):
+        debates = played(Batches("e1 h1", "h2 s1", "n1 h3"))
+    assert kept(debates) == ["s1", "s1"]
+    found = counts(debates)
+    assert (found["missing"], found["batches"], found["no_answer"]) == (1, 3, 1)
+    (said,) = [text for text in caplog.messages if "kept" in text]
+    assert said == (
+        "train/0: kept 1 of 2 wanted questions out of 6 drawn (1 all right, 3 all wrong, "
+        "1 no answer)"
+    )
+    assert kept(played(Batches("e1 h1"), oversample=1)) == []
+
+
+def test_single_replies_beside_debates_go_with_their_question() -> None:
+    debates = played(Batches("h1 s1", "s2 s3"), direct_per_question=1)
+    assert [d.id.split("/", 2)[2] for d in debates] == ["1/0", "1/1", "1/2", "2/0", "2/1", "2/2"]
+
+
+def test_nothing_is_left_out_when_there_is_no_select() -> None:
+    source = Batches("e1 h1")
+    debates = played(source, select=None, oversample=1)
+    assert (kept(debates), debates.metrics) == (["e1", "e1", "h1", "h1"], {})
+
+
+@pytest.mark.parametrize(
+    ("rollout", "debate", "problem"),
+    [
+        ({"select": None}, {}, "rollout.oversample: found 3 without select"),
+        ({}, {"gate_after": []}, "rollout.select: found informative, but the debate has no gate"),
+        ({"select": {"type": "informative"}}, {}, "expected group: question"),
+        ({"select": {"type": "at_most", "go_on": 1}}, {}, "with a rule at_most"),
+        (
+            {
+                "select": {
+                    "type": "in_order",
+                    "rules": [INFORMATIVE, {"type": "at_most", "go_on": 1}],
+                }
+            },
+            {},
+            "with a rule at_most",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    rollout: dict[str, Any], debate: dict[str, Any], problem: str
+) -> None:
+    said = recipe().model_dump(exclude_unset=True)
+    said["rollout"] |= rollout
+    said["debate"] |= debate
+    with pytest.raises(ValueError, match=problem.replace("(", r"\(")):
+        Recipe.model_validate(said)
+
+
+def test_metrics_come_back_with_debates_that_were_played_ahead(tmp_path: Path) -> None:
+    debates = played(Batches("e1 s1", "h1 s2"))
+    nothing = StepDebates([], {"sampling/missing": 2.0})
+    write_lookahead(tmp_path, {3: debates, 4: nothing})
+    found = read_lookahead(tmp_path)
+    assert {step: metrics_of(own) for step, own in found.items()} == {
+        3: debates.metrics,
+        4: nothing.metrics,
+    }
+    assert [d.id for d in found[3]] == [d.id for d in debates]
+
+
+RECIPE = """\
+name: small
+steps: 4
+model: {type: scratch, hidden_size: 8, layers: 1, heads: 1, kv_heads: 1, head_dim: 8, ffn_size: 8}
+data: {type: signs_puzzle, batch_size: 2, num_digits: 3, largest_digit: 4}
+debate:
+  type: direct
+  style: compact
+  personas: none
+  gate_after: [0]
+rollout:
+  max_tokens: 4
+  debates_per_question: 2
+  select: {type: informative, group: question}
+  oversample: 2
+reward: {type: verifiable}
+advantage: {baseline: prompt, scale: std}
+loss: {type: dapo}
+trainer: {type: torch, learning_rate: 1.0e-2}
+evaluation: {questions: 0}
+recording: {debates: 0}
+tracking: {wandb: false}
+"""
+
+
+@pytest.fixture
+def splitting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three questions have a right reply and a wrong one: the tiny model solves none."""
+
+    def judged(answers: Answers) -> list[bool | None]:
+        lots = [zlib.crc32(question.id.encode()) % 3 for question, _ in answers]
+        return [lot > 0 and place % 2 == 0 for place, lot in enumerate(lots)]
+
+    monkeypatch.setattr("debate_train.playing.dynamic_sampling.checked", judged)
+
+
+def ended(folder: Path, *changes: str) -> int:
+    file = folder / "recipe.yaml"
+    folder.mkdir(exist_ok=True)
+    file.write_text(RECIPE)
+    return main([str(file), *changes, "--output", str(folder / "run")])
+
+
+@pytest.mark.usefixtures("splitting")
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_resumed_run_draws_what_an_uninterrupted_one_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    ahead = f"pipeline.max_staleness={depth}"
+    assert ended(tmp_path / "whole", ahead) == 0
+    whole = end_of(tmp_path / "whole/run")
+    rows = whole[0]
+    assert [row["sampling/kept"] + row["sampling/missing"] for row in rows] == [2.0] * 4
+    assert len({row["sampling/batches"] for row in rows}) == 2  # Some steps draw more than once.
+
+    def stop() -> None:
+        raise MemoryError("stopped")
+
+    with monkeypatch.context() as context:
+        at_call(context, TorchTrainerSession, "step", 3, stop)
+        assert ended(tmp_path / "stopped", ahead) != 0
+    assert ended(tmp_path / "stopped", ahead, "--resume") == 0
+    assert end_of(tmp_path / "stopped/run") == whole
