@@ -74,7 +74,7 @@ class PieceBytes:
         return known
 
 
-_PIECES: WeakKeyDictionary[Any, PieceBytes | None] = WeakKeyDictionary()
+_PIECES: WeakKeyDictionary[object, PieceBytes | None] = WeakKeyDictionary()
 
 
 def piece_bytes(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes | None:

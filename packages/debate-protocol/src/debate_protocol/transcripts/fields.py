@@ -1,8 +1,10 @@
 """Taking typed values out of parsed JSON, with errors that say where."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, Self
+from typing import Self, TypeVar
 
+T = TypeVar("T")
+D = TypeVar("D")
 _MISSING = object()
 _NAMES = {str: "text", int: "an integer", dict: "an object", list: "a list"}
 
@@ -22,7 +24,7 @@ class TranscriptError(ValueError):
         return error
 
 
-def required(data: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
+def required(data: Mapping[str, object], key: str, kind: type[T], where: str) -> T:
     """Return `data[key]`, checked to be of this type.
 
     Raises:
@@ -32,8 +34,12 @@ def required(data: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
 
 
 def optional(
-    data: Mapping[str, Any], key: str, kind: type | tuple[type, ...], where: str, default: Any
-) -> Any:
+    data: Mapping[str, object],
+    key: str,
+    kind: type[T] | tuple[type[T], ...],
+    where: str,
+    default: D,
+) -> T | D:
     """Return `data[key]`, checked to be of this type, or the default if it is missing or null.
 
     Raises:
@@ -59,7 +65,7 @@ def unknown_keys(data: Mapping[str, object], known: Collection[str]) -> dict[str
     return {key: value for key, value in data.items() if key not in known}
 
 
-def _checked(value: Any, kind: type | tuple[type, ...], where: str) -> Any:
+def _checked(value: object, kind: type[T] | tuple[type[T], ...], where: str) -> T:
     if isinstance(value, kind) and not isinstance(value, bool):
         return value
     kinds = kind if isinstance(kind, tuple) else (kind,)

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 MEMORY_BYTES = 4 << 30
@@ -68,7 +69,7 @@ def _supervise(child: int) -> bool:
             return wanted and status != 0
 
 
-def _serve(rules: Any, say: Say) -> None:
+def _serve(rules: ModuleType, say: Say) -> None:
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
     while True:
@@ -96,7 +97,7 @@ def _read_jobs(jobs: "queue.SimpleQueue[str]") -> None:
     os._exit(0)
 
 
-def _compare(job: dict[str, Any], rules: Any, say: Say) -> str:
+def _compare(job: dict[str, Any], rules: ModuleType, say: Say) -> str:
     """Return the outcome; say `gold` once the gold answer has been read and compared with 1."""
     if not job["cached"]:
         rules.read.cache_clear()

@@ -2,9 +2,10 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from debate_rollout.engine import Weights
 from debate_rollout.errors import WeightsError
@@ -20,7 +21,7 @@ WITHOUT_HEAD = frozenset(("gemma2", "gemma3n_text"))
 and ends when it is handed one."""
 
 
-def load_full(model: "PreTrainedModel", weights: Weights) -> Any:
+def load_full(model: "PreTrainedModel", weights: Weights) -> "PreTrainedModel":
     """Copy every parameter in place; tied parameters may be given under any of their names.
 
     Returns:
@@ -40,7 +41,7 @@ def load_full(model: "PreTrainedModel", weights: Weights) -> Any:
     return model.unload() if hasattr(model, "peft_config") else model
 
 
-def load_lora(model: "PreTrainedModel", weights: Weights) -> Any:
+def load_lora(model: "PreTrainedModel", weights: Weights) -> "PreTrainedModel":
     """Return the model with the adapters on its base; wraps it on the first call.
 
     The only adapter of weights without names is the one that the model has, or `default`.
@@ -73,7 +74,7 @@ def load_lora(model: "PreTrainedModel", weights: Weights) -> Any:
     return model
 
 
-def _with_adapter(model: "PreTrainedModel", name: str, weights: Weights) -> Any:
+def _with_adapter(model: "PreTrainedModel", name: str, weights: Weights) -> "PreTrainedModel":
     from peft import LoraConfig, get_peft_model
 
     if weights.adapter is None:
@@ -88,10 +89,10 @@ def _with_adapter(model: "PreTrainedModel", name: str, weights: Weights) -> Any:
     return model
 
 
-def _base_tensors(model: "PreTrainedModel") -> dict[str, Any]:
+def _base_tensors(model: "PreTrainedModel") -> dict[str, Tensor]:
     """Return the tensors of a model by its own names, those of an adapter on it left out."""
     if not hasattr(model, "peft_config"):
-        tensors: dict[str, Any] = model.state_dict(keep_vars=True)
+        tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)
         return tensors
     return {
         name.replace(".base_layer.", "."): tensor
@@ -100,7 +101,7 @@ def _base_tensors(model: "PreTrainedModel") -> dict[str, Any]:
     }
 
 
-def check_complete(own: Mapping[str, Any], weights: Weights) -> None:
+def check_complete(own: Mapping[str, Tensor], weights: Weights) -> None:
     """Check that every tensor of the served model is given, tied ones under any of their names.
 
     Raises:
@@ -115,7 +116,7 @@ def check_complete(own: Mapping[str, Any], weights: Weights) -> None:
         )
 
 
-def check_fits(own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def check_fits(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
     """Check names and shapes against the served model's.
 
     Raises:
@@ -133,7 +134,9 @@ def check_fits(own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
             )
 
 
-def with_tied(own: Mapping[str, Any], given: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+def with_tied(
+    own: Mapping[str, Tensor], given: Mapping[str, Tensor], model_type: str
+) -> dict[str, Tensor]:
     """Return the tensors under every name that vLLM has for them, tied ones more than once.
 
     Files of tied models leave the output head out; vLLM would go on with the copy it packed.

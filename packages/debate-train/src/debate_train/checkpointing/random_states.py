@@ -50,7 +50,7 @@ def seed_all(seed: int) -> None:
 class RandomStates:
     """The global random states of this process, as the libraries hand them out."""
 
-    python: Any
+    python: tuple[int, tuple[int, ...], float | None]
     numpy: Any
     torch: Tensor
     cuda: list[Tensor]
@@ -132,5 +132,5 @@ def _hex(state: torch.Tensor) -> str:
 
 
 def _tensor(state: str) -> torch.Tensor:
-    found: Any = list(bytes.fromhex(state))
+    found: list[int] = list(bytes.fromhex(state))
     return torch.tensor(found, dtype=torch.uint8)

@@ -4,7 +4,8 @@ import json
 import os.path
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import cast
 
 from debate_train.errors import DataError
 
@@ -92,7 +93,7 @@ def _json(text: str, where: str, expected: str) -> object:
         raise DataError(f"{where}: not JSON ({reason}); expected {expected}") from error
 
 
-def _datasets(key: str) -> Any:
+def _datasets(key: str) -> ModuleType:
     try:
         import datasets
     except ImportError as error:
@@ -100,4 +101,4 @@ def _datasets(key: str) -> Any:
             f"{key}: hub data sets and parquet files need the datasets package; "
             "install it with: pip install 'debate-train[hub]'"
         ) from error
-    return datasets
+    return cast(ModuleType, datasets)

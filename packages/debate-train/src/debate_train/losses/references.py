@@ -8,7 +8,7 @@ memory, each process keeping what it holds of a parameter.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from debate_train.errors import ModelError
 from debate_train.losses.loss_inputs import reference_error
 
 if TYPE_CHECKING:
+    from peft import PeftModel
+
     from debate_train.losses.loss_inputs import ReferencePolicy
     from debate_train.models.loaded_model import LoadedModel
 
@@ -38,7 +40,7 @@ class AdapterOff:
     """The model without its adapter."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model: Any = model
+        self._model: PeftModel = model
 
     @contextmanager
     def acting(self) -> Iterator[None]:

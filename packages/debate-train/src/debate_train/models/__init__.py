@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -22,7 +22,7 @@ from debate_train.models.model_files import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 __all__ = ["MODELS", "ModelChoice", "ModelConfig", "PretrainedModel", "ScratchModel"]
 
@@ -124,14 +124,14 @@ class PretrainedModel(Config):
             )
         return model
 
-    def _config(self) -> Any:
+    def _config(self) -> "PreTrainedConfig":
         config = self.load_config()
         _switch_dropout_off(config)
         if getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None:
             config._attn_implementation = "eager"  # transformers' other kernels leave the cap out.
         return config
 
-    def load_config(self) -> Any:
+    def load_config(self) -> "PreTrainedConfig":
         """Load the model's configuration alone.
 
         Raises:
@@ -193,7 +193,7 @@ class PretrainedModel(Config):
             check_files(self.base, wanted)
 
 
-def _switch_dropout_off(config: Any) -> None:
+def _switch_dropout_off(config: "PreTrainedConfig") -> None:
     """Make the policy that is trained the one that is sampled."""
     for key, value in config.get_text_config().to_dict().items():
         if ("dropout" in key or key.endswith("_pdrop")) and isinstance(value, float):

@@ -1,12 +1,13 @@
 """A LoRA checkpoint as a model: its base with the adapter added to the weights."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from debate_train.errors import ModelError
 from debate_train.models.model_files import ADAPTER, is_folder, read_json, reading_model
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel
 
 _WEIGHTS = "adapter_model.safetensors"
@@ -83,7 +84,7 @@ def merge_adapter(name: str, model: "PreTrainedModel") -> "PreTrainedModel":
 
     settings = _settings(name)
     with reading_model(name, "adapter"):
-        adapted: Any = get_peft_model(model, LoraConfig(**settings, task_type="CAUSAL_LM"))
+        adapted: PeftModel = get_peft_model(model, LoraConfig(**settings, task_type="CAUSAL_LM"))
         own = get_peft_model_state_dict(adapted, state_dict=adapted.state_dict(keep_vars=True))
         with safe_open(Path(name) / _WEIGHTS, framework="pt") as stored:
             other = sorted(set(stored.keys()) ^ set(own))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from debate_train.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 ADAPTER = "adapter_config.json"
 """What a folder with an adapter holds."""
@@ -195,7 +195,7 @@ def _header(file: Path) -> dict[str, _Stored]:
         ) from error
 
 
-def refuse_foreign_code(name: str, config: Any) -> None:
+def refuse_foreign_code(name: str, config: "PreTrainedConfig") -> None:
     """Refuse a configuration that is loaded with kernels from a hub or an unknown quantisation.
 
     Raises:

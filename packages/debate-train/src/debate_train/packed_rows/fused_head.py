@@ -8,7 +8,7 @@ float32. Where no compiler works the same functions run step by step.
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -125,10 +125,10 @@ class _Compiled:
         self._function = function
         self._compiled: Callable[..., Any] | None = torch.compile(function, dynamic=True)
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *given: object) -> Any:
         from torch._dynamo.exc import TorchDynamoException
 
-        if self._compiled is None or not compiles(given[0]):
+        if self._compiled is None or not compiles(cast(Tensor, given[0])):
             return self._function(*given)
         try:
             return self._compiled(*given)

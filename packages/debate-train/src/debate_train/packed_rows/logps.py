@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from debate_train.packed_rows.fused_head import FusedTokenLogps
 from debate_train.packed_rows.packed_attention import forward_inputs
 from debate_train.packed_rows.packs import Pack
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 CHUNK_LOGITS = 1 << 21
 """Logits held at once on a CPU; a chunk of tokens is this over the vocabulary's size."""
@@ -126,7 +129,7 @@ def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
         logps and entropies in nats at each action's temperature, shape (A,); the entropy carries
         no gradient.
     """
-    base: Any = model
+    base: PreTrainedModel = model
     if hasattr(model, "get_base_model"):  # peft's wrapper; the adapters stay in the layers.
         base = base.get_base_model()
     hidden_BTD = base.base_model(**forward_inputs(pack)).last_hidden_state

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from debate_train.packed_rows.pack_layout import Layout
 from debate_train.packed_rows.packs import Pack
 from debate_train.packed_rows.speaking_adapter import let_speak
 from debate_train.packed_rows.varlen import varlen_attention
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 NAME = "debate_packed"
 """The name under which transformers finds `packed_attention`."""
@@ -103,7 +106,7 @@ def attending_packs(model: nn.Module) -> Iterator[None]:
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, packed_attention)
-    config: Any = model.config
+    config: PreTrainedConfig = model.config
     before = config._attn_implementation
     config._attn_implementation = NAME
     try:

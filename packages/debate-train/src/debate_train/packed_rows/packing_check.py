@@ -1,6 +1,6 @@
 """Whether a model computes for packed rows what it computes for each row alone."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packed_attention import PackedAttentionError, attention_of
 from debate_train.packed_rows.packs import make_pack
 from debate_train.packed_rows.prefix_forest import Share
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 _SHARED, _OWN = 12, (6, 9)
 _MEAN_GAP = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
@@ -80,7 +83,7 @@ def _refused(model: nn.Module, share: Share, found: str) -> RecipeError:
 
 def _logps(model: nn.Module, share: Share, training: bool = False, moved: int = 0) -> Tensor:
     """Return log-probabilities of the rows' own tokens; those of the first are moved by so much."""
-    config: Any = model.config
+    config: PreTrainedConfig = model.config
     vocabulary = config.get_text_config().vocab_size
     tokens = np.random.default_rng(0).integers(0, vocabulary, 64)
     tokens[_SHARED : 2 * _SHARED] = (tokens[_SHARED : 2 * _SHARED] + moved) % vocabulary

@@ -1,8 +1,9 @@
 """Which adapter of a model speaks; without pydantic, as all that packs need."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from torch import nn
 
 
@@ -13,6 +14,6 @@ def let_speak(model: "nn.Module", adapter: str | None) -> None:
         model: peft's, where the adapter has a name.
         adapter: None where the model has no adapters with names.
     """
-    speaking: Any = model
+    speaking: PeftModel = model
     if adapter is not None and speaking.active_adapter != adapter:
         speaking.set_adapter(adapter)

@@ -2,13 +2,16 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from debate_train.errors import UsageError
 from debate_train.models import ModelConfig
 from debate_train.models.loaded_model import Lora
 from debate_train.models.model_files import reason_of
 from debate_train.models.policy import lora_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ def shape_of(model: ModelConfig, wide_adapters: bool = False) -> Shape:
         ) from error
 
 
-def _shape(config: Any, model: ModelConfig, wide_adapters: bool) -> Shape:
+def _shape(config: "PreTrainedConfig", model: ModelConfig, wide_adapters: bool) -> Shape:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -181,7 +184,7 @@ def _adapter(built: object, lora: Lora) -> tuple[int, int]:
     return sum(p.numel() for p in trained.values()), features
 
 
-def _mlp(text: Any) -> tuple[int, int]:
+def _mlp(text: "PreTrainedConfig") -> tuple[int, int]:
     """Return the experts that a token passes, none in a dense model, and all their features."""
     experts = getattr(text, "num_experts_per_tok", None) or 0
     if not experts:

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
@@ -110,7 +110,7 @@ class Processes:
         self._call(torch.distributed.all_gather_object, box, value)
         return box
 
-    def _call(self, collective: Any, *arguments: Any) -> None:
+    def _call(self, collective: Callable[..., object], *arguments: object) -> None:
         try:
             collective(*arguments, group=self._control)
         except RuntimeError as error:

@@ -4,7 +4,7 @@ import json
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 import yaml
 
@@ -15,9 +15,6 @@ from debate_train.reading.recipe_changes import Changes, recipe_changes, shown_c
 from debate_train.run_files.collected_files import RECIPE
 from debate_train.run_files.environment import describe_environment
 from debate_train.run_files.run_directory import ENVIRONMENT, LATER_RECIPES, RunDirectory
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
@@ -39,7 +36,7 @@ def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
     )
 
 
-def _without_place(model: "PreTrainedModel") -> Any:
+def _without_place(model: object) -> object:
     """Return a model's settings but for where it is: the checkpoint knows its weights."""
     if not isinstance(model, dict):
         return model

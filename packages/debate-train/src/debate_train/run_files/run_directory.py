@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Transcript
@@ -233,7 +233,7 @@ class RunDirectory:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         self.records[path.relative_to(self.path).as_posix()] = digest
 
-    def write_results(self, results: Mapping[str, Any]) -> Path:
+    def write_results(self, results: Mapping[str, object]) -> Path:
         """Write `results.json`: what the run found, its `table` shown first in the report."""
         return write_json(self.path / RESULTS, with_hash(plain(results)))
 

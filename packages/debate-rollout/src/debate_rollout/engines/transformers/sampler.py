@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,7 +30,7 @@ class TransformersSampler:
         config: "TransformersSettings",
         model: "PreTrainedModel",
         tokenizer: "PreTrainedTokenizerFast",
-        template_kwargs: Mapping[str, Any],
+        template_kwargs: Mapping[str, object],
     ) -> None:
         self.renderer = Renderer(tokenizer, template_kwargs)
         self.capabilities = config.capabilities

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming, of_adapter
@@ -28,6 +28,7 @@ from vllm.sampling_params import RequestOutputKind  # isort: skip
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 START_S, REFRESH_S = 1800.0, 1800.0
 
@@ -40,7 +41,7 @@ class VllmAsync:
         config: VllmSettings,
         model: "PreTrainedModel",
         tokenizer: "PreTrainedTokenizerFast",
-        template_kwargs: Mapping[str, Any],
+        template_kwargs: Mapping[str, object],
     ) -> None:
         self.capabilities = config.capabilities
         self._served = ServedModel(config, model, tokenizer, template_kwargs)
@@ -54,7 +55,7 @@ class VllmAsync:
         ours = serving_arguments(config, self._served.dtype, self.context_window)
         self._background = Background("vllm")
 
-        async def start() -> Any:
+        async def start() -> "AsyncLLM":
             arguments = engine_arguments(ours, config.vllm_args)
             return start_beside(self._served.on_disk(model), arguments, environment_of(config))
 

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save_file
+from torch import Tensor
 
 from debate_rollout.errors import RolloutError, WeightsError
 
@@ -13,7 +13,7 @@ OLD_WEIGHTS_SERVE = "the old weights go on serving"
 """How an error of a worker says that it changed nothing."""
 
 
-def write_weights(folder: Path, version: int, tensors: Mapping[str, Any]) -> Path:
+def write_weights(folder: Path, version: int, tensors: Mapping[str, Tensor]) -> Path:
     """Write tensors to a safetensors file and return its path."""
     path = folder / f"weights-{version}.safetensors"
     partial = path.with_suffix(".partial")

@@ -5,10 +5,11 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from debate_protocol.types import Finish, Reply
@@ -35,7 +36,7 @@ class ServedModel:
         settings: VllmSettings,
         model: "PreTrainedModel",
         tokenizer: "PreTrainedTokenizerFast",
-        template_kwargs: Mapping[str, Any],
+        template_kwargs: Mapping[str, object],
         folder: str | None = None,
     ) -> None:
         if folder is not None and not Path(folder).is_dir():
@@ -56,7 +57,7 @@ class ServedModel:
         self._tokenizer = tokenizer
         self._shapes = self._blank.state_dict(keep_vars=True)
         self._adapters = 0
-        self._adapter_shapes: tuple[str, Mapping[str, Any]] = ("", {})
+        self._adapter_shapes: tuple[str, Mapping[str, Tensor]] = ("", {})
         self.window: int | None = (
             settings.context_window or shape.get_text_config().max_position_embeddings
         )
@@ -79,7 +80,7 @@ class ServedModel:
         wanted = request.sampling.max_tokens
         return wanted if self.window is None else min(wanted, self.window - len(request.prompt_ids))
 
-    def sampling(self, request: Request) -> dict[str, Any]:
+    def sampling(self, request: Request) -> dict[str, object]:
         """Return the request's sampling by the names of vLLM, neutral values included."""
         sampling = request.sampling
         return {
@@ -146,7 +147,7 @@ class ServedModel:
             weight_version=version,
         )
 
-    def full_weights(self, weights: Weights) -> dict[str, Any]:
+    def full_weights(self, weights: Weights) -> dict[str, Tensor]:
         """Return all tensors as vLLM must get them.
 
         Raises:
@@ -207,7 +208,7 @@ class ServedModel:
             if int(folder.name.removeprefix("adapter-")) not in used:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _shapes_of(self, adapter: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _shapes_of(self, adapter: Mapping[str, object]) -> Mapping[str, Tensor]:
         """Return the tensors that an adapter of this configuration has, without values."""
         from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,7 +27,9 @@ from vllm.sampling_params import RequestOutputKind  # isort: skip
 from vllm.v1.executor.uniproc_executor import UniProcExecutor  # isort: skip
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from vllm.outputs import RequestOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class VllmSampler:
         config: VllmSettings,
         model: "PreTrainedModel",
         tokenizer: "PreTrainedTokenizerFast",
-        template_kwargs: Mapping[str, Any],
+        template_kwargs: Mapping[str, object],
     ) -> None:
         self.capabilities = config.capabilities
         self._served = ServedModel(config, model, tokenizer, template_kwargs)
@@ -160,7 +162,7 @@ class VllmSampler:
                 ticket = int(output.request_id)
                 self._ended.append(Finished(ticket, self._outcome(one, output.outputs[0])))
 
-    def _outcome(self, one: _Open, output: Any) -> Reply | Exception:
+    def _outcome(self, one: _Open, output: "RequestOutput") -> Reply | Exception:
         ids = output.token_ids
         labels = [(span.version, span.start, span.end) for span in output.weight_versions or ()]
         try:
@@ -213,7 +215,7 @@ class VllmSampler:
         self._engine.set_weight_version(str(weights.version))
         self._served.versions[str(weights.version)] = weights.version
 
-    def _hand_over(self, version: int, tensors: Mapping[str, Any]) -> None:
+    def _hand_over(self, version: int, tensors: "Mapping[str, Tensor]") -> None:
         """Refresh workers in other processes by a file: all of them look at it, then all load."""
         path = write_weights(self._served.folder, version, tensors)
         self._llm.start_weight_update()

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 # Before vllm is imported: it reads these once.
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -31,6 +31,9 @@ from debate_rollout.engines.vllm.settings import (
 )
 from debate_rollout.errors import EngineConfigError
 
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
 
 def engine_arguments(ours: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
     """Return our arguments, as this machine needs them, with the recipe's `vllm_args` added.
@@ -54,7 +57,7 @@ _running_here = False
 """vLLM keeps one state for a process: closing one of two engines would end the other."""
 
 
-def start_here(model: str, arguments: Mapping[str, Any]) -> tuple[Any, ThreadState]:
+def start_here(model: str, arguments: Mapping[str, object]) -> tuple[LLM, ThreadState]:
     """Return a running `vllm.LLM` whose core is stepped by this process, and what it runs in.
 
     Every call of it belongs inside `ThreadState.entered`.
@@ -87,14 +90,16 @@ def start_here(model: str, arguments: Mapping[str, Any]) -> tuple[Any, ThreadSta
     return llm, state
 
 
-def stop_here(llm: Any) -> None:
+def stop_here(llm: LLM) -> None:
     """Stop what `start_here` returned."""
     global _running_here
     _running_here = False
     llm.llm_engine.engine_core.shutdown()
 
 
-def start_beside(model: str, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
+def start_beside(
+    model: str, arguments: Mapping[str, object], environment: Mapping[str, str]
+) -> "AsyncLLM":
     """Return a running `AsyncLLM`, whose core has a process of its own; call on an event loop.
 
     `environment` is added to that of the process.

@@ -86,16 +86,16 @@ class WorkerExtension:
     """Makes vLLM import this module in its workers."""
 
 
-def served_shapes(config: object) -> dict[str, object]:
+def served_shapes(config: object) -> dict[str, torch.Tensor]:
     """Return the tensors of a Hugging Face model without values; tied ones are one object."""
     with torch.device("meta"):
-        shapes: dict[str, object] = AutoModelForCausalLM.from_config(
+        shapes: dict[str, torch.Tensor] = AutoModelForCausalLM.from_config(
             config, trust_remote_code=False
         ).state_dict(keep_vars=True)
     return shapes
 
 
-def check_file(path: str, shapes: Mapping[str, object]) -> None:
+def check_file(path: str, shapes: Mapping[str, torch.Tensor]) -> None:
     """Check names and shapes of a file by its header, and its length.
 
     Raises:

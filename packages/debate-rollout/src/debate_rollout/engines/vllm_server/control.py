@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -15,6 +15,9 @@ from debate_rollout.engines.vllm.hand_over import OLD_WEIGHTS_SERVE, refresh_err
 from debate_rollout.engines.vllm_server.process import ServerProcess
 from debate_rollout.engines.vllm_server.wire import PATHS, body
 from debate_rollout.errors import EndpointError, RolloutError, WeightsError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SHOWN = 1000
 """Characters of a response that an error shows."""
@@ -70,7 +73,7 @@ class ServerControl:
             reports_versions=tried.status_code == 200,
         )
 
-    async def post(self, path: str, json: Mapping[str, Any]) -> Any:
+    async def post(self, path: str, json: Mapping[str, object]) -> Any:
         """Return the JSON that answers a request.
 
         Raises:
@@ -105,7 +108,7 @@ class ServerControl:
         except EndpointError as error:  # Requests would wait for ever.
             self._broken = self._broken or f"{error}; all requests are held since a refresh"
 
-    async def load_file(self, folder: Path, tensors: Mapping[str, Any], version: int) -> None:
+    async def load_file(self, folder: Path, tensors: "Mapping[str, Tensor]", version: int) -> None:
         """Hand full weights over in a file, which every worker looks at before any loads it.
 
         Raises:
@@ -150,7 +153,7 @@ class ServerControl:
             await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
             shutil.rmtree(self._adapters.pop(name), ignore_errors=True)
 
-    async def _call(self, method: str, path: str, json: Any = None, keep: bool = False) -> Any:
+    async def _call(self, method: str, path: str, json: object = None, keep: bool = False) -> Any:
         # A server that fails may answer, and then close: the next call must not meet that.
         headers = None if keep else {"Connection": "close"}
         try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
@@ -20,13 +21,13 @@ class Tensors(WeightSource):  # type: ignore[misc]  # vLLM is untyped here
     """The weights of one refresh."""
 
     def __init__(self) -> None:
-        self.tensors: Mapping[str, Any] = {}
+        self.tensors: Mapping[str, Tensor] = {}
 
-    def metadata(self) -> list[Any]:
+    def metadata(self) -> list[ParamMeta]:
         """Return name, type and shape of each."""
         return [ParamMeta(k, v.dtype, tuple(v.shape)) for k, v in self.tensors.items()]
 
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self.tensors.items():
             yield name, tensor.detach().cuda()
 
@@ -44,7 +45,7 @@ class NcclTransfer:
         self._sender: Any = None
         self._device = torch.cuda.current_device()
 
-    def send(self, tensors: Mapping[str, Any], label: str) -> None:
+    def send(self, tensors: Mapping[str, Tensor], label: str) -> None:
         """Serve these tensors under a label."""
         # Each thread has a current device of its own, and this may be any thread.
         with torch.cuda.device(self._device):

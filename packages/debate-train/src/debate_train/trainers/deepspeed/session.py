@@ -117,7 +117,7 @@ class DeepSpeedSession:
         self._call("gather")
         self._call("close")
 
-    def _call(self, method: str, *own: Any) -> Any:
+    def _call(self, method: str, *own: object) -> Any:
         """Call a method of the worker on every rank; what is `own` is only rank 0's."""
         lead(Call(method))
         return self._made(lambda: getattr(self._worker, method)(*own))

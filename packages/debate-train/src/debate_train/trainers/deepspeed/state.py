@@ -12,6 +12,8 @@ from debate_train.checkpointing.trainer_state import ParameterState, scalars_of,
 from debate_train.ranks.processes import Processes
 
 if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
     from debate_train.trainers.deepspeed.settings import DeepSpeedSettings
 
 Stored = tuple[Tensor, dict[str, Tensor] | None]
@@ -25,7 +27,7 @@ class EngineState:
         self,
         config: "DeepSpeedSettings",
         processes: Processes,
-        engine: Any,
+        engine: "DeepSpeedEngine",
         optimizer: torch.optim.Optimizer,
     ) -> None:
         self._config, self._processes, self._engine = config, processes, engine
@@ -113,11 +115,11 @@ class EngineState:
 
     def whole(
         self, parameter: nn.Parameter, modifier_rank: int | None = None
-    ) -> AbstractContextManager[Any]:
+    ) -> AbstractContextManager[object]:
         """Hold a parameter whole; what this rank then writes to it goes to all."""
         import deepspeed
 
-        found: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(
+        found: AbstractContextManager[object] = deepspeed.zero.GatheredParameters(
             [parameter], modifier_rank=modifier_rank, enabled=self._stage == 3
         )
         return found

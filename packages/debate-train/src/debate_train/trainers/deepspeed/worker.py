@@ -2,11 +2,11 @@
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from debate_train.adapters import freeze_others
@@ -35,6 +35,9 @@ from debate_train.trainers.recomputing import gradient_checkpointing, keep_layer
 from debate_train.trainers.updates import Learning, Skips, Update
 
 if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+    from transformers import PreTrainedModel
+
     from debate_train.trainers.deepspeed.settings import DeepSpeedSettings
 
 
@@ -64,8 +67,8 @@ class DeepSpeedWorker:
         self._config, self._loaded, self._loss = config, loaded, loss
         self._is_sharded = config.zero_stage == 3
         leads = self._processes.place.rank == 0
-        self._model: Any = loaded.model
-        self._engine: Any
+        self._model: PreTrainedModel = loaded.model
+        self._engine: DeepSpeedEngine
         settings = config.deepspeed_config()
         try:
             if self._is_sharded:
@@ -81,7 +84,7 @@ class DeepSpeedWorker:
             if config.gradient_checkpointing:
                 gradient_checkpointing(self._model, is_sharded=self._is_sharded)
             self._remove_additions = remover_of_additions(self._model)
-            parameters: list[Any] = list(trainable(self._model).values())
+            parameters: list[nn.Parameter] = list(trainable(self._model).values())
             self._optimizer = config.make_optimizer(parameters)
             if config.zero_stage == 0:
                 self._optimizer.register_step_pre_hook(self._clip)

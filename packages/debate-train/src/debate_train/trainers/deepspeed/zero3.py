@@ -2,13 +2,16 @@
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from debate_train.errors import RunFailure
 from debate_train.ranks.processes import Processes
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
 
 
 def without_values(model: nn.Module) -> nn.Module:
@@ -21,7 +24,7 @@ def without_values(model: nn.Module) -> nn.Module:
 
 
 def shard(
-    model: nn.Module, config: dict[str, Any], processes: Processes, whole: nn.Module | None
+    model: nn.Module, config: dict[str, object], processes: Processes, whole: nn.Module | None
 ) -> None:
     """Give a model rank 0's values, of which each rank keeps its shards.
 
@@ -102,7 +105,7 @@ def _described(whole: nn.Module, config: dict[str, Any]) -> dict[str, _Described
     }
 
 
-def prepare_for_packs(engine: Any) -> None:
+def prepare_for_packs(engine: "DeepSpeedEngine") -> None:
     """Let forward passes begin below the top module, as those of packs do.
 
     What the engine's own call does before the model's must be done there: start the record of
