@@ -91,6 +91,7 @@ def test_a_step_draws_until_enough_questions_teach_something() -> None:
     tokens = sum(len(turn.reply.token_ids) for d in debates for turn in d.turns if turn.reply)
     # Each of the four questions has two replies of equal length, and half of them are dropped.
     assert counts(debates) == {
+        "rounds": 2,
         "batches": 2,
         "drawn": 4,
         "kept": 2,
@@ -119,6 +120,21 @@ def test_questions_beyond_those_wanted_are_left_out_in_the_order_of_drawing() ->
     # One question of two was dropped as all wrong, one as surplus.
     lengths = [len(turn.reply.token_ids) for turn in debates[0].turns if turn.reply]
     assert counts(debates)["dropped_tokens"] == 2 * 2 * lengths[0]
+
+
+def test_a_round_draws_what_is_missing_at_the_share_that_was_kept() -> None:
+    source = Batches("h1 s1 s2 s3", "h2 h3 s4 s5 s6")
+    debates = play_step(four(), source, 0, engine())
+    assert kept(debates)[::2] == ["s1", "s2", "s3", "s4"]
+    # 3 of 4 are kept: for 1 more ceil(1 * 4 / 3) = 2 are drawn, both all wrong; then 3 of 6 are
+    # kept, ceil(1 * 6 / 3) = 2, of which one is surplus. s6 is not drawn.
+    found = counts(debates)
+    assert (found["rounds"], found["drawn"], found["surplus"]) == (3, 8, 1)
+
+
+def four() -> Recipe:
+    asked = recipe()
+    return asked.model_copy(update={"data": asked.data.model_copy(update={"batch_size": 4})})
 
 
 def test_a_question_is_played_once_a_step() -> None:

@@ -1,16 +1,17 @@
 """Over-sampling: questions that teach nothing are left out and others drawn in their place.
 
-Step s owns the batches s·k to s·k + k - 1 of the data, where k is `rollout.oversample`. They are
-drawn one after the other until enough questions are kept. What a step draws follows from its
-number and from its weights, and so neither from time nor from what other steps drew: a resumed run
-and one that plays ahead draw the same questions. Batches that a step does not need are passed over;
-they stand elsewhere in the next epoch.
+Step s owns the batches s·k to s·k + k - 1 of the data, where k is `rollout.oversample`. It draws
+their questions in order, in rounds, until enough are kept: first as many as are wanted, then as
+many as are missing at the share that was kept so far. What a step draws follows from its number
+and from its weights, and so neither from time nor from what other steps drew: a resumed run and
+one that plays ahead draw the same questions. Those that a step does not need are passed over; they
+stand elsewhere in the next epoch.
 """
 
 import logging
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from debate_protocol.types import DebateRun, Gate, GateDecision, Question, Transcript
@@ -51,37 +52,53 @@ def play_step(
     if rollout.select is None:
         runs = [run for _, run in named_debates(recipe, source.batch(step), f"train/{step}")]
         return StepDebates(rollout.play(watched(runs), engine))
-    drawing = _Drawing(recipe, f"train/{step}")
-    for part in range(rollout.oversample):
-        drawing.play(source.batch(step * rollout.oversample + part), engine, watched)
-        if len(drawing.kept) >= recipe.data.batch_size:
-            break
+    most = rollout.oversample
+    drawing = _Drawing(
+        recipe, f"train/{step}", map(source.batch, range(step * most, (step + 1) * most))
+    )
+    while questions := drawing.next_round():
+        drawing.play(questions, engine, watched)
     return drawing.taken()
 
 
 class _Drawing:
     """What one step drew so far."""
 
-    def __init__(self, recipe: Recipe, name: str) -> None:
-        self._recipe, self._name = recipe, name
+    def __init__(self, recipe: Recipe, name: str, batches: Iterator[Sequence[Question]]) -> None:
+        self._recipe, self._name, self._unread = recipe, name, batches
         self._seen: set[str] = set()
-        self._drawn = self._batches = self._dropped_tokens = 0
+        self._waiting: list[Question] = []
+        self._drawn = self._batches = self._rounds = self._dropped_tokens = 0
         self._causes: Counter[str] = Counter()
         self._verdicts: dict[str, set[bool | None]] = {}
         self.kept: list[list[Transcript]] = []
         """The debates of each question that is kept, in the order of drawing."""
 
-    def play(self, batch: Sequence[Question], engine: Engine, watched: Watched) -> None:
-        """Play a batch and keep what the rule keeps; a question is drawn once a step."""
-        rollout, fresh = self._recipe.rollout, list[Question]()
-        for question in batch:
-            self._causes["repeated"] += question.id in self._seen
-            if question.id not in self._seen:
-                self._seen.add(question.id)
-                fresh.append(question)
+    def next_round(self) -> list[Question]:
+        """Return the questions to be played next, each once a step; none where the step is full."""
+        wanted = self._recipe.data.batch_size
+        size, kept = wanted - len(self.kept), len(self.kept)
+        if size <= 0:
+            return []
+        if kept:
+            size = min(wanted, -(-size * self._drawn // kept))
+        while len(self._waiting) < size and (batch := next(self._unread, None)) is not None:
+            self._batches += 1
+            for question in batch:
+                if question.id in self._seen:
+                    self._causes["repeated"] += 1
+                else:
+                    self._seen.add(question.id)
+                    self._waiting.append(question)
+        drawn, self._waiting = self._waiting[:size], self._waiting[size:]
+        return drawn
+
+    def play(self, fresh: Sequence[Question], engine: Engine, watched: Watched) -> None:
+        """Play these questions and keep what the rule keeps."""
+        rollout = self._recipe.rollout
         named = named_debates(self._recipe, fresh, self._name, first=self._drawn)
         self._drawn += len(fresh)
-        self._batches += 1
+        self._rounds += 1
         runs = watched([run for _, run in named])
         played = rollout.play(runs, engine, self._select)
         # Single replies beside the debates pass no gate: they stay and go with their question.
@@ -104,7 +121,7 @@ class _Drawing:
     def _select(self, gates: Sequence[Gate]) -> Sequence[GateDecision]:
         rule = self._recipe.rollout.select
         assert rule is not None
-        name = f"{self._recipe.seed}/select/{self._name}/{self._batches}"
+        name = f"{self._recipe.seed}/select/{self._name}/{self._rounds}"
         seed = zlib.crc32(name.encode())
         decisions = rule(gates, seed=seed, correct=partial(_noted, self._verdicts))
         for gate, decision in zip(gates, decisions, strict=True):
@@ -134,6 +151,7 @@ class _Drawing:
                 self._name, len(taken), wanted, self._drawn, said or "the data hold no more",
             )  # fmt: skip
         counts = {
+            "rounds": float(self._rounds),
             "batches": float(self._batches),
             "drawn": float(self._drawn),
             "kept": float(len(taken)),

@@ -38,7 +38,7 @@ class Rollout(Config):
     select: GateRule | None = None
     """Answers the gates of the debates: which go on, end, or are left out; all go on without."""
     oversample: int = Field(1, ge=1)
-    """Most batches of questions that a step draws, until `data.batch_size` of them are kept."""
+    """Most batches of questions that a step draws from until `data.batch_size` are kept."""
 
     @property
     def sampling(self) -> dict[str, float | int]:
