@@ -1,0 +1,232 @@
+"""The belief model of SDRL beside its formulas, section 4 and appendix E of the paper."""
+
+import math
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from debate_train.theory import (
+    BeliefModel,
+    FindsRight,
+    FixedShare,
+    Lift,
+    effective_voters,
+    fixed_share_belief,
+    grid,
+    lemma_4_5,
+    lemma_4_7,
+    lemma_e1,
+    measures,
+    neighbours,
+    neutral_correlation,
+    rounds_possible,
+    simulate,
+    symmetric,
+    theorem_4_4,
+)
+from debate_train.theory.critiques import Critique
+
+pytestmark = pytest.mark.numeric
+DEBATES = 4000
+
+
+def exact_next_belief(model: BeliefModel, agent: int, critique_right: float) -> float:
+    """E[p_{i,1}] by every combination of the first answers: eq. 8, without eq. 19."""
+    means = model.start / model.start.sum(1, keepdims=True)
+    total = 0.0
+    for said in product(range(means.shape[1]), repeat=len(means)):
+        chance = math.prod(means[j, y] for j, y in enumerate(said))
+        count = sum(said[j] == 0 for j in range(len(means)) if model.hears[agent, j])
+        alpha = model.start[agent].sum() + model.critique.mass
+        alpha += model.weight[agent] * model.hears[agent].sum()
+        right = model.start[agent, 0] + critique_right + model.weight[agent] * count
+        total += chance * right / alpha
+    return total
+
+
+def test_lemma_e1_is_the_mean_over_all_answers() -> None:
+    start = np.array([(1.0, 2.0, 0.5), (3.0, 0.5, 0.5), (0.25, 4.0, 1.0)])
+    hears = np.array([(0, 1, 1), (1, 1, 0), (0, 0, 1)], dtype=float)
+    model = BeliefModel(start, hears, np.array([0.5, 2, 0]), FixedShare(1.5, 0.6))
+    simulated = simulate(model, 1, 2, np.random.default_rng(0))
+    expected = [exact_next_belief(model, agent, 1.5 * 0.6) for agent in range(3)]
+    assert lemma_e1(model, simulated)[0, 0] == pytest.approx(expected, rel=1e-13)
+
+
+def test_theorem_4_4_by_hand() -> None:
+    # p = 2/4; δ = 1 · (.8 − .5) = .3; C = 1 + .5 · 2 = 2: p + .3 / (4 + 2) = .55.
+    model = symmetric((2, 2), neighbours("ring", 3), 0.5, FixedShare(1, 0.8))
+    simulated = simulate(model, 1, 2, np.random.default_rng(0))
+    assert simulated.advantages[0] == pytest.approx(0.3)
+    assert theorem_4_4(model, simulated)[0] == pytest.approx(0.55)
+    assert model.total(3) == pytest.approx([10, 10, 10])
+
+
+@pytest.mark.parametrize("names", grid.settings(), ids="; ".join)
+def test_measured_drift_is_that_of_the_theory(names: tuple[str, str, str]) -> None:
+    row = grid.drift_row(names, DEBATES, seed=0)
+    assert row.z_lemma < 4
+    assert row.z_lemma_given < 4
+    _, hears, start = names
+    if hears != "central":
+        assert row.z_theorem < 4
+        assert row.drift == pytest.approx(row.theorem_4_4, abs=0.02)
+    if row.slack is not None and hears != "central":
+        assert row.slack > -4
+    if start == "mixed":
+        # Mean-consistency does not hold: Theorem 4.4 is wrong for a single agent.
+        assert row.z_theorem_given > 20
+    assert (row.slack is None) == (start == "mixed")
+
+
+def test_theorem_4_4_fails_where_one_agent_is_heard_more() -> None:
+    row = grid.drift_row(("neutral", "central", "mixed"), DEBATES, seed=0)
+    # The center's p is .8, that of the others .425 on average: C = 1 + .5 · 4 = 3 for it and
+    # 1.5 for each other, whose neighbour is the center.
+    center = 0.5 * 4 * (0.425 - 0.8) / 7
+    others = 0.5 * (0.8 - 0.425) / 5.5
+    assert row.lemma_e1 == pytest.approx((center + 4 * others) / 5)
+    assert row.theorem_4_4 == pytest.approx(0, abs=1e-12)
+    assert row.z_theorem > 8
+
+
+def test_an_agent_of_a_ring_is_no_martingale_after_equal_starts() -> None:
+    row = grid.drift_row(("neutral", "ring", "equal"), DEBATES, seed=0)
+    assert row.z_theorem_given > 8 > 4 > row.z_theorem
+
+
+@pytest.mark.parametrize("critique", [FixedShare(1, 0.3), Lift(2, -0.2), FindsRight(0.7, 0.4)])
+@pytest.mark.parametrize("through_theta", [False, True])
+def test_critiques_have_the_mean_and_mass_that_they_say(
+    critique: Critique, through_theta: bool
+) -> None:
+    start = np.array([(1.0, 2, 1), (3, 1, 1), (1, 1, 1), (2, 1, 0.5)])
+    # Who hears an agent is not whom it hears.
+    hears = np.array([(0, 1, 1, 0), (1, 0, 0, 0), (0, 0, 1, 1), (1, 0, 0, 0)], dtype=float)
+    model = BeliefModel(start, hears, np.array([0, 1, 0.5, 2]), critique)
+    rng = np.random.default_rng(1)
+    simulated = simulate(model, 3, DEBATES, rng, through_theta=through_theta)
+    residuals = simulated.beliefs[1:] - lemma_e1(model, simulated)
+    assert measures.worst_unconditional(residuals) < 4
+    assert measures.worst_given_beliefs(model, simulated, residuals) < 4
+
+
+def test_answers_have_the_dirichlet_mean_either_way() -> None:
+    model = symmetric((0.5, 1, 2.5), neighbours("all", 4), 1, Lift(0, 0))
+    for through_theta in (False, True):
+        rng = np.random.default_rng(2)
+        said = simulate(model, 0, 20_000, rng, through_theta=through_theta).answers[0]
+        for k, share in enumerate((0.125, 0.25, 0.625)):
+            deviation = math.sqrt(share * (1 - share) / said.size)
+            assert abs((said == k).mean() - share) < 4 * deviation
+
+
+def test_lemma_4_5_by_hand() -> None:
+    # .5 + .1 (1/6 + 1/8) and .5 + .1 / 2 · log((4 + 6) / (4 + 2)).
+    expected = [0.5 + 0.1 * (1 / 6 + 1 / 8), 0.5 + 0.05 * math.log(10 / 6)]
+    found = lemma_4_5(0.5, 0.1, 4, 2, 2)
+    assert found == pytest.approx(expected, rel=1e-14)
+    assert found[0] > found[1]
+
+
+def test_fixed_share_belief_is_the_theorem_iterated() -> None:
+    belief = 0.3
+    for t in range(1, 6):
+        belief += 2 * (0.9 - belief) / (5 + 3 * t)
+    assert fixed_share_belief(0.3, 0.9, 5, 3, 2, 5) == pytest.approx(belief, rel=1e-14)
+    model = symmetric((1.5, 3.5), neighbours("ring", 3), 0.5, FixedShare(2, 0.9))
+    beliefs = simulate(model, 5, DEBATES, np.random.default_rng(0)).beliefs
+    residuals = (beliefs[-1] - belief)[None]
+    assert measures.worst_of_mean_agent(residuals) < 4
+    # Taking the first advantage, .6 · 2, for a lasting one promises more than there is.
+    assert lemma_4_5(0.3, 1.2, 5, 3, 5)[0] > belief + 0.1
+
+
+def test_no_advantage_lasts_longer_than_the_belief_has_room() -> None:
+    # Room 1 − .1 − .5 = .4, S = C = m = 1: T ≤ 2 e^4 − 1.
+    assert rounds_possible(0.5, 0.1, 1, 1, 1) == pytest.approx(2 * math.exp(4) - 1)
+    assert lemma_4_5(0.5, 0.1, 1, 1, 150)[0] > 0.9
+    assert rounds_possible(0.95, 0.1, 1, 1, 1) == 0
+    assert rounds_possible(0.5, 1e-9, 1, 1, 1) == math.inf
+    with pytest.raises(ValueError, match="above 0"):
+        rounds_possible(0.5, 0, 1, 1, 1)
+
+
+@pytest.mark.parametrize("cell", grid.VOTES, ids=str)
+def test_plurality_is_wrong_at_most_as_often_as_lemma_4_7_says(cell: Any) -> None:
+    row = grid.vote_row(cell, DEBATES, seed=0)
+    assert row.error <= row.bound + 4 * row.error_deviation
+    start = sum(row.prior)
+    gain = 1 + row.weight * row.agents
+    exact = neutral_correlation(row.agents, row.weight, start, gain, row.rounds)
+    assert row.rho == pytest.approx(exact, abs=0.02)
+
+
+def test_lemma_4_7_has_a_bound_below_a_half_in_five_cells() -> None:
+    bounds = [grid.vote_row(cell, DEBATES, seed=0).bound for cell in grid.VOTES]
+    assert sum(bound < 0.5 for bound in bounds) >= 5
+    assert bounds[-1] > 1
+
+
+def test_lemma_4_7_by_hand() -> None:
+    assert effective_voters(5, 0.25) == pytest.approx(2.5)
+    assert effective_voters(5, -0.25) == math.inf
+    assert lemma_4_7(3, 2.5, 0.5) == pytest.approx(4.8)
+
+
+def test_correlation_of_voters_is_that_of_the_model() -> None:
+    # 1 − (1 − 5 / 8²)(1 − 5 / 14²) with S = 2, C = 1 + 5.
+    exact = 1 - (1 - 5 / 64) * (1 - 5 / 196)
+    assert neutral_correlation(5, 1, 2, 6, 2) == pytest.approx(exact, rel=1e-13)
+    rows = grid.round_rows("neutral, p₀ = .6", 2, 40_000, seed=0)
+    assert [row.rho for row in rows] == pytest.approx([0, 5 / 64, exact], abs=0.01)
+    assert rows[2].voters == pytest.approx(effective_voters(5, rows[2].rho))
+
+
+def test_correlation_has_a_value_below_zero_where_answers_avoid_each_other() -> None:
+    # Two agents who always differ: covariance −1/4 over a variance of 1/4.
+    said = np.array([(0, 1), (1, 0)] * 50)
+    assert measures.correlation(said) == pytest.approx(-1, rel=0.02)
+    assert measures.correlation(said, 2) == 0
+
+
+def test_lemma_4_7_holds_with_a_correlation_below_zero() -> None:
+    # Always two of three are right, each pair equally often: the covariance is 1/3 − 4/9 over 2/9.
+    said = np.array([(0, 0, 1), (0, 1, 0), (1, 0, 0)] * 200)
+    rho = measures.correlation(said)
+    assert rho == pytest.approx(-0.5, rel=0.01)
+    assert lemma_4_7(2, effective_voters(3, -0.5), 1 / 3) == 0
+    assert measures.plurality(said, 2)[1].all()
+
+
+def test_plurality_splits_ties() -> None:
+    said = np.array([(0, 0, 1), (0, 1, 2), (1, 1, 0)])
+    shared, strict = measures.plurality(said, 3)
+    assert shared == pytest.approx([1, 1 / 3, 0])
+    assert strict == pytest.approx([1, 0, 0])
+
+
+def test_a_majority_falls_before_it_rises_under_a_lasting_advantage() -> None:
+    rows = grid.round_rows("share .7, p₀ = .6", 6, 40_000, seed=0)
+    deviation = math.sqrt(0.25 / 40_000)
+    assert rows[1].majority < rows[0].majority - 2 * deviation
+    assert rows[6].majority > rows[1].majority + 2 * deviation
+    assert rows[1].accuracy > rows[0].accuracy
+
+
+def test_agents_that_do_not_fit_together_are_refused() -> None:
+    hears = neighbours("all", 2)
+    with pytest.raises(ValueError, match="start"):
+        symmetric((0, 1), hears, 1, Lift(1, 0))
+    with pytest.raises(ValueError, match="hears"):
+        BeliefModel(np.ones((3, 2)), hears, np.ones(3), Lift(1, 0))
+    with pytest.raises(ValueError, match="weight"):
+        symmetric((1, 1), hears, -1, Lift(1, 0))
+    with pytest.raises(ValueError, match="mass"):
+        symmetric((1, 1), hears, 1, Lift(-1, 0))
+    with pytest.raises(ValueError, match="share"):
+        FixedShare(1, 1.5)
+    with pytest.raises(ValueError, match="chance"):
+        FindsRight(1, -0.5)
