@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from debate_protocol import __version__
 from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
@@ -96,7 +96,7 @@ def _parse(options: argparse.Namespace) -> int:
 
 def _parsed_row(
     row: object, where: str, contract: Contract, think: ThinkMode
-) -> tuple[dict[str, Any], Parsed]:
+) -> tuple[dict[str, object], Parsed]:
     try:
         if not isinstance(row, dict):
             raise TranscriptError("row", row, 'an object {"id", "text"}')

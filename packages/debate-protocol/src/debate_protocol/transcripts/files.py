@@ -57,11 +57,11 @@ class TornLineWarning(UserWarning):
     """The last line of a file was cut off while it was written; the other lines were read."""
 
 
-def to_json(transcript: Transcript) -> dict[str, Any]:
+def to_json(transcript: Transcript) -> dict[str, object]:
     """Return the transcript as it stands in a file; tokens are left out."""
     question, rules = transcript.question, transcript.protocol
     extra = dict(transcript.extra)
-    record: dict[str, Any] = {"text": question.text, "answer": question.answer}
+    record: dict[str, object] = {"text": question.text, "answer": question.answer}
     record |= {"meta": dict(question.meta)}
     if question.id != transcript.id:
         record["id"] = question.id
@@ -76,7 +76,7 @@ def to_json(transcript: Transcript) -> dict[str, Any]:
     }
 
 
-def from_json(data: Mapping[str, Any], *, default_id: str = "") -> Transcript:
+def from_json(data: Mapping[str, object], *, default_id: str = "") -> Transcript:
     """Read one transcript.
 
     Unknown keys go to `extra` of transcript, protocol and turn; those of the question go to
@@ -163,12 +163,12 @@ def read_lines(
             yield number, value, torn
             continue
         try:
-            yield number, from_json(cast(Any, value), default_id=str(number)), False
+            yield number, from_json(cast(dict[str, object], value), default_id=str(number)), False
         except TranscriptError as problem:
             yield number, TranscriptError.at(f"{name}:{number}", str(problem)), False
 
 
-def _question(data: dict[str, Any], transcript_id: str) -> tuple[Question, dict[str, Any]]:
+def _question(data: dict[str, object], transcript_id: str) -> tuple[Question, dict[str, object]]:
     where = "question."
     question = Question(
         id=str(optional(data, "id", (str, int), where, transcript_id)),
@@ -179,7 +179,7 @@ def _question(data: dict[str, Any], transcript_id: str) -> tuple[Question, dict[
     return question, unknown_keys(data, _QUESTION_KEYS)
 
 
-def _protocol_to_json(rules: Protocol) -> dict[str, Any]:
+def _protocol_to_json(rules: Protocol) -> dict[str, object]:
     record = {key: getattr(rules, key) for key in _PROTOCOL_KEYS}
     record = {key: value for key, value in record.items() if value is not None}
     extra = dict(rules.extra)
@@ -191,7 +191,7 @@ def _protocol_to_json(rules: Protocol) -> dict[str, Any]:
     return record | extra
 
 
-def _protocol(data: dict[str, Any], turns: list[Turn]) -> Protocol:
+def _protocol(data: dict[str, object], turns: list[Turn]) -> Protocol:
     where = "protocol."
     schedule = optional(data, "schedule", str, where, "parallel")
     if schedule not in get_args(Schedule):

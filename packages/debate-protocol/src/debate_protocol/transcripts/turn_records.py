@@ -1,6 +1,6 @@
 """Turns as JSON objects, with what was sampled beside them."""
 
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 from debate_protocol.transcripts.fields import (
     TranscriptError,
@@ -99,7 +99,7 @@ def _branch(data: object, at: str, depth: int) -> Branch:
     return Branch(required(data, "guide", str, where), turn)
 
 
-def _list(data: dict[str, Any], key: str, where: str) -> list[object]:
+def _list(data: dict[str, object], key: str, where: str) -> list[object]:
     return cast(list[object], optional(data, key, list, where, []))
 
 

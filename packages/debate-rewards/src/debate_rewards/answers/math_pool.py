@@ -76,7 +76,7 @@ class _Worker:
                 "install it with: pip install 'debate-rewards[math]'"
             )
 
-    def compare(self, job: dict[str, Any], limit_s: float) -> Outcome:
+    def compare(self, job: dict[str, object], limit_s: float) -> Outcome:
         """Return the outcome, soon after the limit at the latest, with a child ready for more.
 
         Raises:

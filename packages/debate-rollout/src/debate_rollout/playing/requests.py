@@ -40,7 +40,7 @@ class Requests:
         EngineConfigError: When `sampling` names no field of `Sampling`.
     """
 
-    def __init__(self, renderer: Any, max_tokens: int, sampling: Mapping[str, Any]) -> None:
+    def __init__(self, renderer: Any, max_tokens: int, sampling: Mapping[str, object]) -> None:
         known = [field.name for field in fields(Sampling)]
         for name in sampling:
             if name not in known:

@@ -55,7 +55,7 @@ def varlen_attention(
 
 
 def settings_of(
-    varlen_attn: Callable[..., Any],
+    varlen_attn: Callable[..., object],
     queries: Tensor,
     keys: Tensor,
     values: Tensor,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -171,7 +171,7 @@ def _merged(base: Source, change: Source, schema: Schema, dropped: list[str]) ->
 
 
 def _refuse_key_below_value(
-    base: dict[Any, Any], path: KeyPath, value: Any, origin: Origin | None, schema: Schema
+    base: dict[Any, Any], path: KeyPath, value: object, origin: Origin | None, schema: Schema
 ) -> None:
     """Refuse `data.path.x=1` where `data.path` is text: lists and scalars have no keys.
 
@@ -195,7 +195,7 @@ def _refuse_key_below_value(
             )
 
 
-def _leaves(data: Any, path: KeyPath = ()) -> list[tuple[KeyPath, Any]]:
+def _leaves(data: object, path: KeyPath = ()) -> list[tuple[KeyPath, object]]:
     if isinstance(data, dict) and data:
         return [leaf for key, value in data.items() for leaf in _leaves(value, (*path, key))]
     return [(path, data)]
@@ -249,7 +249,7 @@ def _whole_phases(
     return whole
 
 
-def _copy(source: Any, target: Any, path: KeyPath) -> None:
+def _copy(source: object, target: object, path: KeyPath) -> None:
     """Take over one scalar that validation has put right."""
     try:
         old, new = value_at(target, path), value_at(source, path)
@@ -259,5 +259,5 @@ def _copy(source: Any, target: Any, path: KeyPath) -> None:
         _set(target, path, new)
 
 
-def _set(data: Any, path: KeyPath, value: Any) -> None:
-    value_at(data, path[:-1])[path[-1]] = value
+def _set(data: object, path: KeyPath, value: object) -> None:
+    cast(dict[str | int, object], value_at(data, path[:-1]))[path[-1]] = value

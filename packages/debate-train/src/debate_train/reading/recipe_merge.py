@@ -1,19 +1,18 @@
 """The one merge rule of recipes: for `extends:`, for phases and for the command line."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from debate_train.reading.recipe_schema import Schema, annotation_of, can_hold
 
 
 def merge(
-    base: Mapping[str, Any],
-    change: Mapping[str, Any],
+    base: Mapping[str, object],
+    change: Mapping[str, object],
     schema: Schema,
     *,
     path: str = "",
     dropped: list[str] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return `base` with the differences of `change`.
 
     Mappings merge key by key; anything else replaces. Where `change` gives a mapping another
@@ -46,12 +45,12 @@ def merge(
 
 
 def _keys_that_stay(
-    base: Mapping[str, Any],
-    change: Mapping[str, Any],
+    base: Mapping[str, object],
+    change: Mapping[str, object],
     schema: Schema,
     path: str,
     dropped: list[str] | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     old, new = schema.tag(base), change.get("type")
     variant = schema.variants.get(new) if isinstance(new, str) else None
     if variant is None or new == old:

@@ -1,8 +1,7 @@
 """What pydantic finds wrong with a recipe, said to the person who wrote it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -81,7 +80,7 @@ class Problems:
     def refuse_truth_as_number(self, recipe: BaseModel) -> None:
         """Refuse `yes` or `no` where a number stands: pydantic would read them as 1 and 0."""
         for path in _truths(self._reading.resolved):
-            held: Any = recipe
+            held: object = recipe
             for key in path:
                 held = _below(held, key)
             if isinstance(held, int | float) and not isinstance(held, bool):
@@ -90,7 +89,7 @@ class Problems:
     def refuse_large_numbers(self, recipe: BaseModel) -> None:
         """Refuse whole numbers that no computer counts to, which cannot even be printed."""
         for path in _leaf_paths(self._reading.resolved):
-            held: Any = recipe
+            held: object = recipe
             for key in path:
                 held = _below(held, key)
             if isinstance(held, int) and abs(held) >= _MOST:
@@ -103,7 +102,7 @@ class Problems:
     def _path(self, detail: ErrorDetails) -> KeyPath:
         """Return where in the data an error stands: its location without union branches."""
         path: KeyPath = ()
-        held: Any = self._reading.resolved
+        held: object = self._reading.resolved
         is_missing = detail["type"] == "missing"
         for key in detail["loc"][:-1] if is_missing else detail["loc"]:
             try:
@@ -165,7 +164,7 @@ class Problems:
         what = "missing" if found is None else f"found {found!r}"
         return f"{what}; expected one of {', '.join(tags)}{hint}"
 
-    def _place(self, path: KeyPath) -> tuple[Schema, Mapping[str, Any]]:
+    def _place(self, path: KeyPath) -> tuple[Schema, Mapping[str, object]]:
         schema, data = self._schema, self._reading.resolved
         path_so_far: KeyPath = ()
         for key in path:
@@ -202,7 +201,7 @@ class Problems:
         near = get_close_matches(str(held), names, n=1)
         return f"; did you mean {near[0]}?" if near else ""
 
-    def _held(self, path: KeyPath, data: Any) -> Any:
+    def _held(self, path: KeyPath, data: object) -> object:
         try:
             return value_at(data, path)
         except KeyError:
@@ -229,19 +228,22 @@ def _named(detail: ErrorDetails) -> str:
     return f"a value for {detail['loc'][-1]}"
 
 
-def _truths(data: Any, path: KeyPath = ()) -> list[KeyPath]:
+_Items = Iterable[tuple[str | int, object]]
+
+
+def _truths(data: object, path: KeyPath = ()) -> list[KeyPath]:
     if isinstance(data, bool):
         return [path]
     if isinstance(data, dict):
-        items: Any = [(key, value) for key, value in data.items() if key != PHASES]
+        items: _Items = [(key, value) for key, value in data.items() if key != PHASES]
     else:
         items = enumerate(data) if isinstance(data, list) else ()
     return [found for key, value in items for found in _truths(value, (*path, key))]
 
 
-def _leaf_paths(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+def _leaf_paths(data: object, path: KeyPath = ()) -> Iterator[KeyPath]:
     if isinstance(data, dict):
-        items: Any = [(key, value) for key, value in data.items() if key != PHASES]
+        items: _Items = [(key, value) for key, value in data.items() if key != PHASES]
     elif isinstance(data, list):
         items = enumerate(data)
     else:
@@ -251,7 +253,7 @@ def _leaf_paths(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
         yield from _leaf_paths(value, (*path, key))
 
 
-def _below(held: Any, key: str | int) -> Any:
+def _below(held: object, key: str | int) -> object:
     if isinstance(held, BaseModel):
         return getattr(held, str(key), None)
     if isinstance(held, Mapping):

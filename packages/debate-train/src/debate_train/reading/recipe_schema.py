@@ -3,7 +3,7 @@
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -31,50 +31,52 @@ class Schema:
         """The models by their `type`."""
         return {tag: model for model in self.models for tag in _tags(model)}
 
-    def model(self, data: Mapping[str, Any]) -> type[BaseModel] | None:
+    def model(self, data: Mapping[str, object]) -> type[BaseModel] | None:
         """Return the model that this mapping would become; None when its type is unknown."""
         if len(self.models) == 1:
             return self.models[0]
         tag = self.tag(data)
         return self.variants.get(tag) if tag is not None else None
 
-    def tag(self, data: Mapping[str, Any]) -> str | None:
+    def tag(self, data: Mapping[str, object]) -> str | None:
         """Return the `type` of this mapping, given or by default."""
         tag = data.get("type") or next(iter(self.variants), None)
         return tag if isinstance(tag, str) else None
 
-    def keys(self, data: Mapping[str, Any]) -> tuple[str, ...] | None:
+    def keys(self, data: Mapping[str, object]) -> tuple[str, ...] | None:
         """Return the keys that this mapping may have; None when any or unknown."""
         model = self.model(data)
         return tuple(model.model_fields) if model is not None else None
 
-    def child(self, key: Any, data: Mapping[str, Any]) -> "Schema":
+    def child(self, key: object, data: Mapping[str, object]) -> "Schema":
         """Return the place below `key` of this mapping."""
         model = self.model(data)
         if model is None:
             return self.values or NOWHERE
         if key == PHASES and PHASES in model.model_fields:
             return Schema(values=self)
-        field = model.model_fields.get(key)
+        field = model.model_fields.get(cast(str, key))
         return schema_of(annotation_of(field)) if field is not None else NOWHERE
 
 
 NOWHERE = Schema()
 
 
-def annotation_of(field: FieldInfo) -> Any:
+def annotation_of(field: FieldInfo) -> object:
     """Return a field's annotation with what it is marked with."""
     return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
 
 
-def schema_of(annotation: Any) -> Schema:
+def schema_of(annotation: object) -> Schema:
     """Return the place that an annotation describes."""
     models: list[type[BaseModel]] = []
     values: Schema | None = None
     for option in _options(annotation):
         if isinstance(option, type) and issubclass(option, BaseModel):
             models.append(option)
-        elif isinstance(get_origin(option), type) and issubclass(get_origin(option), Mapping):
+        elif isinstance(get_origin(option), type) and issubclass(
+            cast(type, get_origin(option)), Mapping
+        ):
             values = schema_of(get_args(option)[1])
         elif get_origin(option) in (list, tuple):
             items = schema_of(get_args(option)[0])
@@ -82,14 +84,14 @@ def schema_of(annotation: Any) -> Schema:
     return Schema(tuple(models), values)
 
 
-def can_hold(annotation: Any, value: Any) -> bool:
+def can_hold(annotation: object, value: object) -> bool:
     """Return False when a field of this annotation surely refuses the raw value."""
     options = _options(annotation)
     if isinstance(value, str) and "${" in value:
         return True
     if isinstance(value, Mapping):
         return Any in options or schema_of(annotation) != NOWHERE
-    allowed: list[Any] = []
+    allowed: list[object] = []
     for option in options:
         if option is type(None):
             allowed.append(None)
@@ -117,7 +119,7 @@ def find_key(schema: Schema, name: str, depth: int = 4) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _options(annotation: Any) -> list[Any]:
+def _options(annotation: object) -> list[object]:
     origin = get_origin(annotation)
     if variants := variants_of(annotation):
         return list(variants)

@@ -128,7 +128,7 @@ def _refuse_unreadable(argument: str) -> None:
         )
 
 
-def value_at(data: Any, path: KeyPath) -> Any:
+def value_at(data: object, path: KeyPath) -> object:
     """Return the value at a path; KeyError where there is none."""
     for part in path:
         if not isinstance(data, dict | list):
@@ -140,7 +140,7 @@ def value_at(data: Any, path: KeyPath) -> Any:
     return data
 
 
-def _value(argument: str, text: str) -> Any:
+def _value(argument: str, text: str) -> object:
     name = f"{COMMAND_LINE} {argument[:200]!r}"
     try:
         composed(f"value: {text}", name)
@@ -168,7 +168,7 @@ def _container(text: str) -> dict[Any, Any]:
     return dict(container)
 
 
-def _paths(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+def _paths(value: object, path: KeyPath) -> Iterator[KeyPath]:
     items = value.items() if isinstance(value, dict) else ()
     for key, below in items:
         yield (*path, key)

@@ -64,7 +64,7 @@ class _Resolver:
     def watched_environment(self) -> Iterator[None]:
         """Note every environment variable that is read, whatever expression reads it."""
 
-        def env(key: str, default: Any = _ABSENT) -> Any:
+        def env(key: str, default: object = _ABSENT) -> object:
             value = oc.env(key) if default is _ABSENT else oc.env(key, default)
             self.environment.append((key, os.environ.get(key, "")))
             return value
@@ -79,11 +79,11 @@ class _Resolver:
         pairs = {key: self._item(config, key) for key in config}
         return {k: pair[0] for k, pair in pairs.items()}, {k: pair[1] for k, pair in pairs.items()}
 
-    def _sequence(self, config: ListConfig) -> tuple[list[Any], list[Any]]:
+    def _sequence(self, config: ListConfig) -> tuple[list[object], list[object]]:
         pairs = [self._item(config, index) for index in range(len(config))]
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
-    def _item(self, parent: Any, key: Any) -> tuple[Any, Any]:
+    def _item(self, parent: DictConfig | ListConfig, key: Any) -> tuple[object, object]:
         if not OmegaConf.is_interpolation(parent, key):
             value = _plain(parent, key)
             if isinstance(value, DictConfig):
@@ -97,7 +97,7 @@ class _Resolver:
         return value, raw[key]  # type: ignore[index]
 
 
-def _plain(parent: Any, key: Any) -> Any:
+def _plain(parent: DictConfig | ListConfig, key: Any) -> Any:
     try:
         value = parent[key]
         if OmegaConf.is_interpolation(parent, key) and OmegaConf.is_config(value):

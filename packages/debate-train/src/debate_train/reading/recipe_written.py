@@ -1,7 +1,7 @@
 """The recipe of a run directory: complete, valid as a recipe again, and without secrets."""
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from pydantic import BaseModel
@@ -30,17 +30,17 @@ def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
     return str(yaml.safe_dump(full, sort_keys=False, allow_unicode=True, width=100))
 
 
-def _complete(recipe: BaseModel, reading: Reading) -> dict[str, Any]:
-    full: dict[str, Any] = _as_text(recipe.model_dump(mode="json"))
+def _complete(recipe: BaseModel, reading: Reading) -> dict[str, object]:
+    full = cast(dict[str, object], _as_text(recipe.model_dump(mode="json")))
     _keep_written(full, reading.resolved, reading.written)
     return full
 
 
-def _difference(base: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+def _difference(base: dict[str, object], whole: dict[str, object]) -> dict[str, object]:
     """Return what `merge` must be given to make `whole` of `base`."""
     if base.get("type") != whole.get("type"):
         return whole
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in whole.items():
         old = base.get(key)
         if key == PHASES or (key in base and old == value):
@@ -51,7 +51,7 @@ def _difference(base: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _as_text(value: Any) -> Any:
+def _as_text(value: object) -> object:
     """Return values with `${` written so that it is read as text again."""
     if isinstance(value, dict):
         return {key: _as_text(item) for key, item in value.items()}

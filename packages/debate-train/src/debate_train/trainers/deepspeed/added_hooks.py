@@ -1,7 +1,6 @@
 """Takes away what an engine added to a model and did not take with it."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from torch import nn
 
@@ -25,7 +24,7 @@ def remover_of_additions(model: nn.Module) -> Callable[[], None]:
     return remove
 
 
-def _places(model: nn.Module) -> Iterator[dict[Any, Any]]:
+def _places(model: nn.Module) -> Iterator[dict[str, object]]:
     for module in model.modules():
         yield from (getattr(module, name) for name in _HOOKS)
     for parameter in model.parameters():
