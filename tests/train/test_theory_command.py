@@ -42,7 +42,7 @@ def test_a_run_is_laid_beside_the_curve() -> None:
 )
 def test_words_say_what_was_predicted_and_seen(second: float, seen: str) -> None:
     words = in_words(lay_beside({**FIGURES, "train/drift/round_2": second}, 5))
-    assert "a positive advantage" in words[0]
+    assert "+0.060 in round 1, as with a positive advantage" in words[0]
     assert "predicted +0.030 to +0.060" in words[2]
     assert seen in words[2]
     assert "ρ rose, from 0.000 in round 0 to 0.250 in round 2" in words[3]

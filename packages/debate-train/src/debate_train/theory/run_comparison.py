@@ -83,7 +83,8 @@ def _of_drift(rows: list[RoundComparison], tolerance: float) -> list[str]:
     sign = "no" if abs(first) <= tolerance else "a positive" if first > 0 else "a negative"
     said = [
         f"Predicted (Theorem 4.4): accuracy moves by δ / (S + t C), in the direction of the "
-        f"critique's advantage δ. Seen: {first:+.3f} in round {drifts[0][0]}, {sign} advantage."
+        f"critique's advantage δ. Seen: {first:+.3f} in round {drifts[0][0]}, as with {sign} "
+        "advantage among agents who are all heard alike."
     ]
     later = [(row, row.drift) for row in rows if row.round > 1 and row.drift is not None]
     if sign == "no" or not later:
