@@ -238,7 +238,7 @@ def test_vllm_engine_says_what_to_install_when_it_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
-    for name in ("vllm_start", "vllm_sampler"):
+    for name in ("vllm.start", "vllm.sampler"):
         monkeypatch.delitem(sys.modules, f"debate_rollout.engines.{name}", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'debate-rollout\[vllm\]'"):
         VllmEngine().open("anywhere", None)

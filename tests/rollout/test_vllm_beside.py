@@ -130,7 +130,7 @@ def test_load_leaves_the_old_weights_serving_when_a_file_is_torn(
         path.write_bytes(path.read_bytes()[:-100])
         return path
 
-    for module in ("vllm_async", "vllm_control"):
+    for module in ("vllm.beside", "vllm_server.control"):
         monkeypatch.setattr(f"debate_rollout.engines.{module}.write_weights", torn)
     with pytest.raises(WeightsError, match=r"no complete safetensors file.*old weights go on"):
         engine.load(Weights(7, models[0].state_dict()))
