@@ -273,3 +273,13 @@ def test_a_resumed_run_draws_what_an_uninterrupted_one_draws(
         assert ended(tmp_path / "stopped", ahead) != 0
     assert ended(tmp_path / "stopped", ahead, "--resume") == 0
     assert end_of(tmp_path / "stopped/run") == whole
+
+
+def test_a_run_whose_steps_keep_nothing_goes_on_and_changes_no_weights(tmp_path: Path) -> None:
+    # Random weights solve nothing in 4 tokens: every group is all wrong.
+    assert ended(tmp_path / "one", "steps=1") == ended(tmp_path / "three", "steps=3") == 0
+    _, one = end_of(tmp_path / "one/run", "model.safetensors")
+    rows, three = end_of(tmp_path / "three/run", "model.safetensors")
+    assert [(row["sampling/missing"], row["sampling/drawn"]) for row in rows] == [(2.0, 4.0)] * 3
+    assert [row["env/all/total_episodes"] for row in rows] == [0.0] * 3
+    assert one == three
