@@ -192,7 +192,8 @@ def test_launch_refuses_to_start_more_when_a_launcher_has(monkeypatch: pytest.Mo
 def test_own_place_is_that_of_the_launcher_when_there_is_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for left in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # By one of DeepSpeed.
+        monkeypatch.delenv(left, raising=False)
     assert own_place() == Place(0, 1, 0, 1)
     monkeypatch.setenv("WORLD_SIZE", "16")
     with pytest.raises(RecipeError, match="found WORLD_SIZE=16 without RANK"):
