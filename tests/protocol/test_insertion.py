@@ -89,6 +89,9 @@ def test_question_opens_nothing_when_it_holds_any_tags(
 @given(PIECES, PIECES, st.sampled_from(ALL_CONTRACTS), STYLES, st.booleans(), st.booleans())
 # Cut after 30 characters, a name that no contract has becomes one that it has.
 @example("<a ></think x='1'></\nconsensus_reaso>", "", CONTRACTS["boxed"], "full", False, False)
+# Half of a mark that a cut leaves, and a `<` that the next line's name would make a tag.
+@example("", "<|im_end|>```<a x='1'><|im_end|>", CONTRACTS["three_section"], "full", False, False)
+@example("", "<<comparison>", CONTRACTS["three_section"], "full", False, False)
 def test_peer_opens_nothing_and_speaks_for_nobody_when_it_says_anything(
     evil: str, more: str, contract: Contract, style: Any, append: bool, blind: bool
 ) -> None:

@@ -9,9 +9,8 @@ from debate_protocol.parsing.comparisons import says_nothing
 from debate_protocol.parsing.final_answer import final_box
 from debate_protocol.parsing.parsed import Parsed
 from debate_protocol.parsing.replies import spoken_text
-from debate_protocol.parsing.tags import neutralised
 from debate_protocol.prompts.styles import news, opening
-from debate_protocol.prompts.view import SeenTurn, View, clipped, without_comparison
+from debate_protocol.prompts.view import SeenTurn, View, insertable, without_comparison
 from debate_protocol.roles import check_roles, gives_answers
 from debate_protocol.types import (
     Ask,
@@ -182,7 +181,7 @@ class Table:
         else:
             fields = {"response": spoken_text(turn.text, self.form.think)}
         limit = self.form.max_chars_per_field
-        ready = {n: neutralised(clipped(text, limit), self.contract) for n, text in fields.items()}
+        ready = {n: insertable(text, self.contract, limit) for n, text in fields.items()}
         return SeenTurn(key.agent, key.round, ready)
 
 

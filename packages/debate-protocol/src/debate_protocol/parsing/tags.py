@@ -154,8 +154,10 @@ def _outer_fences(content: str, start: int, end: int) -> tuple[Range | None, Ran
 def _armed_pattern(sections: tuple[str, ...]) -> re.Pattern[str]:
     names = {"think", "turn", *sections, *(s for c in CONTRACTS.values() for s in c.sections)}
     known = "|".join(sorted(names, key=len, reverse=True))
-    # Also `< /solution`, half tags, and template marks such as <|im_end|>.
-    return re.compile(rf"<(?=\s*+(?:/\s*+)?+(?ai:{known})(?![A-Za-z0-9_])|\|[A-Za-z0-9_]+\|>)")
+    # Also `< /solution`, half tags, template marks such as <|im_end|>, and at the end of the text
+    # what would make a tag of a name that follows it.
+    tag = rf"\s*+(?:/\s*+)?+(?:(?ai:{known})(?![A-Za-z0-9_])|\Z)"
+    return re.compile(rf"<(?={tag}|\|[A-Za-z0-9_]+\|>)")
 
 
 def neutralised(text: str, contract: Contract) -> str:

@@ -57,6 +57,15 @@ def clipped(text: str, max_chars: int | None) -> str:
     return f"{text[:max_chars]} [… {len(text) - max_chars} characters cut]"
 
 
+def insertable(text: str, contract: Contract, max_chars: int | None) -> str:
+    """Return foreign text cut to `max_chars` characters and with every tag disarmed.
+
+    A cut can make a known name of a longer one and half a mark of a whole one, so that tags are
+    disarmed before it and after it.
+    """
+    return neutralised(clipped(neutralised(text, contract), max_chars), contract)
+
+
 def without_comparison(text: str) -> str:
     """Cut a text where a comparison begins under a tag that no parser knows, as in `< comparison>`.
 

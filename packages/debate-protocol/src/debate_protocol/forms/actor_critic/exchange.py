@@ -8,7 +8,7 @@ from debate_protocol.forms.turns import heard, new_ask, replies_to, side_seed
 from debate_protocol.parsing.replies import parse, spoken_text
 from debate_protocol.parsing.tags import neutralised
 from debate_protocol.prompts.actor_critic import actor_prompt, critic_prompt, steered
-from debate_protocol.prompts.view import SeenTurn, StyleName, View, clipped
+from debate_protocol.prompts.view import SeenTurn, StyleName, View, insertable
 from debate_protocol.roles import ACTOR, CRITIC
 from debate_protocol.types import Ask, Message, Protocol, Question, Reply, Sent, Turn, TurnKey
 
@@ -96,6 +96,7 @@ class Exchange:
     def _seen(self, turn: Turn) -> SeenTurn:
         if turn.failure is not None:
             return SeenTurn(turn.agent, turn.round, None)
-        text = clipped(spoken_text(turn.text, self.form.think), self.form.max_chars_per_field)
+        spoken = spoken_text(turn.text, self.form.think)
+        text = insertable(spoken, self.contract, self.form.max_chars_per_field)
         # The compact style reads what stands on a speaker's line under this name.
-        return SeenTurn(turn.agent, turn.round, {"answer": neutralised(text, self.contract)})
+        return SeenTurn(turn.agent, turn.round, {"answer": text})

@@ -13,9 +13,8 @@ from debate_protocol.forms.table import SameAnswer, same_words
 from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.parsing.parsed import Parsed
 from debate_protocol.parsing.replies import spoken_text
-from debate_protocol.parsing.tags import neutralised
 from debate_protocol.prompts.styles import opening
-from debate_protocol.prompts.view import SeenTurn, View, clipped
+from debate_protocol.prompts.view import SeenTurn, View, insertable
 from debate_protocol.roles import paired_roles
 from debate_protocol.types import (
     AgentRole,
@@ -147,7 +146,7 @@ class SelfDebate(FreeTextSettings):
 
     def _debate_prompt(self, question: Question, pair: list[Turn]) -> tuple[Message, ...]:
         rules, limit = self.contract_rules(), self.max_chars_per_field
-        texts = [neutralised(clipped(self._shown_text(turn), limit), rules) for turn in pair]
+        texts = [insertable(self._shown_text(turn), rules, limit) for turn in pair]
         field = "answer" if self.style == "compact" else "response"
         seen = tuple(SeenTurn(place, 0, {field: text}) for place, text in enumerate(texts))
         return opening(self.style, View(question, rules, 2, 1, None, seen, (0, 1)))
