@@ -2,13 +2,13 @@
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, stdev
 
 from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rollout.engine import Engine
-from debate_train.evaluation.mode import EvaluationMode, Plays
+from debate_train.evaluation.mode import EvaluationMode, Plays, Values
 from debate_train.evaluation.settings import Setup, full_name, is_standard
 from debate_train.evaluation.shared_turns import SharedTurns
 from debate_train.playing.watching import Watch, unwatched
@@ -38,6 +38,8 @@ class Measures:
 
     found: Mapping[str, Measure]
     played: Mapping[str, Sequence[Transcript]]
+    values: Values = field(default_factory=dict)
+    """Each figure's value for each question, over all runs: what two policies are compared on."""
 
     def means(self) -> dict[str, float]:
         """Return the means alone."""
@@ -50,6 +52,7 @@ def evaluate(
     questions: Sequence[Question],
     name: str,
     watch: Watch = unwatched,
+    shared: SharedTurns | None = None,
 ) -> Measures:
     """Play every mode on the same questions, and measure it.
 
@@ -60,10 +63,12 @@ def evaluate(
         name: Seeds the sampling, so that evaluations before and after a run differ only by the
             policy.
         watch: Sees what is played.
+        shared: Replies that are known from before: nothing is asked for again.
     """
     found: dict[str, Measure] = {}
+    values: dict[str, Mapping[str, float]] = {}
     played: dict[str, Sequence[Transcript]] = {}
-    shared = SharedTurns()
+    shared = SharedTurns() if shared is None else shared
     for mode_name, mode in setup.modes.items():
         runs: list[list[Sequence[Transcript]]] = [[] for _ in range(setup.runs)]
         for plays in mode.plays(setup.form):
@@ -80,9 +85,11 @@ def evaluate(
                 its.append(ended[run * size : (run + 1) * size])
         played[mode_name] = [debate for its in runs for part in its for debate in part]
         if runs[0]:
-            for figure, measure in _measured(mode, runs, mode.figures(setup.form)).items():
-                found[full_name(mode_name, figure)] = measure
-    return Measures(found, played)
+            measured = _measured(mode, runs, mode.figures(setup.form))
+            for figure, (measure, by_question) in measured.items():
+                name_of = full_name(mode_name, figure)
+                found[name_of], values[name_of] = measure, by_question
+    return Measures(found, played, values)
 
 
 def _start(
@@ -106,14 +113,14 @@ def _start(
 
 def _measured(
     mode: EvaluationMode, runs: Sequence[Sequence[Sequence[Transcript]]], figures: Mapping[str, str]
-) -> dict[str, Measure]:
-    """Return the mode's figures; those that it does not name are left out."""
+) -> dict[str, tuple[Measure, Mapping[str, float]]]:
+    """Return the mode's figures, each with its values; those that it does not name are left out."""
     each = [mode.values(parts) for parts in runs]
     several = len(runs) > 1
     pooled = [[one for part in parts for one in part] for parts in zip(*runs, strict=True)]
     found = mode.values(pooled) if several else each[0]
     return {
-        name: _measure(found[name], [one[name] for one in each if name in one])
+        name: (_measure(found[name], [one[name] for one in each if name in one]), found[name])
         for name in figures
         if found.get(name)
     }
