@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         question_values,
     )
     from debate_rewards.metrics.intervals import Estimate, bootstrap_interval
+    from debate_rewards.metrics.paired import Paired, paired
     from debate_rewards.reward_config import RewardConfig, Use
     from debate_rewards.reward_functions import answer_reward, verify
     from debate_rewards.rewards import REWARDS, RewardChoice, get_reward
@@ -46,6 +47,7 @@ _HOMES = {
     "votes.decisions": ("central", "majority", "peer_vote"),
     "gate_rules": ("Agreed", "AtMost", "GateRule", "InOrder", "Informative"),
     "metrics.intervals": ("Estimate", "bootstrap_interval"),
+    "metrics.paired": ("Paired", "paired"),
     "metrics.debate_metrics": ("debate_metrics", "debate_statistics", "question_values"),
     "rewards.mixed": ("Component", "Mixed"),
     "rewards.overlong": ("Overlong",),
@@ -85,6 +87,7 @@ __all__ = [
     "Informative",
     "Mixed",
     "Overlong",
+    "Paired",
     "PartialTrajectory",
     "Persuasion",
     "REWARDS",
@@ -110,6 +113,7 @@ __all__ = [
     "debate_statistics",
     "get_reward",
     "majority",
+    "paired",
     "peer_vote",
     "question_values",
     "same_answer",

@@ -1,9 +1,11 @@
-"""Bootstrap intervals over questions."""
+"""Intervals over questions: by bootstrap, and for values that do not vary."""
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
+from debate_rewards.metrics.ranges import Range, range_of
 from debate_rewards.metrics.sums import Moments, pooled, value_of
 
 RESAMPLES = 2000
@@ -20,7 +22,10 @@ class Estimate:
 
 
 def bootstrap_interval(
-    values_per_question: Sequence[float], seed: int = 0, level: float = 0.95
+    values_per_question: Sequence[float],
+    seed: int = 0,
+    level: float = 0.95,
+    within: Range | None = None,
 ) -> tuple[float, float, float]:
     """Return the mean and a percentile interval for it, resampling questions.
 
@@ -28,6 +33,8 @@ def bootstrap_interval(
         values_per_question: One value per question, already averaged over its debates.
         seed: Repeats the resampling.
         level: Coverage of the interval, between 0 and 1.
+        within: The least and the greatest value that a question can have; with it, values that are
+            all the same have the interval of `unvaried_interval` and not one without width.
 
     Returns:
         Mean, lower end, upper end.
@@ -40,7 +47,36 @@ def bootstrap_interval(
         raise ValueError("bootstrap_interval: found no values, expected at least one question")
     rows = [{"mean": (float(value), 1.0)} for value in values]
     found = bootstrap_estimates(rows, seed, level)["mean"]
+    if len(set(values)) == 1:
+        return found.value, *unvaried_interval(found.value, len(values), within, level)
     return found.value, found.low, found.high
+
+
+def unvaried_interval(
+    value: float, questions: int, within: Range | None, level: float = 0.95
+) -> tuple[float, float]:
+    """Return the interval of a mean where every question has the same value.
+
+    Resampling equal values shows no variation at all. But of all questions that could have been
+    drawn, a share of up to w = z² / (n + z²) may have other values, the upper end of Wilson's
+    interval for 0 of n; the interval has that share at the least value and at the greatest. For
+    shares of 0 and 1 it is Wilson's.
+
+    Args:
+        value: Of every question.
+        questions: Their number n, at least 1.
+        within: The least and the greatest value possible; None leaves the interval without width.
+        level: Coverage of the interval, between 0 and 1.
+
+    Source: Wilson (1927), Probable inference, the law of succession, and statistical inference.
+    """
+    if within is None:
+        return value, value
+    square = NormalDist().inv_cdf((1 + level) / 2) ** 2
+    share = square / (questions + square)
+    least, greatest = within
+    low, high = value + share * (least - value), value + share * (greatest - value)
+    return min(value, low), max(value, high)
 
 
 def bootstrap_estimates(
@@ -48,7 +84,8 @@ def bootstrap_estimates(
 ) -> dict[str, Estimate]:
     """Return every statistic with its percentile interval, resampling whole questions.
 
-    A resample in which a statistic is not defined does not count for it.
+    A resample in which a statistic is not defined does not count for it. A share that is the same
+    on every question has the interval of `unvaried_interval`.
 
     Args:
         rows: Per question the moments of its statistics (`debate_rewards.metrics.sums`).
@@ -74,8 +111,11 @@ def bootstrap_estimates(
     estimates = {}
     for name, value in values.items():
         ordered = sorted(drawn[name]) or [value]
-        ends = _quantile(ordered, tail), _quantile(ordered, 1 - tail)
-        estimates[name] = Estimate(value, *ends, sum(name in row for row in rows))
+        ends = quantile(ordered, tail), quantile(ordered, 1 - tail)
+        observed = [row[name] for row in rows if name in row]
+        if len(observed[0]) == 2 and len({value_of(moments) for moments in observed}) == 1:
+            ends = unvaried_interval(value, len(observed), range_of(name), level)
+        estimates[name] = Estimate(value, *ends, len(observed))
     return estimates
 
 
@@ -85,7 +125,8 @@ def _columns(name: str, rows: Sequence[Mapping[str, Moments]]) -> list[list[floa
     return [list(side) for side in zip(*(row.get(name, absent) for row in rows), strict=True)]
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile of sorted values, between two of them by straight line."""
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)

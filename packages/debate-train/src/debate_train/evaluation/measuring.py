@@ -120,16 +120,19 @@ def _measured(
     pooled = [[one for part in parts for one in part] for parts in zip(*runs, strict=True)]
     found = mode.values(pooled) if several else each[0]
     return {
-        name: (_measure(found[name], [one[name] for one in each if name in one]), found[name])
+        name: (_measure(name, found[name], [one[name] for one in each if name in one]), found[name])
         for name in figures
         if found.get(name)
     }
 
 
-def _measure(by_question: Mapping[str, float], runs: Sequence[Mapping[str, float]]) -> Measure:
+def _measure(
+    name: str, by_question: Mapping[str, float], runs: Sequence[Mapping[str, float]]
+) -> Measure:
     from debate_rewards.metrics.intervals import bootstrap_interval
+    from debate_rewards.metrics.ranges import range_of
 
-    interval = bootstrap_interval(list(by_question.values()))
+    interval = bootstrap_interval(list(by_question.values()), within=range_of(name))
     means = [fmean(values.values()) for values in runs if values]
     deviation = stdev(means) if len(means) > 1 else None
     return Measure(*interval, len(by_question), deviation)
