@@ -33,9 +33,9 @@ MAY_IMPORT = {
     "debate_rollout": {"debate_protocol", "pydantic"},
     "debate_train": {
         "debate_protocol", "debate_rewards", "debate_rollout", "bitsandbytes", "datasets",
-        "deepspeed", "filelock", "liger_kernel", "numpy", "omegaconf", "regex", "peft", "pydantic",
-        "rich",
-        "safetensors", "tokenizers", "torch", "transformers", "wandb", "yaml",
+        "deepspeed", "filelock", "jinja2", "liger_kernel", "markupsafe", "numpy", "omegaconf",
+        "regex", "peft", "pydantic", "rich", "safetensors", "tokenizers",
+        "torch", "transformers", "wandb", "yaml",
     },
 }  # fmt: skip
 ENGINE_IMPORTS = {

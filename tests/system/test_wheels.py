@@ -201,3 +201,17 @@ def test_console_script_explains_itself_when_installed_alone(
     environment = protocol_alone if name == PROTOCOL else rewards_alone
     shown = environment.run([environment.root / "bin" / name, "--help"])
     assert shown.lower().startswith("usage: " + name)
+
+
+def test_train_wheel_ships_the_templates_of_its_report(
+    uv: Uv, repository: Path, tmp_path: Path
+) -> None:
+    source = repository / "packages" / "debate-train"
+    uv("build", "--wheel", "--quiet", "--python", sys.executable, "--out-dir", tmp_path, source)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as built:
+        members = set(built.namelist())
+    folder = source / "src"
+    files = {str(path.relative_to(folder)) for path in folder.glob("**/templates/*")}
+    assert "debate_train/report/templates/page.html" in files
+    assert files <= members

@@ -1,11 +1,13 @@
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import DictLoader, UndefinedError
 
 from debate_train.report.charts import MAX_HOVER, Series, line_chart, ticks
-from debate_train.report.html import escape, fold, tag
+from debate_train.report.render import _environment, render
 
 NUMBER = st.floats(-1e12, 1e12, allow_nan=False)
 
@@ -67,21 +69,50 @@ def test_line_chart_thins_many_points_to_their_means():
     assert len(path[1].split("L")) == 300 and len(heights) == 1
 
 
+@pytest.fixture
+def filled(monkeypatch):
+    """Fill a template that is given as text, by the rules of the report's own."""
+
+    def fill(source, **values):
+        environment = _environment().overlay(loader=DictLoader({"page.html": source}))
+        monkeypatch.setattr("debate_train.report.render._environment", lambda: environment)
+        return render("page.html", **values)
+
+    return fill
+
+
 @given(st.text())
-def test_escape_leaves_no_markup(text):
-    assert not re.search("[<>\"'\x00]", escape(text))
-    escape(text).encode("utf-8")
+def test_a_template_cannot_be_left_by_a_text(text):
+    template = _environment().from_string('<p title="{{ text }}">{{ text }}</p>')
+    written = template.render(text=text)
+    found = re.fullmatch('<p title="([^<>"\'\x00]*)">([^<>"\'\x00]*)</p>', written, re.DOTALL)
+    assert found and found[1] == found[2]
+    written.encode("utf-8")
 
 
-def test_tag_escapes_text_and_attributes_once():
-    inner = tag("b", "a & b")
+def test_a_template_escapes_text_once_and_writes_numbers_short(filled):
+    inner = filled("<b>{{ text }}</b>", text="a & b")
     assert inner == "<b>a &amp; b</b>"
-    assert tag("p", inner, None, 2, class_='x" onload="y', hidden=True, title=None) == (
-        '<p class="x&quot; onload=&quot;y" hidden><b>a &amp; b</b>2</p>'
-    )
-    assert fold("<s>", "text") == "<details><summary>&lt;s&gt;</summary>text</details>"
+    assert filled(
+        "{{ inner }}{{ n }}{{ x }}{{ inner if no }}", inner=inner, n=2, x=1 / 3, no=0
+    ) == ("<b>a &amp; b</b>20.333333")
+    assert filled('<p class="{{ a }}">', a='x" onload="y') == '<p class="x&#34; onload=&#34;y">'
 
 
-def test_tag_refuses_a_name_with_an_attribute_in_it():
-    with pytest.raises(TypeError):
-        tag("p", object())
+@pytest.mark.parametrize(("source", "error"), [("{{ nothing }}", UndefinedError),
+                                               ("{{ odd.missing }}", UndefinedError),
+                                               ("{{ odd }}", TypeError)])  # fmt: skip
+def test_a_template_refuses_what_it_was_not_given_and_what_is_no_text(filled, source, error):
+    with pytest.raises(error):
+        filled(source, odd=object())
+
+
+def test_every_template_compiles_and_is_used():
+    environment = _environment()
+    names = set(environment.list_templates())
+    sources = [environment.loader.get_source(environment, name)[0] for name in names]
+    folder = Path(render.__code__.co_filename).parent
+    sources += [path.read_text() for path in folder.glob("*.py")]
+    assert names and names == {name for name in names if f'"{name}"' in "".join(sources)}
+    for name in names - {"style.css"}:
+        environment.get_template(name)

@@ -10,7 +10,7 @@ from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.types import Protocol, Question, Transcript, Turn
 from debate_train.report import report_main, write_report
 from debate_train.report import results as results_part
-from debate_train.report.page import render
+from debate_train.report.page import make_page
 from debate_train.report.run_files import read_run
 from debate_train.running.run import _write_report
 
@@ -65,7 +65,7 @@ def test_a_torn_last_line_is_no_complaint(run):
         (json_line(to_json(debate()) | {"turns": 3}), "turns: found 3"),
         (
             json_line(to_json(debate()) | {"protocol": {"num_agents": 2, "contract": "own"}}),
-            "contract &#x27;own&#x27; is not known here",
+            "contract &#39;own&#39; is not known here",
         ),
         (json_line(to_json(debate(turns=(Turn(7, 0, "x"),)))), "expected agents 0 to 1"),
     ],
@@ -81,7 +81,7 @@ def test_a_debate_whose_answers_cannot_be_judged_says_why(run):
     odd = debate()
     odd = to_json(odd) | {"question": {"text": "?", "answer": "4", "meta": {"kind": "word"}}}
     page = run(transcripts__rl_1_jsonl=json_line(odd) + json_line(to_json(debate("fine"))))
-    assert "cannot be shown" in page and "meta.kind: found &#x27;word&#x27;" in page
+    assert "cannot be shown" in page and "meta.kind: found &#39;word&#39;" in page
     assert page.count('class="debate"') == 1
 
 
@@ -164,7 +164,7 @@ def test_a_long_failure_stays_short_and_may_break_anywhere(run):
 def test_a_part_that_cannot_be_made_costs_itself_alone(run, tmp_path, monkeypatch):
     run(**{"metrics.jsonl": rows(0.5, 0.6)}, results_json='{"a": 1}')
     monkeypatch.setattr(results_part, "_listed", lambda values: 1 / 0)
-    page = render(read_run(tmp_path))
+    page = make_page(read_run(tmp_path))
     assert "This part cannot be shown: ZeroDivisionError: division by zero" in page
     assert "<h3>rl" in page
 

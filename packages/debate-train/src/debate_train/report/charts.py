@@ -1,12 +1,14 @@
 """Line charts as inline SVG, without scripts: small multiples with axes, units and hover texts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from debate_train.report.html import Html, fold, join, table, tag
+from markupsafe import Markup
+
+from debate_train.report.render import render
 
 Form = Literal["share", "number", "small", "count", "seconds"]
 
@@ -68,53 +70,38 @@ def write_duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def line_chart(title: str, note: str, series: Sequence[Series], form: Form) -> Html:
+def line_chart(title: str, note: str, series: Sequence[Series], form: Form) -> Markup:
     """Return a figure of lines over steps, with a legend and its numbers folded below.
 
     Of many noisy points the bold line is a running mean and the pale one the values themselves.
     """
     series = series[:MAX_SERIES]
     x, y = _axes(series, form)
-    drawing = tag(
-        "svg",
-        _grid(x, y, form),
-        *(_line(line, place, x, y) for place, line in enumerate(series)),
-        _hover(series, x, y, form),
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        aria_label=f"{title}: " + "; ".join(_spoken(line, form) for line in series),
+    marks = ticks(y.low, y.high, 4)
+    return render(
+        "chart.html",
+        title=title,
+        note=note,
+        spoken="; ".join(_spoken(line, form) for line in series),
+        width=WIDTH,
+        height=HEIGHT,
+        x=x,
+        y=y,
+        across=[(y.at(at), _tick(at, marks, form), "grid" if at else "zero") for at in marks],
+        along=[(x.at(at), f"{at:,.0f}") for at in ticks(x.low, x.high, 5, whole=True)],
+        lines=[
+            {
+                "place": place,
+                "label": line.label,
+                "last": write_value(line.points[-1][1], form),
+                **_line(line, x, y),
+            }
+            for place, line in enumerate(series, 1)
+        ],
+        columns=list(_columns(series, x, form)),
+        head=["step", *(line.label for line in series)],
+        numbers=_numbers(series, form),
     )
-    legend = (
-        tag(
-            "li",
-            _swatch(place),
-            line.label,
-            " ",
-            tag("b", write_value(line.points[-1][1], form), title="last value"),
-        )
-        for place, line in enumerate(series)
-    )
-    return tag(
-        "figure",
-        tag("figcaption", tag("strong", title), " ", tag("span", note)),
-        drawing,
-        tag("ul", *legend, class_="legend"),
-        fold("Numbers", _numbers(series, form)),
-        class_="panel",
-    )
-
-
-def interval_chart(
-    before: tuple[float, float, float], after: tuple[float, float, float], low: float, high: float
-) -> Html:
-    """Return a small picture of two means with their intervals, one above the other."""
-    axis = Axis(low, high if high > low else low + 1, 6, 174)
-    parts = [tag("line", x1=x, x2=x, y1=0, y2=28, class_="grid") for x in (6, 90, 174)]
-    for (mean, bottom, top), y, name in ((before, 9, "before"), (after, 19, "after")):
-        start, end = axis.at(bottom), axis.at(top)
-        parts.append(tag("line", x1=start, x2=end, y1=y, y2=y, class_=f"interval {name}"))
-        parts.append(tag("circle", cx=axis.at(mean), cy=y, r=4, class_=f"mean {name}"))
-    return tag("svg", *parts, viewBox="0 0 180 28", class_="dumbbell", aria_hidden="true")
 
 
 def _axes(series: Sequence[Series], form: Form) -> tuple[Axis, Axis]:
@@ -145,23 +132,6 @@ def ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[f
     return [round(place * step, 12) for place in range(first, last + 1)]
 
 
-def _grid(x: Axis, y: Axis, form: Form) -> Html:
-    parts: list[Html] = []
-    marks = ticks(y.low, y.high, 4)
-    for value in marks:
-        at = y.at(value)
-        kind = "zero" if value == 0 else "grid"
-        parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_=kind))
-        parts.append(tag("text", _tick(value, marks, form), x=LEFT - 6, y=at + 3.5, class_="y"))
-    for value in ticks(x.low, x.high, 5, whole=True):
-        at = x.at(value)
-        parts.append(tag("line", x1=at, x2=at, y1=HEIGHT - BOTTOM, y2=HEIGHT - BOTTOM + 4))
-        parts.append(tag("text", f"{value:,.0f}", x=at, y=HEIGHT - BOTTOM + 15, class_="x"))
-    parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=HEIGHT - BOTTOM, y2=HEIGHT - BOTTOM))
-    parts.append(tag("text", "step", x=LEFT - 6, y=HEIGHT - BOTTOM + 15, class_="y"))
-    return tag("g", *parts, class_="axes")
-
-
 def _tick(value: float, marks: Sequence[float], form: Form) -> str:
     largest = max(abs(mark) for mark in marks)
     if form == "share":
@@ -178,24 +148,16 @@ def _tick(value: float, marks: Sequence[float], form: Form) -> str:
     return text.replace("-", "−")
 
 
-def _line(line: Series, place: int, x: Axis, y: Axis) -> Html:
+def _line(line: Series, x: Axis, y: Axis) -> dict[str, object]:
+    """Return the paths of a line, each with its kind, and its dots."""
     points = _thin(line.points, MAX_DRAWN)
-    kind = f"line s{place + 1}"
+    path = _path(points, x, y)
     if len(line.points) < DOTS_BELOW:
-        dots = [
-            tag("circle", cx=x.at(step), cy=y.at(value), r=2.2, class_=f"dot s{place + 1}")
-            for step, value in points
-        ]
-        return join([tag("path", d=_path(points, x, y), class_=kind), *dots])
+        return {"paths": [("", path)], "dots": [(x.at(at), y.at(value)) for at, value in points]}
     if not _noisy(points):
-        return tag("path", d=_path(points, x, y), class_=kind)
+        return {"paths": [("", path)], "dots": []}
     smooth = _running_mean(points, max(3, len(points) // 15))
-    return join(
-        [
-            tag("path", d=_path(points, x, y), class_=f"{kind} raw"),
-            tag("path", d=_path(smooth, x, y), class_=kind),
-        ]
-    )
+    return {"paths": [(" raw", path), ("", _path(smooth, x, y))], "dots": []}
 
 
 def _path(points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> str:
@@ -228,35 +190,22 @@ def _running_mean(points: Sequence[tuple[float, float]], window: int) -> list[tu
     return means
 
 
-def _hover(series: Sequence[Series], x: Axis, y: Axis, form: Form) -> Html:
-    """Return invisible columns that show the values of a step under the pointer."""
+def _columns(
+    series: Sequence[Series], x: Axis, form: Form
+) -> Iterator[tuple[float, float, float, str]]:
+    """Yield the middle, left and right of columns over the chart, and the values at their step."""
     known = [dict(line.points) for line in series]
     steps = sorted({step for line in known for step in line})
     shown = steps[:: math.ceil(len(steps) / MAX_HOVER)]
-    columns = []
-    for place, step in enumerate(shown):
-        at = x.at(step)
-        left = LEFT if place == 0 else (x.at(shown[place - 1]) + at) / 2
-        right = WIDTH - RIGHT if place == len(shown) - 1 else (x.at(shown[place + 1]) + at) / 2
+    middles = [x.at(step) for step in shown]
+    edges = [x.start, *((left + right) / 2 for left, right in pairwise(middles)), x.end]
+    for step, middle, (left, right) in zip(shown, middles, pairwise(edges), strict=True):
         values = [
             f"{line.label}: {write_value(points[step], form)}"
             for line, points in zip(series, known, strict=True)
             if step in points
         ]
-        columns.append(
-            tag(
-                "g",
-                tag("title", "\n".join([f"step {step:,.0f}", *values])),
-                tag("line", x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM),
-                tag("rect", x=left, y=TOP, width=right - left, height=HEIGHT - BOTTOM - TOP),
-            )
-        )
-    return tag("g", *columns, class_="hover")
-
-
-def _swatch(place: int) -> Html:
-    line = tag("line", x1=0, x2=18, y1=4, y2=4, class_=f"line s{place + 1}")
-    return tag("svg", line, viewBox="0 0 18 8", class_="swatch", aria_hidden="true")
+        yield middle, left, right, "\n".join([f"step {step:,.0f}", *values])
 
 
 def _spoken(line: Series, form: Form) -> str:
@@ -267,17 +216,16 @@ def _spoken(line: Series, form: Form) -> str:
     )
 
 
-def _numbers(series: Sequence[Series], form: Form) -> Html:
+def _numbers(series: Sequence[Series], form: Form) -> list[list[str]]:
     known = [dict(line.points) for line in series]
     steps = sorted({step for line in known for step in line})
     if len(steps) > MAX_ROWS:
         places = {round(k * (len(steps) - 1) / (MAX_ROWS - 1)) for k in range(MAX_ROWS)}
         steps = [steps[place] for place in sorted(places)]
-    rows = (
+    return [
         [
             f"{step:,.0f}",
             *(write_value(points[step], form) if step in points else "" for points in known),
         ]
         for step in steps
-    )
-    return table(["step", *(line.label for line in series)], rows)
+    ]

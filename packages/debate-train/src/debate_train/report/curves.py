@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from debate_train.report.charts import Form, Series, line_chart, write_duration, write_value
-from debate_train.report.html import Child, Html, fold, join, table, tag
+from debate_train.report.render import render
 from debate_train.report.run_files import finite
 
 ROW_KEYS = ("phase", "step", "time_s")
@@ -91,40 +93,38 @@ OWN_FIGURES = frozenset(
 """What follows `eval/` in names of figures; of a mode that a recipe names, its name does."""
 
 
-def curves(rows: Sequence[Mapping[str, object]]) -> Html:
+def curves(rows: Sequence[Mapping[str, object]]) -> Markup:
     """Return a section a phase, in the order they ran: its charts, then all measures folded."""
     phases: dict[str, list[Mapping[str, object]]] = {}
     for row in rows:
         phases.setdefault(str(row.get("phase", "")), []).append(row)
     shown = list(phases.items())
-    left_out = len(shown) - MAX_PHASES
-    if left_out <= 0:
-        return join(_phase(name, measured) for name, measured in shown)
-    first, last = shown[: MAX_PHASES // 2], shown[-(MAX_PHASES - MAX_PHASES // 2) :]
-    return join(
-        [
-            *(_phase(name, measured) for name, measured in first),
-            tag("p", f"… {left_out:,} more phases in metrics.jsonl", class_="note"),
-            *(_phase(name, measured) for name, measured in last),
-        ]
+    left_out = max(0, len(shown) - MAX_PHASES)
+    before = MAX_PHASES // 2
+    if left_out:
+        shown = shown[:before] + shown[before + left_out :]
+    return render(
+        "curves.html",
+        phases=[_phase(name, measured) for name, measured in shown],
+        left_out=left_out,
+        before_left_out=before,
     )
 
 
-def _phase(name: str, rows: Sequence[Mapping[str, object]]) -> Html:
+def _phase(name: str, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
     known = series_of(rows)
-    charts = [
-        line_chart(panel.title, panel.note, drawn, panel.form)
-        for panel in (*PANELS, *_mode_panels(known), *_time_panels(known))
-        if (drawn := list(_drawn(panel, known)))
-    ]
     steps = {_step(row) for row in rows}
-    took = _took(rows)
-    return tag(
-        "section",
-        tag("h3", name[:200], " ", tag("small", f"{len(steps):,} steps measured{took}")),
-        tag("div", *charts, class_="panels") if charts else None,
-        fold(f"All {len(known)} measures of this phase", _all_measures(known)),
-    )
+    return {
+        "name": name,
+        "note": f"{len(steps):,} steps measured{_took(rows)}",
+        "charts": [
+            line_chart(panel.title, panel.note, drawn, panel.form)
+            for panel in (*PANELS, *_mode_panels(known), *_time_panels(known))
+            if (drawn := list(_drawn(panel, known)))
+        ],
+        "measured": len(known),
+        "measures": [_measure(name, known[name]) for name in sorted(known)[:MAX_MEASURES]],
+    }
 
 
 def series_of(rows: Sequence[Mapping[str, object]]) -> dict[str, dict[float, float]]:
@@ -173,13 +173,10 @@ def _time_panels(known: Mapping[str, Mapping[float, float]]) -> Iterator[Panel]:
         yield Panel("Time a step", "the longest parts", "seconds", lines)
 
 
-def _all_measures(known: Mapping[str, Mapping[float, float]]) -> Html:
-    rows: list[list[Child]] = []
-    for name in sorted(known)[:MAX_MEASURES]:
-        values = [value for _, value in sorted(known[name].items())]
-        numbers = (values[0], values[-1], min(values), max(values))
-        rows.append([tag("code", name), *(_exact(value) for value in numbers), len(values)])
-    return table(["measure", "first", "last", "lowest", "highest", "steps"], rows)
+def _measure(name: str, points: Mapping[float, float]) -> list[str | int]:
+    values = [value for _, value in sorted(points.items())]
+    numbers = (values[0], values[-1], min(values), max(values))
+    return [name, *map(_exact, numbers), len(values)]
 
 
 def _exact(value: float) -> str:

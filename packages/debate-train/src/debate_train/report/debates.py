@@ -1,9 +1,10 @@
 """A few readable debates of a run, always the same ones for the same files."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
+
+from markupsafe import Markup
 
 from debate_protocol.parsing.comparisons import Comparison
 from debate_protocol.parsing.contract import get_contract
@@ -11,11 +12,9 @@ from debate_protocol.parsing.replies import parse_turn
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers.checking import check
 from debate_rewards.reading import ReadTurn, read_debate
-from debate_train.report.html import Html, escape, fold, join, tag
+from debate_train.report.render import render
 from debate_train.report.run_files import ReadFile, read_debates
 
-MAX_CHARS = 5000
-MAX_FAILURE_CHARS = 200
 MAX_TURNS = 100
 MAX_VOTES = 100
 CHECKING_S = 4.0
@@ -52,32 +51,41 @@ class ShownDebate:
                 spent += verdict.seconds
                 self.verdicts[turn.key] = verdict.verdict
 
+    @property
+    def left_out(self) -> int:
+        """How many turns are not shown."""
+        return len(self.read.turns) - len(self.turns)
 
-def debates(files: Sequence[Path]) -> Html:
+    def sections_of(self, turn: ReadTurn) -> Iterator[dict[str, object]]:
+        """Yield the sections of a turn; a text is None where its votes say all of it."""
+        for name in self.sections:
+            if (section := turn.parsed.sections.get(name)) is None:
+                continue
+            votes = turn.parsed.comparisons[:MAX_VOTES] if name == "comparison" else ()
+            only_votes = bool(votes) and len(votes) == len(section.text.splitlines())
+            judged = self.read.judged_by(turn) if votes else {}
+            verdicts = {agent: self.verdicts.get(of.key) for agent, of in judged.items()}
+            yield {
+                "name": name.replace("_", " "),
+                "truncated": section.truncated,
+                "votes": [(vote, _verdict(vote, verdicts)) for vote in votes],
+                "text": None if only_votes else section.text,
+            }
+
+
+def debates(files: Sequence[Path]) -> Markup:
     """Return the debates to read, with what could not be read of the files they are from."""
-    if not files:
-        return tag("p", "No transcripts yet.")
     read = Reader()
     shown = [_shown(picked) for picked in pick(files, read)]
-    bad = [one for one in read.files.values() if one.unreadable]
-    unreadable = sum(one.unreadable for one in bad)
-    lines = "1 line" if unreadable == 1 else f"{unreadable:,} lines"
-    note = f"{lines} of transcripts could not be read, the first: {bad[0].problem}" if bad else ""
-    return join(
-        [
-            tag("p", _clip(note, MAX_FAILURE_CHARS), class_="badge wrong") if bad else None,
-            *shown,
-            None if shown else tag("p", "No debate can be shown."),
-        ]
-    )
+    return render("debates.html", files=files, shown=shown, read=list(read.files.values()))
 
 
-def _shown(picked: Pick) -> Html:
+def _shown(picked: Pick) -> Markup:
     try:
         return show(picked)
     except (ValueError, RuntimeError) as problem:
-        why = f"{picked.why}, {picked.source}: cannot be shown: {problem}"
-        return tag("p", _clip(why, MAX_FAILURE_CHARS), class_="badge wrong")
+        text = f"{picked.why}, {picked.source}: cannot be shown: {problem}"
+        return render("failed.html", text=text, limit=200)
 
 
 class Reader:
@@ -122,30 +130,9 @@ def pick(files: Sequence[Path], read: Reader | None = None) -> list[Pick]:
     return picks
 
 
-def show(picked: Pick) -> Html:
+def show(picked: Pick) -> Markup:
     """Return a debate as a person reads it: question, then round by round, agent by agent."""
-    debate = picked.transcript
-    shown = ShownDebate(debate)
-    protocol = debate.protocol
-    left_out = len(shown.read.turns) - len(shown.turns)
-    rounds = groupby(shown.turns, key=lambda turn: turn.key.round)
-    return tag(
-        "article",
-        tag(
-            "header",
-            tag("h3", picked.why),
-            tag(
-                "p",
-                f"{picked.source} · {protocol.num_agents} agents · {protocol.schedule} · "
-                f"{protocol.contract}",
-                class_="note",
-            ),
-        ),
-        _question(debate),
-        *(_round(number, turns, shown) for number, turns in rounds),
-        tag("p", f"… {left_out:,} more turns in the transcript file") if left_out > 0 else None,
-        class_="debate",
-    )
+    return render("debate.html", picked=picked, debate=ShownDebate(picked.transcript), marks=_MARKS)
 
 
 def _first_about(debates: Sequence[Transcript], shared: set[str]) -> Transcript | None:
@@ -164,77 +151,7 @@ def _disagreed(debate: Transcript) -> bool:
     return any(len(said) > 1 for said in answers.values())
 
 
-def _question(debate: Transcript) -> Html:
-    answer = debate.question.answer
-    passage = debate.question.meta.get("passage")
-    return tag(
-        "div",
-        fold("Passage", _text(str(passage))) if passage else None,
-        _text(debate.question.text),
-        tag("p", "Answer: ", tag("b", _clip(answer), dir="auto")) if answer is not None else None,
-        class_="question",
-    )
-
-
-def _round(number: int, turns: Iterable[ReadTurn], shown: ShownDebate) -> Html:
-    return tag(
-        "section",
-        tag("h4", f"Round {number + 1}"),
-        tag("div", *(_turn(turn, shown) for turn in turns), class_="turns"),
-    )
-
-
-def _turn(read: ReadTurn, shown: ShownDebate) -> Html:
-    parts = [_section(name, read, shown) for name in shown.sections if name in read.parsed.sections]
-    return tag(
-        "div",
-        tag("h5", f"Agent {read.turn.agent} ", _badge(read, shown)),
-        *(parts or [_text(read.turn.text)]),
-        fold("As sampled", _text(read.turn.text)) if parts else None,
-        class_="turn failed" if read.failed else "turn",
-    )
-
-
-def _badge(read: ReadTurn, shown: ShownDebate) -> Html | None:
-    if read.failed:
-        why = f": {read.turn.failure}" if read.turn.failure else ""
-        return tag("span", _clip(f"failed{why}", MAX_FAILURE_CHARS), class_="badge wrong")
-    verdict = shown.verdicts.get(read.key)
-    return (
-        tag("span", f"{_MARKS[verdict]} {verdict}", class_=f"badge {verdict}") if verdict else None
-    )
-
-
-def _section(name: str, read: ReadTurn, shown: ShownDebate) -> Html:
-    section = read.parsed.sections[name]
-    votes = read.parsed.comparisons[:MAX_VOTES] if name == "comparison" else ()
-    only_votes = bool(votes) and len(votes) == len(section.text.splitlines())
-    judged = shown.read.judged_by(read) if votes else {}
-    verdicts = {agent: shown.verdicts.get(turn.key) for agent, turn in judged.items()}
-    return tag(
-        "div",
-        tag("h6", name.replace("_", " "), " (cut off)" if section.truncated else None),
-        tag("ul", *(_vote(vote, verdicts) for vote in votes), class_="votes") if votes else None,
-        None if only_votes else _text(section.text),
-    )
-
-
-def _vote(vote: Comparison, verdicts: Mapping[int, str | None]) -> Html:
-    """Return a vote, marked where it ranks a right and a wrong answer, rightly or not."""
+def _verdict(vote: Comparison, verdicts: Mapping[int, str | None]) -> str | None:
+    """Say whether a vote ranks a right and a wrong answer, rightly or not; else None."""
     left, right = verdicts.get(vote.left), verdicts.get(vote.right)
-    mark = None
-    if vote.op == ">" and {left, right} == {"right", "wrong"}:
-        kind, meaning = ("right", "picks") if left == "right" else ("wrong", "misses")
-        mark = tag("span", f" {_MARKS[kind]}", class_=kind, title=f"{meaning} the right answer")
-    return tag("li", f"Agent {vote.left} {vote.op} Agent {vote.right}", mark)
-
-
-def _text(text: str) -> Html:
-    return tag("p", _clip(text), class_="text", dir="auto")
-
-
-def _clip(text: str, limit: int = MAX_CHARS) -> Html:
-    if len(text) <= limit:
-        return escape(text)
-    left_out = f"… {len(text) - limit:,} more characters in the transcript file"
-    return join([escape(text[:limit]), tag("em", left_out)])
+    return left if vote.op == ">" and {left, right} == {"right", "wrong"} else None

@@ -1,9 +1,11 @@
 """The before → after table of a run."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from debate_train.report.charts import interval_chart, write_value
-from debate_train.report.html import Html, fold, join, table, tag
+from markupsafe import Markup
+
+from debate_train.report.charts import Axis, write_value
+from debate_train.report.render import render
 from debate_train.report.run_files import finite
 
 Interval = tuple[float, float, float]
@@ -11,46 +13,35 @@ MAX_ROWS, MAX_SHOWN = 500, 500
 _ENDS = ("low", "high")
 
 
-def results(found: Mapping[str, object] | None) -> Html:
+def results(found: Mapping[str, object] | None) -> Markup:
     """Return the table of `results.json`, then its other values folded below."""
     if found is None:
-        return tag("p", "No results yet: the run has not reached its last measurement.")
+        return render("results.html", found=False, others=[])
     rows = list(_read(found.get("table")))
-    others = {key: value for key, value in found.items() if key not in ("table", "sha256")}
-    return join(
-        [
-            _comparison(rows) if rows else tag("p", "The run compared nothing."),
-            fold("More results", _listed(others)) if others else None,
-        ]
-    )
-
-
-def _comparison(rows: Sequence[tuple[str, Interval, Interval]]) -> Html:
     values = [value for _, before, after in rows for value in (*before, *after)]
-    share = min(values) >= 0 and max(values) <= 1
+    share = not values or (min(values) >= 0 and max(values) <= 1)
     low, high = (0.0, 1.0) if share else (min(values), max(values))
-    cells = [
-        [
-            measure,
-            _cell(before, share),
-            _cell(after, share),
-            _change(after[0] - before[0], share),
-            interval_chart(before, after, low, high),
-        ]
-        for measure, before, after in rows
-    ]
-    scale = tag("span", _scale(low, high, share), class_="scale picture")
-    head = ["measure", "before", "after", "change, points" if share else "change", scale]
-    key = tag(
-        "span",
-        tag("span", "○", class_="key before"),
-        " before, ",
-        tag("span", "●", class_="key after"),
-        " after. ",
-        class_="picture",
+    axis = Axis(low, high if high > low else low + 1, 6, 174)
+    others = {key: value for key, value in found.items() if key not in ("table", "sha256")}
+    return render(
+        "results.html",
+        found=True,
+        share=share,
+        scale=("0 %", "100 %") if share else [write_value(end, "number") for end in (low, high)],
+        rows=[
+            {
+                "measure": measure,
+                "cells": [_cell(before, share), _cell(after, share)],
+                "change": _change(after[0] - before[0], share),
+                "drawn": [
+                    (name, y, *map(axis.at, interval))
+                    for name, y, interval in (("before", 9, before), ("after", 19, after))
+                ],
+            }
+            for measure, before, after in rows
+        ],
+        others=_listed(others),
     )
-    note = tag("p", key, "Brackets hold the interval of each mean.", class_="note")
-    return join([table(head, cells), note])
 
 
 def _read(rows: object) -> Iterator[tuple[str, Interval, Interval]]:
@@ -73,35 +64,29 @@ def _interval(value: object) -> Interval | None:
     return mean, low, high
 
 
-def _cell(value: Interval, share: bool) -> Html:
+def _cell(value: Interval, share: bool) -> tuple[str, str]:
+    """Return a mean and its interval as text, empty when it has no width."""
     mean, low, high = value
     if share:
         interval = f"[{100 * low:.1f}, {100 * high:.1f}]"
     else:
         interval = f"[{write_value(low, 'number')}, {write_value(high, 'number')}]"
-    number = tag("b", write_value(mean, "share" if share else "number"))
-    return join([number, " ", tag("span", interval, class_="interval") if low < high else None])
+    return write_value(mean, "share" if share else "number"), interval if low < high else ""
 
 
-def _change(change: float, share: bool) -> Html:
+def _change(change: float, share: bool) -> str:
     text = f"{100 * change:+.1f}" if share else f"{change:+.3f}"
-    return tag("span", text.replace("-", "−"), class_="change")
+    return text.replace("-", "−")
 
 
-def _scale(low: float, high: float, share: bool) -> Html:
-    ends = ("0 %", "100 %") if share else (write_value(low, "number"), write_value(high, "number"))
-    return join(tag("span", end) for end in ends)
-
-
-def _listed(values: Mapping[str, object]) -> Html:
+def _listed(values: Mapping[str, object]) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for key, value in values.items():
         if isinstance(value, Mapping):
             rows += [(f"{key}: {name}", _shown(item)) for name, item in value.items()]
         else:
             rows.append((key, _shown(value)))
-    short = [(key[:MAX_SHOWN], shown[:MAX_SHOWN]) for key, shown in rows[:MAX_ROWS]]
-    return table(["value", "found"], short)
+    return [(key[:MAX_SHOWN], shown[:MAX_SHOWN]) for key, shown in rows[:MAX_ROWS]]
 
 
 def _shown(value: object) -> str:
