@@ -1,5 +1,6 @@
 """Evaluation modes: what each plays on held-out questions, and which figures it makes of it."""
 
+from debate_train.evaluation.curves import Curves, Point, debate_curves, reply_curves
 from debate_train.evaluation.mode import (
     ONE_DEBATE,
     EvaluationMode,
@@ -14,12 +15,16 @@ from debate_train.evaluation.modes import MODES, Debate, DirectAnswers, ModeChoi
 __all__ = [
     "MODES",
     "ONE_DEBATE",
+    "Curves",
     "Debate",
     "DirectAnswers",
     "EvaluationMode",
     "ModeChoice",
     "ModeSettings",
     "Plays",
+    "Point",
     "Values",
+    "debate_curves",
     "direct_form",
+    "reply_curves",
 ]

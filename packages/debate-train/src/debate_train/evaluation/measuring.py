@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 
 from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rollout.engine import Engine
+from debate_train.evaluation.curves import Curves, Point
 from debate_train.evaluation.mode import EvaluationMode, Plays, Values
 from debate_train.evaluation.settings import Setup, full_name, is_standard
 from debate_train.evaluation.shared_turns import SharedTurns
@@ -40,6 +41,8 @@ class Measures:
     played: Mapping[str, Sequence[Transcript]]
     values: Values = field(default_factory=dict)
     """Each figure's value for each question, over all runs: what two policies are compared on."""
+    curves: Curves = field(default_factory=dict)
+    """The curves of all modes over all runs, named as figures are."""
 
     def means(self) -> dict[str, float]:
         """Return the means alone."""
@@ -68,6 +71,7 @@ def evaluate(
     found: dict[str, Measure] = {}
     values: dict[str, Mapping[str, float]] = {}
     played: dict[str, Sequence[Transcript]] = {}
+    curves: dict[str, Sequence[Point]] = {}
     shared = SharedTurns() if shared is None else shared
     for mode_name, mode in setup.modes.items():
         runs: list[list[Sequence[Transcript]]] = [[] for _ in range(setup.runs)]
@@ -89,7 +93,9 @@ def evaluate(
             for figure, (measure, by_question) in measured.items():
                 name_of = full_name(mode_name, figure)
                 found[name_of], values[name_of] = measure, by_question
-    return Measures(found, played, values)
+            for curve, points in mode.curves(_pooled(runs)).items():
+                curves[full_name(mode_name, curve)] = points
+    return Measures(found, played, values, curves)
 
 
 def _start(
@@ -116,14 +122,17 @@ def _measured(
 ) -> dict[str, tuple[Measure, Mapping[str, float]]]:
     """Return the mode's figures, each with its values; those that it does not name are left out."""
     each = [mode.values(parts) for parts in runs]
-    several = len(runs) > 1
-    pooled = [[one for part in parts for one in part] for parts in zip(*runs, strict=True)]
-    found = mode.values(pooled) if several else each[0]
+    found = mode.values(_pooled(runs)) if len(runs) > 1 else each[0]
     return {
         name: (_measure(name, found[name], [one[name] for one in each if name in one]), found[name])
         for name in figures
         if found.get(name)
     }
+
+
+def _pooled(runs: Sequence[Sequence[Sequence[Transcript]]]) -> list[list[Transcript]]:
+    """Return what was played of each of a mode's plays, over all runs."""
+    return [[one for part in parts for one in part] for parts in zip(*runs, strict=True)]
 
 
 def _measure(

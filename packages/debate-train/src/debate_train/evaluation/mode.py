@@ -9,6 +9,7 @@ from debate_protocol.config import Config
 from debate_protocol.forms import DebateForm, Direct
 from debate_protocol.types import Transcript
 from debate_train.adapters import answering_role
+from debate_train.evaluation.curves import Curves
 
 ONE_DEBATE = (-1,)
 """The copy of a mode that plays each question once."""
@@ -43,8 +44,9 @@ class EvaluationMode(Protocol):
     """One way to measure the policy: a pydantic model with a field `type`.
 
     `ModeSettings` of `debate_train.evaluation` brings all but `type`, `plays`, `figures` and
-    `values`. A mode samples nothing itself: it names forms, the evaluation plays them with the
-    engine of the run, each ask by the policy that it names, and hands over the transcripts.
+    `values`; its `curves` are none. A mode samples nothing itself: it names forms, the evaluation
+    plays them with the engine of the run, each ask by the policy that it names, and hands over the
+    transcripts.
     """
 
     @property
@@ -84,6 +86,14 @@ class EvaluationMode(Protocol):
         """
         ...
 
+    def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
+        """Return accuracies beside the sampled tokens that they took, by the curve's name.
+
+        Args:
+            played: As for `values`, of all runs.
+        """
+        ...
+
     def counted(self, form: DebateForm) -> str:
         """Return what a question costs in one run, such as `4 direct replies`."""
         ...
@@ -109,6 +119,10 @@ class ModeSettings(Config):
     @abstractmethod
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return each figure's value for each question."""
+
+    def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
+        """Return accuracies beside the sampled tokens that they took; here none."""
+        return {}
 
     def counted(self, form: DebateForm) -> str:
         """Return what a question costs in one run."""

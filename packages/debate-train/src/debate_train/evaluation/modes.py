@@ -10,6 +10,7 @@ from debate_protocol.plugins import Variants
 from debate_protocol.roles import agents_by_policy
 from debate_protocol.types import Transcript
 from debate_train.evaluation.changes import DebateChanges
+from debate_train.evaluation.curves import Curves, debate_curves, reply_curves
 from debate_train.evaluation.mode import EvaluationMode, ModeSettings, Plays, Values, direct_form
 
 
@@ -31,6 +32,10 @@ class DirectAnswers(ModeSettings):
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return each question's share of right replies."""
         return _renamed(played, {"correct": "accuracy"})
+
+    def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
+        """Return `maj@k` and `pass@k` for 1 to all replies of a run, beside their tokens."""
+        return reply_curves(played[0], self.samples)
 
     def counted(self, form: DebateForm) -> str:
         """Return the number of replies."""
@@ -82,6 +87,10 @@ class Debate(DebateChanges, ModeSettings):
         policies = {name for one in played[0] for name in agents_by_policy(one.protocol)}
         figures = {**_FIGURES, **_figures_of(policies)}
         return _renamed(played, {theirs: ours for theirs, (ours, _) in figures.items()})
+
+    def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
+        """Return the accuracy of each round beside all tokens until then."""
+        return debate_curves(played[0])
 
     def counted(self, form: DebateForm) -> str:
         """Return the number of turns."""
