@@ -37,7 +37,10 @@ def labelled_choices(question: Question) -> list[tuple[str, str]]:
 
 
 def answer_form(question: Question, kind_of_contract: str) -> str:
-    """Return the sentence that fixes how the final answer is written; empty for free text."""
+    """Return the sentence that fixes how the final answer is written; empty for open questions.
+
+    Of a text, a mark is asked for where there is an answer to compare it with, known or withheld.
+    """
     kind = question_kind(question)
     labels = [label for label, _ in labelled_choices(question)]
     content = {
@@ -47,7 +50,8 @@ def answer_form(question: Question, kind_of_contract: str) -> str:
     }.get(kind, "the final answer")
     if kind_of_contract == "answer_line":
         return f"End with a last line of the form `Answer: …` that holds only {content}."
-    if kind_of_contract == "boxed" or kind != "text":
+    compared = question.answer is not None or question.meta.get("labelled") is False
+    if kind_of_contract == "boxed" or kind != "text" or compared:
         return f"Put only {content} inside \\boxed{{…}} at the end."
     return ""
 

@@ -121,10 +121,11 @@ def canonical(question: Question, kind: Kind, answer: FinalAnswer) -> str | None
 def text_form(text: str) -> str:
     """Return the text without differences of case, white space, quotes and final full stops.
 
+    Braces may be escaped, as they must be inside of a box that they do not balance.
     Compatible characters such as `ﬁ` and `fi` count as one (NFKC) in texts of at most 4,096
     characters: sorting a run of combining marks takes time that grows with its square.
     """
-    plain = _TEXT_COMMAND.sub(r"\1", text)
+    plain = _TEXT_COMMAND.sub(r"\1", text).replace("\\{", "{").replace("\\}", "}")
     if len(plain) <= _MAX_FOLDED_CHARS:
         plain = unicodedata.normalize("NFKC", plain)
     return " ".join(plain.casefold().split()).strip("\"'`.“”‘’ ")

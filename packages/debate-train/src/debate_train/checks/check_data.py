@@ -35,6 +35,7 @@ def look_at_data(data: DataConfig) -> DataView:
         return DataView((f"{unread.key}: {unread.why}; {taken}",))
     try:
         source = data.open()
+        source.batch(0)
     except UsageError as error:
         return DataView(errors=(str(error),))
     longest = max(data.looked_at(source), key=_shown_length)

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from debate_protocol.transcripts.control_characters import escaped
 from debate_train.commands.recipe_command import (
     DONE,
+    FAILED,
     CheckedRecipe,
     exit_code,
     recipe_parser,
@@ -35,6 +37,7 @@ _EPILOG = """\
 examples:
   debate-train recipes/quickstart.yaml
   debate-train quickstart --check
+  debate-train recipes/grpo_math.yaml --check-data
   debate-train recipes/selfplay_v2.yaml model.name=./my-model trainer.type=torch steps=10
   debate-train recipes/quickstart.yaml --output runs/first --resume
   debate-train recipes/selfplay_v2.yaml rollout.engine.process=own --nproc 8
@@ -99,6 +102,8 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
             gpus, memory = arguments.gpus or _GPUS, arguments.gpu_memory or _GPU_MEMORY
             print(*plan(checked.recipe, gpus, memory), sep="\n")
             return DONE
+        if arguments.check_data:
+            return _check_data(checked.recipe)
         from debate_train.running.run import run
 
         return run(checked.recipe, checked.text, arguments.output, arguments.resume, echo_s)
@@ -107,6 +112,16 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
     return run_recipe(
         arguments, lambda recipe: _check(recipe, processes, with_tokenizer=not arguments.plan), act
     )
+
+
+def _check_data(recipe: "Recipe") -> int:
+    from debate_protocol.parsing.contract import get_contract
+    from debate_train.data.gold_answers import judged_answers, said_of
+
+    source = recipe.data.open(recipe.seed)
+    judged = judged_answers(source, get_contract(recipe.debate.protocol().contract).kind)
+    print(*dict.fromkeys(source.notes), *map(escaped, said_of(judged)), sep="\n")
+    return DONE if all(one.is_right for one in judged) else FAILED
 
 
 def _check(recipe: "Recipe", processes: int, with_tokenizer: bool) -> "CheckReport":
@@ -139,6 +154,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)"
+    )
+    parser.add_argument(
+        "--check-data",
+        action="store_true",
+        help="read all questions, on hubs too, check that their answers count as right, then stop",
     )
     several = parser.add_argument_group("several processes (trainer.type: deepspeed)")
     several.add_argument(

@@ -3,11 +3,15 @@
 from typing import Annotated
 
 from debate_protocol.plugins import Variants
+from debate_train.data.benchmarks import Benchmark
+from debate_train.data.mixture import Mixture
 from debate_train.data.questions import Questions
 from debate_train.data.signs_puzzle import SignsPuzzle
 from debate_train.data.source import DataConfig, DataSettings, DataSource, Seeds, Split
 
-DATA: Variants[DataConfig] = Variants("debate_train.data", DataConfig, Questions, SignsPuzzle)
+DATA: Variants[DataConfig] = Variants(
+    "debate_train.data", DataConfig, Questions, Benchmark, Mixture, SignsPuzzle
+)
 """All sources of questions, those of other installed packages included."""
 
 DataChoice = Annotated[DataConfig, DATA]
@@ -15,10 +19,12 @@ DataChoice = Annotated[DataConfig, DATA]
 
 __all__ = [
     "DATA",
+    "Benchmark",
     "DataChoice",
     "DataConfig",
     "DataSettings",
     "DataSource",
+    "Mixture",
     "Questions",
     "Seeds",
     "SignsPuzzle",

@@ -36,6 +36,8 @@ class Fields(Config):
     """A list of texts, or an object of label and text; None as for `kind`."""
     passage: str | None = "passage"
     """A text that the question is about; None as for `kind`."""
+    labelled: str | None = "labelled"
+    """True or false: whether the answer may be trained on; rows may lack it."""
     id: str = "id"
 
 
@@ -153,6 +155,11 @@ def _meta(row: Mapping[str, object], reading: Reading, where: str) -> dict[str, 
     if solution:
         _refuse_unless(_is_scalar(solution), solution, "a text", fields.solution or "", where)
         meta["solution"] = str(solution)
+    labelled = None if fields.labelled is None else _value(row, fields.labelled)
+    if labelled is not None:
+        key = fields.labelled or ""
+        _refuse_unless(isinstance(labelled, bool), labelled, "true or false", key, where)
+        meta["labelled"] = labelled
     for key, value in meta.items():
         try:
             written = json.dumps(value, ensure_ascii=False, allow_nan=False)

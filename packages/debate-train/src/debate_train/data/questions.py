@@ -1,32 +1,120 @@
 """Questions from a file, or from a data set of a hub."""
 
-import hashlib
 import os.path
-import random
 import re
-import zlib
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Literal
 
 from pydantic import Field, field_validator
 
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question
 from debate_train.data.answer_pattern import checked
-from debate_train.data.question_rows import Fields, Reading, read_question, with_kinds
-from debate_train.data.row_files import hub_rows, is_file, read_rows
+from debate_train.data.question_rows import Fields, Reading
+from debate_train.data.question_source import (
+    QuestionSource,
+    ReadQuestions,
+    hold_out,
+    read_questions,
+    sample,
+    unlabelled,
+    without_overlap,
+)
+from debate_train.data.row_files import is_file, rows_of
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split, Unread
 from debate_train.errors import DataError
 
-__all__ = ["Fields", "QuestionSource", "Questions"]
+__all__ = ["Fields", "Questions", "RowSettings"]
 
 _ALL = 10**9
 _SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
-class Questions(DataSettings):
+class RowSettings(DataSettings):
+    """What all sources that read rows share."""
+
+    batch_size: int = Field(16, ge=1)
+    """Questions a step."""
+    limit: int | None = Field(None, ge=1)
+    """Use only this many training questions, drawn by `seed` wherever they stand in the file."""
+    first_rows: int | None = Field(None, ge=1)
+    """Read only this many rows of each file; of a hub data set no more is downloaded."""
+    holdout: float = Field(0.1, gt=0, lt=0.5)
+    """Share of the training rows for dev, and for test where nothing else is named for it."""
+    labelled: float = Field(1.0, ge=0, le=1)
+    """Share of the training questions whose answers may be used; the others lose theirs."""
+    overlap: Literal["remove", "refuse"] = "remove"
+    """What becomes of training questions that stand among the test questions, too, whatever their
+    case, white space and punctuation; they are counted."""
+    seed: int | None = None
+    """Seed of the order of questions, see `debate_train.data.source.Seeds`."""
+
+    def source(
+        self,
+        train: Sequence[Question],
+        dev: Sequence[Question] | None,
+        test: Sequence[Question],
+        run_seed: int,
+        read: tuple[Sequence[str], str],
+    ) -> QuestionSource:
+        """Return the source of questions that were read.
+
+        Args:
+            train: To train on, but for what is held out here.
+            dev: Held-out questions for exit criteria and evaluations on the way; None takes a
+                share of `train`.
+            test: Held-out questions of figures.
+            run_seed: Of the run.
+            read: Notes on how they were read, and why a step would have no questions.
+
+        Raises:
+            DataError: Training questions overlap with those held out, and that is refused.
+        """
+        seeds = Seeds.of(self.seed, run_seed)
+        kept, both = without_overlap(train, [*test, *(dev or ())])
+        notes = list(read[0])
+        if both:
+            said = f"data: {both:,} training questions are held-out questions, too"
+            if self.overlap == "refuse":
+                raise DataError(f"{said}; expected none, or data.overlap=remove to leave them out")
+            notes.append(f"{said}, and are not trained on")
+        if dev is None:
+            dev, kept = hold_out(kept, self.holdout, 0)
+        kept = sample(kept, self.limit, seeds.held_out, "limit")
+        kept = self._with_labels(kept, seeds.held_out)
+        splits: dict[Split, list[Question]] = {"train": kept, "dev": list(dev), "test": list(test)}
+        return QuestionSource(splits, self.batch_size, seeds, tuple(notes), read[1])
+
+    def _with_labels(self, train: list[Question], seed: int) -> list[Question]:
+        """Return the questions without the answers that may not be used."""
+        marked = [q for q in train if q.meta.get("labelled") is not False]
+        if self.labelled == 1 and len(marked) == len(train):
+            return train
+        return unlabelled(
+            train, sample(marked, round(self.labelled * len(marked)), seed, "labelled")
+        )
+
+    def summary(self, source: DataSource) -> str:
+        """Return how many questions each split has."""
+        train, dev, test = (len(source.split(name, _ALL)) for name in ("train", "dev", "test"))
+        return f"data: {self.said_path()}: {train:,} train, {dev:,} dev, {test:,} test questions"
+
+    def said_path(self) -> str:
+        """Return where the training questions come from, in a few words."""
+        return self.type
+
+    def looked_at(self, source: DataSource) -> Sequence[Question]:
+        """Return all questions."""
+        return [q for name in _SPLITS for q in source.split(name, _ALL)]
+
+    def may_have_answers(self, source: DataSource | None) -> bool:
+        """Return whether any training question may have an answer."""
+        if source is None:
+            return self.labelled > 0
+        return any(question.answer for question in source.split("train", _ALL))
+
+
+class Questions(RowSettings):
     """Rows with a question and perhaps an answer.
 
     Questions that stand more than once are used once. Those of `test_path` are never trained on,
@@ -48,23 +136,36 @@ class Questions(DataSettings):
     r"""Regular expression whose first group is the answer, such as `####\s*(.+)`."""
     kind: Literal["math", "choice", "yes_no", "number", "text"] | None = None
     """How answers are compared; None leaves it to the row, see `question_rows.with_kinds`."""
-    batch_size: int = Field(16, ge=1)
-    """Questions a step."""
-    limit: int | None = Field(None, ge=1)
-    """Use only this many training questions, drawn by `seed` wherever they stand in the file."""
-    holdout: float = Field(0.1, gt=0, lt=0.5)
-    """Share of `path` for each of dev and test when there is no `test_path`."""
-    seed: int | None = None
-    """Seed of the order of questions, see `debate_train.data.source.Seeds`."""
 
     @field_validator("answer_pattern")
     @classmethod
     def _pattern_has_a_group(cls, pattern: str | None) -> str | None:
         return pattern if pattern is None else checked(pattern)
 
-    def open(self, run_seed: int = 0) -> "QuestionSource":
+    def open(self, run_seed: int = 0) -> QuestionSource:
         """Read the rows and return the source in a run with this seed."""
-        return QuestionSource(self, Seeds.of(self.seed, run_seed))
+        read = self._read(self.path, self.split, "data.path")
+        rest, notes = read.questions, [*read.notes]
+        if self.test_path is not None or not self.is_file:
+            where = self.test_path or self.path
+            held = self._read(where, self.test_split, "data.test_path")
+            test = held.questions
+            notes += held.notes
+        else:
+            test, rest = hold_out(rest, self.holdout, 1)
+        source = self.source(rest, None, test, run_seed, (notes, ""))
+        if not source.split("train", 1):
+            raise DataError(
+                f"data.path: {self.path!r} leaves no question to train on "
+                f"({len(read.questions)} distinct rows read); expected at least one beside those "
+                "held out"
+            )
+        return source
+
+    def _read(self, path: str, split: str, key: str) -> ReadQuestions:
+        reading = Reading(self.fields, self.kind, self.answer_pattern)
+        rows = rows_of(path, self.config, split, key, self.first_rows)
+        return read_questions(rows, reading, key, path)
 
     @property
     def dataset(self) -> str:
@@ -80,27 +181,24 @@ class Questions(DataSettings):
     def unread(self) -> Unread | None:
         """Return why a check cannot read the questions: it downloads nothing and reads text."""
         for key, path in (("data.path", self.path), ("data.test_path", self.test_path)):
-            if path is not None and not path.endswith((".jsonl", ".json")):
-                return _unread(key, path)
+            if path is not None and (found := unread_path(key, path)):
+                return found
         return None
 
-    def summary(self, source: DataSource) -> str:
-        """Return how many questions each split has."""
-        train, dev, test = (len(source.split(name, _ALL)) for name in ("train", "dev", "test"))
-        return f"data: {self.path}: {train:,} train, {dev:,} dev, {test:,} test questions"
-
-    def looked_at(self, source: DataSource) -> Sequence[Question]:
-        """Return all questions."""
-        return [q for name in _SPLITS for q in source.split(name, _ALL)]
+    def said_path(self) -> str:
+        """Return the path of the training questions."""
+        return self.path
 
     def may_have_answers(self, source: DataSource | None) -> bool:
         """Return whether any training question may have an answer."""
-        if source is None:
-            return self.fields.answer is not None
-        return any(question.answer for question in source.split("train", _ALL))
+        named = source is not None or self.fields.answer is not None
+        return named and super().may_have_answers(source)
 
 
-def _unread(key: str, path: str) -> Unread:
+def unread_path(key: str, path: str) -> Unread | None:
+    """Return why a check cannot read what a key names, None where it can."""
+    if path.endswith((".jsonl", ".json")):
+        return None
     parquet = path.endswith(".parquet")
     if parquet and not os.path.isfile(path):
         return Unread(key, f"there is no file {path!r:.300}", is_error=True)
@@ -113,131 +211,3 @@ def _unread(key: str, path: str) -> Unread:
         )
     what = "parquet file, not read here" if parquet else "hub dataset, not checked here"
     return Unread(key, f"{path} ({what})")
-
-
-class QuestionSource(DataSource):
-    """Questions in a shuffled order that repeats with another order each epoch."""
-
-    def __init__(self, config: Questions, seeds: Seeds) -> None:
-        self.config = config
-        self._seeds = seeds
-        self.notes: tuple[str, ...] = ()
-        rows = self._read(config.path, config.split, "data.path")
-        if config.test_path is not None or not config.is_file:
-            where = config.test_path or config.path
-            test = self._read(where, config.test_split, "data.test_path")
-            known = {q.text for q in test}
-            train = [q for q in rows if q.text not in known]
-            dev, train = _hold_out(train, config.holdout, 0)
-        else:
-            test, rest = _hold_out(rows, config.holdout, 1)
-            dev, train = _hold_out(rest, config.holdout, 0)
-        self._splits: dict[Split, list[Question]] = {
-            "train": _limited(train, config.limit, self._seeds.held_out),
-            "dev": dev,
-            "test": test,
-        }
-        if not self._splits["train"]:
-            raise DataError(
-                f"data.path: {config.path!r} leaves no question to train on "
-                f"({len(rows)} distinct rows read); expected at least one beside those held out"
-            )
-
-    def _read(self, path: str, split: str, key: str) -> list[Question]:
-        """Return the distinct questions of a file or hub data set, and note how they were read."""
-        config = self.config
-        reading = Reading(config.fields, config.kind, config.answer_pattern)
-        rows = read_rows(path, key) if is_file(path) else hub_rows(path, config.config, split, key)
-        placed = [
-            read_question(row, reading, f"{key}: {path!r}, row {number}")
-            for number, row in enumerate(rows, start=1)
-        ]
-        if not placed:
-            raise DataError(f"{key}: {path!r} is empty; expected one question a line")
-        questions = with_kinds(placed)
-        self.notes += (f"{key}: {_kinds(questions)}",)
-        if missed := sum(one.pattern_missed for one in placed):
-            self.notes += (
-                f"{key}: data.answer_pattern is not found in {missed:,} of {len(placed):,} rows, "
-                "whose answers are taken whole",
-            )
-        return _distinct(questions)
-
-    def batch(self, step: int) -> list[Question]:
-        """Return the questions of a step, going through shuffled epochs."""
-        train, size = self._splits["train"], self.config.batch_size
-        chosen: list[Question] = []
-        while len(chosen) < size:
-            epoch, index = divmod(step * size + len(chosen), len(train))
-            order = list(range(len(train)))
-            random.Random(f"epoch/{self._seeds.training}/{epoch}").shuffle(order)
-            chosen += [train[i] for i in order[index : index + size - len(chosen)]]
-        return chosen
-
-    def split(self, name: Split, size: int) -> list[Question]:
-        """Return up to `size` questions of a split, always the same ones."""
-        questions = list(self._splits[name])
-        random.Random(f"split/{name}/{self._seeds.held_out}").shuffle(questions)
-        return questions[:size]
-
-    @property
-    def can_demonstrate(self) -> bool:
-        """Whether every training question brings a worked solution."""
-        return all("solution" in question.meta for question in self._splits["train"])
-
-    def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
-        """Return the question's worked solution as a first turn of the ask's contract."""
-        solution = str(ask.question.meta["solution"])
-        contract = ask.contract
-        if contract is None or contract.kind != "xml":
-            return solution
-        said = {contract.answer_section: solution, "consensus": "NO"}
-        return "\n".join(
-            f"<{name}>\n{said.get(name, 'N/A')}\n</{name}>" for name in contract.sections
-        )
-
-
-def _kinds(questions: Sequence[Question]) -> str:
-    """Return how the answers of questions are compared, as `--check` says it."""
-    answered = Counter(q.meta.get("kind", "math") for q in questions if q.answer is not None)
-    said = [f"{kind} {count:,}" for kind, count in answered.most_common()]
-    if without := len(questions) - answered.total():
-        said.append(f"no answer {without:,}")
-    return f"answers are compared as: {', '.join(said)}"
-
-
-def _limited(questions: list[Question], limit: int | None, seed: int) -> list[Question]:
-    """Return a sample that depends on the texts and the seed, not on the order in the file."""
-    if limit is None or limit >= len(questions):
-        return questions
-
-    def place(question: Question) -> bytes:
-        return hashlib.sha256(f"limit/{seed}/{question.text}".encode()).digest()
-
-    kept = {question.text for question in sorted(questions, key=place)[:limit]}
-    return [question for question in questions if question.text in kept]
-
-
-def _hold_out(
-    questions: list[Question], share: float, salt: int
-) -> tuple[list[Question], list[Question]]:
-    """Return (held out, rest); a question's side follows from its text."""
-    held = [q for q in questions if zlib.crc32(f"{salt}{q.text}".encode()) / 2**32 < share]
-    out = {q.text for q in held}
-    return held, [q for q in questions if q.text not in out]
-
-
-def _distinct(questions: Iterable[Question]) -> list[Question]:
-    """Return one question for each text; an id that stands twice is made different."""
-    found: dict[str, Question] = {}
-    ids: set[str] = set()
-    for question in questions:
-        if question.text in found:
-            continue
-        if question.id in ids:
-            question = replace(
-                question, id=f"{question.id}-{zlib.crc32(question.text.encode()):08x}"
-            )
-        ids.add(question.id)
-        found[question.text] = question
-    return list(found.values())

@@ -3,6 +3,7 @@
 import json
 import os.path
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -15,6 +16,26 @@ FILE_ENDINGS = (".jsonl", ".json", ".parquet")
 def is_file(path: str) -> bool:
     """Return whether a path names a file (by its ending) rather than a hub data set."""
     return path.endswith(FILE_ENDINGS)
+
+
+def rows_of(
+    path: str, config: str | None, split: str, key: str, count: int | None
+) -> Iterator[Mapping[str, object]]:
+    """Return the rows of a file, or of one split of a hub data set.
+
+    Args:
+        path: The file, or the id of the data set.
+        config: Configuration of a hub data set.
+        split: Of a hub data set.
+        key: Names the path in the recipe.
+        count: The most rows that are read; None reads all.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    if is_file(path):
+        return islice(read_rows(path, key), count)
+    return islice(hub_rows(path, config, split, key, streaming=count is not None), count)
 
 
 def read_rows(path: str, key: str) -> Iterator[Mapping[str, object]]:
@@ -42,15 +63,17 @@ def read_rows(path: str, key: str) -> Iterator[Mapping[str, object]]:
         raise DataError(f"{key}: {path}: not readable as UTF-8 text ({error})") from error
 
 
-def hub_rows(path: str, config: str | None, split: str, key: str) -> Iterator[Mapping[str, object]]:
-    """Yield the rows of one split of a hub data set.
+def hub_rows(
+    path: str, config: str | None, split: str, key: str, *, streaming: bool = False
+) -> Iterator[Mapping[str, object]]:
+    """Yield the rows of one split of a hub data set; streaming, they are downloaded as they come.
 
     Raises:
         DataError: It could not be loaded.
     """
     datasets = _datasets(key)
     try:
-        yield from datasets.load_dataset(path, config, split=split)
+        yield from datasets.load_dataset(path, config, split=split, streaming=streaming)
     except Exception as error:
         raise DataError(
             f"{key}: the hub data set {path!r:.300} could not be read ({_first(error)}); "
