@@ -190,7 +190,6 @@ def test_self_debate_is_the_same_again_when_its_seed_is(play: Play) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"contract": "three_section"}, "reads free text"),
         ({"first_turns": 1}, "greater than or equal to 2"),
         ({"gate_after": [2]}, "gate_after: found 2"),
         ({"personas": "default"}, "none"),
@@ -200,6 +199,32 @@ def test_self_debate_is_the_same_again_when_its_seed_is(play: Play) -> None:
 def test_self_debate_refuses_what_does_not_fit(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TypeAdapter(FormConfig).validate_python({"type": "self_debate", **settings})
+
+
+def test_a_pair_of_sections_is_shown_as_peers_are_in_a_debate(play: Play) -> None:
+    def speak(ask: Ask) -> str:
+        if ask.agent == 2:
+            return "nothing"
+        return (
+            f"<solution>s{ask.agent}</solution>\n<evaluation>e{ask.agent}</evaluation>\n"
+            f"<comparison>Agent 0 > Agent 1 c{ask.agent}</comparison>"
+        )
+
+    settings: Any = {"contract": "three_section", "style": "compact"}
+    form = SelfDebate(first_turns=3, second_turns=1, pairing="rand", **settings)
+    prompts = set()
+    for seed in range(12):
+        played = play(form, speak, seed=seed)
+        (ask,) = played.steps[1]
+        shown = [key.agent for key in ask.shown]
+        texts = [
+            "no valid response" if agent == 2 else f"s{agent}\nevaluation : e{agent}"
+            for agent in shown
+        ]
+        lines = [f"Agent {place} : {text}" for place, text in enumerate(texts)]
+        assert ask.messages[-1]["content"].splitlines()[2:] == "\n".join(lines).splitlines()
+        prompts.add(2 in shown)
+    assert prompts == {True, False}
 
 
 def test_a_pair_cannot_be_derived_when_a_file_leaves_shown_out(play: Play) -> None:

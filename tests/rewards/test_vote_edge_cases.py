@@ -4,6 +4,8 @@ import pytest
 
 from debate_protocol.transcripts.files import from_json
 from debate_rewards import V2, WinMinusLoss, WinRate
+from debate_rewards.reading import read_debate
+from debate_rewards.votes.ballots import all_votes, ballots
 
 SEVEN = [""] * 7
 
@@ -175,3 +177,25 @@ def test_rewards_survive_hostile_text(hold):
     debate = from_json({"question": {"text": "?"}, "protocol": protocol, "turns": turns})
     for reward in (V2(judge_credit="segment"), WinRate(duplicates="count")):
         assert len(reward([debate])[0].agents) == 3
+
+
+@pytest.mark.parametrize(("shown", "winner"), [([2, 0], 2), ([0, 2], 0)])
+def test_votes_on_a_pair_number_its_turns_in_the_order_in_which_they_were_shown(shown, winner):
+    said = "<solution>1</solution>\n<evaluation>N/A</evaluation>\n<comparison>N/A</comparison>"
+    judged = said.replace("<comparison>N/A", "<comparison>Agent 0 > Agent 1")
+    turns = [{"agent": agent, "round": 0, "text": said} for agent in range(3)]
+    pair = [[agent, 0] for agent in shown]
+    turns.append({"agent": 3, "round": 1, "text": judged, "shown": pair})
+    rules = {"num_agents": 4, "max_rounds": 2, "topology": "pair", "history_rounds": 1}
+    debate = read_debate(
+        from_json(
+            {
+                "schema": "debate-transcript/1",
+                "question": {"text": "?", "answer": "1"},
+                "protocol": {**rules, "contract": "three_section", "first_turns": 3},
+                "turns": turns,
+            }
+        )
+    )
+    (vote,) = all_votes(ballots(debate))
+    assert ((vote.left if vote.verdict == ">" else vote.right).agent, vote.verdict) == (winner, ">")

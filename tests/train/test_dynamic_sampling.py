@@ -7,68 +7,16 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.types import Ask, Question
 from debate_rewards.gate_rules import Answers
-from debate_rollout.engines import ScriptedEngine
 from debate_train.commands.cli import main
 from debate_train.data.source import DataSource
-from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.dynamic_sampling import play_step
 from debate_train.playing.lookahead import read_lookahead, write_lookahead
 from debate_train.playing.step_debates import StepDebates, metrics_of
 from debate_train.recipe import Recipe
 from debate_train.trainers.torch_session import TorchTrainerSession
+from train.drawn_steps import INFORMATIVE, Batches, counts, engine, recipe
 from train.small_runs import at_call, end_of
-
-INFORMATIVE = {"type": "informative", "group": "question"}
-WANTED = 2
-
-
-def recipe(**rollout: Any) -> Recipe:
-    settings = {"debates_per_question": 2, "select": INFORMATIVE, "oversample": 3}
-    return Recipe.model_validate(
-        {
-            "name": "t",
-            "steps": 1,
-            "model": {"type": "scratch"},
-            "data": {"type": "signs_puzzle", "batch_size": WANTED},
-            "debate": {"type": "direct", "style": "compact", "personas": "none", "gate_after": [0]},
-            "rollout": settings | rollout,
-            "reward": {"type": "verifiable"},
-            "loss": {"type": "dapo"},
-        }
-    )
-
-
-class Batches(DataSource):
-    """Questions by batch; `e` is easy, `h` hard, `s` splits the replies, `n` has no answer."""
-
-    def __init__(self, *batches: str) -> None:
-        self.asked: list[int] = []
-        self._batches = [batch.split() for batch in batches]
-
-    def batch(self, step: int) -> list[Question]:
-        self.asked.append(step)
-        return [
-            Question(name, f"make {name}", None if name[0] == "n" else "+", {"kind": "text"})
-            for name in self._batches[step]
-        ]
-
-    def split(self, name: str, size: int) -> list[Question]:
-        return []
-
-
-def engine() -> Any:
-    """Copies of a question reply in turn: of a split question the first is right."""
-    replies: dict[str, int] = {}
-
-    def say(ask: Ask) -> str:
-        name = ask.question.id
-        replies[name] = replies.get(name, 0) + 1
-        right = {"e": True, "h": False}.get(name[0], replies[name] % 2 == 1)
-        return f"<solution> {'+' if right else '-'} </solution>"
-
-    return ScriptedEngine().open(None, word_tokenizer(), script=say)
 
 
 def played(source: DataSource, step: int = 0, **rollout: Any) -> StepDebates:
@@ -77,10 +25,6 @@ def played(source: DataSource, step: int = 0, **rollout: Any) -> StepDebates:
 
 def kept(debates: StepDebates) -> list[str]:
     return [debate.question.id for debate in debates]
-
-
-def counts(debates: StepDebates) -> dict[str, float]:
-    return {k.removeprefix("sampling/"): v for k, v in debates.metrics.items() if v}
 
 
 def test_a_step_draws_until_enough_questions_teach_something() -> None:
@@ -175,16 +119,26 @@ def test_nothing_is_left_out_when_there_is_no_select() -> None:
         ({"select": None}, {}, "rollout.oversample: found 3 without select"),
         ({}, {"gate_after": []}, "rollout.select: found informative, but the debate has no gate"),
         ({"select": {"type": "informative"}}, {}, "expected group: question"),
-        ({"select": {"type": "at_most", "go_on": 1}}, {}, "with a rule at_most"),
+        ({"select": {"type": "at_most", "go_on": 1}}, {}, "with a rule at_most that comes first"),
         (
             {
                 "select": {
                     "type": "in_order",
-                    "rules": [INFORMATIVE, {"type": "at_most", "go_on": 1}],
+                    "rules": [INFORMATIVE, {"type": "at_most", "go_on": 1, "others": "drop"}],
                 }
             },
             {},
-            "with a rule at_most",
+            "with a rule at_most that comes first or drops",
+        ),
+        (
+            {
+                "select": {
+                    "type": "in_order",
+                    "rules": [{"type": "at_most", "go_on": 1}, INFORMATIVE],
+                }
+            },
+            {},
+            "with a rule at_most that comes first or drops",
         ),
     ],
 )

@@ -58,6 +58,11 @@ class _Rule(Config):
         """Whether a debate of one turn can never be kept."""
         return False
 
+    @property
+    def drops(self) -> bool:
+        """Whether it may leave debates out."""
+        return False
+
     def _places(self, gates: Sequence[Gate]) -> list[int]:
         return [i for i, gate in enumerate(gates) if self.at in (None, gate.name)]
 
@@ -80,6 +85,11 @@ class Informative(_Rule):
     def compares_turns(self) -> bool:
         """Within a debate, one turn is all right or all wrong."""
         return self.group == "debate"
+
+    @property
+    def drops(self) -> bool:
+        """Groups that teach nothing."""
+        return True
 
     def __call__(
         self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
@@ -119,6 +129,11 @@ class AtMost(_Rule):
     def counts_debates(self) -> bool:
         """It counts those of the batch."""
         return True
+
+    @property
+    def drops(self) -> bool:
+        """Those beyond the number, where they are not kept."""
+        return self.others == "drop"
 
     def __call__(
         self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
@@ -170,6 +185,11 @@ class InOrder(Config):
         """Whether any of its rules does."""
         return any(rule.compares_turns for rule in self.rules)
 
+    @property
+    def drops(self) -> bool:
+        """Whether any of its rules does."""
+        return any(rule.drops for rule in self.rules)
+
     def __call__(
         self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
     ) -> list[GateDecision]:
@@ -185,6 +205,21 @@ class InOrder(Config):
 
 GateRule = Annotated[Informative | AtMost | Agreed | InOrder, Field(discriminator="type")]
 """Any rule; `type` names it. `functools.partial(rule, seed=…)` is a `select` of `play`."""
+
+
+def divided(rule: GateRule) -> tuple[GateRule | None, GateRule | None]:
+    """Return what a rule decides on each debate or question alone, and what it decides by counting.
+
+    The second part begins with the first rule that counts the debates of the batch. Either is None
+    where there is nothing of it.
+    """
+    rules = rule.rules if isinstance(rule, InOrder) else (rule,)
+    counting = [place for place, one in enumerate(rules) if one.counts_debates]
+    border = counting[0] if counting else len(rules)
+    before, after = (
+        InOrder(rules=part) if part else None for part in (rules[:border], rules[border:])
+    )
+    return before, after
 
 
 def _answers(gate: Gate) -> list[str | None]:

@@ -43,7 +43,16 @@ class ReadDebate:
         ]
 
     def judged_by(self, judge: ReadTurn) -> dict[int, ReadTurn]:
-        """Return, for each other agent with a turn in `shown`, its latest turn there."""
+        """Return, for each other agent with a turn in `shown`, its latest turn there.
+
+        Under topology `pair` prompts number the turns in the order in which they are shown.
+        """
+        if self.transcript.protocol.topology == "pair":
+            return {
+                place: self.turns[key]
+                for place, key in enumerate(judge.turn.shown)
+                if key in self.turns
+            }
         latest: dict[int, ReadTurn] = {}
         for other in self.shown_to(judge):
             known = latest.get(other.key.agent)

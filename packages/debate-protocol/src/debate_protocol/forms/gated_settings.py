@@ -122,11 +122,8 @@ class GatedSettings(SpeakingSettings):
         return self
 
 
-class FreeTextSettings(GatedSettings):
-    """Settings of forms that read free text: their prompts leave no room for sections.
-
-    All replies to a prompt are samples of the same thing, so there are no personas.
-    """
+class SampledSettings(GatedSettings):
+    """Settings of forms that sample a prompt several times: such replies have no personas."""
 
     contract: ContractChoice = "boxed"
     personas: Literal["none"] = "none"
@@ -137,6 +134,10 @@ class FreeTextSettings(GatedSettings):
             if role.persona is not None:
                 raise ValueError(f"roles.{name}.persona: this form's prompts have none")
         return self
+
+
+class FreeTextSettings(SampledSettings):
+    """Settings of forms that read free text: their prompts leave no room for sections."""
 
     @field_validator("contract")
     @classmethod

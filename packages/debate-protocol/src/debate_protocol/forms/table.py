@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from debate_protocol.forms.debate_settings import DebateSettings
 from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.parsing.comparisons import says_nothing
+from debate_protocol.parsing.contract import Contract
 from debate_protocol.parsing.final_answer import final_box
 from debate_protocol.parsing.parsed import Parsed
 from debate_protocol.parsing.replies import spoken_text
@@ -169,13 +170,9 @@ class Table:
             name = self.contract.answer_section or "answer"
             fields = {name if self.form.style == "compact" else "response": text}
         elif self.contract.kind == "xml":
-            compares = "comparison" in self.contract.sections
-            hidden = compares and self.form.blind_review and key.agent != reader
-            fields = {name: section.text for name, section in parsed.sections.items()}
-            if hidden:
-                fields.pop("comparison", None)
-                fields = {name: without_comparison(text) for name, text in fields.items()}
-            fields = {name: text for name, text in fields.items() if not says_nothing(text)}
+            fields = seen_sections(
+                parsed, self.contract, blind=self.form.blind_review and key.agent != reader
+            )
         elif self.form.style == "compact":
             fields = {"answer": parsed.answer or ""}
         else:
@@ -183,6 +180,15 @@ class Table:
         limit = self.form.max_chars_per_field
         ready = {n: insertable(text, self.contract, limit) for n, text in fields.items()}
         return SeenTurn(key.agent, key.round, ready)
+
+
+def seen_sections(parsed: Parsed, contract: Contract, *, blind: bool) -> dict[str, str]:
+    """Return the sections of a turn that say something; `blind` hides what it compares."""
+    fields = {name: section.text for name, section in parsed.sections.items()}
+    if blind and "comparison" in contract.sections:
+        fields.pop("comparison", None)
+        fields = {name: without_comparison(text) for name, text in fields.items()}
+    return {name: text for name, text in fields.items() if not says_nothing(text)}
 
 
 def _by_round(key: TurnKey) -> tuple[int, int]:

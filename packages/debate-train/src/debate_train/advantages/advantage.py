@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -80,6 +80,21 @@ class Compared:
 
     turns: Sequence[TurnAdvantages]
     baselines: Baselines = field(default_factory=dict)
+    left_out: Sequence[frozenset[TurnKey]] = ()
+    """Turns that are not trained on at all, by transcript; empty where there are none."""
+
+    def taught(self, transcripts: Sequence[Transcript]) -> list[Transcript]:
+        """Return the transcripts with the turns that are trained on.
+
+        What is left out counts in no denominator, no minibatch and no penalty. As a part of what
+        later turns were shown it stays.
+        """
+        if not any(self.left_out):
+            return list(transcripts)
+        return [
+            replace(one, turns=tuple(turn for turn in one.turns if turn.key not in gone))
+            for one, gone in zip(transcripts, self.left_out, strict=True)
+        ]
 
     def metrics(self) -> dict[str, float]:
         """Return the baselines as metrics of the step."""

@@ -5,6 +5,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import ClassVar, Literal
 
+from pydantic import NonNegativeInt
+
 from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.credits import Score
 from debate_train.advantages.advantage import (
@@ -51,6 +53,9 @@ class Grouped(AdvantageConfig):
     baseline: Baseline = "debate"
     scale: Scale = "none"
     """`std` divides by the group's standard deviation (n-1) + 1e-6; a group without spread is 0."""
+    leave_out_zeros: tuple[NonNegativeInt, ...] = ()
+    """Rounds, from 0, whose turns leave the batch where their advantage is 0: they count in no
+    denominator and no minibatch. SDRL leaves out second turns, `[1]` (5.2)."""
 
     def baseline_of(self, stream: str) -> str:
         """Return what the values of a stream are compared with."""
@@ -75,9 +80,13 @@ class Grouped(AdvantageConfig):
             for member, advantages in self._compare(pool, baseline):
                 for turn in member.turns:
                     result[member.debate].setdefault(turn, []).extend(advantages)
-        return Compared(
-            [{turn: sum_equal(found) for turn, found in turns.items()} for turns in result]
-        )
+        turns = [{turn: sum_equal(found) for turn, found in own.items()} for own in result]
+        left_out = [self._zeros(one, own) for one, own in zip(transcripts, turns, strict=True)]
+        return Compared(turns, left_out=left_out)
+
+    def _zeros(self, transcript: Transcript, found: TurnAdvantages) -> frozenset[TurnKey]:
+        keys = (t.key for t in transcript.turns if t.round in self.leave_out_zeros)
+        return frozenset(k for k in keys if not any(a.value for a in found.get(k, ())))
 
     def _compare(
         self, group: "Sequence[Member]", baseline: Baseline

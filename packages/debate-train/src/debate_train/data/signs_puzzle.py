@@ -15,12 +15,14 @@ from typing import Literal
 
 from pydantic import Field
 
+from debate_protocol.parsing.contract import Contract
 from debate_protocol.types import Ask, Question
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split
 
 SIGNS = ("+", "-")
 PATIENCE = 20_000
 """Draws without a new question after which a split is taken to hold no more."""
+_OWN_LINE = re.compile(r"^Agent (\d+)$", re.MULTILINE)
 _PEER_LINE = re.compile(r"^Agent (\d+) : ([-+ ]+)$", re.MULTILINE)
 
 
@@ -122,7 +124,11 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     With errors, the first proposal of an agent is right with a chance drawn once for each question,
     evenly from 0 to 1, so that judges meet right and wrong candidates in every mixture. From the
     second turn on the demonstrator checks each candidate by its running totals, ranks them by
-    the outcome and adopts a right one, or solves the puzzle itself where there is none.
+    the outcome and adopts a right one, or solves the puzzle itself where there is none. A proposal
+    of its own that it is shown again is checked and not ranked.
+
+    Sections come in the order of the contract: with `comparison` before `solution` the answer
+    follows from the checks. Without a section `evaluation` checks and votes are in `comparison`.
     """
     digits, target = read_puzzle(ask.question)
     skill = random.Random(f"skill/{ask.question.id}").random()
@@ -134,12 +140,14 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
         if errors and rng.random() > skill:
             every = (" ".join(signs) for signs in product(SIGNS, repeat=len(digits) - 1))
             solution = rng.choice([s for s in every if s not in right])
-        return _turn_text(solution, "N/A", "N/A")
+        return _turn_text(ask.contract, solution, "N/A", "N/A")
     correct = {agent: s in right for agent, s in candidates.items()}
     adoptable = [s for agent, s in candidates.items() if correct[agent]]
-    checks = (_check(agent, digits, s, correct[agent]) for agent, s in candidates.items())
-    votes = (_vote(a, b, correct) for a, b in combinations(sorted(candidates), 2))
-    return _turn_text(rng.choice(adoptable or right), " ".join(checks), "\n".join(votes) or "N/A")
+    checks = [_check(agent, digits, s, correct[agent]) for agent, s in candidates.items()]
+    own = _OWN_LINE.search(ask.messages[-1]["content"])
+    others = sorted(candidates.keys() - ({int(own[1])} if own else set()))
+    votes = "\n".join(_vote(a, b, correct) for a, b in combinations(others, 2)) or "N/A"
+    return _turn_text(ask.contract, rng.choice(adoptable or right), " ".join(checks), votes)
 
 
 def _shown_solutions(ask: Ask) -> dict[int, str]:
@@ -147,11 +155,12 @@ def _shown_solutions(ask: Ask) -> dict[int, str]:
     return {int(a): s for a, s in _PEER_LINE.findall(ask.messages[-1]["content"])}
 
 
-def _turn_text(solution: str, evaluation: str, comparison: str) -> str:
-    return (
-        f"<solution> {solution} </solution>\n<evaluation> {evaluation} </evaluation>\n"
-        f"<comparison> {comparison} </comparison>"
-    )
+def _turn_text(contract: Contract | None, solution: str, evaluation: str, comparison: str) -> str:
+    said = {"solution": solution, "evaluation": evaluation, "comparison": comparison}
+    sections = tuple(said) if contract is None else contract.sections
+    if "evaluation" not in sections and evaluation != comparison:
+        said["comparison"] = f"{evaluation}\n{comparison}"
+    return "\n".join(f"<{name}> {said[name]} </{name}>" for name in sections if name in said)
 
 
 def _check(agent: int, digits: Sequence[int], solution: str, correct: bool) -> str:

@@ -6,6 +6,9 @@ many as are missing at the share that was kept so far. What a step draws follows
 and from its weights, and so neither from time nor from what other steps drew: a resumed run and
 one that plays ahead draw the same questions. Those that a step does not need are passed over; they
 stand elsewhere in the next epoch.
+
+A rule that counts debates (`at_most`) counts those of the step. Until its questions are drawn, the
+debates that may go on wait at their first gate; then the rule answers all of them together.
 """
 
 import logging
@@ -15,9 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from debate_protocol.types import DebateRun, Gate, GateDecision, Question, Transcript
-from debate_rewards.gate_rules import Answers, checked
+from debate_rewards.gate_rules import Answers, GateRule, checked, divided
 from debate_rollout.engine import Engine
 from debate_train.data import DataSource
+from debate_train.playing.held_debates import Held, go_on, held
 from debate_train.playing.starts import named_debates
 from debate_train.playing.step_debates import StepDebates
 from debate_train.recipe import Recipe
@@ -58,7 +62,7 @@ def play_step(
     )
     while questions := drawing.next_round():
         drawing.play(questions, engine, watched)
-    return drawing.taken()
+    return drawing.taken(engine, watched)
 
 
 class _Drawing:
@@ -66,6 +70,11 @@ class _Drawing:
 
     def __init__(self, recipe: Recipe, name: str, batches: Iterator[Sequence[Question]]) -> None:
         self._recipe, self._name, self._unread = recipe, name, batches
+        alone, counting = divided(recipe.rollout.select) if recipe.rollout.select else (None, None)
+        waits = recipe.rollout.oversample > 1 and counting is not None
+        self._rule = alone if waits else recipe.rollout.select
+        self._counting = counting if waits else None
+        self._held: dict[str, Held] = {}
         self._seen: set[str] = set()
         self._waiting: list[Question] = []
         self._drawn = self._batches = self._rounds = self._dropped_tokens = 0
@@ -99,8 +108,11 @@ class _Drawing:
         named = named_debates(self._recipe, fresh, self._name, first=self._drawn)
         self._drawn += len(fresh)
         self._rounds += 1
-        runs = watched([run for _, run in named])
-        played = rollout.play(runs, engine, self._select)
+        runs = [run for _, run in named]
+        if self._counting is not None:
+            runs = [held(run, identity, self._held) for identity, run in named]
+        assert self._rule is not None
+        played = rollout.play(watched(runs), engine, partial(self._select, self._rule))
         # Single replies beside the debates pass no gate: they stay and go with their question.
         debates = rollout.debates_per_question
         copies = debates + rollout.direct_per_question
@@ -118,9 +130,31 @@ class _Drawing:
                 self._causes[self._cause(question)] += 1
                 self._dropped_tokens += sum(map(_sampled_tokens, own))
 
-    def _select(self, gates: Sequence[Gate]) -> Sequence[GateDecision]:
-        rule = self._recipe.rollout.select
-        assert rule is not None
+    def _go_on(
+        self, taken: list[list[Transcript]], engine: Engine, watched: Watched
+    ) -> list[list[Transcript]]:
+        """Return the debates with those that waited and may go on played to their ends."""
+        waiting = {x.id: self._held.pop(x.id) for own in taken for x in own if x.id in self._held}
+        for left in self._held.values():
+            left.run.close()
+        if not waiting:
+            return taken
+        self._rounds += 1
+
+        def select(gates: Sequence[Gate]) -> Sequence[GateDecision]:
+            is_first = all(gate is waiting[gate.transcript.id].gate for gate in gates)
+            rule = self._counting if is_first else self._recipe.rollout.select
+            assert rule is not None
+            return self._select(rule, gates)
+
+        runs = watched([go_on(one) for one in waiting.values()])
+        played = {x.id: x for x in self._recipe.rollout.play(runs, engine, select)}
+        return [
+            [played.get(x.id, x) for x in own if x.id in played or x.id not in waiting]
+            for own in taken
+        ]
+
+    def _select(self, rule: GateRule, gates: Sequence[Gate]) -> Sequence[GateDecision]:
         name = f"{self._recipe.seed}/select/{self._name}/{self._rounds}"
         seed = zlib.crc32(name.encode())
         decisions = rule(gates, seed=seed, correct=partial(_noted, self._verdicts))
@@ -137,10 +171,11 @@ class _Drawing:
             return "other"
         return "all_right" if True in found else "all_wrong"
 
-    def taken(self) -> StepDebates:
+    def taken(self, engine: Engine, watched: Watched) -> StepDebates:
         """Return the debates of the first questions that were kept, and what the others cost."""
-        wanted = self._recipe.data.batch_size
+        wanted, rounds = self._recipe.data.batch_size, self._rounds
         taken, surplus = self.kept[:wanted], self.kept[wanted:]
+        taken = self._go_on(taken, engine, watched)
         self._dropped_tokens += sum(_sampled_tokens(x) for own in surplus for x in own)
         self._causes["surplus"] = len(surplus)
         causes = {name: float(self._causes[name]) for name in CAUSES}
@@ -151,7 +186,7 @@ class _Drawing:
                 self._name, len(taken), wanted, self._drawn, said or "the data hold no more",
             )  # fmt: skip
         counts = {
-            "rounds": float(self._rounds),
+            "rounds": float(rounds),
             "batches": float(self._batches),
             "drawn": float(self._drawn),
             "kept": float(len(taken)),

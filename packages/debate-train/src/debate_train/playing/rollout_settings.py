@@ -7,7 +7,7 @@ from pydantic import Field
 
 from debate_protocol.config import Config
 from debate_protocol.types import DebateRun, Transcript
-from debate_rewards.gate_rules import GateRule
+from debate_rewards.gate_rules import GateRule, divided
 from debate_rollout.drivers import AUTO, DriverChoice, play
 from debate_rollout.engine import Engine
 from debate_rollout.engine_settings import EngineConfig
@@ -65,10 +65,12 @@ class Rollout(Config):
                 f"select: found {rule.type}, but the debate has no gate for it to answer; expected "
                 "debate.gate_after, such as [0]"
             )
-        if self.oversample > 1 and rule.counts_debates:
+        alone, counting = divided(rule)
+        if self.oversample > 1 and counting is not None and (alone is None or counting.drops):
             return (
-                f"oversample: found {self.oversample} with a rule at_most, which counts the "
-                "debates of one batch and not of the step; expected oversample: 1"
+                f"oversample: found {self.oversample} with a rule at_most that comes first or "
+                "drops, but it counts the debates of a step once its questions are drawn; expected "
+                "select: {type: in_order, rules: [{type: informative}, {type: at_most, go_on: …}]}"
             )
         if turns == 1 and rule.compares_turns:
             return (

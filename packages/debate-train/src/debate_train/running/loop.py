@@ -34,8 +34,9 @@ def train(run: RunContext, phase: Phase, saving: Saving) -> Ended:
             with timed(rollouts.times, "rows"):
                 compared = advantage.compare(transcripts, scores, state.baselines)
                 seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
+                taught = compared.taught(transcripts)
                 batch = build_batch(
-                    transcripts, compared.turns, advantage.streams, run.loaded.tokenizer, seed
+                    taught, compared.turns, advantage.streams, run.loaded.tokenizer, seed
                 )
                 batch, counts = imitation.fit(transcripts, batch)
             metrics = counts | compared.metrics() | metrics_of(transcripts)

@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt
 
-from debate_protocol.forms.gated_settings import FreeTextSettings
+from debate_protocol.forms.gated_settings import SampledSettings
 from debate_protocol.forms.self_debate.pairing import Pairing, draw_pair
 from debate_protocol.forms.settings import MOST
-from debate_protocol.forms.table import SameAnswer, same_words
+from debate_protocol.forms.table import SameAnswer, same_words, seen_sections
 from debate_protocol.forms.turns import heard, new_ask, replies_to
 from debate_protocol.parsing.parsed import Parsed
 from debate_protocol.parsing.replies import spoken_text
@@ -34,14 +34,15 @@ from debate_protocol.types import (
 Heard = tuple[Turn, Parsed]
 
 
-class SelfDebate(FreeTextSettings):
+class SelfDebate(SampledSettings):
     """First answers to the question, and second answers to a debate prompt that shows two of them.
 
     All first turns answer one prompt, that of `Direct`. All second turns answer another, that of
     agent 2 of a debate who has read agents 0 and 1. Each sample is an agent of its own: agents 0
     to `first_turns` − 1 speak in round 0, the others in round 1, and `shown` of these names the
-    pair in the order in which it was shown. A gate after round 0 lets a `select` drop questions
-    that teach nothing and choose those that debate.
+    pair in the order in which it was shown: what the prompt calls agents 0 and 1. With a contract
+    of sections the pair is shown as peers are in a debate with blind review. A gate after round 0
+    lets a `select` drop questions that teach nothing and choose those that debate.
 
     Attributes:
         first_turns: Samples of the first prompt.
@@ -127,7 +128,7 @@ class SelfDebate(FreeTextSettings):
         pair = draw_pair(answers, self.pairing, same_answer, chance)
         if pair is None:
             return record(first, "no_pair")
-        prompt = self._debate_prompt(question, [first[agent][0] for agent in pair])
+        prompt = self._debate_prompt(question, [first[agent] for agent in pair])
         keys = [TurnKey(agent, 1) for agent in range(self.first_turns, self.num_agents)]
         shown = tuple(TurnKey(agent, 0) for agent in pair)
         asks = [replace(new_ask(self, question, k, seed, prompt), shown=shown) for k in keys]
@@ -144,9 +145,18 @@ class SelfDebate(FreeTextSettings):
         """Return what a reader is shown of a first turn; empty when there is nothing to show."""
         return spoken_text(turn.text, self.think)
 
-    def _debate_prompt(self, question: Question, pair: list[Turn]) -> tuple[Message, ...]:
-        rules, limit = self.contract_rules(), self.max_chars_per_field
-        texts = [insertable(self._shown_text(turn), rules, limit) for turn in pair]
-        field = "answer" if self.style == "compact" else "response"
-        seen = tuple(SeenTurn(place, 0, {field: text}) for place, text in enumerate(texts))
+    def _debate_prompt(self, question: Question, pair: list[Heard]) -> tuple[Message, ...]:
+        rules = self.contract_rules()
+        seen = tuple(SeenTurn(place, 0, self._fields(*one)) for place, one in enumerate(pair))
         return opening(self.style, View(question, rules, 2, 1, None, seen, (0, 1)))
+
+    def _fields(self, turn: Turn, parsed: Parsed) -> dict[str, str] | None:
+        rules, limit = self.contract_rules(), self.max_chars_per_field
+        if rules.kind != "xml":
+            field = "answer" if self.style == "compact" else "response"
+            fields = {field: self._shown_text(turn)}
+        elif turn.failure is not None:
+            return None
+        else:
+            fields = seen_sections(parsed, rules, blind=True)
+        return {name: insertable(text, rules, limit) for name, text in fields.items()}

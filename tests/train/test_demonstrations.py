@@ -1,0 +1,125 @@
+"""Demonstrations of the signs puzzle: what they check, how they vote, in which sections."""
+
+from typing import Any
+
+from debate_protocol.forms import Simultaneous
+from debate_protocol.parsing.contract import Contract
+from debate_protocol.parsing.replies import parse
+from debate_protocol.types import Transcript
+from debate_rollout.drivers import play
+from debate_rollout.engines import ScriptedEngine
+from debate_train.data import SignsPuzzle
+from debate_train.data.signs_puzzle import read_puzzle
+from debate_train.models.word_tokenizer import word_tokenizer
+
+PUZZLES = SignsPuzzle(batch_size=48).open()
+
+
+def total(digits: tuple[int, ...], signs: str) -> int:
+    """The arithmetic by Python itself."""
+    return eval(str(digits[0]) + "".join(s + str(d) for s, d in zip(signs.split(), digits[1:])))  # noqa: B905
+
+
+def debates(rounds: int = 2, agents: int = 3) -> list[Transcript]:
+    form = Simultaneous(num_agents=agents, max_rounds=rounds, style="compact", personas="none")
+    engine = ScriptedEngine().open(None, word_tokenizer(), script=PUZZLES.demonstrate)
+    questions = [q for step in range(3) for q in PUZZLES.batch(step)]
+    runs = [form.start(q, seed=n) for n, q in enumerate(questions)]
+    return play(runs, engine, max_tokens=200)
+
+
+def test_demonstrations_check_and_vote_by_the_truth() -> None:
+    shares = []
+    for debate in debates():
+        digits, target = read_puzzle(debate.question)
+        first = {t.agent: parse(t.text, "three_section") for t in debate.turns if t.round == 0}
+        said = {agent: parsed.answer or "" for agent, parsed in first.items()}
+        right = {agent: total(digits, signs) == target for agent, signs in said.items()}
+        shares.append(sum(right.values()) / 3)
+        for turn in debate.turns:
+            parsed = parse(turn.text, "three_section", author=turn.agent, num_agents=3)
+            assert parsed.problems == ()
+            if turn.round == 0:
+                assert (parsed.sections["evaluation"].text, parsed.comparisons) == ("N/A", ())
+                continue
+            peers = [agent for agent in range(3) if agent != turn.agent]
+            checked = []
+            for agent in peers:
+                signs = said[agent].split()
+                steps = [
+                    f"{sign} {digit} {total(digits[: n + 2], ' '.join(signs[: n + 1]))}"
+                    for n, (sign, digit) in enumerate(zip(signs, digits[1:], strict=True))
+                ]
+                verdict = "ok" if right[agent] else "no"
+                checked.append(f"Agent {agent} {digits[0]} {' '.join(steps)} {verdict}")
+            assert parsed.sections["evaluation"].text == " ".join(checked)
+            (vote,) = parsed.comparisons
+            if right[peers[0]] == right[peers[1]]:
+                assert vote.op == "="
+            else:
+                assert vote.op == ">"
+                assert right[vote.left] and not right[vote.right]
+            assert total(digits, parsed.answer or "") == target
+    # Candidates are right and wrong in every mixture: chances are even from 0 to 1.
+    assert {0.0, 1.0} < set(shares)
+    assert 0.4 < sum(shares) / len(shares) < 0.6
+
+
+CRITIQUE = Contract("critique", ("comparison", "solution"))
+
+
+def test_demonstrations_follow_the_order_of_the_contract() -> None:
+    settings: Any = {
+        "contract": CRITIQUE,
+        "style": "compact",
+        "personas": "none",
+        "conversation": "rebuild",
+        "history_rounds": 1,
+    }
+    form = Simultaneous(num_agents=3, max_rounds=2, **settings)
+    engine = ScriptedEngine().open(None, word_tokenizer(), script=PUZZLES.demonstrate)
+    runs = [form.start(q, seed=n) for n, q in enumerate(PUZZLES.batch(0))]
+    for debate in play(runs, engine, max_tokens=200):
+        said = {t.agent: parse(t.text, CRITIQUE).answer for t in debate.turns if t.round == 0}
+        digits, target = read_puzzle(debate.question)
+        for turn in debate.turns:
+            parsed = parse(turn.text, CRITIQUE, author=turn.agent, num_agents=3)
+            assert parsed.answer is not None
+            assert turn.text.index("</comparison>") < turn.text.index("<solution>")
+            if turn.round == 0:
+                assert parsed.sections["comparison"].text == "N/A"
+                continue
+            # All three lines are checked, the reader's own included; it ranks the others alone.
+            checks, *votes = parsed.sections["comparison"].text.splitlines()
+            assert [f"Agent {agent} {digits[0]} " in checks for agent in range(3)] == [True] * 3
+            right = [total(digits, said[agent] or "") == target for agent in range(3)]
+            assert checks.count(" ok") == sum(right)
+            (vote,) = parsed.comparisons
+            assert len(votes) == 1 and turn.agent not in (vote.left, vote.right)
+            assert total(digits, parsed.answer) == target
+
+
+def test_demonstrations_fit_the_words_of_the_tokenizer() -> None:
+    tokenizer = word_tokenizer()
+    for debate in debates():
+        for turn in debate.turns:
+            assert turn.reply is not None
+            assert tokenizer.unk_token_id not in (*turn.reply.prompt_ids, *turn.reply.token_ids)
+            assert turn.reply.finish == "stop"
+    (longest,) = {len(t.reply.token_ids) for d in debates() for t in d.turns if t.round and t.reply}
+    assert longest <= 48  # what a recipe for three agents must let a reply have
+
+
+def test_demonstration_heeds_a_failed_peer() -> None:
+    question = PUZZLES.batch(0)[0]
+    form = Simultaneous(num_agents=3, max_rounds=2, style="compact", personas="none")
+
+    def script(ask: object) -> str:
+        fails = (ask.agent, ask.round) == (1, 0)  # type: ignore[attr-defined]
+        return "no" if fails else PUZZLES.demonstrate(ask)  # type: ignore[arg-type]
+
+    engine = ScriptedEngine().open(None, word_tokenizer(), script=script)
+    (debate,) = play([form.start(question, seed=0)], engine, max_tokens=200)
+    judge = parse(debate.turns[3].text, "three_section")
+    assert judge.sections["evaluation"].text.startswith("Agent 2 ")
+    assert judge.comparisons == ()

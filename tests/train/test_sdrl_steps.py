@@ -1,0 +1,98 @@
+"""Steps of SDRL: which questions debate, and which second turns are trained on."""
+
+from typing import Any
+
+from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
+from debate_rewards.credits import Credit, Score
+from debate_train.advantages import Grouped, Stream
+from debate_train.playing.dynamic_sampling import play_step
+from debate_train.playing.step_debates import StepDebates
+from debate_train.recipe import Recipe
+from train.drawn_steps import Batches, counts, engine, recipe
+
+STREAMS = {"generator": Stream()}
+
+
+def gen(agent: int, round: int, value: float | None) -> Credit:
+    return Credit(agent, round, "generator", value)
+
+
+def test_turns_without_an_advantage_leave_where_the_recipe_says() -> None:
+    keys = [TurnKey(a, 0) for a in range(2)] + [TurnKey(a, 1) for a in range(2, 4)]
+    turns = tuple(Turn(*key, "x") for key in keys)
+    mixed, equal = (
+        Transcript(name, Question(name, "?"), Protocol(4, max_rounds=2), turns) for name in "ab"
+    )
+    scores = [
+        Score((gen(0, 0, 1.0), gen(1, 0, 1.0), gen(2, 1, 1.0), gen(3, 1, -1.0))),
+        Score((gen(0, 0, 1.0), gen(1, 0, -1.0), gen(2, 1, 1.0), gen(3, 1, None))),
+    ]
+    config = Grouped(baseline="question_round", leave_out_zeros=(1,), streams=STREAMS)
+    compared = config.compare([mixed, equal], scores, {})
+    # First turns of `a` are 0, too, and stay. Of `b` the second turn with a value is alone, so 0,
+    # and the other has no value.
+    kept = [[t.key for t in one.turns] for one in compared.taught([mixed, equal])]
+    assert kept == [keys, keys[:2]]
+    everywhere = config.model_copy(update={"leave_out_zeros": (0, 1)})
+    kept = [
+        [t.key for t in one.turns]
+        for one in everywhere.compare([mixed, equal], scores, {}).taught([mixed, equal])
+    ]
+    assert kept == [keys[2:], keys[:2]]
+    silent = Grouped(baseline="question_round", streams=STREAMS).compare([equal], scores[1:], {})
+    assert silent.taught([equal]) == [equal]
+
+
+def self_debate(go_on: int, wanted: int = 3) -> Recipe:
+    rules = [{"type": "informative"}, {"type": "at_most", "go_on": go_on}]
+    asked = {"type": "self_debate", "style": "compact", "contract": "three_section"}
+    said = recipe().model_dump(exclude_unset=True)
+    said["debate"] = asked | {"first_turns": 2, "second_turns": 3}
+    said["rollout"] |= {"debates_per_question": 1, "select": {"type": "in_order", "rules": rules}}
+    said["data"]["batch_size"] = wanted
+    return Recipe.model_validate(said)
+
+
+def turns(debates: StepDebates) -> dict[str, int]:
+    return {debate.question.id: len(debate.turns) for debate in debates}
+
+
+def test_debates_of_a_step_are_counted_when_all_its_questions_are_drawn() -> None:
+    source = Batches("h1 s1 e1", "s2 h2 s3", "s4 s5")
+    asked: list[int] = []
+    sampler = engine()
+    plain = sampler.generate
+
+    def generate(requests: Any, **rest: Any) -> Any:
+        asked.append(len(requests))
+        return plain(requests, **rest)
+
+    sampler.generate = generate
+    debates = play_step(self_debate(2), source, 0, sampler)
+    # Two of the three questions have 3 second turns each beside 2 first ones. They are sampled
+    # in one call, after all first turns: s4, a surplus, gets none.
+    assert sorted(turns(debates)) == ["s1", "s2", "s3"]
+    assert sorted(turns(debates).values()) == [2, 5, 5]
+    assert asked[-1] == 2 * 3 and sum(asked[:-1]) == 2 * counts(debates)["drawn"]
+    assert counts(debates)["rounds"] == len(asked) - 1
+
+
+def test_every_kept_question_may_be_among_those_that_debate() -> None:
+    # Those of a later round of drawing are as likely to debate as those of the first: 1 of 3 kept
+    # questions, over 60 steps. Binomial(60, 1/3): standard deviation 3.7, five of them 18.
+    found: dict[str, int] = {}
+    for step in range(60):
+        source = Batches(*["h1 s1 h2", "s2 h3 s3", "s4 h4 h5"] * (step + 1))
+        for name, number in turns(play_step(self_debate(1), source, step, engine())).items():
+            found[name] = found.get(name, 0) + (number > 2)
+    assert sum(found.values()) == 60
+    assert sorted(found) == ["s1", "s2", "s3"]
+    assert all(abs(count - 20) < 18 for count in found.values())
+
+
+def test_a_step_without_enough_debates_is_reported_and_plays_those_it_has() -> None:
+    debates = play_step(self_debate(2), Batches("h1", "s1", "e1"), 0, engine())
+    assert turns(debates) == {"s1": 5}
+    assert counts(debates)["missing"] == 2
+    assert turns(play_step(self_debate(2), Batches("h1", "h2", "e1"), 0, engine())) == {}
+    assert turns(play_step(self_debate(0), Batches("h1", "s1", "e1"), 0, engine())) == {"s1": 2}
