@@ -17,3 +17,11 @@ def rollout() -> int:
     from debate_train.commands.rollout_cli import main
 
     return main()
+
+
+def evaluate() -> int:
+    """Run `debate-eval`; return its exit code."""
+    leave_on_interrupt()
+    from debate_train.evaluating.command import main
+
+    return main()

@@ -6,8 +6,7 @@ _SHARES = frozenset(
     (
         "accuracy", "correct", "avg@k", "pass@k", "cons@k", "maj@k", "mean@k", "format",
         "format_all", "unread", "flips", "decision", "strict_accuracy", "equal_share",
-        "comparisons_made", "diversity", "unverifiable", "unmeasured", "maj", "central",
-        "tokens_saved", "reached", "consistent", "both_orders",
+        "comparisons_made", "diversity", "unverifiable", "unmeasured",
     )
 )  # fmt: skip
 _DIFFERENCES = frozenset(("drift", "delta"))

@@ -46,7 +46,9 @@ class CheckReport:
         return "\n".join([*self.lines, *marked])
 
 
-class _Findings:
+class Findings:
+    """What is found while a recipe is checked."""
+
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.warnings: list[str] = []
@@ -58,8 +60,8 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
 
     Without its tokenizer, a model in a directory needs a configuration alone.
     """
-    found = _Findings()
-    _check_model(recipe, found, with_tokenizer)
+    found = Findings()
+    check_model(recipe, found, with_tokenizer)
     phases = recipe.phase_recipes()
     views: dict[str, DataView] = {}
     for data in (recipe.data, *(phase.data for phase in phases.values())):
@@ -76,7 +78,7 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
         found.lines += role_lines(phase)
         if counter is not None:
             windows.look(phase, phase.debate, view.longest)
-            for form in _other_forms(phase):
+            for form in other_forms(phase):
                 windows.look(phase, form, view.longest, "evaluation: ")
         where = f"phase {name}: " if recipe.phases else ""
         if recipe.rollout.engine.is_sampled:
@@ -103,7 +105,7 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
 
 
 def _check_learning(
-    name: str, phase: Recipe, view: DataView, counter: TokenCounter | None, found: _Findings
+    name: str, phase: Recipe, view: DataView, counter: TokenCounter | None, found: Findings
 ) -> None:
     """Say what a phase cannot learn; `name` is empty where there are no phases."""
     where, key = (f"phase {name}: ", f"phases.{name}.") if name else ("", "")
@@ -125,10 +127,10 @@ def _check_learning(
 
 def check_collecting(recipe: Recipe) -> CheckReport:
     """Check what `debate-rollout` takes of a recipe; loads no weights, downloads nothing."""
-    found = _Findings()
+    found = Findings()
     engine = recipe.rollout.engine
     if "tokens" in engine.capabilities:
-        _check_model(recipe, found)
+        check_model(recipe, found)
     view = look_at_data(recipe.data)
     found.lines += view.lines
     found.errors += view.errors
@@ -137,12 +139,12 @@ def check_collecting(recipe: Recipe) -> CheckReport:
     debates, direct = (
         questions * copies for copies in (rollout.debates_per_question, rollout.direct_per_question)
     )
-    beside = f" and {_many(direct, 'direct reply')}" if direct else ""
+    beside = f" and {many(direct, 'direct reply')}" if direct else ""
     turns = debates * form.turn_count() + direct
     found.lines.append(
-        f"collect: {_many(recipe.steps, 'step')} x {_many(recipe.data.batch_size, 'question')} = "
-        f"{_many(questions, 'question')}; {_many(debates, 'debate')}{beside}; "
-        f"{_many(turns, 'turn')}, at most {turns * rollout.max_tokens:,} tokens in replies"
+        f"collect: {many(recipe.steps, 'step')} x {many(recipe.data.batch_size, 'question')} = "
+        f"{many(questions, 'question')}; {many(debates, 'debate')}{beside}; "
+        f"{many(turns, 'turn')}, at most {turns * rollout.max_tokens:,} tokens in replies"
     )
     if not found.errors:
         Windows(found.lines, found.errors).look(recipe, recipe.debate, view.longest)
@@ -154,7 +156,8 @@ def _identity(data: DataConfig) -> str:
     return cast(BaseModel, data).model_dump_json(exclude={"batch_size"})
 
 
-def _check_model(recipe: Recipe, found: _Findings, with_tokenizer: bool = True) -> None:
+def check_model(recipe: Recipe, found: Findings, with_tokenizer: bool = True) -> None:
+    """Say which model it is, and what is wrong with its directory."""
     model = recipe.model
     if model.source is None:
         found.lines.append(f"model: made from scratch, window {model.context_window:,} tokens")
@@ -167,7 +170,7 @@ def _check_model(recipe: Recipe, found: _Findings, with_tokenizer: bool = True) 
         found.lines.append(f"model: {model.name} (hub id, not looked up here)")
 
 
-def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
+def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
     """Say what one step and the whole phase play, in one vocabulary."""
     agents, rounds = phase.debate.num_agents, phase.debate.max_rounds
     questions, copies = phase.data.batch_size, phase.rollout.debates_per_question
@@ -182,10 +185,10 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
     of_what = "turn" if samples == turns else "turn that is trained on"
     if samples - direct < debates * each and samples - direct == debates * trained:
         of_what = "agent and debate"
-    beside = f" + {_many(direct, 'direct reply')}" if direct else ""
-    shape = f"{_many(agents, 'agent')} x {_many(rounds, 'round')}"
+    beside = f" + {many(direct, 'direct reply')}" if direct else ""
+    shape = f"{many(agents, 'agent')} x {many(rounds, 'round')}"
     if not everyone_speaks:
-        shape = _many(each, "turn")
+        shape = many(each, "turn")
     steps, updates = phase.steps, phase.trainer.epochs * phase.trainer.minibatches
     extended = (
         f" to {phase.exit_criterion.max_steps:,} (exit criterion)" if phase.exit_criterion else ""
@@ -193,19 +196,19 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
     found.lines += [
         f"phase {name}: {steps:,}{extended} steps of "
         f"{'one optimizer update' if updates == 1 else f'{updates} optimizer updates'} each",
-        f"  a step: {_many(questions, 'question')} x {_many(copies, 'debate')} = "
-        f"{_many(debates, 'debate')}; x {shape}{beside} = "
-        f"{_many(turns, 'turn')}; {_many(samples, 'sample')} "
+        f"  a step: {many(questions, 'question')} x {many(copies, 'debate')} = "
+        f"{many(debates, 'debate')}; x {shape}{beside} = "
+        f"{many(turns, 'turn')}; {many(samples, 'sample')} "
         f"(one for each {of_what})",
-        f"  in all: {_many(questions * steps, 'question')}, {_many(debates * steps, 'debate')}, "
-        f"{_many(turns * steps, 'turn')}, {_many(samples * steps, 'sample')}, "
-        f"{_many(steps * updates, 'update')}, "
+        f"  in all: {many(questions * steps, 'question')}, {many(debates * steps, 'debate')}, "
+        f"{many(turns * steps, 'turn')}, {many(samples * steps, 'sample')}, "
+        f"{many(steps * updates, 'update')}, "
         f"at most {turns * steps * phase.rollout.max_tokens:,} tokens in replies",
     ]
     if phase.rollout.oversample > 1:
         found.lines.append(_oversampling_line(phase, turns * phase.rollout.max_tokens))
     if phase.pipeline.max_staleness:
-        ahead = _many(phase.pipeline.max_staleness, "step")
+        ahead = many(phase.pipeline.max_staleness, "step")
         found.lines.append(
             f"  up to {ahead} played ahead of training, with weights at most {ahead} old"
         )
@@ -216,31 +219,31 @@ def _arithmetic(name: str, phase: Recipe, found: _Findings) -> None:
             f"  temperatures {_temperatures(phase)}: log-probabilities are taken at them"
         )
     if phase.evaluation.questions:
-        found.lines.append(_evaluation_line(phase))
+        found.lines.append(evaluation_line(phase))
 
 
 def _oversampling_line(phase: Recipe, tokens: int) -> str:
     """Say how many questions a step may draw; `tokens` are those of one batch."""
     batches, questions = phase.rollout.oversample, phase.data.batch_size
     return (
-        f"  a step draws up to {batches} batches of {_many(questions, 'question')} until "
+        f"  a step draws up to {batches} batches of {many(questions, 'question')} until "
         f"{questions:,} are kept: at most {batches * tokens:,} tokens in replies"
     )
 
 
-def _evaluation_line(phase: Recipe) -> str:
+def evaluation_line(phase: Recipe) -> str:
     """Say what an evaluation plays, in all its modes."""
     setup, questions = phase.evaluated(), phase.evaluation.questions
     each = [mode.counted(setup.form) for mode in setup.modes.values()]
     turns = sum(one.turns for _, one in setup.plays()) * questions * setup.runs
     return (
-        f"  an evaluation: {_many(questions, 'question')} at most, each with "
+        f"  an evaluation: {many(questions, 'question')} at most, each with "
         f"{' and '.join(filter(None, each)) or 'nothing to play'}; {setup.described()}; at most "
-        f"{_many(turns, 'turn')}, {turns * phase.rollout.max_tokens:,} tokens in replies"
+        f"{many(turns, 'turn')}, {turns * phase.rollout.max_tokens:,} tokens in replies"
     )
 
 
-def _other_forms(phase: Recipe) -> list[DebateForm]:
+def other_forms(phase: Recipe) -> list[DebateForm]:
     """Return the forms that evaluations play and training does not, each once."""
     if not phase.evaluation.questions:
         return []
@@ -253,7 +256,8 @@ def _other_forms(phase: Recipe) -> list[DebateForm]:
     return found
 
 
-def _many(count: int, noun: str) -> str:
+def many(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural where it needs one."""
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"

@@ -7,15 +7,12 @@ from pathlib import Path
 from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.drivers import play_each
 from debate_rollout.engine import Engine, streaming
-from debate_rollout.engines import ScriptedEngine
 from debate_train.checks.check_engines import refuse_absent_devices
-from debate_train.checks.check_policies import used_policies
 from debate_train.commands.collection import Collection
 from debate_train.commands.progress import Progress
-from debate_train.data import DataSource
 from debate_train.playing.starts import named_debates
 from debate_train.recipe import Recipe
-from debate_train.running.engine_opening import open_engine
+from debate_train.running.engine_opening import open_sampling
 
 _REPORT_S = 2.0
 """Seconds between two reports of progress."""
@@ -50,7 +47,7 @@ def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
         if missing < total:
             progress.note(f"{total - missing} of {total} debates are there already")
         if missing:
-            engine = _open_engine(recipe, source)
+            engine = open_sampling(recipe, source)
             try:
                 _keep(_played(recipe, engine, left), collection, progress, total)
             finally:
@@ -92,23 +89,3 @@ def _keep(
             speed = {"tokens_per_s": tokens / (now - began)} if tokens else {}
             progress.step(done, speed)
             last = now
-
-
-def _open_engine(recipe: Recipe, source: DataSource) -> Engine:
-    """Open the recipe's engine; weights are loaded here only for engines that take a model."""
-    config, model = recipe.rollout.engine, recipe.model
-    script = config.script(source.demonstrate)
-    if script is not None:
-        return ScriptedEngine().open(script=script)
-    if used_policies(recipe):
-        return open_engine(recipe, model.load(recipe.seed))
-    if not config.needs_model:
-        return config.open(None, None)
-    folder = model.folder() if config.takes_folders else None
-    if folder is None:
-        loaded = model.load(recipe.seed)
-        return config.alone().open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
-    if "tokens" not in config.capabilities:
-        return config.open(folder, None)
-    config = config.for_checkpoint(model.dtype)
-    return config.open(folder, model.load_tokenizer(), model.template_kwargs)

@@ -3,9 +3,11 @@
 from contextlib import ExitStack
 
 from debate_rollout.engine import Engine
+from debate_rollout.engines import ScriptedEngine
 from debate_rollout.routing import RoutedEngine
 from debate_train.checks.check_engines import engine_errors
 from debate_train.checks.check_policies import missing_libraries, policy_errors, used_policies
+from debate_train.data import DataSource
 from debate_train.errors import RecipeError
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.policies import Trained, open_on
@@ -38,3 +40,26 @@ def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
             opened.callback(others[name].close)
         opened.pop_all()
     return RoutedEngine(engine, others)
+
+
+def open_sampling(recipe: Recipe, source: DataSource) -> Engine:
+    """Return the engine that samples from the recipe's model, where nothing is trained.
+
+    Weights are loaded here only for engines that take a model.
+    """
+    config, model = recipe.rollout.engine, recipe.model
+    script = config.script(source.demonstrate)
+    if script is not None:
+        return ScriptedEngine().open(script=script)
+    if used_policies(recipe):
+        return open_engine(recipe, model.load(recipe.seed))
+    if not config.needs_model:
+        return config.open(None, None)
+    folder = model.folder() if config.takes_folders else None
+    if folder is None:
+        loaded = model.load(recipe.seed)
+        return config.alone().open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
+    if "tokens" not in config.capabilities:
+        return config.open(folder, None)
+    config = config.for_checkpoint(model.dtype)
+    return config.open(folder, model.load_tokenizer(), model.template_kwargs)

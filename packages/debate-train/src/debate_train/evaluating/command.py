@@ -1,0 +1,131 @@
+"""The `debate-eval` command."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, get_args
+
+from debate_train.commands.recipe_command import (
+    DONE,
+    CheckedRecipe,
+    exit_code,
+    recipe_parser,
+    run_recipe,
+)
+from debate_train.data.source import Split
+from debate_train.errors import UsageError
+from debate_train.interrupts import SIGNALS
+
+if TYPE_CHECKING:
+    from debate_train.checks.check import CheckReport
+    from debate_train.evaluating.evaluating import Evaluating
+    from debate_train.recipe import Recipe
+
+_DESCRIPTION = """\
+Measure policies as a recipe's `evaluation` says, and keep what is found so that it can be compared.
+
+Every mode of `evaluation.modes` is played on the same held-out questions with the recipe's engine;
+nothing is trained. Without --policy the recipe's own model is measured."""
+
+_EPILOG = """\
+A policy is [NAME=]RUN_DIR[@STEP|@best], a checkpoint, a folder or hub id of a model, or recipe.
+
+examples:
+  debate-eval quickstart --policy runs/first --output evaluations/first
+  debate-eval quickstart --policy before=runs/first@420 --policy after=runs/first --runs 3
+  debate-eval recipes/selfplay_v2.yaml --check
+  debate-eval compare evaluations/first:before evaluations/first:after
+
+exit codes:
+  0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, replies are kept"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_intermixed_args(argv)
+    return exit_code("debate-eval", lambda: _main(arguments))
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    made: list[Evaluating] = []
+
+    def check(recipe: "Recipe") -> "CheckReport":
+        from debate_train.evaluating.checking import check_evaluating
+
+        made.append(_wanted(recipe, arguments))
+        return check_evaluating(made[0])
+
+    def act(checked: CheckedRecipe) -> int:
+        from debate_train.evaluating.evaluating import run_evaluation
+
+        return _interruptible(
+            lambda: run_evaluation(made[0], checked.text, arguments.output, resume=arguments.resume)
+        )
+
+    return run_recipe(arguments, check, act)
+
+
+def _wanted(recipe: "Recipe", arguments: argparse.Namespace) -> "Evaluating":
+    from debate_train.evaluating.evaluating import Evaluating, measured_phase
+    from debate_train.evaluating.policies import named_policies
+
+    for name, least in (("questions", 1),):
+        count = getattr(arguments, name)
+        if count is not None and count < least:
+            raise UsageError(f"--{name}: found {count}; expected at least {least}")
+    phase = measured_phase(recipe, arguments.questions)
+    return Evaluating(phase, named_policies(arguments.policy), arguments.split)
+
+
+def _interruptible(call: Callable[[], object]) -> int:
+    """Let SIGTERM and SIGHUP end a call as Ctrl-C does, so that engines are closed."""
+    ends = [number for number in SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
+    before = {number: signal.signal(number, _interrupt) for number in ends}
+    try:
+        call()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return DONE
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = recipe_parser("debate-eval", _DESCRIPTION, _EPILOG)
+    parser.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="POLICY",
+        help="what is measured, once for each; by default the recipe's own model",
+    )
+    parser.add_argument(
+        "--split", choices=get_args(Split), default="test", help="questions (default: test)"
+    )
+    parser.add_argument(
+        "--questions",
+        type=int,
+        metavar="N",
+        help="most questions (default: evaluation.questions of the recipe)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="new or empty folder; with --resume that of an evaluation that was stopped",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="measure only what --output does not hold yet"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The folder of one evaluation: what each policy is found to do, its debates, and all results."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from debate_protocol.transcripts.files import write_transcripts
+from debate_protocol.types import Transcript
+from debate_train.checkpointing.whole_files import remove_unfinished, write_whole
+from debate_train.errors import UsageError
+from debate_train.evaluating.journal import ReplyJournal
+from debate_train.run_files.collected_files import is_as_written, with_hash, write_json, written
+from debate_train.run_files.directory_layout import layout_problem, not_writable, refuse_used
+from debate_train.run_files.directory_lock import LOCK, DirectoryLock
+from debate_train.run_files.environment import describe_environment
+
+SCHEMA = "debate-eval/1"
+RESULTS, VALUES, TABLE = "results.json", "values.jsonl", "results.csv"
+_PLAN, _RECIPE, _ENVIRONMENT = "evaluation.json", "recipe.yaml", "environment.json"
+_FOLDERS = ("policies", "transcripts", "replies", "plots")
+_FILES = (LOCK, _PLAN, _RECIPE, _ENVIRONMENT, RESULTS, VALUES, TABLE, "policies/*", "replies/*")
+
+Plan = Mapping[str, Any]
+"""What an evaluation measures, by which one that is resumed is known to be the same."""
+
+
+class EvaluationDirectory:
+    """Writes the files of one evaluation; made by `create` or `resume`, held until `close`."""
+
+    def __init__(self, path: Path, lock: DirectoryLock) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def create(cls, path: Path, plan: Plan, resolved_yaml: str) -> "EvaluationDirectory":
+        """Start an evaluation in a folder that is new or empty.
+
+        Raises:
+            UsageError: The folder holds files, is a file, or cannot be written.
+        """
+        refuse_used(path)
+        return cls._begun(path, plan, resolved_yaml)
+
+    @classmethod
+    def resume(cls, path: Path, plan: Plan, resolved_yaml: str) -> "EvaluationDirectory":
+        """Go on with an evaluation, wherever it stopped.
+
+        Raises:
+            UsageError: There is none in the folder, or it is another.
+        """
+        if not path.is_dir():
+            raise UsageError(
+                f"cannot resume {path}: found no such folder; expected that of an earlier call of "
+                "debate-eval, or a call without --resume"
+            )
+        if problem := layout_problem(path, _FILES, _FOLDERS):
+            raise UsageError(f"cannot resume {path}: {problem}, as debate-eval writes it")
+        if not (path / _PLAN).exists():  # It was stopped before anything was written, if at all.
+            remove_unfinished(path)
+            refuse_used(path)
+            return cls._begun(path, plan, resolved_yaml)
+        _refuse_another(path, plan)
+        return cls._begun(path, plan, resolved_yaml)
+
+    @classmethod
+    def _begun(cls, path: Path, plan: Plan, resolved_yaml: str) -> "EvaluationDirectory":
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            found = cls(path, DirectoryLock(path))
+        except OSError as error:
+            raise not_writable(path, error) from error
+        try:
+            remove_unfinished(path)
+            if not (path / _PLAN).exists():  # First: by it the folder is known as an evaluation's.
+                write_json(path / _PLAN, plan)
+            for name in _FOLDERS:
+                (path / name).mkdir(exist_ok=True)
+                remove_unfinished(path / name)
+            if not (path / _RECIPE).exists():
+                write_whole(path / _RECIPE, resolved_yaml.encode())
+            if not (path / _ENVIRONMENT).exists():
+                write_json(path / _ENVIRONMENT, describe_environment())
+        except OSError as error:
+            found.close()
+            raise not_writable(path, error) from error
+        return found
+
+    def close(self) -> None:
+        """Let other processes write here."""
+        self._lock.release()
+
+    def __enter__(self) -> "EvaluationDirectory":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def measured(self, name: str) -> dict[str, Any] | None:
+        """Return what a policy was found to do; None where that is still to be measured."""
+        path = self.path / "policies" / f"{name}.json"
+        if not is_as_written(path):
+            return None
+        self._replies(name).unlink(missing_ok=True)  # Left where a stop came in between.
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    def journal(self, name: str) -> ReplyJournal:
+        """Return the replies of a policy that is being measured."""
+        return ReplyJournal(self._replies(name))
+
+    def keep(
+        self, name: str, found: Mapping[str, object], played: Mapping[str, Sequence[Transcript]]
+    ) -> None:
+        """Keep what a policy did, and its debates in each mode; its single replies go."""
+        folder = self.path / "transcripts" / name
+        with written(folder):
+            folder.mkdir(exist_ok=True)
+            remove_unfinished(folder)
+            for mode, transcripts in played.items():
+                write_transcripts(folder / f"{mode}.jsonl", transcripts)
+        write_json(self.path / "policies" / f"{name}.json", with_hash(found))
+        self._replies(name).unlink(missing_ok=True)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of results as a whole."""
+        with written(self.path / name):
+            write_whole(self.path / name, text.encode())
+
+    def _replies(self, name: str) -> Path:
+        return self.path / "replies" / f"{name}.jsonl"
+
+
+def _refuse_another(path: Path, plan: Plan) -> None:
+    """Refuse to go on with what would be measured in another way."""
+    try:
+        before = json.loads((path / _PLAN).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"cannot resume {path}: its {_PLAN} cannot be read; expected it as debate-eval has "
+            "written it: choose another --output"
+        ) from error
+    for key in plan:
+        if not isinstance(before, dict) or before.get(key) != plan[key]:
+            raise UsageError(
+                f"cannot resume {path}: found another {key.replace('_', ' ')} than the one that it "
+                "was begun with; expected the same call with --resume, or another --output"
+            )

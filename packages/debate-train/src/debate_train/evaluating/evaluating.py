@@ -1,0 +1,152 @@
+"""One call of `debate-eval`: every policy is measured in every mode, and all of it is kept."""
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from debate_protocol.types import Question
+from debate_train.commands.progress import Progress
+from debate_train.data.source import Split
+from debate_train.errors import UsageError
+from debate_train.evaluating.directory import SCHEMA, EvaluationDirectory
+from debate_train.evaluating.journal import JournaledEngine
+from debate_train.evaluating.policies import NamedPolicy
+from debate_train.evaluating.results import Found, found_of, print_table, write_all
+from debate_train.evaluating.serving import Serving
+from debate_train.evaluation.measuring import evaluate
+from debate_train.evaluation.settings import Setup
+from debate_train.evaluation.shared_turns import SharedTurns
+from debate_train.recipe import Recipe
+
+_DECIDES = ("seed", "model", "data", "debate", "rollout", "evaluation")
+"""Keys of a recipe that decide what is said and measured."""
+_FREE = ("engine", "driver")
+"""Keys of the rollout that may be others when an evaluation is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluating:
+    """What is to be evaluated."""
+
+    recipe: Recipe
+    """A phase, with as many questions in `evaluation` as are asked at most."""
+    policies: Sequence[NamedPolicy]
+    split: Split = "test"
+    against: NamedPolicy | None = None
+    """The policy of the recipe's opponents, where the caller named one."""
+
+    @property
+    def setup(self) -> Setup:
+        """What the evaluation is made with."""
+        return self.recipe.evaluated()
+
+
+def measured_phase(recipe: Recipe, most: int | None) -> Recipe:
+    """Return the last phase of a recipe, which is what a run measures, with so many questions."""
+    phase = list(recipe.phase_recipes().values())[-1]
+    if most is None:
+        return phase
+    return phase.model_copy(
+        update={"evaluation": phase.evaluation.model_copy(update={"questions": most})}
+    )
+
+
+def run_evaluation(wanted: Evaluating, text: str, output: Path | None, *, resume: bool) -> Path:
+    """Measure all policies, write the results, print them; return the folder.
+
+    Args:
+        wanted: What is evaluated.
+        text: The recipe as it is kept.
+        output: The folder; None makes `runs/NAME-eval-TIME`.
+        resume: Go on with an evaluation in that folder.
+
+    Raises:
+        UsageError: The folder cannot be used, or there is nothing to measure.
+    """
+    if resume and output is None:
+        raise UsageError("--resume: found no --output; expected the folder of the evaluation")
+    named = f"{wanted.recipe.name}-eval-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = output or Path("runs") / named
+    source = wanted.recipe.data.open(wanted.recipe.seed)
+    questions = source.split(wanted.split, wanted.recipe.evaluation.questions)
+    if not questions:
+        raise UsageError(
+            f"--split {wanted.split}: found no questions; expected --questions and data with some"
+        )
+    setup, plan = wanted.setup, _plan(wanted, questions)
+    opened = EvaluationDirectory.resume if resume else EvaluationDirectory.create
+    with opened(path, plan, text) as directory, ExitStack() as closing:
+        alone = all(policy.model is None for policy in wanted.policies)
+        serving = closing.enter_context(Serving(wanted.recipe, source, alone=alone))
+        progress = closing.enter_context(Progress())
+        run = _Run(setup, wanted.split, questions, directory, serving, progress)
+        found = [run.found(number, policy) for number, policy in enumerate(wanted.policies)]
+        serving.close()
+        progress.close()
+        write_all(directory, plan, setup, found)
+        print_table(setup, wanted.split, found)
+        print(f"results: {directory.path}")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all policies are measured with."""
+
+    setup: Setup
+    split: Split
+    questions: Sequence[Question]
+    directory: EvaluationDirectory
+    serving: Serving
+    progress: Progress
+
+    def found(self, number: int, policy: NamedPolicy) -> Found:
+        """Return what a policy does, measured now or before."""
+        known = self.directory.measured(policy.name)
+        if known is not None:
+            self.progress.note(f"{policy.name}: is measured already")
+            return known
+        self.progress.start(policy.name)
+        journal = self.directory.journal(policy.name)
+        try:
+            engine = JournaledEngine(self.serving.serve(policy, version=number + 1), journal)
+            shared, watch = SharedTurns(journal.known), self.progress.watch
+            measures = evaluate(self.setup, engine, self.questions, self.split, watch, shared)
+        finally:
+            journal.close()
+        found = found_of(policy, measures, self.setup.runs)
+        self.directory.keep(policy.name, found, measures.played)
+        return found
+
+
+def _plan(wanted: Evaluating, questions: Sequence[Question]) -> dict[str, Any]:
+    """Return what is measured, by which an evaluation that is resumed is known to be the same."""
+    phase = wanted.recipe.model_dump(mode="json")
+    decisive = {key: phase[key] for key in _DECIDES}
+    decisive["rollout"] = {k: v for k, v in phase["rollout"].items() if k not in _FREE}
+    asked = [(q.id, q.text, q.answer) for q in questions]
+    return {
+        "schema": SCHEMA,
+        "recipe": {"name": wanted.recipe.name, "sha256": _hash(decisive)},
+        "split": wanted.split,
+        "questions": {"count": len(questions), "sha256": _hash(asked)},
+        "runs": wanted.setup.runs,
+        "seed": wanted.setup.seed,
+        "modes": list(wanted.setup.modes),
+        "against": None if wanted.against is None else _shown(wanted.against),
+        "policies": [_shown(policy) for policy in wanted.policies],
+    }
+
+
+def _shown(policy: NamedPolicy) -> dict[str, str]:
+    return {"name": policy.name, "source": policy.source, "sha256": policy.sha256}
+
+
+def _hash(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

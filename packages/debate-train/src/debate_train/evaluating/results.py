@@ -1,0 +1,120 @@
+"""The results of an evaluation: what is found of each policy, as JSON, as rows and on a screen."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from debate_train.evaluating.directory import RESULTS, SCHEMA, TABLE, VALUES, EvaluationDirectory
+from debate_train.evaluating.policies import NamedPolicy
+from debate_train.evaluation.curves import Point
+from debate_train.evaluation.measuring import Measures
+from debate_train.evaluation.settings import Setup
+from debate_train.run_files.collected_files import plain, with_hash, write_json
+from debate_train.running.results import measures_json
+
+Found = Mapping[str, Any]
+"""What one policy was found to do, as its file in `policies/` holds it."""
+
+
+def found_of(policy: NamedPolicy, measures: Measures, runs: int) -> dict[str, Any]:
+    """Return what a policy was found to do."""
+    return {
+        "name": policy.name,
+        "source": policy.source,
+        "sha256_of_weights": policy.sha256,
+        "figures": {
+            name: {**plain(measure), "runs": runs}
+            for name, measure in measures_json(measures).items()
+        },
+        "values": plain(measures.values),
+        "curves": {name: list(map(_point, points)) for name, points in measures.curves.items()},
+    }
+
+
+def _point(point: Point) -> dict[str, object]:
+    """Return a point of a curve with the interval of its mean."""
+    from debate_rewards.metrics.intervals import bootstrap_interval
+
+    mean, low, high = bootstrap_interval(list(point.values.values()), within=(0.0, 1.0))
+    return {
+        "x": point.x,
+        "tokens": point.tokens,
+        "mean": mean,
+        "low": low,
+        "high": high,
+        "questions": len(point.values),
+    }
+
+
+def write_all(
+    directory: EvaluationDirectory, plan: Mapping[str, Any], setup: Setup, found: Sequence[Found]
+) -> None:
+    """Write values, table and results; `results.json` last, which says that all is there."""
+    runs = setup.runs
+    directory.write(VALUES, "".join(f"{line}\n" for line in _value_lines(found, runs)))
+    directory.write(TABLE, _csv(setup, found))
+    policies = [{k: v for k, v in one.items() if k not in ("values", "sha256")} for one in found]
+    results = {
+        "schema": SCHEMA,
+        **plan,
+        "measured": setup.described(),
+        "rows": setup.figures(),
+        "policies": policies,
+    }
+    write_json(directory.path / RESULTS, with_hash(plain(results)))
+
+
+def _value_lines(found: Sequence[Found], runs: int) -> Iterator[str]:
+    for one in found:
+        for figure, values in one["values"].items():
+            for question, value in values.items():
+                row = {
+                    "policy": one["name"],
+                    "figure": figure,
+                    "question": question,
+                    "value": value,
+                    "runs": runs,
+                }
+                yield json.dumps(row, ensure_ascii=False)
+
+
+_COLUMNS = ("mean", "low", "high", "questions", "runs", "run_deviation")
+
+
+def _csv(setup: Setup, found: Sequence[Found]) -> str:
+    text, rows = io.StringIO(), setup.figures()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("policy", "figure", "row", *_COLUMNS))
+    for one in found:
+        for figure, measure in one["figures"].items():
+            own = (measure.get(column, "") for column in _COLUMNS)
+            table.writerow((one["name"], figure, rows.get(figure, ""), *own))
+    return text.getvalue()
+
+
+def print_table(setup: Setup, split: str, found: Sequence[Found]) -> None:
+    """Print the figures that have a row, a column for each policy."""
+    beside = " ± deviation between runs" if setup.runs > 1 else ""
+    table = Table(title=f"{split} split, mean [95 % interval over questions]{beside}")
+    table.add_column("measure")
+    for one in found:
+        table.add_column(one["name"], justify="right")
+    for figure, row in setup.figures().items():
+        if row and any(figure in one["figures"] for one in found):
+            table.add_row(row, *(_shown(one["figures"].get(figure)) for one in found))
+    console = Console()
+    console.print(table)
+    console.print(f"measured: {setup.described()}", highlight=False, markup=False)
+
+
+def _shown(measure: Mapping[str, float] | None) -> str:
+    if measure is None:
+        return "-"
+    text = f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"
+    deviation = measure.get("run_deviation")
+    return text if deviation is None else f"{text}\n± {deviation:.3f}"

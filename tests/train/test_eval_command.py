@@ -1,0 +1,178 @@
+"""The debate-eval command: which policies it measures, what it writes, and what it refuses."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_protocol.transcripts.files import read_transcripts
+from debate_train.commands.cli import main as train
+from debate_train.evaluating.command import main
+from debate_train.models import ScratchModel
+from train.small_runs import RECIPE
+
+SIZES = {"hidden_size": 8, "layers": 1, "heads": 1, "kv_heads": 1, "head_dim": 8, "ffn_size": 8}
+CHANGES = ["debate.max_rounds=2", "evaluation.questions=2", "evaluation.direct_samples=2"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe and a run of it, with a checkpoint of each of its three steps."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "small.yaml").write_text(RECIPE)
+    kept = ["checkpoint.every=1", "checkpoint.keep_last=3", "evaluation.questions=0"]
+    assert train([str(home / "small.yaml"), "--output", str(home / "run"), *kept]) == 0
+    wider = ScratchModel.model_validate(SIZES | {"hidden_size": 16}).load(1)
+    for part in (wider.model, wider.tokenizer):
+        part.save_pretrained(home / "wider")
+    return home
+
+
+def evaluated(home: Path, *policies: str, name: str = "found", more: tuple[str, ...] = ()) -> Any:
+    """Return results.json of an evaluation in a new folder."""
+    shutil.rmtree(home / name, ignore_errors=True)
+    named = [word for policy in policies for word in ("--policy", policy)]
+    output = ["--output", str(home / name)]
+    assert main([str(home / "small.yaml"), *CHANGES, *named, *output, *more]) == 0
+    return json.loads((home / name / "results.json").read_text())
+
+
+def said(home: Path, policy: str, name: str = "found") -> list[str]:
+    """What a policy said in all modes."""
+    folder = home / name / "transcripts" / policy
+    debates = [
+        one for mode in ("direct", "debate") for one in read_transcripts(folder / f"{mode}.jsonl")
+    ]
+    return [turn.text for debate in debates for turn in debate.turns]
+
+
+def test_each_policy_is_measured_with_its_own_weights_in_any_order(home: Path) -> None:
+    run, checkpoints = home / "run", home / "run" / "checkpoints"
+    results = evaluated(home, "recipe", f"{run}@1", str(checkpoints / "step-000003"), f"last={run}")
+    assert [one["name"] for one in results["policies"]] == ["recipe", "run@1", "run@3", "last"]
+    assert said(home, "run@3") == said(home, "last")
+    assert len({tuple(said(home, name)) for name in ("recipe", "run@1", "last")}) == 3
+    first = {name: said(home, name) for name in ("recipe", "run@1", "last")}
+    # Weights of another shape, in an engine of their own, before and between them.
+    evaluated(home, str(home / "wider"), f"last={run}", f"again={home / 'wider'}", "recipe")
+    assert said(home, "last") == first["last"]
+    assert said(home, "recipe") == first["recipe"]
+    assert said(home, "wider") not in first.values()
+
+
+def test_results_values_and_table_say_the_same(home: Path) -> None:
+    results = evaluated(home, "recipe", f"{home / 'run'}", more=("evaluation.runs=2",))
+    assert results["schema"] == "debate-eval/1"
+    assert (results["split"], results["questions"]["count"], results["runs"]) == ("test", 2, 2)
+    found = home / "found"
+    values = [json.loads(line) for line in (found / "values.jsonl").read_text().splitlines()]
+    with (found / "results.csv").open() as file:
+        table = {(row["policy"], row["figure"]): row for row in csv.DictReader(file)}
+    assert len(table) == sum(len(one["figures"]) for one in results["policies"]) > 8
+    for policy in results["policies"]:
+        for figure, measure in policy["figures"].items():
+            own = [
+                row["value"]
+                for row in values
+                if (row["policy"], row["figure"]) == (policy["name"], figure)
+            ]
+            assert len(own) == measure["questions"]
+            assert sum(own) / len(own) == pytest.approx(measure["mean"], abs=1e-12)
+            row = table[policy["name"], figure]
+            assert [float(row[key]) for key in ("mean", "low", "high", "run_deviation")] == [
+                measure[key] for key in ("mean", "low", "high", "run_deviation")
+            ]
+
+
+def test_questions_and_split_can_be_chosen(home: Path) -> None:
+    results = evaluated(home, more=("--split", "dev", "--questions", "3"))
+    assert (results["split"], results["questions"]["count"]) == ("dev", 3)
+
+
+def test_finished_evaluation_is_shown_again_and_another_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated(home, "recipe", name="once")
+    before = {path: path.read_bytes() for path in (home / "once").glob("*.[cj]s*")}
+    again = [str(home / "small.yaml"), *CHANGES, "--output", str(home / "once")]
+    capsys.readouterr()
+    assert main([*again, "--resume"]) == 0
+    shown = capsys.readouterr()
+    assert "recipe: is measured already" in shown.err and "valid format" in shown.out
+    assert {path: path.read_bytes() for path in before} == before
+    assert main(again) == 2
+    assert "it holds environment.json" in capsys.readouterr().err
+    for change, what in (
+        (["rollout.max_tokens=3"], "another recipe"),
+        (["--questions", "1"], "another recipe"),
+        (["--split", "dev"], "another split"),
+        (["--policy", str(home / "run")], "another policies"),
+    ):
+        assert main([*again, *change, "--resume"]) == 2
+        assert what in capsys.readouterr().err
+    # The engine may be another: replies do not depend on it.
+    assert main([*again, "rollout.engine.max_batch=1", "--resume"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("{home}/rum", "found no '{home}/rum'; did you mean 'run'?; expected the directory of a"),
+        ("{home}/run@7", "has no checkpoint @7; expected best or one of 1, 2, 3"),
+        ("{home}/run@bets", "did you mean 'best'?"),
+        ("{home}/run@best", "keeps no best checkpoint"),
+        ("{home}/wider@3", "is no run directory"),
+        ("{home}/run/transcripts", "holds neither checkpoints/ nor a model"),
+        ("recipe", "found 'recipe' 2 times; expected another name for each"),
+        ("\ud800", "not UTF-8"),
+    ],
+)
+def test_policy_that_is_not_there_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str], policy: str, message: str
+) -> None:
+    named = ["--policy", "recipe", "--policy", policy.format(home=home)]
+    assert main([str(home / "small.yaml"), *named, "--output", str(home / "none")]) == 2
+    assert message.format(home=home) in capsys.readouterr().err
+    assert not (home / "none").exists()
+
+
+def test_damaged_checkpoint_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(home / "run" / "checkpoints" / "step-000002", home / "torn")
+    with (home / "torn" / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x7f")
+    assert main([str(home / "small.yaml"), "--policy", str(home / "torn")]) == 2
+    assert "not as it was written (SHA-256 differs)" in capsys.readouterr().err
+
+
+def test_weights_are_refused_where_the_engine_takes_none(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = 'rollout.engine={type: scripted, replies: {"*": "<solution> + - </solution>"}}'
+    arguments = [str(home / "small.yaml"), engine, "--output", str(home / "scripted")]
+    assert main([*arguments, "--policy", str(home / "run")]) == 2
+    assert "rollout.engine.type scripted, which takes no weights" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert "valid format" in capsys.readouterr().out
+
+
+def test_check_counts_turns_and_context_and_writes_nothing(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(home / "small.yaml"), *CHANGES, "--output", str(home / "checked"), "--check"]
+    assert main([*arguments, "--policy", "recipe", "--policy", str(home / "run")]) == 0
+    shown = capsys.readouterr().out
+    # 2 questions, each with 2 direct replies and 2 agents x 2 rounds.
+    assert "at most 12 turns, 48 tokens in replies" in shown
+    assert "2 policies: recipe, run" in shown
+    assert "evaluation: context: at most" in shown
+    assert not (home / "checked").exists()
+    assert main([*arguments, "rollout.max_tokens=510"]) == 2
+    assert "is above the window of 512" in capsys.readouterr().err
+    assert main([*arguments, "--questions", "0"]) == 2
+    assert "--questions: found 0; expected at least 1" in capsys.readouterr().err
+    assert main([*arguments, "evaluation.modes={direct: null, debate: null}"]) == 2
+    assert "evaluation.modes: found none that plays anything" in capsys.readouterr().err
