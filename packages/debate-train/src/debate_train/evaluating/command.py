@@ -46,6 +46,10 @@ exit codes:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["compare"]:
+        from debate_train.evaluating.comparison import compare_main
+
+        return compare_main(argv[1:])
     arguments = _parser().parse_intermixed_args(argv)
     return exit_code("debate-eval", lambda: _main(arguments))
 
