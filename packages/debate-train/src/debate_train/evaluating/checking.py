@@ -40,4 +40,5 @@ def check_evaluating(wanted: Evaluating) -> CheckReport:
             if plays.form not in known:
                 windows.look(recipe, plays.form, view.longest, "evaluation: ")
                 known.append(plays.form)
-    return CheckReport(tuple(found.lines), tuple(missing_libraries(recipe)), tuple(found.errors))
+    lines = tuple(dict.fromkeys(found.lines))  # Seats of one mode have much in common.
+    return CheckReport(lines, tuple(missing_libraries(recipe)), tuple(found.errors))

@@ -36,6 +36,7 @@ A policy is [NAME=]RUN_DIR[@STEP|@best], a checkpoint, a folder or hub id of a m
 examples:
   debate-eval quickstart --policy runs/first --output evaluations/first
   debate-eval quickstart --policy before=runs/first@420 --policy after=runs/first --runs 3
+  debate-eval quickstart --policy runs/first --against runs/first@420
   debate-eval recipes/selfplay_v2.yaml --check
   debate-eval compare evaluations/first:before evaluations/first:after
 
@@ -74,15 +75,15 @@ def _main(arguments: argparse.Namespace) -> int:
 
 
 def _wanted(recipe: "Recipe", arguments: argparse.Namespace) -> "Evaluating":
-    from debate_train.evaluating.evaluating import Evaluating, measured_phase
-    from debate_train.evaluating.policies import named_policies
+    from debate_train.evaluating.evaluating import Evaluating, measured_phase, with_opponents
+    from debate_train.evaluating.policies import named_policies, named_policy
 
-    for name, least in (("questions", 1),):
-        count = getattr(arguments, name)
-        if count is not None and count < least:
-            raise UsageError(f"--{name}: found {count}; expected at least {least}")
-    phase = measured_phase(recipe, arguments.questions)
-    return Evaluating(phase, named_policies(arguments.policy), arguments.split)
+    count = arguments.questions
+    if count is not None and count < 1:
+        raise UsageError(f"--questions: found {count}; expected at least 1")
+    against = [named_policy(text, "--against") for text in arguments.against]
+    phase = with_opponents(measured_phase(recipe, count), against)
+    return Evaluating(phase, named_policies(arguments.policy), arguments.split, against)
 
 
 def _interruptible(call: Callable[[], object]) -> int:
@@ -109,6 +110,13 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="POLICY",
         help="what is measured, once for each; by default the recipe's own model",
+    )
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="POLICY",
+        help="also measure in each seat among opponents that are this policy",
     )
     parser.add_argument(
         "--split", choices=get_args(Split), default="test", help="questions (default: test)"

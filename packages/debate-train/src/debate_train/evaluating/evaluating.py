@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from debate_protocol.types import Question
+from debate_protocol.types import TRAINED, Question
 from debate_train.commands.progress import Progress
 from debate_train.data.source import Split
 from debate_train.errors import UsageError
@@ -18,15 +18,20 @@ from debate_train.evaluating.journal import JournaledEngine
 from debate_train.evaluating.policies import NamedPolicy
 from debate_train.evaluating.results import Found, found_of, print_table, write_all
 from debate_train.evaluating.serving import Serving
+from debate_train.evaluation import Opponents
 from debate_train.evaluation.measuring import evaluate
 from debate_train.evaluation.settings import Setup
 from debate_train.evaluation.shared_turns import SharedTurns
+from debate_train.models import PretrainedModel
+from debate_train.models.policies import START, ModelPolicy
 from debate_train.recipe import Recipe
 
 _DECIDES = ("seed", "model", "data", "debate", "rollout", "evaluation")
 """Keys of a recipe that decide what is said and measured."""
 _FREE = ("engine", "driver")
 """Keys of the rollout that may be others when an evaluation is resumed."""
+_LONGEST_MODE = 40
+"""Of the name of a mode in `evaluation.modes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +42,8 @@ class Evaluating:
     """A phase, with as many questions in `evaluation` as are asked at most."""
     policies: Sequence[NamedPolicy]
     split: Split = "test"
-    against: NamedPolicy | None = None
-    """The policy of the recipe's opponents, where the caller named one."""
+    against: Sequence[NamedPolicy] = ()
+    """Opponents that the recipe does not name, in modes of their own."""
 
     @property
     def setup(self) -> Setup:
@@ -54,6 +59,35 @@ def measured_phase(recipe: Recipe, most: int | None) -> Recipe:
     return phase.model_copy(
         update={"evaluation": phase.evaluation.model_copy(update={"questions": most})}
     )
+
+
+def with_opponents(recipe: Recipe, opponents: Sequence[NamedPolicy]) -> Recipe:
+    """Return the recipe with a mode for each opponent, in which it has all seats but one.
+
+    Raises:
+        UsageError: The name of one is taken, or too long for that of a mode.
+    """
+    policies, modes = dict(recipe.rollout.policies), dict(recipe.evaluation.modes)
+    for one in opponents:
+        name = START if one.model is None else one.name
+        mode = f"against-{one.name}"
+        if one.model is not None:
+            if name in (TRAINED, START, *policies) or mode in modes or len(mode) > _LONGEST_MODE:
+                raise UsageError(
+                    f"--against: found {name!r}, which is taken or longer than "
+                    f"{_LONGEST_MODE - len(mode) + len(name)} characters; expected another name, "
+                    f"as in --against rival={one.source}"
+                )
+            model = PretrainedModel(
+                name=one.model,
+                dtype=recipe.model.dtype,
+                template_kwargs=dict(recipe.model.template_kwargs),
+            )
+            policies[name] = ModelPolicy(model=model)
+        modes[mode] = Opponents(opponent=name)
+    rollout = recipe.rollout.model_copy(update={"policies": policies})
+    evaluation = recipe.evaluation.model_copy(update={"modes": modes})
+    return recipe.model_copy(update={"rollout": rollout, "evaluation": evaluation})
 
 
 def run_evaluation(wanted: Evaluating, text: str, output: Path | None, *, resume: bool) -> Path:
@@ -138,7 +172,7 @@ def _plan(wanted: Evaluating, questions: Sequence[Question]) -> dict[str, Any]:
         "runs": wanted.setup.runs,
         "seed": wanted.setup.seed,
         "modes": list(wanted.setup.modes),
-        "against": None if wanted.against is None else _shown(wanted.against),
+        "against": [_shown(policy) for policy in wanted.against],
         "policies": [_shown(policy) for policy in wanted.policies],
     }
 

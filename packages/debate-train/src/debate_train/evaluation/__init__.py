@@ -10,6 +10,7 @@ from debate_train.evaluation.mode import (
     direct_form,
 )
 from debate_train.evaluation.modes import MODES, Debate, DirectAnswers, ModeChoice
+from debate_train.evaluation.opponents import Opponents
 
 # Not what reads settings (`settings`, `measuring`): it imports modes of others, which import this.
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "EvaluationMode",
     "ModeChoice",
     "ModeSettings",
+    "Opponents",
     "Plays",
     "Point",
     "Values",

@@ -109,12 +109,16 @@ def _start(
         plays.form.start(
             question,
             seed=zlib.crc32(f"{seed}/{name}{mark}/{question.id}/{copy}".encode()),
-            debate_id=f"{question.id}{mark}" + (f"/{copy}" if copy >= 0 else ""),
+            debate_id="/".join(filter(None, (f"{question.id}{mark}", plays.mark, _number(copy)))),
             same_answer=partial(same_answer, question),
         )
         for question in questions
         for copy in plays.copies
     ]
+
+
+def _number(copy: int) -> str:
+    return str(copy) if copy >= 0 else ""
 
 
 def _measured(

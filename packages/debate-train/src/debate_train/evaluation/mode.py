@@ -33,6 +33,8 @@ class Plays:
     """A number of 0 or more for each debate of a question; direct replies have 0, 1, …"""
     what: str = "debates"
     """Named in the progress display."""
+    mark: str = ""
+    """Distinguishes debates of a mode on one question by their ids; seeds do not depend on it."""
 
     @property
     def turns(self) -> int:

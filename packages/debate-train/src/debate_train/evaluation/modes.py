@@ -12,6 +12,7 @@ from debate_protocol.types import Transcript
 from debate_train.evaluation.changes import DebateChanges
 from debate_train.evaluation.curves import Curves, debate_curves, reply_curves
 from debate_train.evaluation.mode import EvaluationMode, ModeSettings, Plays, Values, direct_form
+from debate_train.evaluation.opponents import Opponents
 
 
 class DirectAnswers(ModeSettings):
@@ -106,7 +107,7 @@ def _renamed(played: Sequence[Sequence[Transcript]], names: Mapping[str, str]) -
 
 
 MODES: Variants[EvaluationMode] = Variants(
-    "debate_train.evaluation", EvaluationMode, Debate, DirectAnswers
+    "debate_train.evaluation", EvaluationMode, Debate, DirectAnswers, Opponents
 )
 """All evaluation modes, those of other installed packages included."""
 
