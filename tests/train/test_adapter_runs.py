@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from debate_protocol.types import Ask, DebateRun, Protocol, Reply, Transcript
 from debate_rollout.testing import ask
+from debate_train.checkpointing.policy_files import save_policy
 from debate_train.checks.check import check
 from debate_train.commands.cli import main
-from debate_train.errors import ModelError
 from debate_train.evaluation.shared_turns import SharedTurns
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import Lora
@@ -75,8 +75,6 @@ def test_phases_train_one_adapter_after_the_other_and_resume_exactly(
             whole, "optimizer-00000.safetensors"
         )
         shutil.rmtree(again)
-    with pytest.raises(ModelError, match="or one of its adapters: first, second"):
-        PretrainedModel(name=str(at[7])).check_directory()
     # Each folder is a policy of its own: the base with this adapter merged.
     merged = PretrainedModel(name=str(at[7] / "second"), dtype="float32").load(0)
     ids = torch.tensor([[5, 6, 7, 8]])
@@ -84,6 +82,25 @@ def test_phases_train_one_adapter_after_the_other_and_resume_exactly(
     set_peft_model_state_dict(loaded.model, dict(held[7]["second"]), adapter_name="second")
     loaded.model.set_adapter("second")
     torch.testing.assert_close(merged.model(ids).logits, loaded.model(ids).logits)
+
+
+def test_new_run_from_two_trained_adapters_is_refused_with_what_it_may_start_from(
+    base: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept"
+    lora = Lora(rank=2, alpha=4, adapters=NAMES)
+    loaded = PretrainedModel(name=base, dtype="float32", lora=lora).load(0)
+    save_policy(kept, with_adapter(loaded, 0))
+    file = tmp_path / "recipe.yaml"
+    file.write_text(json.dumps(settings(str(kept), BOTH)))
+    for further in (["--check"], ["--output", str(tmp_path / "run")]):
+        assert main([str(file), *further]) == 2
+        said = capsys.readouterr().err
+        assert f"model.name: {str(kept)!r} holds no config.json; expected" in said
+        assert "one of its adapters (first, second), each a policy of its own" in said
+        assert f"a run starts from one policy, as {str(kept / 'first')!r}" in said
+        assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ group's protocol asks for. From then on recipes can name it like one of ours.
 """
 
 import difflib
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, reduce
@@ -125,6 +126,12 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         try:
             loaded = entry.load()
         except Exception as error:  # Whatever another package does, our own variants must work.
+            module = getattr(sys.modules.get(entry.module), "__spec__", None)
+            if isinstance(error, AttributeError) and getattr(module, "_initializing", False):
+                error = AttributeError(
+                    f"{entry.attr} is not there yet where {entry.module} reads settings of its "
+                    "kind; expected its definition above that"
+                )
             self._warn(entry, f"cannot be imported: {type(error).__name__}: {error}")
             return None
         problem = self._problem(loaded, entry.name)

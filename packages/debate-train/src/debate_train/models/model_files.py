@@ -79,7 +79,12 @@ def check_files(name: str, wanted: Mapping[str, str]) -> None:
     for file, what in wanted.items():
         if not (folder / file).is_file():
             within = sorted(one.parent.name for one in folder.glob(f"*/{ADAPTER}"))
-            other = f", or one of its adapters: {', '.join(within)}" if within else ""
+            other = (
+                f", or one of its adapters ({', '.join(within)}), each a policy of its own: a run "
+                f"starts from one policy, as {str(folder / within[0])!r}"
+                if within
+                else ""
+            )
             raise ModelError(
                 f"model.name: {name!r} holds no {file}; expected {what} beside the "
                 f"weights (write one with save_pretrained){other}"
