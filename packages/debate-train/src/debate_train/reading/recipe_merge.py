@@ -1,4 +1,10 @@
-"""The one merge rule of recipes: for `extends:`, for phases and for the command line."""
+"""The one merge rule of recipes: for `extends:`, for phases and for the command line.
+
+It is not `OmegaConf.merge`, which has no place for the rule on `type`: both mappings would have to
+be walked by the schema first, and this walk is all that a merge is. It also differs where the base
+has an interpolation (OmegaConf merges into a copy of what that names, here the change replaces it)
+and where the change is `???` (OmegaConf lets the base stand).
+"""
 
 from collections.abc import Mapping
 
