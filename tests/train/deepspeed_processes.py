@@ -114,7 +114,7 @@ class Run:
         self._model, self._loss = model, LOSSES[loss]
 
     def bytes_of(self, trainer: Any) -> dict[str, int]:
-        """What rank 0 holds of weights, and of masters and moments."""
+        """What rank 0 holds of weights, of masters and moments, and of gradients in buckets."""
         if not isinstance(trainer, DeepSpeedSession):
             return {}
         worker = trainer._worker
@@ -126,7 +126,14 @@ class Run:
         names = {1: "single_partition_of_fp32_groups", 3: "fp32_partitioned_groups_flat"}
         names[2] = names[1]
         kept += getattr(worker._engine.optimizer, names[stage]) if stage else []
+        zero, buckets = worker._engine.optimizer, []
+        if stage == 3:
+            buckets = [bucket.buffer for bucket in zero.ipg_buckets.values()]
+        elif stage:  # Allocated for the passes of a pack alone.
+            zero.setup_buckets()
+            buckets = [b for bucket in zero.ipg_buckets.values() for b in bucket.buffer]
         return {
+            "buckets": sum(t.numel() * t.element_size() for t in buckets),
             "weights": sum(t.numel() * t.element_size() for t in weights),
             "optimizer": sum(t.numel() * t.element_size() for t in kept),
         }

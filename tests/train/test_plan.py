@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
+from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
 from debate_train.batches.rows import Batch
 from debate_train.checkpointing.policy_files import save_policy
@@ -18,7 +21,8 @@ from debate_train.models.policy import with_adapter
 from debate_train.planning.advice import advice
 from debate_train.planning.memory import Kept, Layout, memory, moved
 from debate_train.planning.model_shape import Shape, shape_of
-from debate_train.trainers import TorchTrainer
+from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
+from debate_train.trainers.trainer import Buckets
 
 # 1000 weights of 2 bytes in 1 layer. It keeps of a token two norms of 4·10 + 2·10 bytes and their
 # outputs, 2·2·10; rotated queries and keys, values and the output, 2·2·12; the MLP's 4·2·20: 368.
@@ -75,6 +79,58 @@ def test_memory_is_that_of_zero_when_on_four_ranks(
         optimizer,
         reference,
     )
+
+
+@pytest.mark.parametrize(
+    ("stage", "ranks", "activations", "buckets", "expected"),
+    [
+        (0, 4, 0, Buckets(), 0),
+        (2, 4, 9000, Buckets(), 2000),  # All 1000 gradients of 2 bytes, of all ranks.
+        (2, 4, 9000, Buckets(reduce=300), 600),
+        (1, 4, 9000, Buckets(reduce=300, twice=True), 1200),
+        # An update when no activations are left: 250 gradients copied, and in float32, 6 bytes.
+        (2, 4, 0, Buckets(reduce=300), 1500),
+        (1, 1, 5000, Buckets(reduce=300), 1000),  # 6000 of an update less the activations.
+        (3, 1, 9000, Buckets(reduce=300), 600),  # Nothing to gather on one rank.
+        (3, 4, 9000, Buckets(reduce=300), 600 + 2000),  # All weights are gathered
+        (3, 4, 9000, Buckets(reduce=300, reuse=400, prefetch=50), 600 + 2 * 250),
+        (3, 4, 0, Buckets(reduce=300, reuse=40, prefetch=0), 600 + 1500),
+    ],
+)
+def test_memory_counts_what_deepspeed_allocates_beside(
+    stage: int, ranks: int, activations: int, buckets: Buckets, expected: int
+) -> None:
+    found = memory(SMALL, stage, ranks, activations, False, Kept(buckets=buckets))
+    assert found.buffers == expected
+    kept = found.weights + found.gradients + found.optimizer
+    assert found.total == kept + activations + expected
+
+
+def test_buckets_are_those_that_deepspeed_is_configured_with() -> None:
+    zero = DeepSpeedZeroConfig(stage=2)
+    assert Buckets().reduced_together(10**10) == zero.reduce_bucket_size
+    assert Buckets().prefetch == zero.prefetch_bucket_size
+    assert Buckets().reuse == zero.max_reuse_distance
+    assert Buckets().twice == zero.overlap_comm
+    given = {"reduce_bucket_size": 2e8, "overlap_comm": True, "stage3_max_reuse_distance": 7}
+    found = DeepSpeedTrainer(deepspeed_args={"zero_optimization": given}).sharding().buckets
+    assert found == Buckets(reduce=200_000_000, twice=True, reuse=7)
+    scattered = {"zero_optimization": {"contiguous_gradients": False}}
+    assert DeepSpeedTrainer(deepspeed_args=scattered).sharding().buckets == Buckets(reduce=0)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_memory_is_that_of_deepspeeds_estimators_where_they_count_the_same(ranks: int) -> None:
+    # All parameters in bfloat16 with AdamW, nothing offloaded, no activations and no buckets. They
+    # leave out the copy of a rank's gradients, 2 bytes each, that an update makes on its way to
+    # float32, and at stage 3 the rank's bfloat16 weights: 18 bytes, which are 16 and those 2.
+    count, kept = SMALL.parameters, Kept(buckets=Buckets(reduce=0, reuse=0, prefetch=0))
+    second, third = (memory(SMALL, stage, ranks, 0, False, kept).total for stage in (2, 3))
+    copy = 2 * count / ranks
+    sizes = {"num_gpus_per_node": ranks, "cpu_offload": False}
+    assert second - copy == estimate_zero2_model_states_mem_needs(count, **sizes)[1]
+    weights = 2 * count / ranks
+    assert third - copy - weights == estimate_zero3_model_states_mem_needs(count, 0, **sizes)[1]
 
 
 @pytest.mark.parametrize(("sums", "gradients"), [(None, (2, 2, 2, 2)), (4, (2, 6, 4, 4))])
@@ -219,7 +275,8 @@ def test_plan_places_an_engine_where_a_run_starts_it_when_it_is_split(
     ],
 )
 def test_advice_names_the_fewest_changes_that_help(free: int, expected: str) -> None:
-    layout = Layout(SMALL, ranks=2, rows=40, longest=100, budget=2000)
+    kept = Kept(buckets=Buckets(reduce=0, reuse=0, prefetch=0))
+    layout = Layout(SMALL, ranks=2, rows=40, longest=100, budget=2000, kept=kept)
     assert expected in advice(layout, free, None, alone=3)
 
 

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from debate_train.planning.model_shape import Shape
+from debate_train.trainers.trainer import DEFAULT_BUCKETS, Buckets
 
 MASTER, MOMENTS = 4, 8.0
 """Bytes of a float32 master weight, and of AdamW's two moments."""
@@ -26,14 +27,16 @@ class Memory:
     reference: float
     """Kept in CPU memory."""
     activations: float
+    buffers: float = 0.0
+    """What DeepSpeed takes beside, at the peak of passes or of an update, whichever is higher."""
     offloaded: float = 0.0
     """What of weights and optimizer is kept in CPU memory."""
 
     @property
     def total(self) -> float:
         """Return what the rank's own device holds."""
-        held = self.weights + self.gradients + self.optimizer + self.activations
-        return held - self.offloaded
+        held = self.weights + self.gradients + self.optimizer
+        return held + self.activations + self.buffers - self.offloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,9 @@ class Kept:
     """By the optimizer."""
     sums: int | None = None
     """Of gradients of several packs, where DeepSpeed's `grad_accum_dtype` names a type for them."""
+    buckets: Buckets = DEFAULT_BUCKETS
+    is_offloaded: bool = False
+    """Whether masters and moments lie in CPU memory, where updates are made."""
 
     def gradient_bytes(self, width: int, stage: int) -> int:
         """Return those of a gradient at a stage, of a parameter that has so many itself."""
@@ -62,6 +68,39 @@ class Kept:
             return width
         # Stage 1 keeps the sums beside gradients as they are computed.
         return self.sums + (width if stage == 1 else 0)
+
+
+def _passing(shape: Shape, stage: int, ranks: int, kept: Kept) -> float:
+    """Return the bytes of DeepSpeed's buffers while a pack's passes are made."""
+    width, buckets = shape.trained_bytes, kept.buckets
+    reduced = buckets.reduced_together(shape.trained)
+    if stage == 0:
+        return 0.0
+    if stage < 3:
+        each = (kept.sums or width) if stage == 1 else width
+        return float(each * reduced * (2 if buckets.twice else 1))
+    # Gathered parameters lie beside their shards. Parameters used last in the forward pass stay,
+    # as far as those of the backward pass that come before them: half of the distance.
+    gathered = min(shape.parameters, buckets.reuse // 2 + buckets.prefetch)
+    return float(width * reduced + (shape.weight_bytes * gathered if ranks > 1 else 0))
+
+
+def _updating(shape: Shape, stage: int, ranks: int, kept: Kept) -> float:
+    """Return the bytes that an update holds when activations are gone.
+
+    DeepSpeed copies a rank's gradients into one tensor, and that into float32, before the
+    gradients are freed; at stage 3 the bucket stays allocated.
+    """
+    if stage == 0:
+        return 0.0
+    width = shape.trained_bytes
+    reduced = kept.buckets.reduced_together(shape.trained)
+    bucket = float(width * reduced) if stage == 3 else 0.0
+    if kept.is_offloaded:
+        return bucket
+    summed = kept.sums or width
+    copies = summed if summed == MASTER else summed + MASTER
+    return bucket + copies * shape.trained / ranks
 
 
 def memory(
@@ -84,6 +123,10 @@ def memory(
         optimizer=masters + kept.moments * trained / sharded[1],
         reference=width * trained / sharded[3] if reference else 0.0,
         activations=activations,
+        buffers=max(
+            _passing(shape, stage, ranks, kept),
+            _updating(shape, stage, ranks, kept) - activations,
+        ),
     )
 
 
@@ -140,7 +183,8 @@ class Layout:
         """Return the bytes of one rank at a stage."""
         shape = self._shape_at(stage)
         activations = shape.peak_bytes(self.pack, self.recompute)
-        found = memory(shape, stage, self.ranks, activations, self.reference, self.kept)
+        kept = replace(self.kept, is_offloaded=self.offload_optimizer)
+        found = memory(shape, stage, self.ranks, activations, self.reference, kept)
         offloaded = found.optimizer if self.offload_optimizer and stage else 0.0
         offloaded += found.weights if self.offload_params and stage == 3 else 0.0
         return replace(found, offloaded=offloaded)

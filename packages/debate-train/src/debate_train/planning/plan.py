@@ -14,6 +14,7 @@ from debate_train.planning.engines import Engines, count
 from debate_train.planning.memory import Kept, Layout
 from debate_train.planning.model_shape import Shape, shape_of
 from debate_train.recipe import Recipe
+from debate_train.trainers.trainer import DEFAULT_BUCKETS
 
 
 def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
@@ -71,7 +72,11 @@ def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
         offload_optimizer=sharding is not None and sharding.offload_optimizer,
         offload_params=sharding is not None and sharding.offload_params,
         stages=(1, 2, 3) if is_half else (0,) if trainer.optimizer.needs_whole else (0, 1, 2, 3),
-        kept=Kept(trainer.optimizer.kept().bytes_each, trainer.gradient_sum_bytes()),
+        kept=Kept(
+            trainer.optimizer.kept().bytes_each,
+            trainer.gradient_sum_bytes(),
+            DEFAULT_BUCKETS if sharding is None else sharding.buckets,
+        ),
     )
 
 
@@ -85,7 +90,7 @@ def _on(layout: Layout, alone: int) -> str:
 
 def _stages(phase: Recipe, layout: Layout, engines: Engines, gpu_memory: float) -> Iterator[str]:
     yield (
-        "  stage  weights  gradients  optimizer  CPU: ref.  activations    total GB"
+        "  stage  weights  gradients  optimizer  CPU: ref.  activations  buffers   total GB"
         "   | an update: gradients  gathers GB"
     )
     engine, free = engines.trained, gpu_memory * 1e9 - engines.reserved
@@ -101,7 +106,7 @@ def _stages(phase: Recipe, layout: Layout, engines: Engines, gpu_memory: float) 
             continue
         need, sent = layout.memory(stage), layout.moved(stage)
         parts = (need.weights, need.gradients, need.optimizer, need.reference, need.activations)
-        shown = "".join(f"{part / 1e9:11.2f}" for part in parts)
+        shown = "".join(f"{part / 1e9:11.2f}" for part in parts) + f"{need.buffers / 1e9:9.2f}"
         mark = "*" if stage == chosen else " "
         fits = "fits" if stage in fitting else "no  "
         yield (

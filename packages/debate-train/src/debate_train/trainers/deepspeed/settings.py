@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from debate_train.errors import RecipeError
-from debate_train.trainers.trainer import Sharding, TrainerSettings
+from debate_train.trainers.trainer import DEFAULT_BUCKETS, Buckets, Sharding, TrainerSettings
 
 _OWN = (
     "train_batch_size",
@@ -32,6 +32,12 @@ _OWN = (
 
 _DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 """Of the names that DeepSpeed has for types."""
+_BUCKET_SIZES = {
+    "reduce": "reduce_bucket_size",
+    "prefetch": "stage3_prefetch_bucket_size",
+    "reuse": "stage3_max_reuse_distance",
+}
+"""Keys of `zero_optimization` by the fields of `Buckets`."""
 
 
 class DeepSpeedSettings(TrainerSettings):
@@ -59,7 +65,20 @@ class DeepSpeedSettings(TrainerSettings):
 
     def sharding(self) -> Sharding:
         """Return the stage and what lies in CPU memory."""
-        return Sharding(self.zero_stage, self.offload_optimizer, self.offload_params)
+        return Sharding(
+            self.zero_stage, self.offload_optimizer, self.offload_params, self._buckets()
+        )
+
+    def _buckets(self) -> Buckets:
+        settings = self.deepspeed_args.get("zero_optimization") or {}
+        found = {
+            field: int(settings[key])
+            for field, key in _BUCKET_SIZES.items()
+            if isinstance(settings.get(key), int | float)
+        }
+        if not (settings.get("contiguous_gradients", True) or self.offload_optimizer):
+            found["reduce"] = 0  # Gradients are reduced where they lie.
+        return Buckets(twice=bool(settings.get("overlap_comm")), **found)
 
     def gradient_sum_bytes(self) -> int | None:
         """Return the bytes of a gradient's sum over packs, where `deepspeed_args` name a type."""
@@ -130,6 +149,12 @@ class DeepSpeedSettings(TrainerSettings):
             "steps_per_print": 10**9,
         }
         return _merged(self.deepspeed_args, own)
+
+
+def with_bucket(settings: Mapping[str, object], trained: int) -> dict[str, object]:
+    """Return settings whose buffer of gradients is no larger than so many, where they say none."""
+    size = DEFAULT_BUCKETS.reduced_together(trained)
+    return _merged({"zero_optimization": {"reduce_bucket_size": size}}, settings)
 
 
 def settings_error(error: ValidationError) -> RecipeError:

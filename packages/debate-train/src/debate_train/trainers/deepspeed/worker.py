@@ -26,7 +26,7 @@ from debate_train.packed_rows.packs import Pack
 from debate_train.packed_rows.speaking_adapter import let_speak
 from debate_train.ranks.processes import join
 from debate_train.trainers.deepspeed.added_hooks import remover_of_additions
-from debate_train.trainers.deepspeed.settings import settings_error
+from debate_train.trainers.deepspeed.settings import settings_error, with_bucket
 from debate_train.trainers.deepspeed.state import EngineState, Stored, shape_of
 from debate_train.trainers.deepspeed.zero3 import prepare_for_packs, shard, without_values
 from debate_train.trainers.liger import use_liger_kernel
@@ -86,13 +86,14 @@ class DeepSpeedWorker:
             self._remove_additions = remover_of_additions(self._model)
             parameters: list[nn.Parameter] = list(trainable(self._model).values())
             self._optimizer = config.make_optimizer(parameters)
+            trained = sum(getattr(p, "ds_numel", p.numel()) for p in parameters)
             if config.zero_stage == 0:
                 self._optimizer.register_step_pre_hook(self._clip)
             self._engine, _, _, _ = deepspeed.initialize(
                 model=self._model,
                 model_parameters=parameters,
                 optimizer=self._optimizer,
-                config=settings,
+                config=with_bucket(settings, trained),
             )
         except ValidationError as error:
             raise settings_error(error) from error
