@@ -127,11 +127,10 @@ class Run:
         names[2] = names[1]
         kept += getattr(worker._engine.optimizer, names[stage]) if stage else []
         zero, buckets = worker._engine.optimizer, []
-        if stage == 3:
-            buckets = [bucket.buffer for bucket in zero.ipg_buckets.values()]
-        elif stage:  # Allocated for the passes of a pack alone.
+        if 0 < stage < 3:  # Allocated for the passes of a pack alone.
             zero.setup_buckets()
-            buckets = [b for bucket in zero.ipg_buckets.values() for b in bucket.buffer]
+        for one in zero.ipg_buckets.values() if stage else ():
+            buckets += [one.buffer] if stage == 3 else one.buffer
         return {
             "buckets": sum(t.numel() * t.element_size() for t in buckets),
             "weights": sum(t.numel() * t.element_size() for t in weights),
