@@ -36,6 +36,7 @@ def written(path: Path, policies: dict[str, dict[str, list[float]]], digest: str
         {
             "name": name,
             "figures": {},
+            "curves": {},
             "values": {
                 figure: dict(zip(questions, values, strict=True)) for figure, values in own.items()
             },

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from debate_train.evaluating.directory import RESULTS, SCHEMA, TABLE, VALUES, EvaluationDirectory
+from debate_train.evaluating.plots import plots
 from debate_train.evaluating.policies import NamedPolicy
 from debate_train.evaluation.curves import Point
 from debate_train.evaluation.measuring import Measures
@@ -58,6 +59,9 @@ def write_all(
     runs = setup.runs
     directory.write(VALUES, "".join(f"{line}\n" for line in _value_lines(found, runs)))
     directory.write(TABLE, _csv(setup, found))
+    for one in found:
+        for name, drawing in plots(one["curves"]):
+            directory.write(f"plots/{one['name']}-{name}.svg", drawing)
     policies = [{k: v for k, v in one.items() if k not in ("values", "sha256")} for one in found]
     results = {
         "schema": SCHEMA,

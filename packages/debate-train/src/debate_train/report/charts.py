@@ -76,20 +76,37 @@ def line_chart(title: str, note: str, series: Sequence[Series], form: Form) -> M
     Of many noisy points the bold line is a running mean and the pale one the values themselves.
     """
     series = series[:MAX_SERIES]
-    x, y = _axes(series, form)
-    marks = ticks(y.low, y.high, 4)
+    x, _ = _axes(series, form)
     return render(
         "chart.html",
-        title=title,
+        **_drawn(title, series, form, "step"),
         note=note,
-        spoken="; ".join(_spoken(line, form) for line in series),
-        width=WIDTH,
-        height=HEIGHT,
-        x=x,
-        y=y,
-        across=[(y.at(at), _tick(at, marks, form), "grid" if at else "zero") for at in marks],
-        along=[(x.at(at), f"{at:,.0f}") for at in ticks(x.low, x.high, 5, whole=True)],
-        lines=[
+        columns=list(_columns(series, x, form)),
+        head=["step", *(line.label for line in series)],
+        numbers=_numbers(series, form),
+    )
+
+
+def line_drawing(title: str, series: Sequence[Series], form: Form, unit: str) -> Markup:
+    """Return lines with their legend as an SVG file of its own; `unit` is that of the x axis."""
+    return render("drawing.svg", **_drawn(title, series[:MAX_SERIES], form, unit))
+
+
+def _drawn(title: str, series: Sequence[Series], form: Form, unit: str) -> dict[str, object]:
+    """Return what templates draw of lines."""
+    x, y = _axes(series, form)
+    marks = ticks(y.low, y.high, 4)
+    return {
+        "title": title,
+        "unit": unit,
+        "spoken": "; ".join(_spoken(line, form, unit) for line in series),
+        "width": WIDTH,
+        "height": HEIGHT,
+        "x": x,
+        "y": y,
+        "across": [(y.at(at), _tick(at, marks, form), "grid" if at else "zero") for at in marks],
+        "along": [(x.at(at), f"{at:,.0f}") for at in ticks(x.low, x.high, 5, whole=True)],
+        "lines": [
             {
                 "place": place,
                 "label": line.label,
@@ -98,10 +115,7 @@ def line_chart(title: str, note: str, series: Sequence[Series], form: Form) -> M
             }
             for place, line in enumerate(series, 1)
         ],
-        columns=list(_columns(series, x, form)),
-        head=["step", *(line.label for line in series)],
-        numbers=_numbers(series, form),
-    )
+    }
 
 
 def _axes(series: Sequence[Series], form: Form) -> tuple[Axis, Axis]:
@@ -208,11 +222,11 @@ def _columns(
         yield middle, left, right, "\n".join([f"step {step:,.0f}", *values])
 
 
-def _spoken(line: Series, form: Form) -> str:
+def _spoken(line: Series, form: Form, unit: str) -> str:
     (first, start), (last, end) = line.points[0], line.points[-1]
     return (
-        f"{line.label} from {write_value(start, form)} at step {first:,.0f} "
-        f"to {write_value(end, form)} at step {last:,.0f}"
+        f"{line.label} from {write_value(start, form)} at {unit} {first:,.0f} "
+        f"to {write_value(end, form)} at {unit} {last:,.0f}"
     )
 
 

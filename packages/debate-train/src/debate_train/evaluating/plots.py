@@ -1,0 +1,46 @@
+"""Plots of an evaluation as SVG: accuracy by round, and accuracy by sampled tokens."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from debate_train.report.charts import Series, line_drawing
+
+_MAJORITY, _AGENT, _SINGLE = "debate/majority", "debate/agent", "maj@k"
+"""Curves of debates and of single replies, as modes name them."""
+
+
+def plots(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each plot of one policy with its SVG; none of what has no points.
+
+    Args:
+        curves: Of `results.json`: points by the full name of a curve.
+    """
+    by_round = [
+        Series(label, tuple((point["x"] + 1, point["mean"]) for point in points))
+        for label, points in _named(curves, {_MAJORITY: "majority", _AGENT: "one agent"})
+    ]
+    if by_round:
+        yield "accuracy_by_round", _svg("Accuracy by round", by_round, "round")
+    by_tokens = [
+        Series(label, tuple((point["tokens"], point["mean"]) for point in points))
+        for label, points in _named(curves, {_SINGLE: "majority of replies", _MAJORITY: "debate"})
+        if all(point["tokens"] is not None for point in points)
+    ]
+    if by_tokens:
+        yield "accuracy_by_tokens", _svg("Accuracy by sampled tokens", by_tokens, "tokens")
+
+
+def _named(
+    curves: Mapping[str, Sequence[Mapping[str, Any]]], shown: Mapping[str, str]
+) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
+    """Yield the wanted curves of all modes, each with its label."""
+    for name, points in curves.items():
+        for curve, label in shown.items():
+            mode, found, _ = f"{name}/".partition(f"/{curve}/")
+            if found and points:
+                own = mode.removeprefix("eval").strip("/")
+                yield (f"{own}: {label}" if own not in ("", "direct") else label), points
+
+
+def _svg(title: str, series: Sequence[Series], unit: str) -> str:
+    return str(line_drawing(title, series, "share", unit))

@@ -1,0 +1,59 @@
+"""Plots of an evaluation: which curves they show, and that they are whole SVG files."""
+
+from xml.etree import ElementTree
+
+from debate_train.evaluating.plots import plots
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def points(*means: float, tokens: float | None = 10.0) -> list[dict[str, float | None]]:
+    return [
+        {"x": x, "tokens": None if tokens is None else tokens * (x + 1), "mean": mean}
+        for x, mean in enumerate(means)
+    ]
+
+
+def drawn(curves: dict[str, list[dict[str, float | None]]]) -> dict[str, ElementTree.Element]:
+    return {name: ElementTree.fromstring(text) for name, text in plots(curves)}
+
+
+def texts(svg: ElementTree.Element) -> list[str]:
+    return [text.text or "" for text in svg.iter(f"{SVG}text")]
+
+
+def test_plots_show_debates_by_round_and_all_by_tokens() -> None:
+    found = drawn(
+        {
+            "eval/direct/maj@k": points(0.5, 0.5, 0.6, 0.65),
+            "eval/direct/pass@k": points(0.5, 0.7, 0.8, 0.9),
+            "eval/debate/majority": points(0.6, 0.7),
+            "eval/debate/agent": points(0.5, 0.55),
+            "eval/a<b/debate/majority": points(0.6, 0.4, 0.3),
+        }
+    )
+    assert set(found) == {"accuracy_by_round", "accuracy_by_tokens"}
+    by_round, by_tokens = texts(found["accuracy_by_round"]), texts(found["accuracy_by_tokens"])
+    assert [text for text in by_round if ": " in text] == [
+        *("majority: 70.0 %", "one agent: 55.0 %", "a<b: majority: 30.0 %")
+    ]
+    # Rounds count from 1 where people read them.
+    assert {"1", "2", "3", "round"} <= set(by_round)
+    assert [text for text in by_tokens if ": " in text] == [
+        *("majority of replies: 65.0 %", "debate: 70.0 %", "a<b: debate: 30.0 %")
+    ]
+    assert "tokens" in by_tokens
+    for svg, dots in ((found["accuracy_by_round"], 7), (found["accuracy_by_tokens"], 9)):
+        circles = list(svg.iter(f"{SVG}circle"))
+        assert len(circles) == dots
+        width, height = map(float, svg.attrib["viewBox"].split()[2:])
+        assert all(0 < float(dot.attrib["cx"]) < width for dot in circles)
+        assert all(0 < float(dot.attrib["cy"]) < height for dot in circles)
+
+
+def test_plots_leave_out_what_is_not_known() -> None:
+    found = drawn(
+        {"eval/debate/majority": points(0.6, 0.7, tokens=None), "eval/x/debate/agent": []}
+    )
+    assert set(found) == {"accuracy_by_round"}
+    assert drawn({}) == {}
