@@ -59,26 +59,42 @@ def measured(form: Recipe, name: str, seen: list[Ask]) -> Measures:
 
 def test_evaluation_measures_answers_decisions_and_votes() -> None:
     found = measured(recipe(), "dev", [])
-    assert found.means() == pytest.approx(
-        {
-            # Agent 0 alone: 1, 1, 0, 0.
-            "eval/direct/accuracy": 0.5,
-            # Two of three: 1, 0, 0, 1.
-            "eval/majority/accuracy": 0.5,
-            # The only right agent of question 1 wins both votes on it: 1, 1, 0, 1.
-            "eval/peer_vote/accuracy": 0.75,
-            "eval/judge/accuracy": 1.0,
-            "eval/format": 1.0,
-            # 2/3, 1/3, 0, 2/3
-            "eval/last_round/accuracy": 5 / 12,
-            # One of three votes is "=", and all three on question 2: (1/3 · 3 + 1)/4
-            "eval/judge/equal_share": 0.5,
-            "eval/comparisons_made": 1.0,
-            "eval/pass@k": 0.75,
-            # Answers per agent in the first round: 2/3, 2/3, 1/3, 2/3
-            "eval/diversity/round_0": 7 / 12,
-        }
-    )
+    expected = {
+        # Agent 0 alone: 1, 1, 0, 0.
+        "eval/direct/accuracy": 0.5,
+        # Two of three: 1, 0, 0, 1.
+        "eval/majority/accuracy": 0.5,
+        # The only right agent of question 1 wins both votes on it: 1, 1, 0, 1.
+        "eval/peer_vote/accuracy": 0.75,
+        "eval/judge/accuracy": 1.0,
+        "eval/format": 1.0,
+        # 2/3, 1/3, 0, 2/3
+        "eval/last_round/accuracy": 5 / 12,
+        # One of three votes is "=", and all three on question 2: (1/3 · 3 + 1)/4
+        "eval/judge/equal_share": 0.5,
+        "eval/comparisons_made": 1.0,
+        "eval/pass@k": 0.75,
+        # Answers per agent in the first round: 2/3, 2/3, 1/3, 2/3
+        "eval/diversity/round_0": 7 / 12,
+        # Both replies of a question say the same.
+        "eval/direct/maj@2": 0.5,
+        "eval/direct/pass@2": 0.5,
+        "eval/direct/cons@2": 0.5,
+        "eval/cons@k": 0.5,
+        # Nobody changes an answer.
+        "eval/maj/first": 0.5,
+        "eval/maj/last": 0.5,
+        "eval/maj/delta": 0.0,
+        "eval/accuracy/round_1": 5 / 12,
+        "eval/drift/round_1": 0.0,
+        "eval/improvement": 0.0,
+        "eval/flips/right_to_wrong": 0.0,
+        # All three wrong on question 2, and with one answer.
+        "eval/agreement/reached": 0.25,
+    }
+    means = found.means()
+    assert {name: means[name] for name in expected} == pytest.approx(expected)
+    assert "eval/improvement" not in found.values
     assert found.found["eval/direct/accuracy"].questions == 4
     # No agent was right on question 2, so nobody judged a right and a wrong turn there.
     assert found.found["eval/judge/accuracy"].questions == 3
@@ -128,7 +144,8 @@ def test_recipe_without_debate_measures_direct_replies_alone() -> None:
         reward={"type": "verifiable"},
     )
     found = measured(form, "dev", [])
-    assert found.means() == {"eval/direct/accuracy": 0.5}
+    assert found.means()["eval/direct/accuracy"] == 0.5
+    assert {name.split("/")[1] for name in found.means()} == {"direct"}
     assert found.played["debate"] == []
 
 

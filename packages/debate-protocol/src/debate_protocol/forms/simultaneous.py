@@ -1,10 +1,13 @@
 """The parallel debate: all agents of a round speak at once and see earlier rounds only."""
 
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, cast
 
 from debate_protocol.forms.debate_settings import DebateSettings
 from debate_protocol.forms.table import SameAnswer, Table, same_words
-from debate_protocol.types import DebateRun, Question
+from debate_protocol.forms.turns import replies_to
+from debate_protocol.types import Ask, DebateRun, Protocol, Question
 
 
 class Simultaneous(DebateSettings):
@@ -43,3 +46,67 @@ class Simultaneous(DebateSettings):
             if round in self.gate_after and (yield table.gate(round)) == "keep":
                 return table.transcript("gate")
         return table.transcript("max_rounds")
+
+    def reseated(self) -> "Reseated":
+        """Return the debate of two rounds whose agents exchange their seats after the first.
+
+        Raises:
+            ValueError: The agents have several roles.
+        """
+        if self.roles:
+            raise ValueError(
+                "roles: found some; agents can exchange their seats only where all are equals"
+            )
+        settings = self.model_dump(exclude_unset=True) | {"max_rounds": 2, "gate_after": ()}
+        return Reseated.model_validate(settings)
+
+
+class Reseated(Simultaneous):
+    """A debate of two rounds in which agents speak first as usual and then in reversed seats.
+
+    The first turns are those of the same debate without the exchange: what agent i said stands in
+    seat N − 1 − i. So each judge of the second round reads the same texts as there, in the opposite
+    order and under each other's numbers, which shows whether its verdicts depend on these. Agents
+    take their personas along. The record is that of the seats; `protocol.extra["seats"]` names the
+    agent of each.
+    """
+
+    def seats(self) -> tuple[int, ...]:
+        """Return the agent of each seat."""
+        return tuple(reversed(range(self.num_agents)))
+
+    def protocol(self) -> Protocol:
+        """Return the rules of the second round, in which agents sit in other seats."""
+        rules = super().protocol()
+        return replace(rules, extra={**rules.extra, "seats": list(self.seats())})
+
+    def start(
+        self,
+        question: Question,
+        *,
+        seed: int,
+        debate_id: str | None = None,
+        same_answer: SameAnswer = same_words,
+    ) -> DebateRun:
+        """Begin; the arguments are those of `Simultaneous.start`."""
+        plain = super().start(question, seed=seed, debate_id=debate_id, same_answer=same_answer)
+        asks = cast(Sequence[Ask], next(plain))
+        replies = replies_to(asks, (yield asks))
+        plain.close()
+        table = Table(self._in_their_seats(), question, seed, debate_id)
+        first = [table.ask(seat, 0) for seat in range(self.num_agents)]
+        moved = [replies[agent] for agent in self.seats()]
+        if not table.record(first, moved):
+            return table.transcript("aborted")
+        # What a seat's agent said answered another prompt, that of its first seat.
+        second = [replace(table.ask(seat, 1), previous=None) for seat in range(self.num_agents)]
+        table.record(second, (yield second))
+        return table.transcript("max_rounds")
+
+    def _in_their_seats(self) -> "Reseated":
+        changes: dict[str, object] = {}
+        if self.personas != "none":
+            changes["personas"] = tuple(self.persona(agent) for agent in self.seats())
+        if self.topology == "central":
+            changes["center"] = self.num_agents - 1 - (self.center or 0)
+        return self.changed(changes) if changes else self

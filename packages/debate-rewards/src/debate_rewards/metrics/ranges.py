@@ -6,7 +6,8 @@ _SHARES = frozenset(
     (
         "accuracy", "correct", "avg@k", "pass@k", "cons@k", "maj@k", "mean@k", "format",
         "format_all", "unread", "flips", "decision", "strict_accuracy", "equal_share",
-        "comparisons_made", "diversity", "unverifiable", "unmeasured",
+        "comparisons_made", "diversity", "unverifiable", "unmeasured", "maj", "central",
+        "tokens_saved", "reached", "consistent", "both_orders", "first_shown", "pairs_in_both",
     )
 )  # fmt: skip
 _DIFFERENCES = frozenset(("drift", "delta"))

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from debate_protocol.config import Config
 from debate_protocol.forms import DebateForm, FormConfig
+from debate_protocol.forms.settings import PersonaChoice
 from debate_protocol.visibility import TopologyName
 
 _DEBATE_KEYS = (
@@ -36,6 +37,8 @@ class DebateChanges(Config):
     center: int | None = None
     history_rounds: int | None = None
     conversation: Literal["append", "rebuild"] | None = None
+    personas: PersonaChoice | None = None
+    """`default`, `none` or a list, in place of the recipe's."""
     temperature: float | None = Field(None, ge=0)
     """Of all agents and direct replies, whatever their personas say; 0 is greedy."""
 
@@ -51,9 +54,11 @@ class DebateChanges(Config):
         """
         form = training if self.debate is None else self.debate
         changes = self._changes()
-        if not changes and self.temperature is None:
+        if not changes and self.personas is None and self.temperature is None:
             return form
         try:
+            if self.personas is not None:  # Before the temperature, which is that of all of them.
+                form = form.changed({"personas": self.personas})
             if self.temperature is not None:
                 form = form.at_temperature(self.temperature)
             return form.changed(changes)

@@ -38,7 +38,8 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
 
     `maj@k`: the majority of k replies, in expectation over all subsets of k of them and over
     ties; its cost is k times the mean length of the question's replies. `pass@k`: whether one of
-    k is right, at the same cost. A question with fewer than `most` replies is left out.
+    k is right, and `cons@k`: whether more than half of k are, at the same cost. A question with
+    fewer than `most` replies is left out.
 
     Args:
         replies: Debates of one turn each, several of each question.
@@ -46,10 +47,11 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
     """
     from debate_rewards.answers.checking import answer_classes
     from debate_rewards.metrics.answers_given import answers_given
-    from debate_rewards.metrics.subsets import majority_of_subsets, pass_at
+    from debate_rewards.metrics.subsets import majority_of_subsets, pass_at, right_in_most
 
     majority: list[dict[str, float]] = [{} for _ in range(most)]
     passed: list[dict[str, float]] = [{} for _ in range(most)]
+    agreed: list[dict[str, float]] = [{} for _ in range(most)]
     lengths: dict[str, float | None] = {}
     for question, given in _by_question(answers_given(replies)).items():
         if len(given) < most:
@@ -62,10 +64,11 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
         for k, value in enumerate(majority_of_subsets(classes, good, most), 1):
             majority[k - 1][question] = value
             passed[k - 1][question] = pass_at(sum(right), len(right), k)
+            agreed[k - 1][question] = right_in_most(sum(right), len(right), k)
         lengths[question] = _mean([_sampled(one, None) for one in given])
     length = _mean(list(lengths.values()))
     costs = [None if length is None else k * length for k in range(1, most + 1)]
-    named = {"maj@k": majority, "pass@k": passed}
+    named = {"maj@k": majority, "pass@k": passed, "cons@k": agreed}
     return {
         name: [Point(k, costs[k - 1], values) for k, values in enumerate(points, 1)]
         for name, points in named.items()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, stdev
 
+from debate_protocol.transcripts.counts import with_counts
 from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rollout.engine import Engine
 from debate_train.evaluation.curves import Curves, Point
@@ -19,7 +20,7 @@ __all__ = ["Measure", "Measures", "evaluate"]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A mean over questions with its 95 % bootstrap interval.
+    """A mean over questions, or a ratio of sums over them, with its 95 % bootstrap interval.
 
     The interval resamples questions, each with all its runs, so that it covers both which
     questions were drawn and how replies were sampled. `run_deviation` is the standard deviation
@@ -83,7 +84,7 @@ def evaluate(
             ]
             what = plays.what if is_standard(mode_name) else f"{mode_name} {plays.what}"
             watched = watch(debates, plays.form.turn_count(), f"{name} {what}")
-            ended = setup.rollout.play(watched, engine)
+            ended = [with_counts(one) for one in setup.rollout.play(watched, engine)]
             size = len(ended) // setup.runs
             for run, its in enumerate(runs):
                 its.append(ended[run * size : (run + 1) * size])
@@ -93,6 +94,8 @@ def evaluate(
             for figure, (measure, by_question) in measured.items():
                 name_of = full_name(mode_name, figure)
                 found[name_of], values[name_of] = measure, by_question
+            for figure, measure in _ratios(mode, runs, mode.figures(setup.form)).items():
+                found[full_name(mode_name, figure)] = measure
             for curve, points in mode.curves(_pooled(runs)).items():
                 curves[full_name(mode_name, curve)] = points
     return Measures(found, played, values, curves)
@@ -132,6 +135,31 @@ def _measured(
         for name in figures
         if found.get(name)
     }
+
+
+def _ratios(
+    mode: EvaluationMode, runs: Sequence[Sequence[Sequence[Transcript]]], figures: Mapping[str, str]
+) -> dict[str, Measure]:
+    """Return the mode's ratios of sums over questions; those that it does not name are left out."""
+    from debate_rewards.metrics.intervals import bootstrap_estimates
+    from debate_rewards.metrics.sums import pooled
+
+    each = [mode.ratios(parts) for parts in runs]
+    of_all = mode.ratios(_pooled(runs)) if len(runs) > 1 else each[0]
+    found: dict[str, Measure] = {}
+    for name in figures:
+        rows = [{name: moments} for moments in of_all.get(name, {}).values()]
+        if name not in pooled(rows).values():
+            continue
+        estimate = bootstrap_estimates(rows)[name]
+        by_run = [
+            pooled({name: own} for own in one.get(name, {}).values()).values() for one in each
+        ]
+        means = [one[name] for one in by_run if name in one]
+        deviation = stdev(means) if len(means) > 1 else None
+        ends = estimate.low, estimate.high
+        found[name] = Measure(estimate.value, *ends, estimate.questions, deviation)
+    return found
 
 
 def _pooled(runs: Sequence[Sequence[Sequence[Transcript]]]) -> list[list[Transcript]]:

@@ -17,6 +17,9 @@ ONE_DEBATE = (-1,)
 Values = Mapping[str, Mapping[str, float]]
 """Figure → question id → mean over what was played of the question."""
 
+Ratios = Mapping[str, Mapping[str, tuple[float, ...]]]
+"""Figure → question id → what its numerator and its denominator gain by what was played."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plays:
@@ -46,9 +49,9 @@ class EvaluationMode(Protocol):
     """One way to measure the policy: a pydantic model with a field `type`.
 
     `ModeSettings` of `debate_train.evaluation` brings all but `type`, `plays`, `figures` and
-    `values`; its `curves` are none. A mode samples nothing itself: it names forms, the evaluation
-    plays them with the engine of the run, each ask by the policy that it names, and hands over the
-    transcripts.
+    `values`; its `ratios` and `curves` are none. A mode samples nothing itself: it names forms,
+    the evaluation plays them with the engine of the run, each ask by the policy that it names, and
+    hands over the transcripts.
     """
 
     @property
@@ -88,6 +91,16 @@ class EvaluationMode(Protocol):
         """
         ...
 
+    def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
+        """Return the figures that are ratios of sums over all questions, by question.
+
+        They are of other names than those of `values`.
+
+        Args:
+            played: As for `values`.
+        """
+        ...
+
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
         """Return accuracies beside the sampled tokens that they took, by the curve's name.
 
@@ -121,6 +134,10 @@ class ModeSettings(Config):
     @abstractmethod
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return each figure's value for each question."""
+
+    def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
+        """Return the figures that are ratios of sums over all questions; here none."""
+        return {}
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
         """Return accuracies beside the sampled tokens that they took; here none."""

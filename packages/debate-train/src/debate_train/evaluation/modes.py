@@ -1,24 +1,30 @@
-"""Our evaluation modes: direct replies, and debates."""
+"""Our evaluation modes: direct replies and their majority, and debates (`debates`)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import Variants
-from debate_protocol.roles import agents_by_policy
 from debate_protocol.types import Transcript
-from debate_train.evaluation.changes import DebateChanges
-from debate_train.evaluation.curves import Curves, debate_curves, reply_curves
-from debate_train.evaluation.mode import EvaluationMode, ModeSettings, Plays, Values, direct_form
+from debate_train.evaluation.curves import Curves, reply_curves
+from debate_train.evaluation.debates import Debate, SocietyOfMinds
+from debate_train.evaluation.mode import (
+    EvaluationMode,
+    ModeSettings,
+    Plays,
+    Ratios,
+    Values,
+    direct_form,
+)
 from debate_train.evaluation.opponents import Opponents
+from debate_train.evaluation.swapped import SwappedJudging
 
 
-class DirectAnswers(ModeSettings):
-    """The policy alone: single replies, prompted as a debate begins."""
+class _Replies(ModeSettings):
+    """Single replies, prompted as a debate begins: what the modes of such replies share."""
 
-    type: Literal["direct"] = "direct"
     samples: int = Field(4, ge=1)
     """Replies to each question, in each run."""
 
@@ -26,16 +32,44 @@ class DirectAnswers(ModeSettings):
         """Return the replies."""
         return (Plays(direct_form(form), range(self.samples), "alone"),)
 
-    def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the share of right replies."""
-        return {"accuracy": "direct accuracy"}
+    def _more(self) -> dict[str, str]:
+        """Return the figures without a row."""
+        named = ["format", "tokens/answer", "right/tokens", "wrong/tokens"]
+        if self.samples > 1:
+            named += [f"{name}@{self.samples}" for name in ("maj", "pass", "cons")]
+        return dict.fromkeys(named, "")
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        """Return each question's share of right replies."""
-        return _renamed(played, {"correct": "accuracy"})
+        """Return each question's share of right replies (mean@K), and what K of them give."""
+        from debate_rewards.metrics.debate_metrics import question_values
+
+        names = {"correct": "accuracy", "format": "format", "tokens/answer": "tokens/answer"}
+        found = question_values(played[0])
+        values = {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
+        return {**values, **self._of_many(played[0])}
+
+    def _of_many(self, replies: Sequence[Transcript]) -> Values:
+        """Return maj@K, pass@K and cons@K of K = `samples` replies, over all subsets of K."""
+        if self.samples == 1:
+            return {}
+        curves = reply_curves(replies, self.samples)
+        last = {name: points[-1].values for name, points in curves.items()}
+        return {f"{name.removesuffix('@k')}@{self.samples}": one for name, one in last.items()}
+
+    def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
+        """Return the mean lengths of right and of wrong replies."""
+        from debate_rewards.metrics.debate_metrics import question_moments
+
+        sides = ("right/tokens", "wrong/tokens")
+        found: dict[str, dict[str, tuple[float, ...]]] = {}
+        for question, moments in question_moments(played[0]).items():
+            for name in sides:
+                if f"{name}/round_0" in moments:
+                    found.setdefault(name, {})[question] = moments[f"{name}/round_0"]
+        return found
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
-        """Return `maj@k` and `pass@k` for 1 to all replies of a run, beside their tokens."""
+        """Return `maj@k`, `pass@k` and `cons@k` for 1 to all replies of a run."""
         return reply_curves(played[0], self.samples)
 
     def counted(self, form: DebateForm) -> str:
@@ -43,71 +77,49 @@ class DirectAnswers(ModeSettings):
         return f"{self.samples} direct repl{'y' if self.samples == 1 else 'ies'}"
 
 
-_FIGURES: Mapping[str, tuple[str, str]] = {
-    "decision/majority": ("majority/accuracy", "majority vote"),
-    "decision/peer_vote": ("peer_vote/accuracy", "peer-vote decision"),
-    "judge/accuracy": ("judge/accuracy", "judge accuracy"),
-    "format_all": ("format", "valid format"),
-    "correct": ("last_round/accuracy", ""),
-    "judge/equal_share": ("judge/equal_share", ""),
-    "comparisons_made": ("comparisons_made", ""),
-    "pass@k": ("pass@k", ""),
-    "diversity/round_0": ("diversity/round_0", ""),
-}
-"""What is taken from debates: a name of `debate_rewards.metrics` to ours, and its row."""
+class DirectAnswers(_Replies):
+    """The policy alone: single replies, prompted as a debate begins."""
 
-
-def _figures_of(policies: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return the same for figures of the agents of one policy, as `agents_by_policy` names it."""
-    own = {"correct": "accuracy", "format_all": "format", "judge/accuracy": "judge/accuracy"}
-    rows = {"correct": "accuracy, ", "judge/accuracy": "judge accuracy, "}
-    return {
-        f"{of}/{theirs}": (f"{of}/{ours}", f"{rows[theirs]}{of}" if theirs in rows else "")
-        for of in policies
-        for theirs, ours in own.items()
-    }
-
-
-class Debate(DebateChanges, ModeSettings):
-    """The policy in debates: by majority, by the votes of its peers, and as a judge."""
-
-    type: Literal["debate"] = "debate"
-
-    def plays(self, form: DebateForm) -> Sequence[Plays]:
-        """Return one debate; none where a form of one turn is no debate."""
-        debated = self.form(form)
-        return (Plays(debated),) if debated.turn_count() > 1 else ()
+    type: Literal["direct"] = "direct"
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the figures of debates, and where several policies speak those of each."""
-        policies = agents_by_policy(self.form(form).protocol())
-        return dict([*_FIGURES.values(), *_figures_of(policies).values()])
+        """Return the share of right replies with its row, and what several of them give."""
+        return {"accuracy": "direct accuracy"} | self._more()
+
+
+class MajorityOfReplies(_Replies):
+    """The majority of K single replies, Maj@K: what a debate's tokens give without a debate.
+
+    Its replies have the seeds of those of `direct`, and are sampled once for both.
+
+    Source: Wang et al. (2022), Self-consistency improves chain of thought reasoning.
+    """
+
+    type: Literal["majority"] = "majority"
+    samples: int = Field(5, ge=1)
+
+    def figures(self, form: DebateForm) -> Mapping[str, str]:
+        """Return the majority's accuracy with its row, and the figures of its replies."""
+        row = f"majority of {self.samples} replies"
+        return {"accuracy": row, "mean": ""} | self._more()
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        """Return the figures of each question."""
-        policies = {name for one in played[0] for name in agents_by_policy(one.protocol)}
-        figures = {**_FIGURES, **_figures_of(policies)}
-        return _renamed(played, {theirs: ours for theirs, (ours, _) in figures.items()})
-
-    def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
-        """Return the accuracy of each round beside all tokens until then."""
-        return debate_curves(played[0])
-
-    def counted(self, form: DebateForm) -> str:
-        """Return the number of turns."""
-        turns = sum(one.turns for one in self.plays(form))
-        return f"{turns:,} turns of debate" if turns else ""
-
-
-def _renamed(played: Sequence[Sequence[Transcript]], names: Mapping[str, str]) -> Values:
-    from debate_rewards.metrics.debate_metrics import question_values
-
-    found = question_values([debate for debates in played for debate in debates])
-    return {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
+        """Return whether the majority is right, ties in expectation, and each reply (`mean`)."""
+        found = dict(super().values(played))
+        mean = found.pop("accuracy", {})
+        majority = found.get(f"maj@{self.samples}", mean)
+        return {"accuracy": majority, "mean": mean, **found}
 
 
 MODES: Variants[EvaluationMode] = Variants(
-    "debate_train.evaluation", EvaluationMode, Debate, DirectAnswers, Opponents
+    "debate_train.evaluation",
+    EvaluationMode,
+    Debate,
+    DirectAnswers,
+    MajorityOfReplies,
+    Opponents,
+    SocietyOfMinds,
+    SwappedJudging,
 )
 """All evaluation modes, those of other installed packages included."""
 

@@ -9,8 +9,9 @@ from pydantic import Field, field_validator
 
 from debate_protocol.forms import DebateForm
 from debate_train.evaluation.changes import DebateChanges
+from debate_train.evaluation.debates import Debate
 from debate_train.evaluation.mode import EvaluationMode, Plays, temperatures
-from debate_train.evaluation.modes import Debate, DirectAnswers, ModeChoice
+from debate_train.evaluation.modes import DirectAnswers, ModeChoice
 from debate_train.playing.rollout_settings import Rollout
 
 __all__ = ["Evaluation", "Setup"]

@@ -87,7 +87,8 @@ PANELS = (
 OWN_FIGURES = frozenset(
     {
         *("direct", "majority", "peer_vote", "judge", "last_round", "comparisons_made", "pass@k"),
-        *("diversity", "format"),
+        *("diversity", "format", "bradley_terry", "confidence", "cons@k", "maj", "flips", "tokens"),
+        *("agreement", "accuracy", "drift", "improvement", "rho", "n_eff", "right", "wrong"),
     }
 )
 """What follows `eval/` in names of figures; of a mode that a recipe names, its name does."""
@@ -156,7 +157,9 @@ def _mode_panels(known: Mapping[str, Mapping[float, float]]) -> Iterator[Panel]:
     for name in known:
         kind, _, rest = name.partition("/")
         mode, _, figure = rest.partition("/")
-        if kind == "eval" and figure and mode not in OWN_FIGURES:
+        # What is of one round or counted in tokens would hide the few that say how good it is.
+        detail = "round_" in name or "tokens" in name
+        if kind == "eval" and figure and mode not in OWN_FIGURES and not detail:
             modes.setdefault(mode, []).append((name, figure))
     for mode, lines in modes.items():
         values = [value for name, _ in lines for value in known[name].values()]

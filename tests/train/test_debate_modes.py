@@ -1,0 +1,235 @@
+"""Modes by name: topologies, majorities, societies of minds and personas, on known answers."""
+
+from typing import Any
+
+import pytest
+
+from debate_protocol.types import Ask, Question
+from debate_rollout.engines import ScriptedEngine
+from debate_train.evaluation.measuring import Measures, evaluate
+from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.recipe import Recipe
+
+QUESTIONS = [Question("one", "How many ?", "4", {"kind": "number"})]
+
+
+def recipe(modes: dict[str, Any], **changes: Any) -> Recipe:
+    settings: dict[str, Any] = {
+        "name": "t",
+        "steps": 1,
+        "model": {"type": "scratch"},
+        "data": {"type": "signs_puzzle", "batch_size": 2},
+        "debate": {
+            "num_agents": 5,
+            "max_rounds": 2,
+            "history_rounds": 1,
+            "style": "compact",
+            "personas": "none",
+            "contract": "boxed",
+        },
+        "rollout": {"max_tokens": 32},
+        "reward": {"type": "verifiable"},
+        "evaluation": {"direct_samples": 2, "questions": 1, "modes": modes},
+    }
+    return Recipe.model_validate(settings | changes)
+
+
+def measured(form: Recipe, answers: dict[tuple[int, int], str]) -> tuple[list[Ask], Measures]:
+    """Evaluate with known answers by agent and round, 5 where there is none."""
+    asked: list[Ask] = []
+
+    def script(ask: Ask) -> str:
+        asked.append(ask)
+        return f"\\boxed{{{answers.get((ask.agent, ask.round), '5')}}}"
+
+    engine = ScriptedEngine().open(script=script)
+    return asked, evaluate(form.evaluated(), engine, QUESTIONS, "dev")
+
+
+TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "ring": {"type": "debate", "topology": "ring"},
+    "sparse": {"type": "debate", "topology": "sparse", "degree": 2},
+    "wide": {"type": "debate", "topology": "sparse", "degree": 4},
+    "star": {"type": "debate", "topology": "central", "center": 1},
+}
+
+
+def test_topologies_share_their_first_turns_and_part_in_whom_agents_see() -> None:
+    asked, found = measured(recipe(TOPOLOGIES), {})
+    firsts = [[turn.text for turn in played[0].turns[:5]] for played in found.played.values()]
+    assert firsts[1:] == [firsts[1]] * 5
+    # 2 direct replies and 5 first turns once; second turns by what is asked: all others, 2 of them
+    # (ring, degree 2: the same words), 4 of 4 (the same as all), and of the star the center's as
+    # under all, four others that see it alone.
+    assert len([ask for ask in asked if ask.round == 0]) == 2 + 5
+    assert len([ask for ask in asked if ask.round == 1]) == 5 + 5 + 4
+    seen = {name: [len(turn.shown) for turn in played[0].turns[5:]] for name, played in
+            found.played.items() if name != "direct"}  # fmt: skip
+    assert seen == {
+        "debate": [4] * 5,
+        "ring": [2] * 5,
+        "sparse": [2] * 5,
+        "wide": [4] * 5,
+        "star": [1, 4, 1, 1, 1],
+    }
+
+
+def test_centralised_mode_tells_the_answer_of_one_agent_from_a_vote() -> None:
+    # Center 1 is right first and last, the vote only last.
+    answers = {(1, 0): "4", (1, 1): "4", (0, 1): "4", (2, 1): "4"}
+    form = recipe({"star": TOPOLOGIES["star"]})
+    means = measured(form, answers)[1].means()
+    of_star = {n.removeprefix("eval/star/"): m for n, m in means.items() if "/star/" in n}
+    assert (of_star["maj/first"], of_star["maj/last"], of_star["maj/delta"]) == (0, 1, 1)
+    assert (of_star["central/first"], of_star["central/last"]) == (1, 1)
+    assert (of_star["central/accuracy"], of_star["central/delta"]) == (1, 0)
+    rows = form.evaluated().figures()
+    assert rows["eval/star/central/accuracy"] == "star: the center's answer, of one agent"
+    assert rows["eval/star/majority/accuracy"] == "star: majority vote"
+    assert "eval/central/accuracy" not in rows
+
+
+def test_majority_of_replies_shares_those_of_direct_and_counts_ties_in_expectation() -> None:
+    form = recipe({"maj4": {"type": "majority", "samples": 4}, "debate": None})
+    texts = iter(["4", "5", "4", "5"])
+    asked: list[Ask] = []
+
+    def script(ask: Ask) -> str:
+        asked.append(ask)
+        return f"\\boxed{{{next(texts)}}}"
+
+    engine = ScriptedEngine().open(script=script)
+    found = evaluate(form.evaluated(), engine, QUESTIONS, "dev")
+    assert len(asked) == 4  # of which direct has asked for two
+    means = found.means()
+    assert (means["eval/maj4/accuracy"], means["eval/maj4/maj@4"]) == (0.5, 0.5)
+    assert (means["eval/maj4/mean"], means["eval/direct/accuracy"]) == (0.5, 0.5)
+    assert (means["eval/maj4/pass@4"], means["eval/maj4/cons@4"]) == (1, 0)
+    assert [point.x for point in found.curves["eval/maj4/maj@k"]] == [1, 2, 3, 4]
+    assert form.evaluated().figures()["eval/maj4/accuracy"] == "maj4: majority of 4 replies"
+
+
+def test_society_of_minds_shows_all_answers_and_takes_no_votes() -> None:
+    society = {"type": "society_of_minds", "num_agents": 3, "max_rounds": 2}
+    answers = {(0, 0): "4", (0, 1): "4", (1, 1): "4"}
+    form = recipe({"society": society}, debate={"style": "compact"}, reward={"type": "v2"})
+    (plays,) = form.evaluated().modes["society"].plays(form.debate)
+    assert plays.form.contract_rules().name == "boxed"
+    assert plays.form.persona(0) is None
+    means = measured(form, answers)[1].means()
+    assert (means["eval/society/maj/first"], means["eval/society/maj/last"]) == (0, 1)
+    assert not {name for name in means if name.startswith("eval/society/judge/")}
+    kept = recipe({"society": society | {"contract": "answer_line"}})
+    (plays,) = kept.evaluated().modes["society"].plays(kept.debate)
+    assert plays.form.contract_rules().name == "answer_line"
+
+
+def test_personas_of_a_mode_are_others_than_those_of_training() -> None:
+    own = [{"name": "a", "style": "You doubt.", "temperature": 0.5}]
+    modes = {"own": {"type": "debate", "personas": own}, "cast": {"personas": "default"}}
+    form = recipe(modes)
+    evaluated = form.evaluated()
+    (plays,) = evaluated.modes["own"].plays(evaluated.form)
+    assert plays.form.temperature_of(3) == 0.5
+    (plays,) = evaluated.modes["cast"].plays(evaluated.form)
+    assert [plays.form.temperature_of(agent) for agent in range(5)] == [0.6, 1.0, 0.9, 1.0, 0.8]
+    # The temperature of a mode is that of its personas.
+    hot = recipe({"hot": {"personas": own, "temperature": 0.7}}).evaluated()
+    (plays,) = hot.modes["hot"].plays(hot.form)
+    assert plays.form.temperature_of(0) == 0.7
+
+
+def test_modes_take_any_number_of_agents_and_rounds() -> None:
+    modes = {f"n{n}t{t}": {"num_agents": n, "max_rounds": t} for n in (3, 7) for t in (1, 4)}
+    found = measured(recipe(modes), {})[1]
+    for name, debates in found.played.items():
+        if name in modes:
+            wanted = modes[name]
+            assert len(debates[0].turns) == wanted["num_agents"] * wanted["max_rounds"]
+    assert "eval/n3t4/accuracy/round_3" in found.means()
+
+
+def test_debates_that_were_played_keep_the_counts_of_their_replies() -> None:
+    engine = ScriptedEngine().open(None, word_tokenizer(), script=lambda ask: "+ - +")
+    found = evaluate(recipe({}).evaluated(), engine, QUESTIONS, "dev")
+    turns = found.played["debate"][0].turns
+    # Three words and the end, from each of 5 agents in 2 rounds.
+    assert [turn.extra["tokens"][1] for turn in turns] == [4] * 10  # type: ignore[index]
+    assert found.means()["eval/tokens/answer"] == 40
+
+
+JUDGED = Question("judged", "?", "s0", {"kind": "text"})
+
+
+def judged(lines: dict[tuple[int, bool], str], **settings: Any) -> tuple[list[Ask], Measures]:
+    """Play swapped_judging of three agents; lines by judge's agent and whether seats are reversed.
+
+    In reversed seats the news gives agent 2's answer to seat 0, and agent 0's to seat 2.
+    """
+    asked: list[Ask] = []
+
+    def script(ask: Ask) -> str:
+        asked.append(ask)
+        if ask.round == 0:
+            return f"<solution>s{ask.agent}</solution><evaluation>N/A</evaluation>" + (
+                "<comparison>N/A</comparison>"
+            )
+        other = 2 if ask.agent == 0 else 0
+        moved = f"Agent {other} : s{other}" not in ask.messages[-1]["content"]
+        agent = 2 - ask.agent if moved else ask.agent
+        line = lines.get((agent, moved), "N/A")
+        return f"<solution>s</solution><evaluation>-</evaluation><comparison>{line}</comparison>"
+
+    debate = {"num_agents": 3, "max_rounds": 2, "style": "compact"} | settings
+    form = recipe({"swap": {"type": "swapped_judging"}}, debate=debate, reward={"type": "v2"})
+    engine = ScriptedEngine().open(script=script)
+    return asked, evaluate(form.evaluated(), engine, [JUDGED], "dev")
+
+
+def test_swapped_judging_asks_about_the_same_turns_in_both_orders() -> None:
+    # Agent 0 is right. Judge 1 on (0, 2) names 0 in both orders: in reversed seats 0 sits in 2 and
+    # 2 in 0. Judge 2 on (0, 1) names whoever stands first, 0 and then 1 (seat 1, before seat 2).
+    lines = {
+        (1, False): "Agent 0 > Agent 2",
+        (1, True): "Agent 2 > Agent 0",
+        (2, False): "Agent 0 > Agent 1",
+        (2, True): "Agent 1 > Agent 2",
+        (0, False): "Agent 1 = Agent 2",
+    }
+    asked, found = judged(lines)
+    # 2 direct replies, a debate of 2 rounds, and 3 second turns in other seats.
+    assert len(asked) == 2 + 6 + 3
+    plain, moved = found.played["swap"]
+    assert [turn.text for turn in moved.turns[:3]] == [turn.text for turn in plain.turns[2::-1]]
+    means = {n.removeprefix("eval/swap/"): m for n, m in found.means().items() if "/swap/" in n}
+    assert means == {
+        # Right in both orders 1, right in one of two 1/2.
+        "judge/accuracy": 0.75,
+        "judge/both_orders": 0.5,
+        "judge/consistent": 0.5,
+        # Of four verdicts the first for 0 (stands first), then 2 (second); 0, then 1 (both first).
+        "judge/first_shown": 0.75,
+        # Judge 0 has no verdict in reversed seats.
+        "judge/pairs_in_both": pytest.approx(2 / 3),
+    }
+
+
+def test_swapped_agents_take_their_personas_along() -> None:
+    asked, _ = judged({}, personas="default")
+    second = [ask for ask in asked if ask.round == 1]
+    assert [ask.temperature for ask in second] == [0.6, 1.0, 0.9, 0.9, 1.0, 0.6]
+    assert all(ask.previous is None for ask in second[3:])
+
+
+@pytest.mark.parametrize(
+    ("debate", "said"),
+    [
+        ({"type": "sequential", "num_agents": 3}, "debate: found type sequential, whose agents"),
+        ({"roles": {"a": {"count": 3}, "b": {"count": 1}}}, "roles: found some; agents can"),
+    ],
+)
+def test_swapped_judging_needs_seats_that_can_be_exchanged(
+    debate: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=f"evaluation.modes.swap: {said}"):
+        recipe({"swap": {"type": "swapped_judging"}}, debate=debate, reward={"type": "v2"})
