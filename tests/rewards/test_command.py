@@ -144,7 +144,11 @@ def test_stats_prints_metrics_and_intervals(capsys, debates):
     assert code == 0
     assert (report["debates"], report["questions"]) == (2, 2)
     assert report["metrics"]["decision/peer_vote"] == 1
-    assert report["intervals"]["avg@k"] == pytest.approx([1 / 3] * 3)
+    # Two questions of the same value: a share w = z² / (2 + z²) of others could be all wrong, or
+    # all right.
+    w = 1.959964**2 / (2 + 1.959964**2)
+    ends = [(1 - w) / 3, 1 / 3 + w * 2 / 3]
+    assert report["intervals"]["avg@k"] == pytest.approx([1 / 3, *ends], rel=1e-6)
 
 
 class Stream:

@@ -37,14 +37,20 @@ if TYPE_CHECKING:
     from debate_rewards.rewards.v2 import V2
     from debate_rewards.rewards.verifiable import Verifiable
     from debate_rewards.votes.bradley_terry import BradleyTerry
-    from debate_rewards.votes.decisions import central, majority, peer_vote
+    from debate_rewards.votes.decisions import (
+        bradley_terry,
+        central,
+        confidence,
+        majority,
+        peer_vote,
+    )
     from debate_rewards.votes.pairwise import WinMinusLoss, WinRate
 
 _HOMES = {
     "answers.checking": ("Verdict", "answer_classes", "check", "check_many", "same_answer"),
     "votes.bradley_terry": ("BradleyTerry",),
     "credits": ("Credit", "Reward", "Score"),
-    "votes.decisions": ("central", "majority", "peer_vote"),
+    "votes.decisions": ("bradley_terry", "central", "confidence", "majority", "peer_vote"),
     "gate_rules": ("Agreed", "AtMost", "GateRule", "InOrder", "Informative"),
     "metrics.intervals": ("Estimate", "bootstrap_interval"),
     "metrics.paired": ("Paired", "paired"),
@@ -106,9 +112,11 @@ __all__ = [
     "answer_classes",
     "answer_reward",
     "bootstrap_interval",
+    "bradley_terry",
     "central",
     "check",
     "check_many",
+    "confidence",
     "debate_metrics",
     "debate_statistics",
     "get_reward",

@@ -63,7 +63,14 @@ def intraclass_moments(debates: Sequence[Sequence[float]]) -> Moments | None:
 
 
 def add_intraclass(sums: Sums, debates: Iterable[Mapping[TurnKey, bool]]) -> None:
-    """Add ρ of one question for each round, from the debates that were held on it."""
+    """Add ρ and N_eff of one question for each round, from the debates that were held on it.
+
+    N_eff = N / (1 + (N − 1) ρ) is the number of independent voters that N agents are worth, N the
+    agents that spoke in a round on average. With ρ = a / b it is N b / (b + (N − 1) a), so that it
+    is summed over questions as ρ is.
+
+    Source: SDRL (paper), Lemma 4.7.
+    """
     by_round: dict[int, list[list[float]]] = {}
     for right in debates:
         spoken: dict[int, list[float]] = {}
@@ -75,3 +82,7 @@ def add_intraclass(sums: Sums, debates: Iterable[Mapping[TurnKey, bool]]) -> Non
         moments = intraclass_moments(groups)
         if moments is not None:
             sums.join(f"rho/round_{round_}", moments)
+            shared, spread = moments
+            voters = sum(map(len, groups)) / len(groups)
+            together = spread + (voters - 1) * shared
+            sums.join(f"n_eff/round_{round_}", (voters * spread, together))

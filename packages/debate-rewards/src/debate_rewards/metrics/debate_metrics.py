@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from debate_protocol.roles import agents_by_policy, answering_agents
 from debate_protocol.types import Transcript, TurnKey
-from debate_rewards.answers.checking import Verdict, answer_classes, check_many
+from debate_rewards.answers.checking import Verdict, check_many
+from debate_rewards.metrics.answers_given import AnswersGiven, answers_given
+from debate_rewards.metrics.by_round import add_costs, add_diversity, add_rounds
 from debate_rewards.metrics.change import add_change, add_intraclass
 from debate_rewards.metrics.intervals import Estimate, bootstrap_estimates
+from debate_rewards.metrics.judging import add_judging, add_own
 from debate_rewards.metrics.sums import Moments, Sums, pooled
-from debate_rewards.reading import ReadDebate, read_debate
-from debate_rewards.rewards.verifiable import turn_verdicts
-from debate_rewards.votes.ballots import Vote, ballot, tally
+from debate_rewards.reading import ReadDebate
 from debate_rewards.votes.decisions import decisions_of, last_turns
 
 _log = logging.getLogger(__name__)
@@ -36,10 +37,15 @@ def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str
       wrong; `unread/timeout`: those that ran into the time limit.
     - `accuracy/round_R`; `diversity/round_R`: answer classes per answer.
     - `flips/right_to_wrong`, `flips/wrong_to_right` (also by round), `drift/round_R`: see
-      `change.add_change`; `rho/round_R`: `change.intraclass_moments`, where a question (by its id)
-      has several debates.
-    - `decision/majority`, `decision/peer_vote`, `decision/central` (topology central): accuracy of
-      the debate's decision, ties drawn by `seed`.
+      `change.add_change`; `rho/round_R` and `n_eff/round_R`: `change.add_intraclass`, where a
+      question (by its id) has several debates.
+    - `maj/first` (Maj), `maj/last` (Debate), `maj/delta` (Δ), `maj/round_R`, `central/…`,
+      `improvement`, `right/…` and `wrong/…` (lengths), `agreement/accuracy`: see
+      `by_round.add_rounds`; `tokens/answer`, `agreement/tokens_saved` and `agreement/reached`: see
+      `by_round.add_costs`.
+    - `decision/majority`, `decision/peer_vote`, `decision/bradley_terry` (contracts that compare),
+      `decision/confidence` (known log-probabilities), `decision/central` (topology central):
+      accuracy of the debate's decision, ties drawn by `seed`.
     - `judge/accuracy`: over votes on a right and a wrong turn, `=` counting half;
       `judge/strict_accuracy`: the same with `=` counting 0; `judge/equal_share`: share of `=`
       among all votes; `comparisons_made`: counted pairs over expected pairs.
@@ -82,14 +88,30 @@ def question_values(
 ) -> dict[str, dict[str, float]]:
     """Return metric → question id → value over the question's debates.
 
-    Correlations are left out, which one question does not define.
+    Correlations, N_eff and improvements are left out: ratios that one question does not define.
     """
     values: dict[str, dict[str, float]] = {}
     for question, moments in _questions(transcripts, seed).items():
         for name, value in Sums(dict(moments)).values().items():
-            if len(moments[name]) == 2 and not name.startswith("rho/"):
+            if len(moments[name]) == 2 and not is_ratio(name):
                 values.setdefault(name, {})[question] = value
     return values
+
+
+def is_ratio(name: str) -> bool:
+    """Return whether a metric is a ratio of sums over questions and not a mean of their values."""
+    return name.split("/")[0] in ("rho", "n_eff", "improvement", "right", "wrong")
+
+
+def question_moments(
+    transcripts: Sequence[Transcript], seed: int = 0
+) -> dict[str, dict[str, Moments]]:
+    """Return question id → metric → its sum and weight (`debate_rewards.metrics.sums`).
+
+    All metrics are there, those that `question_values` leaves out included; `bootstrap_estimates`
+    makes values with intervals of them.
+    """
+    return _questions(transcripts, seed)
 
 
 def _questions(transcripts: Sequence[Transcript], seed: int) -> dict[str, dict[str, Moments]]:
@@ -141,35 +163,33 @@ def _measure_one(transcript: Transcript, seed: int) -> tuple[Sums, dict[TurnKey,
 def _measure_all(
     transcripts: Sequence[Transcript], seed: int
 ) -> list[tuple[Sums, dict[TurnKey, bool] | None]]:
-    debates = [read_debate(transcript) for transcript in transcripts]
-    verdicts = turn_verdicts(debates)
-    decisions = [decisions_of(debate, seed) for debate in debates]
+    given = answers_given(transcripts)
+    decisions = [decisions_of(one.debate, seed) for one in given]
     asked = [
-        (debate.transcript.question, answer)
-        for debate, chosen in zip(debates, decisions, strict=True)
+        (one.debate.transcript.question, answer)
+        for one, chosen in zip(given, decisions, strict=True)
         for answer in chosen.values()
     ]
     decided = iter(check_many(asked))
     measured = []
-    for debate, its_verdicts, chosen in zip(debates, verdicts, decisions, strict=True):
-        sums = Sums()
+    for one, chosen in zip(given, decisions, strict=True):
+        sums, debate, right = Sums(), one.debate, one.right
         _add_format(sums, debate)
-        _add_diversity(sums, debate)
-        verifiable = all(v.verdict != "unverifiable" for v in its_verdicts.values())
-        sums.add("unverifiable", 0.0 if verifiable else 1.0)
-        right = {key: verdict.verdict == "right" for key, verdict in its_verdicts.items()}
+        add_diversity(sums, one)
+        sums.add("unverifiable", float(right is None))
         outcomes = {name: next(decided).verdict == "right" for name in chosen}
-        if verifiable:
-            _add_accuracy(sums, debate, right)
-            _add_unread(sums, debate, its_verdicts)
+        if right is not None:
+            _add_accuracy(sums, one, right)
+            _add_unread(sums, debate, one.verdicts)
             add_change(sums, right)
+            add_rounds(sums, one, right)
             for name, is_right in outcomes.items():
                 sums.add(f"decision/{name}", float(is_right))
-        known = right if verifiable else None
-        _add_judging(sums, debate, known)
+        add_costs(sums, one)
+        add_judging(sums, debate, right)
         for name, agents in agents_by_policy(debate.transcript.protocol).items():
-            _add_own(sums, debate, known, f"{name}/", agents)
-        measured.append((sums, right if verifiable else None))
+            add_own(sums, debate, right, f"{name}/", agents)
+        measured.append((sums, right))
     return measured
 
 
@@ -185,34 +205,17 @@ def _add_format(sums: Sums, debate: ReadDebate) -> None:
     sums.add("failed_turns", sum(turn.failed for turn in debate.turns.values()))
 
 
-def _add_diversity(sums: Sums, debate: ReadDebate) -> None:
-    by_round: dict[int, list[str | None]] = {}
-    for key, turn in debate.turns.items():
-        answer = None if turn.failed else turn.parsed.answer
-        by_round.setdefault(key.round, []).append(answer)
-    for round_, answers in by_round.items():
-        classes = [n for n in answer_classes(debate.transcript.question, answers) if n is not None]
-        if classes:
-            sums.add(f"diversity/round_{round_}", len(set(classes)) / len(classes))
-
-
-def _add_accuracy(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> None:
+def _add_accuracy(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
     for key, is_right in right.items():
         sums.add(f"accuracy/round_{key.round}", float(is_right))
-    last = last_turns(debate)
-    num_agents = _agents_due(debate)
-    right_agents = sum(right[turn.key] for turn in last.values())
+    last = [key for key in right if key.round == given.debate.last_round]
+    num_agents = _agents_due(given.debate)
+    right_agents = sum(right[key] for key in last)
     sums.add("correct", right_agents, num_agents)
     sums.add("avg@k", right_agents / num_agents)
     sums.add("pass@k", float(right_agents > 0))
     sums.add("cons@k", float(2 * right_agents > num_agents))
-    turns = list(last.values())
-    answers = [None if turn.failed else turn.parsed.answer for turn in turns]
-    classes = answer_classes(debate.transcript.question, answers)
-    sizes = {n: classes.count(n) for n in classes if n is not None}
-    largest = [n for n, size in sizes.items() if size == max(sizes.values())]
-    winners = [right[turns[classes.index(n)].key] for n in largest]
-    sums.add("maj@k", sum(winners) / len(winners) if winners else 0.0)
+    sums.add("maj@k", given.majority(last))
 
 
 def _agents_due(debate: ReadDebate) -> int:
@@ -226,60 +229,3 @@ def _add_unread(sums: Sums, debate: ReadDebate, verdicts: Mapping[TurnKey, Verdi
     read = sum(verdict.reason in ("same_text", "equivalent", "different") for verdict in last)
     sums.add("unread", num_agents - read, num_agents)
     sums.add("unread/timeout", sum(verdict.reason == "timeout" for verdict in last), num_agents)
-
-
-def _add_judging(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
-    """Add what votes show, and how far they go with the truth."""
-    votes = _add_votes(sums, debate, right, "", frozenset(key.agent for key in debate.judges))
-    if right is not None:
-        shares = tally(votes).items()
-        points = ((share.balance, float(right[key])) for key, share in shares)
-        sums.add_points("winner_truth_correlation", points)
-
-
-def _add_votes(
-    sums: Sums,
-    debate: ReadDebate,
-    right: Mapping[TurnKey, bool] | None,
-    of: str,
-    agents: frozenset[int],
-) -> list[Vote]:
-    """Add what the votes of some agents show, under names that begin with `of`; return them."""
-    judges = {key: judge for key, judge in debate.judges.items() if key.agent in agents}
-    votes = [vote for judge in judges.values() for vote in ballot(debate, judge).votes]
-    expected = sum(debate.expected_pairs(judge) for judge in judges.values())
-    if expected:
-        sums.add(f"{of}comparisons_made", len(votes), expected)
-    for vote in votes:
-        sums.add(f"{of}judge/equal_share", float(vote.verdict == "="))
-        if right is not None and right[vote.left] != right[vote.right]:
-            _add_judged_pair(sums, vote, of, left_is_right=right[vote.left])
-    return votes
-
-
-def _add_own(
-    sums: Sums,
-    debate: ReadDebate,
-    right: Mapping[TurnKey, bool] | None,
-    of: str,
-    agents: frozenset[int],
-) -> None:
-    """Add what some agents did themselves, apart from the others."""
-    _add_votes(sums, debate, right, of, agents)
-    for key, turn in debate.turns.items():
-        if key.agent in agents:
-            sums.add(f"{of}format_all", float(not turn.failed))
-    rules = debate.transcript.protocol
-    for last in range(debate.last_round, -1, -1):
-        due = agents.intersection(answering_agents(rules, last))
-        if due and right is not None:
-            answered = sum(right.get(TurnKey(agent, last), False) for agent in due)
-            sums.add(f"{of}correct", answered, len(due))
-        if due:
-            return
-
-
-def _add_judged_pair(sums: Sums, vote: Vote, of: str, *, left_is_right: bool) -> None:
-    agrees = vote.verdict == (">" if left_is_right else "<")
-    sums.add(f"{of}judge/accuracy", 0.5 if vote.verdict == "=" else float(agrees))
-    sums.add(f"{of}judge/strict_accuracy", float(agrees))

@@ -1,8 +1,10 @@
 """Intervals over questions: by bootstrap, and for values that do not vary."""
 
 import random
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 from debate_rewards.metrics.ranges import Range, range_of
@@ -99,10 +101,8 @@ def bootstrap_estimates(
         raise ValueError(f"level: found {level}, expected one between 0 and 1")
     values = pooled(rows).values()
     columns = {name: _columns(name, rows) for name in values}
-    rng = random.Random(seed)
     drawn: dict[str, list[float]] = {name: [] for name in values}
-    for _ in range(RESAMPLES):
-        chosen = rng.choices(range(len(rows)), k=len(rows))
+    for chosen in _resamples(len(rows), seed):
         for name, sides in columns.items():
             value = value_of([sum(map(side.__getitem__, chosen)) for side in sides])
             if value is not None:
@@ -117,6 +117,13 @@ def bootstrap_estimates(
             ends = unvaried_interval(value, len(observed), range_of(name), level)
         estimates[name] = Estimate(value, *ends, len(observed))
     return estimates
+
+
+@lru_cache(maxsize=2)
+def _resamples(count: int, seed: int) -> list["array[int]"]:
+    """Return which questions each resample has; the figures of an evaluation share them."""
+    rng = random.Random(seed)
+    return [array("I", rng.choices(range(count), k=count)) for _ in range(RESAMPLES)]
 
 
 def _columns(name: str, rows: Sequence[Mapping[str, Moments]]) -> list[list[float]]:

@@ -4,14 +4,17 @@ Ties are drawn by `random.Random(f"{seed}\n{transcript.id}")`, so that the same 
 the same decision on a debate and different debates draw apart.
 """
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from debate_protocol.transcripts.counts import mean_logp
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers.checking import answer_classes, kind_of
 from debate_rewards.answers.final_answers import final_answer
 from debate_rewards.reading import ReadDebate, ReadTurn, read_debate
-from debate_rewards.votes.ballots import Share, ballots, tally
+from debate_rewards.votes.ballots import Share, all_votes, ballots, points, tally
+from debate_rewards.votes.bradley_terry import log_strengths
 
 
 def majority(transcript: Transcript, seed: int) -> str | None:
@@ -25,18 +28,29 @@ def majority(transcript: Transcript, seed: int) -> str | None:
 
 def majority_of(debate: ReadDebate, seed: int) -> str | None:
     """Return the majority's answer of a debate that has been read; see `majority`."""
-    transcript = debate.transcript
-    answers = [answer_text(debate, turn) for turn in last_turns(debate).values()]
-    classes = answer_classes(transcript.question, answers)
-    sizes: dict[int, int] = {}
-    for number in classes:
-        if number is not None:
-            sizes[number] = sizes.get(number, 0) + 1
-    if not sizes:
-        return None
-    largest = max(sizes.values())
-    chosen = _draw(transcript, seed, [n for n, size in sizes.items() if size == largest])
-    return answers[classes.index(chosen)]
+    return _weightiest(debate, seed, lambda turn: 1.0)
+
+
+def confidence(transcript: Transcript, seed: int) -> str | None:
+    """Return the answer of the last round whose agents were the most confident together.
+
+    As `majority`, but a vote weighs as much as the geometric mean of the probabilities of its
+    reply's tokens, exp(mean log-probability). None when nobody answered, or when an answer's
+    log-probabilities are not known.
+    """
+    debate = read_debate(transcript)
+    return confidence_of(debate, seed) if knows_confidence(debate) else None
+
+
+def confidence_of(debate: ReadDebate, seed: int) -> str | None:
+    """Return the weighted majority's answer of a debate that has been read; see `confidence`."""
+    return _weightiest(debate, seed, lambda turn: math.exp(mean_logp(turn.turn) or 0.0))
+
+
+def knows_confidence(debate: ReadDebate) -> bool:
+    """Return whether the log-probabilities of the last round's answers are known."""
+    answered = [turn.turn for turn in last_turns(debate).values() if not turn.failed]
+    return bool(answered) and all(mean_logp(turn) is not None for turn in answered)
 
 
 def peer_vote(transcript: Transcript, seed: int) -> str | None:
@@ -60,6 +74,40 @@ def peer_vote_of(debate: ReadDebate, seed: int) -> str | None:
     best = max(standing for _, standing in candidates)
     top = [turn for turn, standing in candidates if standing == best]
     return answer_text(debate, top[_draw(debate.transcript, seed, range(len(top)))])
+
+
+def bradley_terry(transcript: Transcript, seed: int) -> str | None:
+    """Return the answer of the agent whose Bradley-Terry strength is the greatest.
+
+    The strengths are those of the agents over the votes of all rounds, ties half a win for each,
+    under the prior of one win and one loss against an agent of strength 1 (`BradleyTerry`); a win
+    against a strong agent counts for more than one against a weak one. The answer is the agent's
+    last one. Equals are drawn from; without votes that is every agent that answered last.
+    """
+    return bradley_terry_of(read_debate(transcript), seed)
+
+
+def bradley_terry_of(debate: ReadDebate, seed: int) -> str | None:
+    """Return the strongest agent's answer of a debate that was read; see `bradley_terry`."""
+    wins: dict[tuple[int, int], float] = {}
+    for vote in all_votes(ballots(debate)):
+        given = points(vote.verdict, "half")
+        assert given is not None
+        left, right = vote.left.agent, vote.right.agent
+        wins[left, right] = wins.get((left, right), 0.0) + given.up
+        wins[right, left] = wins.get((right, left), 0.0) + given.down
+    # The fit ends within its tolerance: what is closer than that is equally strong.
+    strengths = {agent: round(log, 8) for agent, log in log_strengths(wins, 1.0).items()}
+    answered = {turn.key.agent: turn for turn in debate.turns.values() if not turn.failed}
+    judged = sorted(strengths.keys() & answered.keys())
+    if not judged:
+        turns = [turn for turn in last_turns(debate).values() if not turn.failed]
+    else:
+        best = max(strengths[agent] for agent in judged)
+        turns = [answered[agent] for agent in judged if strengths[agent] == best]
+    if not turns:
+        return None
+    return answer_text(debate, turns[_draw(debate.transcript, seed, range(len(turns)))])
 
 
 def central(transcript: Transcript) -> str | None:
@@ -88,6 +136,10 @@ def central_of(debate: ReadDebate) -> str | None:
 def decisions_of(debate: ReadDebate, seed: int) -> dict[str, str | None]:
     """Return the answer of every decision rule that applies to the debate, by name."""
     decided = {"majority": majority_of(debate, seed), "peer_vote": peer_vote_of(debate, seed)}
+    if debate.compares:
+        decided["bradley_terry"] = bradley_terry_of(debate, seed)
+    if knows_confidence(debate):
+        decided["confidence"] = confidence_of(debate, seed)
     if debate.transcript.protocol.topology == "central":
         decided["central"] = central_of(debate)
     return decided
@@ -105,6 +157,22 @@ def answer_text(debate: ReadDebate, turn: ReadTurn) -> str | None:
         return None
     answer = final_answer(turn.parsed.answer, kind_of(debate.transcript.question))
     return None if answer is None else answer.text
+
+
+def _weightiest(debate: ReadDebate, seed: int, weight: Callable[[ReadTurn], float]) -> str | None:
+    """Return the answer of the last round whose turns weigh the most together."""
+    turns = list(last_turns(debate).values())
+    answers = [answer_text(debate, turn) for turn in turns]
+    classes = answer_classes(debate.transcript.question, answers)
+    weights: dict[int, float] = {}
+    for number, turn in zip(classes, turns, strict=True):
+        if number is not None:
+            weights[number] = weights.get(number, 0.0) + weight(turn)
+    if not weights:
+        return None
+    largest = max(weights.values())
+    chosen = _draw(debate.transcript, seed, [n for n, own in weights.items() if own == largest])
+    return answers[classes.index(chosen)]
 
 
 def _standings(debate: ReadDebate) -> list[tuple[ReadTurn, float]]:

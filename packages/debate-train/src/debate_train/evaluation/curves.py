@@ -88,7 +88,11 @@ def debate_curves(debates: Sequence[Transcript]) -> Curves:
     """
     from debate_rewards.metrics.answers_given import answers_given
 
-    given = [one for one in answers_given(debates) if one.right is not None and one.debate.turns]
+    given = [
+        one
+        for one in answers_given(debates, across_rounds=True)
+        if one.right is not None and one.debate.turns
+    ]
     last = max((one.debate.last_round for one in given), default=-1)
     found: dict[str, list[Point]] = {}
     for round in range(last + 1):
