@@ -1,5 +1,6 @@
 """Modes that hold debates: the recipe's own with changes, and a society of minds."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -81,9 +82,9 @@ def _figures_of(policies: Iterable[str]) -> dict[str, tuple[str, str]]:
 class DebateMode(ModeSettings):
     """The base class of modes that hold one debate on each question."""
 
+    @abstractmethod
     def debated(self, form: DebateForm) -> DebateForm:
         """Return the form of the debates."""
-        raise NotImplementedError
 
     def plays(self, form: DebateForm) -> Sequence[Plays]:
         """Return one debate; none where a form of one turn is no debate."""
