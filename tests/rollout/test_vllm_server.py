@@ -150,12 +150,13 @@ def test_server_ends_when_the_run_is_killed(tmp_path: Path) -> None:
 
 
 def _runs(pid: int) -> bool:
+    """Return whether a process is there and no zombie; it may end while it is looked at."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat")
+        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
         return False
-    state = Path(f"/proc/{pid}/stat")
-    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 class FailingServer:
