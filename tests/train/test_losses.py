@@ -172,10 +172,17 @@ def test_dpo_adds_the_mean_log_likelihood_of_the_chosen() -> None:
     assert added == pytest.approx(2.0 * (1.5 + 4.0) / 4)
 
 
-def test_dpo_is_watched_by_margins_and_by_how_many_are_positive() -> None:
-    # Margins .15 and -.2, a quarter each; one of the two is positive.
+def test_dpo_is_watched_by_margins_rewards_and_likelihood() -> None:
+    # A quarter each of: margins .15 and -.2, one of them positive; rewards of the chosen .1 and
+    # -.1, of the rejected -.05 and .1; mean log p of the chosen -1.5 and -4.
     found = {name: values.sum().item() for name, values in Dpo().diagnostics(pairs()).items()}
-    expected = {"optim/preference_margin": -0.0125, "optim/preference_accuracy": 0.25}
+    expected = {
+        "optim/preference_margin": -0.0125,
+        "optim/preference_accuracy": 0.25,
+        "optim/preference_reward_chosen": 0.0,
+        "optim/preference_reward_rejected": 0.0125,
+        "optim/preference_chosen_logp": -1.375,
+    }
     assert found == pytest.approx(expected)
 
 

@@ -20,6 +20,7 @@ from debate_train.exit_criterion import ExitCriterion
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
 from debate_train.models.policies import START
+from debate_train.offline import OfflineChoice
 from debate_train.playing.pipeline import Pipeline
 from debate_train.playing.rollout_settings import Rollout
 from debate_train.reading.recipe_merge import merge
@@ -110,6 +111,9 @@ class Recipe(Config):
     reward: RewardChoice
     advantage: AdvantageChoice = Grouped()
     loss: LossConfig
+    offline: OfflineChoice | None = None
+    """Learn from a set of examples that is made once, at the phase's start, in the place of the
+    debates of each step."""
     trainer: TrainerChoice
     evaluation: Evaluation = Evaluation()
     exit_criterion: ExitCriterion | None = None

@@ -1,4 +1,4 @@
-"""Whether what a supervised phase would imitate can be imitated."""
+"""Whether what a phase would imitate or prefer can be learned from."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,27 @@ _TURNS = 128
 def imitation_errors(phase: Recipe) -> Iterator[str]:
     """Yield what is wrong with the phase's loss for the replies that it gets."""
     demonstrated = not phase.rollout.engine.is_sampled
-    made_for = phase.loss.learns_from
+    made_for, offline = phase.loss.learns_from, phase.offline
+    if offline is not None:
+        if problem := offline.problem(phase.debate):
+            yield f"offline.{problem}"
+        if made_for != offline.teaches:
+            wanted = "dpo" if offline.teaches == "pairs" else "sft"
+            yield (
+                f"loss.type: found {phase.loss.type} with offline.type {offline.type}, which gives "
+                f"{offline.teaches}; expected {wanted}"
+            )
+        if demonstrated:
+            yield (
+                "rollout.engine.type: found demonstrations with offline examples, which are taken "
+                "from what the policy samples; expected another engine"
+            )
+        return
+    if made_for == "pairs":
+        yield (
+            f"loss.type: found {phase.loss.type}, which learns from preference pairs, without a "
+            "set of them; expected offline: {type: guided_pairs} or answer_pairs"
+        )
     if made_for == "demonstrations" and not demonstrated:
         yield (
             f"loss.type: found {phase.loss.type} with replies that {phase.rollout.engine.type} "

@@ -21,11 +21,6 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
     yield from _precision_warnings(phase)
     yield from _overlap_warnings(phase)
     yield from _schedule_warnings(phase)
-    if phase.loss.learns_from == "pairs":
-        yield (
-            f"loss.type: {phase.loss.type} learns from preference pairs, which debates do not "
-            "make, so nothing is learned; expected another loss"
-        )
     if phase.loss.supervised:
         return
     streams = phase.advantage.streams

@@ -1,7 +1,7 @@
 """The preference loss: one row of a pair over the other."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -52,24 +52,33 @@ class Dpo(Config):
         """Return this pack's share of the step's loss, a scalar: the mean over all its pairs."""
         from torch.nn.functional import logsigmoid
 
-        margins_P, chosen_logps_P, weights_P = self.pairs(x)
-        losses_P = -logsigmoid(margins_P) - self.nll_weight * chosen_logps_P
-        return (losses_P * weights_P).sum()
+        pairs = self.pairs(x)
+        losses_P = -logsigmoid(pairs.margins_P) - self.nll_weight * pairs.chosen_logps_P
+        return (losses_P * pairs.weights_P).sum()
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return this pack's share of the mean margin and of how many pairs have a positive one."""
-        margins_P, _, weights_P = self.pairs(x)
-        return {
-            "optim/preference_margin": margins_P * weights_P,
-            "optim/preference_accuracy": (margins_P > 0) * weights_P,
+        """Return this pack's share of means over pairs, by name.
+
+        Of the margin, of how many have a positive one, of the implicit rewards β·Δ of the chosen
+        and of the rejected reply, and of the mean log p of a chosen token.
+        """
+        pairs = self.pairs(x)
+        found = {
+            "margin": pairs.margins_P,
+            "accuracy": pairs.margins_P > 0,
+            "reward_chosen": pairs.rewards_P,
+            "reward_rejected": pairs.rewards_P - pairs.margins_P,
+            "chosen_logp": pairs.chosen_logps_P,
         }
+        shares = {name: values_P * pairs.weights_P for name, values_P in found.items()}
+        return {f"optim/preference_{name}": share for name, share in shares.items()}
 
-    def pairs(self, x: LossInputs) -> "tuple[Tensor, Tensor, Tensor]":
-        """Return margins β·(Δ chosen - Δ rejected), mean log p of the chosen, and pair weights.
+    def pairs(self, x: LossInputs) -> "Pairs":
+        """Return the pairs of a pack.
 
-        All of shape (P,); P is the number of actions, as many as there can be pairs: places that
-        no pair has are zeros of weight 0. How many pairs there are is not asked for, since a GPU
-        would be waited for. Every action of a pair has the pair's weight.
+        There are as many places as actions: those that no pair has are zeros of weight 0. How many
+        pairs there are is not asked for, since a GPU would be waited for. Every action of a pair
+        has the pair's weight.
         """
         import torch
 
@@ -86,13 +95,28 @@ class Dpo(Config):
 
         pair_A, row_A = _places(x.pairs_A), _places(x.rows_A)
         chosen_A = (summed(credits_A, row_A)[row_A] > 0).to(logps_A.dtype)
-        signed_A = (logps_A - reference_A) * (2 * chosen_A - 1)
-        parts = (signed_A, logps_A * chosen_A, chosen_A, weights_A, torch.ones_like(chosen_A))
-        margins_P, chosen_P, lengths_P, weights_P, actions_P = (
-            summed(values_A, pair_A) for values_A in parts
+        moved_A = self.beta * (logps_A - reference_A)
+        counts_A = (weights_A, torch.ones_like(chosen_A), chosen_A)
+        weights_P, actions_P, lengths_P = (summed(values_A, pair_A) for values_A in counts_A)
+        return Pairs(
+            margins_P=summed(moved_A * (2 * chosen_A - 1), pair_A),
+            rewards_P=summed(moved_A * chosen_A, pair_A),
+            chosen_logps_P=summed(logps_A * chosen_A, pair_A) / lengths_P.clamp(min=1),
+            weights_P=weights_P / actions_P.clamp(min=1),
         )
-        means = chosen_P / lengths_P.clamp(min=1), weights_P / actions_P.clamp(min=1)
-        return self.beta * margins_P, *means
+
+
+class Pairs(NamedTuple):
+    """What a pack says of its pairs, all of shape (P,).
+
+    `margins_P` is β·(Δ chosen - Δ rejected), `rewards_P` β·Δ of the chosen reply, `chosen_logps_P`
+    the mean log p of its tokens, and `weights_P` what the pair counts.
+    """
+
+    margins_P: "Tensor"
+    rewards_P: "Tensor"
+    chosen_logps_P: "Tensor"
+    weights_P: "Tensor"
 
 
 def _places(numbers_A: "Tensor") -> "Tensor":

@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 from debate_train.errors import UsageError
 from debate_train.run_files.directory_lock import LOCK, refuse_in_use
 
-RUN_FOLDERS = ("transcripts", "tokens", "checkpoints", "wandb")
+RUN_FOLDERS = ("transcripts", "tokens", "checkpoints", "offline", "wandb")
 RUN_FILES = (
     LOCK,
     "recipe.yaml",
@@ -20,6 +20,7 @@ RUN_FILES = (
     "report.html",
     "transcripts/*",
     "tokens/*",
+    "offline/*",
     "checkpoints/best.json",
     "wandb/run-id.txt",
 )

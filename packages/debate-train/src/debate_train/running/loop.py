@@ -8,6 +8,7 @@ from debate_train.checkpointing.checkpoints import Best
 from debate_train.evaluation.measuring import evaluate
 from debate_train.playing.step_debates import metrics_of
 from debate_train.running.imitation import Imitation
+from debate_train.running.offline_phase import ExampleSet
 from debate_train.running.records import keep_sample
 from debate_train.running.run_context import Ended, Phase, RunContext
 from debate_train.running.saving import Saving
@@ -15,35 +16,29 @@ from debate_train.running.step import Step
 from debate_train.timing import timed
 
 
-def train(run: RunContext, phase: Phase, saving: Saving) -> Ended:
+def train(
+    run: RunContext, phase: Phase, saving: Saving, examples: ExampleSet | None = None
+) -> Ended:
     """Train a phase from where the run is until it ends or a signal stops it; return why.
 
-    What fails raises; `saving` then has the last complete step.
+    What fails raises; `saving` then has the last complete step. With `examples` steps learn from
+    these in the place of debates.
     """
     recipe, state, trainer, rollouts = phase.recipe, run.state, phase.trainer, phase.rollouts
-    advantage, imitation = recipe.advantage, Imitation(recipe)
+    imitation = Imitation(recipe)
     with rollouts.open():
         saving.note_random_states()
         if phase.owes_evaluation(state) and evaluate_dev(run, phase):
             saving.checkpoint()  # The run had been stopped between a step and its evaluation.
         while (ended := why_stop(run, phase)) is None:
             number, began = state.step, time.perf_counter()
-            transcripts = rollouts.take(number)
-            with timed(rollouts.times, "score"):
-                scores = recipe.reward(transcripts)
-            with timed(rollouts.times, "rows"):
-                compared = advantage.compare(transcripts, scores, state.baselines)
-                seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
-                taught = compared.taught(transcripts)
-                batch = build_batch(
-                    taught, compared.turns, advantage.streams, run.loaded.tokenizer, seed
-                )
-                batch, counts = imitation.fit(transcripts, batch)
-            metrics = counts | compared.metrics() | metrics_of(transcripts)
-            step = Step(number, transcripts, scores, batch, metrics, compared.baselines, began)
+            if examples is None:
+                step = played(run, phase, imitation, number, began)
+            else:
+                step = examples.step(recipe, number, began, state.phase_start)
             keep_sample(run, phase, step)
             with run.interrupts.guarded():  # An update that has begun ends, and counts.
-                step.metrics.update(trainer.step(batch) | rollouts.times)
+                step.metrics.update(trainer.step(step.batch) | rollouts.times)
                 rollouts.complete(number)
                 saving.complete(step)
             with timed(step.metrics, "weights"):
@@ -58,6 +53,22 @@ def train(run: RunContext, phase: Phase, saving: Saving) -> Ended:
         if ended == "interrupted":
             saving.checkpoint_if_new()
     return ended
+
+
+def played(run: RunContext, phase: Phase, imitation: Imitation, number: int, began: float) -> Step:
+    """Return what a step learns from: its debates are played, scored and made into rows."""
+    recipe, rollouts, advantage = phase.recipe, phase.rollouts, phase.recipe.advantage
+    transcripts = rollouts.take(number)
+    with timed(rollouts.times, "score"):
+        scores = recipe.reward(transcripts)
+    with timed(rollouts.times, "rows"):
+        compared = advantage.compare(transcripts, scores, run.state.baselines)
+        seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
+        taught = compared.taught(transcripts)
+        batch = build_batch(taught, compared.turns, advantage.streams, run.loaded.tokenizer, seed)
+        batch, counts = imitation.fit(transcripts, batch)
+    metrics = counts | compared.metrics() | metrics_of(transcripts)
+    return Step(number, transcripts, scores, batch, metrics, compared.baselines, began)
 
 
 def why_stop(run: RunContext, phase: Phase) -> Ended | None:

@@ -20,6 +20,7 @@ from debate_train.playing.dynamic_sampling import play_step
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
 from debate_train.running.loop import train
+from debate_train.running.offline_phase import open_examples
 from debate_train.running.results import measures_json, print_results, write_results
 from debate_train.running.run_context import Ended, Phase, RunContext
 from debate_train.running.saving import Saving
@@ -68,10 +69,15 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
             load_random_states(checkpoint)
         run.engine.load(trainer.weights(version=state.step))
         run.begin()
+        examples = None
+        if recipe.offline is not None:
+            examples = open_examples(run, phase)
+            if examples is None:
+                return "interrupted"
         run.progress.start(name, recipe.steps)
         saving = Saving(run, phase)
         with saving.of_failures():
-            ended = train(run, phase, saving)
+            ended = train(run, phase, saving, examples)
             if ended == "interrupted":
                 return ended
             run.engine.load(trainer.weights(version=state.step))
@@ -110,7 +116,12 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
 
 
 def _demonstrator(run: RunContext, recipe: Recipe, source: DataSource) -> Engine | None:
-    """Return what writes the replies in the place of the policy, None if it samples them."""
+    """Return what writes the replies in the place of the policy, None if it samples them.
+
+    A phase that learns from a set of examples plays no step: the engine is not needed for any.
+    """
+    if recipe.offline is not None:
+        return ScriptedEngine().open(script=lambda ask: "")
     script = recipe.rollout.engine.script(source.demonstrate)
     if script is None:
         return None

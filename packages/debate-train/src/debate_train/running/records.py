@@ -130,7 +130,7 @@ def keep_sample(run: RunContext, phase: Phase, step: Step) -> None:
     recording, directory = phase.recipe.recording, run.directory
     number = step.number + 1
     done, debates = number - run.state.phase_start, recording.debates
-    if debates == 0 or not (done == 1 or is_due(recording.every, done)):
+    if debates == 0 or not step.transcripts or not (done == 1 or is_due(recording.every, done)):
         return
     directory.write_transcripts(phase.name, number, step.transcripts[:debates])
     rows = [row for row in step.batch.rows if row.debate < debates]

@@ -13,8 +13,8 @@ from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packed_attention import attention_of
 from debate_train.packed_rows.packs import Pack
 
-SHARES = frozenset({"loss", "optim/preference_margin", "optim/preference_accuracy"})
-"""Sums whose terms hold the update's denominators already."""
+SHARES = ("loss", "optim/preference_")
+"""How sums begin whose terms hold the update's denominators already."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,10 @@ class StepStats:
 
     def _means(self, sampled_tokens: int) -> dict[str, float]:
         tokens, updates = max(sampled_tokens * self.epochs, 1), max(self.updates, 1)
-        found = {n: float(v) / (updates if n in SHARES else tokens) for n, v in self.sums.items()}
+        found = {
+            n: float(v) / (updates if n.startswith(SHARES) else tokens)
+            for n, v in self.sums.items()
+        }
         extremes = {n: float(v) for n, v in (self.lows | self.highs).items()}
         return found | {n: v for n, v in extremes.items() if abs(v) != float("inf")}
 

@@ -1,0 +1,245 @@
+"""Phases that learn from a set of examples: made once with the policy as it is at their start."""
+
+import hashlib
+import json
+import random
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from pydantic import BaseModel
+
+from debate_protocol.transcripts.files import to_json
+from debate_protocol.types import Transcript
+from debate_rollout.rendering import Renderer
+from debate_train.checkpointing.whole_files import cut_torn_line, write_whole
+from debate_train.errors import RunFailure
+from debate_train.offline import Example, Taken, read_examples
+from debate_train.offline.example import MADE_FROM, Completion
+from debate_train.offline.example_rows import example_batch, lengths
+from debate_train.playing.starts import start_debates
+from debate_train.recipe import Recipe
+from debate_train.run_files.collected_files import file_name, written
+from debate_train.running.run_context import Phase, RunContext
+from debate_train.running.step import Step
+
+_DECIDES = ("seed", "model", "data", "debate", "offline")
+"""Keys of a phase that decide which examples there are, beside how replies are sampled."""
+
+
+@dataclass(slots=True)
+class ExampleSet:
+    """The examples of a phase, and what was counted and measured while they were taken."""
+
+    examples: list[Example]
+    counts: Mapping[str, float] = field(default_factory=dict)
+
+    def step(self, recipe: Recipe, number: int, began: float, first: int) -> Step:
+        """Return what a step learns from: the examples in a shuffled order, epoch after epoch.
+
+        Args:
+            recipe: The phase's.
+            number: Of the step, over the whole run.
+            began: When it began.
+            first: Number of the phase's first step.
+        """
+        assert recipe.offline is not None
+        size, place = recipe.offline.batch_size, number - first
+        chosen: list[Example] = []
+        while len(chosen) < min(size, len(self.examples)):
+            epoch, index = divmod(place * size + len(chosen), len(self.examples))
+            order = list(range(len(self.examples)))
+            random.Random(f"examples/{recipe.seed}/{epoch}").shuffle(order)
+            chosen += [self.examples[i] for i in order[index : index + size - len(chosen)]]
+        seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
+        metrics = {**self.counts, **lengths(chosen)}
+        metrics["offline/epoch"] = (place + 1) * size / len(self.examples)
+        return Step(number, (), (), example_batch(chosen, seed), metrics, {}, began)
+
+
+def open_examples(run: RunContext, phase: Phase) -> ExampleSet | None:
+    """Return the examples of a phase; they are made where the run has none yet.
+
+    None where a signal stops that: what was played is kept, and the same call goes on there.
+
+    Raises:
+        RunFailure: The debates gave no example.
+    """
+    path = run.directory.path / "offline" / f"{file_name(phase.name)}.jsonl"
+    with written(path):
+        path.parent.mkdir(exist_ok=True)
+    maker = _Maker(run, phase, path)
+    if not maker.is_made() and not maker.make():
+        return None
+    found = ExampleSet(read_examples(path), maker.counts())
+    run.directory.note_record(path)
+    if not found.examples:
+        left_out = ", ".join(f"{k}: {v:g}" for k, v in found.counts.items() if "left_out" in k)
+        raise RunFailure(
+            f"{phase.name}: found no example to learn from ({left_out}); expected debates that "
+            "differ more, more of them (offline.questions), or a lower bar, see docs/offline.md"
+        )
+    return found
+
+
+class _Maker:
+    """Plays the debates of a phase in chunks of a batch of questions, and keeps each when it ends.
+
+    A line of the unfinished file is one chunk; the finished file has one example a line.
+    """
+
+    def __init__(self, run: RunContext, phase: Phase, path: Path) -> None:
+        self._run, self._phase, self._path = run, phase, path
+        self._unfinished = path.with_name(f"{path.stem}.unfinished")
+        self._said = path.with_name(f"{path.stem}.json")
+        self._made_from = _made_from(phase.recipe, phase.name, run.state.phase_start)
+
+    def is_made(self) -> bool:
+        """Return whether the finished file is there and was made by this recipe."""
+        if not (self._path.is_file() and self._said.is_file()):
+            return False
+        is_past = self._run.state.step > self._run.state.phase_start
+        return is_past or self._read_said().get(MADE_FROM) == self._made_from
+
+    def counts(self) -> dict[str, float]:
+        """Return what was counted and measured while the examples were taken."""
+        return dict(self._read_said()["metrics"])
+
+    def _read_said(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._said.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def make(self) -> bool:
+        """Make the files; return False where a signal stops it."""
+        run, recipe = self._run, self._phase.recipe
+        offline = recipe.offline
+        assert offline is not None
+        chunks = self._kept_chunks()
+        wanted = -(-offline.questions // recipe.data.batch_size)
+        run.progress.start(f"{self._phase.name}: examples", wanted, "batches of questions")
+        for number in range(len(chunks), wanted):
+            chunk = run.interrupts.stoppable(lambda number=number: self._chunk(number))  # type: ignore[misc]
+            if chunk is None:
+                return False
+            with written(self._unfinished), self._unfinished.open("ab") as file:
+                file.write(json.dumps(chunk, ensure_ascii=False).encode() + b"\n")
+            chunks.append(chunk)
+            run.progress.step(number + 1, {})
+        self._finish(chunks)
+        return True
+
+    def _kept_chunks(self) -> list[dict[str, Any]]:
+        """Return the chunks of an earlier call by the same recipe; others are dropped."""
+        if not self._unfinished.is_file():
+            return []
+        with written(self._unfinished):
+            cut_torn_line(self._unfinished)
+            lines = self._unfinished.read_text(encoding="utf-8").splitlines()
+        chunks = [json.loads(line) for line in lines]
+        if all(chunk.get(MADE_FROM) == self._made_from for chunk in chunks):
+            return chunks
+        self._unfinished.unlink()
+        return []
+
+    def _chunk(self, number: int) -> dict[str, Any]:
+        """Play the debates of one batch of questions, and take their examples."""
+        run, phase, recipe = self._run, self._phase, self._phase.recipe
+        offline = recipe.offline
+        assert offline is not None
+        size = recipe.data.batch_size
+        questions = phase.source.batch(run.state.phase_start + number)
+        questions = questions[: offline.questions - number * size]
+        debates = start_debates(recipe, questions, f"offline/{phase.name}/{number}")
+        watched = run.progress.watch(debates, recipe.debate.turn_count(), "turns")
+        transcripts = recipe.rollout.play(watched, run.engine)
+        taken = offline.take(transcripts)
+        encoded = [self._with_ids(example) for example in taken.examples]
+        kept = transcripts[: recipe.recording.debates]
+        return {
+            MADE_FROM: self._made_from,
+            "examples": [example.to_json() for example in encoded],
+            "debates": [to_json(_bare(transcript)) for transcript in kept],
+            **_sums(taken, transcripts),
+        }
+
+    def _with_ids(self, example: Example) -> Example:
+        """Return an example whose chosen text, if nobody sampled it as it stands, has token ids."""
+        if example.chosen.token_ids:
+            return example
+        loaded = self._run.loaded
+        renderer = Renderer(loaded.tokenizer, loaded.template_kwargs)
+        ids = renderer.encode(renderer.plain(example.chosen.text))
+        contract, end = self._phase.recipe.debate.contract_rules(), loaded.tokenizer.eos_token_id
+        is_stopped = contract.stop is not None and example.chosen.text.endswith(contract.stop)
+        if end is not None and not is_stopped:
+            ids.append(end)
+        return replace(example, chosen=Completion(example.chosen.text, tuple(ids)))
+
+    def _finish(self, chunks: Sequence[Mapping[str, Any]]) -> None:
+        rows = [{**row, MADE_FROM: self._made_from} for c in chunks for row in c["examples"]]
+        debates = [debate for chunk in chunks for debate in chunk["debates"]]
+        metrics = _summed(chunks)
+        said = {MADE_FROM: self._made_from, "metrics": metrics}
+        with written(self._path):
+            write_whole(self._path.with_name(f"{self._path.stem}.debates.jsonl"), _lines(debates))
+            write_whole(self._said, json.dumps(said, indent=1).encode())
+            write_whole(self._path, _lines(rows))
+            self._unfinished.unlink(missing_ok=True)
+        shown = ", ".join(
+            f"{name.removeprefix('offline/').replace('_', ' ')} {value:g}"
+            for name, value in metrics.items()
+            if "tokens" not in name
+        )
+        self._run.progress.note(f"{self._phase.name}: {len(rows):,} examples ({shown})")
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+
+
+def _made_from(recipe: Recipe, name: str, start: int) -> str:
+    """Return a hash of all that decides which examples a phase has."""
+    dumped = {key: _dumped(getattr(recipe, key)) for key in _DECIDES}
+    rollout = recipe.rollout.model_dump(mode="json", exclude={"engine", "driver"})
+    said = json.dumps([name, start, dumped, rollout], sort_keys=True, default=str)
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def _dumped(part: object) -> object:
+    return part.model_dump(mode="json") if isinstance(part, BaseModel) else part
+
+
+def _bare(transcript: Transcript) -> Transcript:
+    return replace(transcript, turns=tuple(replace(t, reply=None) for t in transcript.turns))
+
+
+def _sums(taken: Taken, transcripts: Sequence[Transcript]) -> dict[str, Any]:
+    """Return the counts of a chunk, and all values of its measures."""
+    counts = Counter(taken.counts)
+    counts["debates"] = len(transcripts)
+    found = [turn.token_counts for x in transcripts for turn in x.sampled_turns()]
+    counts["sampled_tokens"] = sum(n[1] for n in found if n is not None)
+    return {"counts": dict(counts), "measures": {k: list(v) for k, v in taken.measures.items()}}
+
+
+def _summed(chunks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the counts of all chunks, and of each measure its mean and standard error."""
+    counts: Counter[str] = Counter()
+    measures: dict[str, list[float]] = {}
+    for chunk in chunks:
+        counts.update(chunk["counts"])
+        for name, values in chunk["measures"].items():
+            measures.setdefault(name, []).extend(values)
+    found = {f"offline/{name}": float(count) for name, count in sorted(counts.items())}
+    for name, values in measures.items():
+        found[f"offline/{name}"] = fmean(values)
+        if len(values) > 1:
+            found[f"offline/{name}_standard_error"] = stdev(values) / len(values) ** 0.5
+    return found

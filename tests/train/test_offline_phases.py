@@ -1,0 +1,283 @@
+"""Phases that learn from examples: files, phases of two adapters, stops at any place, refusals."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from debate_protocol.types import Transcript
+from debate_train.checks.check import check
+from debate_train.commands.cli import main
+from debate_train.errors import UsageError
+from debate_train.offline import AnswerPairs, ChosenReplies, Completion, Example, Taken
+from debate_train.recipe import Recipe
+from debate_train.running import offline_phase
+from train.small_runs import end_of
+from train.two_adapters import settings
+
+ROLES = {"ours": {"adapter": "first"}, "theirs": {"adapter": "second"}}
+DPO = {"type": "dpo", "nll_weight": 1.0}
+PAIRS = {"type": "answer_pairs", "questions": 5, "batch_size": 3}
+REPLIES = {"type": "chosen_replies", "questions": 4, "batch_size": 3}
+PHASES = {
+    "prefer": {
+        "debate": {"roles": {"ours": {"train": False}}},
+        "offline": PAIRS,
+        "loss": DPO,
+        "steps": 4,
+    },
+    "imitate": {
+        "debate": {"roles": {"theirs": {"train": False}}},
+        "offline": REPLIES,
+        "loss": {"type": "sft"},
+        "steps": 2,
+    },
+    "on_policy": {"steps": 1},
+}
+
+
+def of(transcript: Transcript, first: int, second: int | None) -> Example:
+    turns = [transcript.turns[n] for n in (first, second or first)]
+    chosen, other = (t.reply for t in turns)
+    assert chosen is not None and other is not None
+    adapter = ("first", "second")[turns[0].agent]
+    rejected = None if second is None else Completion.of(other)
+    return Example(
+        turns[0].prompt or (),
+        chosen.prompt_ids,
+        Completion.of(chosen),
+        rejected,
+        turns[0].agent,
+        adapter,
+        chosen.weight_version,
+        {"debate": transcript.id},
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patched() -> Iterator[pytest.MonkeyPatch]:
+    """Every debate gives an example, as a model that was never trained gives no answers.
+
+    The chunks of a set are kept beside it.
+    """
+
+    def pairs(self: AnswerPairs, transcripts: Sequence[Transcript]) -> Taken:
+        taken = Taken()
+        for transcript in transcripts:
+            taken.keep(of(transcript, 1, 0), "majority")
+        return taken
+
+    def replies(self: ChosenReplies, transcripts: Sequence[Transcript]) -> Taken:
+        taken = Taken()
+        for transcript in transcripts:
+            taken.keep(of(transcript, 0, None), "answer")
+            taken.leave_out("other_answer")
+        return taken
+
+    finish = offline_phase._Maker._finish
+
+    def finished(self: Any, chunks: Sequence[Any]) -> None:
+        shutil.copy(self._unfinished, self._path.with_suffix(".chunks"))
+        finish(self, chunks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AnswerPairs, "take", pairs)
+        patch.setattr(ChosenReplies, "take", replies)
+        patch.setattr(offline_phase._Maker, "_finish", finished)
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def recipe(base: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    every = {"every": 1, "keep_last": 99}
+    asked = settings(base, ROLES, phases=PHASES, checkpoint=every, recording={"debates": 1})
+    file = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
+    file.write_text(json.dumps(asked))
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody stopped."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert main([recipe, "--output", str(run)]) == 0
+    return run
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    names = [f"offline/{n}" for n in ("prefer.jsonl", "imitate.jsonl", "prefer.debates.jsonl")]
+    names += ["checkpoints/step-000007/first/adapter_model.safetensors"]
+    names += ["checkpoints/step-000007/second/adapter_model.safetensors"]
+    found = [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()]
+    ends = [end_of(run, "optimizer-00000.safetensors") for run in (one, other)]
+    return found + (["optimizer"] if ends[0] != ends[1] else [])
+
+
+def test_phases_learn_from_the_examples_in_their_files(whole: Path) -> None:
+    rows = lines(whole / "offline/prefer.jsonl")
+    assert len(rows) == 5
+    # What preference trainers read, and what only this one needs, under names of their own.
+    names = {"meta", "sampled", "made_from", "prompt"}
+    assert set(rows[0]) == names | {"chosen", "rejected"}
+    assert rows[0]["chosen"][0]["role"] == "assistant"
+    imitated = lines(whole / "offline/imitate.jsonl")
+    assert len(imitated) == 4
+    assert set(imitated[0]) == names | {"completion"}
+    # The second set was made with what the first phase had trained.
+    assert rows[0]["sampled"]["weight_version"] == 0
+    assert imitated[0]["sampled"]["weight_version"] == 4
+    metrics = lines(whole / "metrics.jsonl")
+    assert [row["phase"] for row in metrics] == ["prefer"] * 4 + ["imitate"] * 2 + ["on_policy"]
+    assert metrics[0]["offline/debates"] == 5
+    assert metrics[0]["offline/kept/majority"] == 5
+    assert metrics[0]["optim/preference_accuracy"] == 0  # The policy is its own reference still.
+    assert metrics[3]["optim/preference_reward_chosen"] > 0
+    assert "optim/grad_norm/second" in metrics[0]
+    assert "optim/grad_norm/first" not in metrics[0]
+    assert "optim/grad_norm/first" in metrics[4]
+    assert "optim/grad_norm/second" not in metrics[4]
+    assert metrics[4]["offline/left_out/other_answer"] == 4
+    assert metrics[1]["offline/epoch"] == pytest.approx(6 / 5)
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_set_that_was_begun_is_ended(recipe: str, whole: Path, tmp_path: Path, kept: int) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    back_to(run, 0)
+    chunks = (whole / "offline/prefer.chunks").read_bytes().splitlines(keepends=True)
+    (run / "offline").mkdir()
+    unfinished = run / "offline/prefer.unfinished"
+    # The last line was being written.
+    unfinished.write_bytes(b"".join(chunks[:kept]) + chunks[kept][:40])
+    assert main([recipe, "--resume", "--output", str(run)]) == 0
+    assert differences(whole, run) == []
+    assert not unfinished.exists()
+
+
+@pytest.mark.parametrize("step", [2, 4, 5])
+def test_run_goes_on_within_and_between_such_phases(
+    recipe: str, whole: Path, tmp_path: Path, step: int
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    back_to(run, step)
+    if step == 4:
+        (run / "offline/imitate.jsonl").unlink()
+    assert main([recipe, "--resume", "--output", str(run)]) == 0
+    assert differences(whole, run) == []
+
+
+def back_to(run: Path, step: int) -> None:
+    for later in range(step + 1, 8):
+        shutil.rmtree(run / f"checkpoints/step-{later:06d}")
+    if step == 0:
+        shutil.rmtree(run / "offline")
+
+
+def test_set_that_was_changed_or_lost_is_not_trained_on(
+    recipe: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    back_to(run, 2)
+    path = run / "offline" / "prefer.jsonl"
+    kept = path.read_bytes()
+    for content in (kept.replace(b'"weight_version": 0', b'"weight_version": 1', 1), None):
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        assert main([recipe, "--resume", "--output", str(run)]) == 2
+        assert "offline/prefer.jsonl is" in capsys.readouterr().err
+        for refused in (run / "checkpoints").glob("refused-*"):
+            refused.rename(run / "checkpoints" / refused.name.replace("refused-", "step-"))
+        path.write_bytes(kept)
+    assert main([recipe, "--resume", "--output", str(run)]) == 0
+
+
+def test_other_settings_make_another_set_before_training_begins(
+    recipe: str, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.copytree(run / "offline", tmp_path / "offline")
+    back_to(run, 0)
+    shutil.copytree(tmp_path / "offline", run / "offline")
+    key = "phases.prefer.offline.questions=3"
+    assert main([recipe, key, "--resume", "--output", str(run)]) == 0
+    assert len(lines(run / "offline/prefer.jsonl")) == 3
+
+
+def test_interrupt_while_a_set_is_made_keeps_what_was_played(
+    recipe: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    made = offline_phase._Maker._chunk
+    stopped = []
+
+    def chunk(self: Any, number: int) -> dict[str, Any]:
+        if number == 1 and not stopped:
+            stopped.append(number)
+            os.kill(os.getpid(), signal.SIGINT)
+        return made(self, number)
+
+    monkeypatch.setattr(offline_phase._Maker, "_chunk", chunk)
+    assert main([recipe, "--output", str(run)]) == 130
+    assert len(lines(run / "offline" / "prefer.unfinished")) == 1
+    assert main([recipe, "--resume", "--output", str(run)]) == 0
+    assert differences(whole, run) == []
+
+
+def test_phase_without_an_example_ends_with_one_message(
+    recipe: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def none(self: AnswerPairs, transcripts: Sequence[Transcript]) -> Taken:
+        taken = Taken()
+        taken.leave_out("all_agree", len(transcripts))
+        return taken
+
+    monkeypatch.setattr(AnswerPairs, "take", none)
+    assert main([recipe, "--output", str(tmp_path / "run")]) == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("debate-train: prefer: found no example to learn from (offline/")
+    assert "left_out/all_agree: 5" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"loss": {"type": "sft"}}, "expected dpo"),
+        ({"offline": {"type": "chosen_replies"}}, "expected sft"),
+        ({"offline": None}, "expected offline: {type: guided_pairs}"),
+        (
+            {"offline": {"type": "guided_pairs", "role": "theirs"}},
+            "offline.type: guided_pairs compares guided replies",
+        ),
+    ],
+)
+def test_check_refuses_what_cannot_be_learned(
+    base: str, change: dict[str, Any], problem: str
+) -> None:
+    asked = settings(base, ROLES, **{"offline": PAIRS, "loss": DPO} | change)
+    errors = check(Recipe.model_validate(asked)).errors
+    assert any(problem in error for error in errors), errors
+
+
+def test_nearest_name_of_a_set_is_named(recipe: str, tmp_path: Path) -> None:
+    asked = yaml.safe_load(Path(recipe).read_text())
+    asked["phases"]["prefer"]["offline"]["type"] = "answer_pair"
+    with pytest.raises((UsageError, ValueError), match="answer_pairs"):
+        Recipe.model_validate(asked).phase_recipes()
