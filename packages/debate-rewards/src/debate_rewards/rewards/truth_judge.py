@@ -1,23 +1,19 @@
 """The judge stream with the truth as the yardstick instead of the other judges."""
 
-import logging
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from debate_protocol.types import Transcript, TurnKey
-from debate_rewards.answers.checking import Verdict
+from debate_protocol.types import Transcript
 from debate_rewards.credits import Credit, Score, mean_returns
-from debate_rewards.reading import ReadDebate, read_debate
+from debate_rewards.reading import ReadDebate
 from debate_rewards.reward_config import Need, RewardConfig
 from debate_rewards.rewards.spans import JudgeCredit
-from debate_rewards.rewards.verifiable import turn_verdicts
+from debate_rewards.rewards.verifiable import Verdicts, with_verdicts
 from debate_rewards.votes.ballots import Duplicates, all_votes, ballots
 from debate_rewards.votes.judge_stream import JUDGE, judge_credits
 from debate_rewards.votes.judging import truth_values
-
-_log = logging.getLogger(__name__)
 
 
 class TruthJudge(RewardConfig):
@@ -56,16 +52,11 @@ class TruthJudge(RewardConfig):
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
-        debates = [read_debate(transcript) for transcript in transcripts]
-        verdicts = turn_verdicts(debates)
-        return [self._score(d, v) for d, v in zip(debates, verdicts, strict=True)]
+        return [self._score(*one) for one in with_verdicts(transcripts)]
 
-    def _score(self, debate: ReadDebate, verdicts: dict[TurnKey, Verdict]) -> Score:
+    def _score(self, debate: ReadDebate, verdicts: Verdicts | None) -> Score:
         num_agents = debate.transcript.protocol.num_agents
-        unusable = [v for v in verdicts.values() if v.verdict == "unverifiable"]
-        if unusable:
-            name, reason = debate.transcript.question.id, unusable[0].reason
-            _log.warning("question %r is left out: %s", name, reason)
+        if verdicts is None:
             credits = [
                 Credit(*key, JUDGE, None, expected=False)
                 for key, turn in debate.judges.items()

@@ -11,6 +11,7 @@ from debate_rewards.reading import ReadDebate, read_debate
 from debate_rewards.reward_config import Need, RewardConfig
 
 _log = logging.getLogger(__name__)
+Verdicts = dict[TurnKey, Verdict]
 
 
 class Verifiable(RewardConfig):
@@ -35,16 +36,11 @@ class Verifiable(RewardConfig):
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
-        debates = [read_debate(transcript) for transcript in transcripts]
-        verdicts = turn_verdicts(debates)
-        return [self._score(d, v) for d, v in zip(debates, verdicts, strict=True)]
+        return [self._score(*one) for one in with_verdicts(transcripts)]
 
-    def _score(self, debate: ReadDebate, verdicts: dict[TurnKey, Verdict]) -> Score:
+    def _score(self, debate: ReadDebate, verdicts: Verdicts | None) -> Score:
         num_agents = debate.transcript.protocol.num_agents
-        unverifiable = [v for v in verdicts.values() if v.verdict == "unverifiable"]
-        if unverifiable:
-            question = debate.transcript.question
-            _log.warning("question %r is left out: %s", question.id, unverifiable[0].reason)
+        if verdicts is None:
             credits = tuple(Credit(*key, "generator", None, expected=False) for key in debate.turns)
             return Score(credits, (None,) * num_agents, {"verifiable/unverifiable_gold": 1.0})
         wrong = -1.0 if self.values == "plus_minus" else 0.0
@@ -62,7 +58,22 @@ class Verifiable(RewardConfig):
         return Score(credits, agents, _metrics(debate, verdicts))
 
 
-def turn_verdicts(debates: Sequence[ReadDebate]) -> list[dict[TurnKey, Verdict]]:
+def with_verdicts(transcripts: Sequence[Transcript]) -> list[tuple[ReadDebate, Verdicts | None]]:
+    """Return debates with the verdicts on their turns, None where no answer can be judged.
+
+    A warning names the question of each that has none.
+    """
+    debates = [read_debate(transcript) for transcript in transcripts]
+    found: list[tuple[ReadDebate, Verdicts | None]] = []
+    for debate, verdicts in zip(debates, turn_verdicts(debates), strict=True):
+        unusable = [v.reason for v in verdicts.values() if v.verdict == "unverifiable"]
+        if unusable:
+            _log.warning("question %r is left out: %s", debate.transcript.question.id, unusable[0])
+        found.append((debate, None if unusable else verdicts))
+    return found
+
+
+def turn_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts]:
     """Return the verdict on every turn's answer, failed turns included, per debate.
 
     A question of an unknown kind is unverifiable, so that it leaves out one debate and not all.
@@ -90,7 +101,7 @@ def _has_known_kind(question: Question) -> bool:
     return True
 
 
-def _metrics(debate: ReadDebate, verdicts: dict[TurnKey, Verdict]) -> dict[str, float]:
+def _metrics(debate: ReadDebate, verdicts: Verdicts) -> dict[str, float]:
     unread = sum(
         verdicts[key].verdict == "wrong" and verdicts[key].reason != "different"
         for key, turn in debate.turns.items()
