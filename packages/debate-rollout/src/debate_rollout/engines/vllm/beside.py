@@ -10,60 +10,41 @@ from debate_protocol.types import Reply
 from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming, of_adapter
 from debate_rollout.engines.background import Background
 from debate_rollout.engines.vllm.hand_over import (
-    OLD_WEIGHTS_SERVE,
     refresh_error,
     write_weights,
 )
-from debate_rollout.engines.vllm.model import ServedModel, finish_of
-from debate_rollout.engines.vllm.settings import VllmSettings, serving_arguments
-from debate_rollout.engines.vllm.start import engine_arguments, environment_of, start_beside
+from debate_rollout.engines.vllm.served_engine import ServedEngine, adapter_error
+from debate_rollout.engines.vllm.settings import VllmSettings
+from debate_rollout.engines.vllm.start import environment_of, start_beside
 from debate_rollout.errors import RolloutError, WeightsError
 
 from vllm import SamplingParams  # isort: skip  (after vllm_start has set its environment)
 from vllm.distributed.weight_transfer.base import (  # isort: skip
     WeightTransferUpdateRequest,
 )
-from vllm.lora.request import LoRARequest  # isort: skip
 from vllm.sampling_params import RequestOutputKind  # isort: skip
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
     from vllm.v1.engine.async_llm import AsyncLLM
 
 START_S, REFRESH_S = 1800.0, 1800.0
 
 
-class VllmAsync:
+class VllmAsync(ServedEngine):
     """Samples with vLLM's AsyncLLM; it works on while nobody waits."""
 
-    def __init__(
-        self,
-        config: VllmSettings,
-        model: "PreTrainedModel",
-        tokenizer: "PreTrainedTokenizerFast",
-        template_kwargs: Mapping[str, object],
-    ) -> None:
-        self.capabilities = config.capabilities
-        self._served = ServedModel(config, model, tokenizer, template_kwargs)
-        self.renderer = self._served.renderer
-        self.context_window = self._served.window
-        self._version = 0
+    def _start(self, config: VllmSettings, model: str, arguments: Mapping[str, object]) -> None:
         self._names = 0
-        self._adapters: dict[str, LoRARequest] = {}
         self._adapters_in_use: dict[str, int] = {}
-        self._broken: str | None = None
-        ours = serving_arguments(config, self._served.dtype, self.context_window)
         self._background = Background("vllm")
 
         async def start() -> "AsyncLLM":
-            arguments = engine_arguments(ours, config.vllm_args)
-            return start_beside(self._served.on_disk(model), arguments, environment_of(config))
+            return start_beside(model, arguments, environment_of(config))
 
         try:
             self._engine = self._background.run(start(), START_S, "starting vLLM")
         except BaseException:
             self._background.close()
-            self._served.close()
             raise
         # Calls that wait for an answer of vLLM's core never end by themselves when it dies.
         self._background.watch(self._died)
@@ -125,12 +106,7 @@ class VllmAsync:
                 last = output.outputs[0]
         finally:
             self._adapters_in_use.pop(name, None)
-        ids = last.token_ids
-        labels = [(span.version, span.start, span.end) for span in last.weight_versions or ()]
-        spans = [(version, 0, len(ids))] if adapter else self._served.spans(labels)
-        logps = [place[token].logprob for place, token in zip(last.logprobs, ids, strict=True)]
-        finish = finish_of(last.finish_reason, last.stop_reason)
-        return self._served.reply(request, ids, logps, finish, spans)
+        return self._reply_of(request, last, version if adapter else None)
 
     def _died(self) -> Exception | None:
         engine = self._engine
@@ -172,19 +148,10 @@ class VllmAsync:
         await self._engine.finish_weight_update(weight_version=label)
 
     async def _load_adapter(self, weights: Weights) -> None:
-        written = self._served.write_adapters(weights)
-        adapters = {
-            name: LoRARequest(f"version-{number}", number, str(folder))
-            for name, (number, folder) in written.items()
-        }
+        adapters = self._written_adapters(weights)
         try:
             for adapter in adapters.values():
                 await self._engine.add_lora(adapter)
         except Exception as error:
-            raise WeightsError(
-                f"weights version {weights.version}: vLLM cannot serve this adapter ({error}); "
-                f"{OLD_WEIGHTS_SERVE}"
-            ) from error
-        self._adapters = adapters
-        served = (one.lora_int_id for one in adapters.values())
-        self._served.drop_adapters({*served, *self._adapters_in_use.values()})
+            raise adapter_error(weights.version, error) from error
+        self._serve_adapters(adapters, self._adapters_in_use.values())

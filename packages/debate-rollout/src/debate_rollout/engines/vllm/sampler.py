@@ -12,24 +12,21 @@ import torch
 from debate_protocol.types import Reply
 from debate_rollout.engine import Finished, Request, Weights, generate_by_streaming, of_adapter
 from debate_rollout.engines.vllm.hand_over import (
-    OLD_WEIGHTS_SERVE,
     refresh_error,
     write_weights,
 )
-from debate_rollout.engines.vllm.model import ServedModel, finish_of
-from debate_rollout.engines.vllm.settings import VllmSettings, serving_arguments
-from debate_rollout.engines.vllm.start import engine_arguments, start_here, stop_here
+from debate_rollout.engines.vllm.served_engine import ServedEngine, adapter_error
+from debate_rollout.engines.vllm.settings import VllmSettings
+from debate_rollout.engines.vllm.start import start_here, stop_here
 from debate_rollout.errors import RolloutError, WeightsError
 
 from vllm import SamplingParams  # isort: skip  (after vllm_start has set its environment)
-from vllm.lora.request import LoRARequest  # isort: skip
 from vllm.sampling_params import RequestOutputKind  # isort: skip
 from vllm.v1.executor.uniproc_executor import UniProcExecutor  # isort: skip
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-    from vllm.outputs import RequestOutput
+    from vllm.outputs import CompletionOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +39,14 @@ class _Open:
     adapter: int
 
 
-class VllmSampler:
+class VllmSampler(ServedEngine):
     """Samples with vLLM; `collect` steps it, so it works while somebody waits."""
 
-    def __init__(
-        self,
-        config: VllmSettings,
-        model: "PreTrainedModel",
-        tokenizer: "PreTrainedTokenizerFast",
-        template_kwargs: Mapping[str, object],
-    ) -> None:
-        self.capabilities = config.capabilities
-        self._served = ServedModel(config, model, tokenizer, template_kwargs)
-        self.renderer = self._served.renderer
-        self.context_window = self._served.window
-        self._version = 0
+    def _start(self, config: VllmSettings, model: str, arguments: Mapping[str, object]) -> None:
         self._tickets = 0
         self._open: dict[str, _Open] = {}
         self._ended: deque[Finished] = deque()
-        self._adapters: dict[str, LoRARequest] = {}
-        self._broken: str | None = None
-        ours = serving_arguments(config, self._served.dtype, self.context_window)
-        try:
-            arguments = engine_arguments(ours, config.vllm_args)
-            self._llm, self._state = start_here(self._served.on_disk(model), arguments)
-        except BaseException:
-            self._served.close()
-            raise
+        self._llm, self._state = start_here(model, arguments)
         self._engine = self._llm.llm_engine
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
@@ -162,17 +140,9 @@ class VllmSampler:
                 ticket = int(output.request_id)
                 self._ended.append(Finished(ticket, self._outcome(one, output.outputs[0])))
 
-    def _outcome(self, one: _Open, output: "RequestOutput") -> Reply | Exception:
-        ids = output.token_ids
-        labels = [(span.version, span.start, span.end) for span in output.weight_versions or ()]
+    def _outcome(self, one: _Open, output: "CompletionOutput") -> Reply | Exception:
         try:
-            # vLLM's versions are those of the base; an adapter stays with its request.
-            spans = [(one.version, 0, len(ids))] if one.adapter else self._served.spans(labels)
-            logps = [
-                place[token].logprob for place, token in zip(output.logprobs, ids, strict=True)
-            ]
-            finish = finish_of(output.finish_reason, output.stop_reason)
-            return self._served.reply(one.request, ids, logps, finish, spans)
+            return self._reply_of(one.request, output, one.version if one.adapter else None)
         except Exception as error:
             return error
 
@@ -232,19 +202,10 @@ class VllmSampler:
         self._llm.finish_weight_update()
 
     def _load_adapter(self, weights: Weights) -> None:
-        written = self._served.write_adapters(weights)
-        adapters = {
-            name: LoRARequest(f"version-{number}", number, str(folder))
-            for name, (number, folder) in written.items()
-        }
+        adapters = self._written_adapters(weights)
         try:
             for adapter in adapters.values():
                 self._engine.add_lora(adapter)
         except Exception as error:
-            raise WeightsError(
-                f"weights version {weights.version}: vLLM cannot serve this adapter ({error}); "
-                f"{OLD_WEIGHTS_SERVE}"
-            ) from error
-        self._adapters = adapters
-        served = (one.lora_int_id for one in adapters.values())
-        self._served.drop_adapters({*served, *(one.adapter for one in self._open.values())})
+            raise adapter_error(weights.version, error) from error
+        self._serve_adapters(adapters, (one.adapter for one in self._open.values()))
