@@ -63,6 +63,11 @@ class _Rule(Config):
         """Whether it may leave debates out."""
         return False
 
+    @property
+    def needs_answers(self) -> bool:
+        """Whether it compares with the questions' own answers."""
+        return False
+
     def _places(self, gates: Sequence[Gate]) -> list[int]:
         return [i for i, gate in enumerate(gates) if self.at in (None, gate.name)]
 
@@ -89,6 +94,11 @@ class Informative(_Rule):
     @property
     def drops(self) -> bool:
         """Groups that teach nothing."""
+        return True
+
+    @property
+    def needs_answers(self) -> bool:
+        """A question without one is left out."""
         return True
 
     def __call__(
@@ -189,6 +199,11 @@ class InOrder(Config):
     def drops(self) -> bool:
         """Whether any of its rules does."""
         return any(rule.drops for rule in self.rules)
+
+    @property
+    def needs_answers(self) -> bool:
+        """Whether any of its rules does."""
+        return any(rule.needs_answers for rule in self.rules)
 
     def __call__(
         self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked

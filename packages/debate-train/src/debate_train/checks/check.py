@@ -112,6 +112,13 @@ def _check_learning(
     answers = view.has_answers(phase.data)
     refused = list(truth_errors(phase, answers=answers)) if phase.steps else []
     found.errors += [key + f"reward.type: {text}" for text in refused]
+    rule = phase.rollout.select
+    if phase.steps and not answers and rule is not None and rule.needs_answers:
+        found.errors.append(
+            f"{key}rollout.select: found informative, which keeps questions answered both right "
+            "and wrong, but no training question has an answer, so that all are left out; expected "
+            "data.fields.answer to name a key that rows have, or another rule"
+        )
     found.warnings += [
         where + text
         for text in warnings_of(phase, answers=answers)

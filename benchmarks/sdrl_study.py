@@ -1,0 +1,267 @@
+"""Does training on debates help debates? SDRL-rand and SDRL-freq beside DAPO on the signs puzzle.
+
+For each seed one start: recipes/sdrl_freq_puzzle.yaml up to its phase `reinforce`, so that the
+start has imitated right turns of debates of 3, 5 and 7 agents and of pairs. From it three arms:
+
+- `dapo`: the same phase with single replies alone,
+- `rand`, `freq`: SDRL with the two rules of pairing.
+
+Each arm is measured at its first checkpoint (every `EVERY` steps) at which it has sampled `TOKENS`
+tokens, those of questions that were left out included. Start and arms are measured on the same
+test questions: single replies, debates of 5 agents under three topologies (all, sparse with degree
+2, central), of 3 and of 7 agents under `all`, and on the prompts of training. T rounds of debate
+follow the first turns; `maj` is T = 0.
+
+Fixed before any of these seeds was run, from one run with another seed (100):
+
+- seeds 0 to 4, each with its own weights, training questions and test questions;
+- the figure that decides: accuracy of Debate (majority, ties in expectation), `all`, N = 5 and
+  T = 2, and beside it the accuracy of single replies: each arm minus `dapo`, paired by seed, with
+  a 95 % interval of Student's t over the seeds;
+- the check of the mechanism: accuracy of second turns on prompts of training, rule `freq`, minus
+  that of `dapo`, is above 0.
+
+Each policy is a line of benchmarks/data/sdrl_study.jsonl as soon as it is measured. What is done is
+not done again; a run that was killed is resumed:
+
+    python benchmarks/sdrl_study.py --jobs 2 && python benchmarks/sdrl_tables.py
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPE = ROOT / "recipes/sdrl_freq_puzzle.yaml"
+RESULTS = ROOT / "benchmarks/data/sdrl_study.jsonl"
+SEEDS = (0, 1, 2, 3, 4)
+ARMS = ("dapo", "rand", "freq")
+TOKENS, EVERY, MOST_STEPS = 150_000, 5, 400
+QUESTIONS, SAMPLES = 64, 8
+CONTRACT = {"name": "critique", "sections": ["comparison", "solution"]}
+SINGLE = """\
+extends: {recipe}
+phases:
+  reinforce:
+    debate:
+      type: direct
+      contract: {{name: critique, sections: [comparison, solution]}}
+      style: compact
+      personas: none
+      gate_after: [0]
+    rollout: {{debates_per_question: 8, select: {{type: informative, group: question}}}}
+    advantage: {{leave_out_zeros: []}}
+"""
+WARM = ("warm_3", "warm_5", "warm_7", "warm_2")
+DEBATES: dict[str, dict[str, Any]] = {
+    "all, N=5": {"num_agents": 5, "max_rounds": 5},
+    "all, N=3": {"num_agents": 3, "max_rounds": 2},
+    "all, N=7": {"num_agents": 7, "max_rounds": 2},
+    "sparse, N=5": {"num_agents": 5, "max_rounds": 3, "topology": "sparse", "degree": 2},
+    "central, N=5": {"num_agents": 5, "max_rounds": 3, "topology": "central"},
+}
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def policy(seed: int, arm: str, root: Path) -> dict[str, Any]:
+    """Train and measure one policy; return its line."""
+    folder = root / f"{arm}-{seed}"
+    settings = [f"seed={seed}", f"data.seed={seed}", "tracking.wandb=false"]
+    settings += ["evaluation.questions=0", "recording.debates=0"]
+    began = time.perf_counter()
+    if arm == "start":
+        settings += ["phases.reinforce.steps=0", "checkpoint.every=100"]
+        checkpoint = newest(folder)
+        if checkpoint is None or not is_whole(folder):
+            train(folder, RECIPE, settings, 0)
+            checkpoint = newest(folder)
+        tokens = {}
+    else:
+        recipe = RECIPE
+        if arm == "dapo":
+            recipe = root / "single.yaml"
+            recipe.write_text(SINGLE.format(recipe=os.path.relpath(RECIPE, root)))
+        settings += [f"phases.{name}.steps=0" for name in WARM]
+        settings += ["model.type=pretrained", f"model.name={newest(root / f'start-{seed}')}"]
+        settings += ["model.dtype=float32", f"steps={MOST_STEPS}", f"checkpoint.every={EVERY}"]
+        settings += ["checkpoint.keep_last=1000"]
+        settings += ["debate.pairing=rand"] if arm == "rand" else []
+        if reached(folder) is None:
+            train(folder, recipe, settings, TOKENS)
+        step = reached(folder)
+        assert step is not None
+        checkpoint = folder / f"checkpoints/step-{step:06d}"
+        tokens = {"steps": step, "sampled_tokens": sampled(folder)[step - 1]}
+    command = [sys.executable, __file__, "--measure", str(checkpoint), "--seeds", str(seed)]
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=one_thread())
+    line = {"seed": seed, "arm": arm, **tokens, "wall_s": round(time.perf_counter() - began)}
+    return line | dynamics(folder) | {"measures": json.loads(found.stdout)}
+
+
+def train(folder: Path, recipe: Path, settings: Sequence[str], tokens: int) -> None:
+    """Train, or go on, until the run ends or, where `tokens` says so, has sampled as many."""
+    command = [sys.executable, "-m", "debate_train", str(recipe), *settings]
+    command += ["--output", str(folder)] + (["--resume"] if folder.is_dir() else [])
+    with folder.with_suffix(".log").open("a") as log:
+        run = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=one_thread())
+        while run.poll() is None:
+            time.sleep(1)
+            if tokens and reached(folder) is not None:
+                run.terminate()  # It ends its step; what is measured is an earlier one.
+                run.wait()
+                return
+    if run.returncode:
+        raise RuntimeError(f"{folder.name}: exit code {run.returncode}; see {log.name}")
+
+
+def one_thread() -> dict[str, str]:
+    """Return the environment of a process that takes one core."""
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def newest(folder: Path) -> Path | None:
+    """Return the newest checkpoint of a run, None where there is none."""
+    return max(folder.glob("checkpoints/step-*"), default=None)
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether a run of the start has ended."""
+    checkpoint = newest(folder)
+    if checkpoint is None:
+        return False
+    state = json.loads((checkpoint / "state.json").read_text())
+    return bool(state["phase"] == len(WARM) + 1)
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the metrics of a run's steps so far."""
+    file = folder / "metrics.jsonl"
+    if not file.is_file():
+        return []
+    lines = file.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def sampled(folder: Path) -> list[int]:
+    """Return the tokens sampled up to each step, those of questions that were left out included."""
+    found, total = [], 0.0
+    for row in rows(folder):
+        turns, each = row["env/all/total_turns"], row.get("env/all/ac_tokens_per_turn", 0.0)
+        total += turns * each + row["sampling/dropped_tokens"]
+        found.append(round(total))
+    return found
+
+
+def reached(folder: Path) -> int | None:
+    """Return the step of the first checkpoint with `TOKENS` sampled, None before it is written."""
+    for step, tokens in enumerate(sampled(folder), 1):
+        if step % EVERY == 0 and tokens >= TOKENS:
+            return step if (folder / f"checkpoints/step-{step:06d}").is_dir() else None
+    return None
+
+
+def dynamics(folder: Path) -> dict[str, Any]:
+    """Return the curves of the paper's Figure 4, by step; nothing for single replies."""
+    names = ("debate_prompts", "debate_samples", "debate_accuracy", "debate_accuracy_improvement")
+    found = rows(folder)
+    curves = {
+        name: [round(row[f"sdrl/{name}"], 4) for row in found if f"sdrl/{name}" in row]
+        for name in names
+    }
+    return {"dynamics": curves} if curves["debate_prompts"] and "reinforce" in phases(found) else {}
+
+
+def phases(found: Sequence[dict[str, Any]]) -> set[str]:
+    """Return the phases of some rows."""
+    return {row["phase"] for row in found}
+
+
+def measure(checkpoint: Path, seed: int) -> dict[str, float]:
+    """Return the figures of a policy on the test questions of a seed."""
+    from debate_protocol.forms import SelfDebate, Simultaneous
+    from debate_rollout.engines import TransformersEngine
+    from debate_train.data import SignsPuzzle
+    from debate_train.evaluation import Debate, DirectAnswers
+    from debate_train.evaluation.measuring import evaluate
+    from debate_train.evaluation.settings import Setup
+    from debate_train.models import PretrainedModel
+    from debate_train.playing.rollout_settings import Rollout
+
+    speaking: Any = {"contract": CONTRACT, "style": "compact", "personas": "none"}
+    form = Simultaneous(history_rounds=1, conversation="rebuild", **speaking)
+    modes: dict[str, Any] = {"direct": DirectAnswers(samples=SAMPLES)}
+    modes |= {f"debate-{n}": Debate(**changes) for n, changes in enumerate(DEBATES.values())}
+    modes["pairs"] = Debate(debate=SelfDebate(pairing="freq", second_turns=4, **speaking))
+    rollout = Rollout(engine=TransformersEngine(max_batch=768), max_tokens=208)
+    loaded = PretrainedModel(name=str(checkpoint), dtype="float32").load(0)
+    engine = rollout.engine.open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
+    questions = SignsPuzzle(largest_digit=6, seed=seed).open(seed).split("test", QUESTIONS)
+    found = evaluate(Setup(form, modes, rollout, 1, seed), engine, questions, "test")
+    figures = {"direct": found.found["eval/direct/accuracy"].mean}
+    for n, name in enumerate(DEBATES):
+        figures |= {f"{name}, {what}": v for what, v in by_round(found.played[f"debate-{n}"])}
+    figures |= {f"pairs freq, {what}": v for what, v in by_round(found.played["pairs"])}
+    return {name: round(value, 5) for name, value in figures.items()}
+
+
+def by_round(debates: Sequence[Any]) -> Iterator[tuple[str, float]]:
+    """Yield the figures of debates that end after T = 0, 1, … rounds of debate."""
+    from debate_rewards.metrics.debate_metrics import debate_metrics
+
+    names = {"maj@k": "majority", "decision/peer_vote": "peer vote", "correct": "one agent"}
+    names |= {"decision/central": "center", "judge/accuracy": "judge"}
+    for last in range(debates[0].protocol.max_rounds):
+        ended = [
+            replace(one, turns=tuple(turn for turn in one.turns if turn.round <= last))
+            for one in debates
+        ]
+        found = debate_metrics(ended)
+        for name, ours in names.items():
+            if name in found:
+                yield f"T={last}, {ours}", found[name]
+
+
+def done() -> set[tuple[int, str]]:
+    """Return the seeds and arms that were measured."""
+    if not RESULTS.is_file():
+        return set()
+    lines = RESULTS.read_text().splitlines()
+    return {(line["seed"], line["arm"]) for line in map(json.loads, lines)}
+
+
+def one_seed(seed: int, root: Path) -> None:
+    """Train and measure what a seed still lacks."""
+    for arm in ("start", *ARMS):
+        if (seed, arm) not in done():
+            line = json.dumps(policy(seed, arm, root))
+            with _ONE_AT_A_TIME, RESULTS.open("a") as file:
+                file.write(line + "\n")
+
+
+def main() -> None:
+    """Do what is missing, or measure one checkpoint."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "runs/sdrl_study")
+    parser.add_argument("--jobs", type=int, default=2, help="seeds at once, one thread each")
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--measure", type=Path, help="print the figures of this checkpoint")
+    chosen = parser.parse_args()
+    if chosen.measure is not None:
+        print(json.dumps(measure(chosen.measure, chosen.seeds[0])))
+        return
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        list(pool.map(lambda seed: one_seed(seed, chosen.output), chosen.seeds))
+
+
+if __name__ == "__main__":
+    main()
