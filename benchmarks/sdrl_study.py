@@ -30,6 +30,7 @@ not done again; a run that was killed is resumed:
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -45,8 +46,8 @@ RECIPE = ROOT / "recipes/sdrl_freq_puzzle.yaml"
 RESULTS = ROOT / "benchmarks/data/sdrl_study.jsonl"
 SEEDS = (0, 1, 2, 3, 4)
 ARMS = ("dapo", "rand", "freq")
-TOKENS, EVERY, MOST_STEPS = 150_000, 5, 400
-QUESTIONS, SAMPLES = 64, 8
+TOKENS, EVERY, MOST_STEPS = 100_000, 2, 400
+QUESTIONS, SAMPLES = 48, 8
 CONTRACT = {"name": "critique", "sections": ["comparison", "solution"]}
 SINGLE = """\
 extends: {recipe}
@@ -69,26 +70,21 @@ DEBATES: dict[str, dict[str, Any]] = {
     "sparse, N=5": {"num_agents": 5, "max_rounds": 3, "topology": "sparse", "degree": 2},
     "central, N=5": {"num_agents": 5, "max_rounds": 3, "topology": "central"},
 }
-_ONE_AT_A_TIME = threading.Lock()
 
 
 def policy(seed: int, arm: str, root: Path) -> dict[str, Any]:
     """Train and measure one policy; return its line."""
-    folder = root / f"{arm}-{seed}"
+    folder, began = root / f"{arm}-{seed}", time.perf_counter()
     settings = [f"seed={seed}", f"data.seed={seed}", "tracking.wandb=false"]
     settings += ["evaluation.questions=0", "recording.debates=0"]
-    began = time.perf_counter()
     if arm == "start":
-        settings += ["phases.reinforce.steps=0", "checkpoint.every=100"]
-        checkpoint = newest(folder)
-        if checkpoint is None or not is_whole(folder):
-            train(folder, RECIPE, settings, 0)
-            checkpoint = newest(folder)
-        tokens = {}
+        if not is_whole(folder):
+            train(folder, RECIPE, [*settings, "phases.reinforce.steps=0", "checkpoint.every=50"])
+        checkpoint, spent = newest(folder), {}
     else:
         recipe = RECIPE
         if arm == "dapo":
-            recipe = root / "single.yaml"
+            recipe = root / f"single-{seed}.yaml"
             recipe.write_text(SINGLE.format(recipe=os.path.relpath(RECIPE, root)))
         settings += [f"phases.{name}.steps=0" for name in WARM]
         settings += ["model.type=pretrained", f"model.name={newest(root / f'start-{seed}')}"]
@@ -96,36 +92,40 @@ def policy(seed: int, arm: str, root: Path) -> dict[str, Any]:
         settings += ["checkpoint.keep_last=1000"]
         settings += ["debate.pairing=rand"] if arm == "rand" else []
         if reached(folder) is None:
-            train(folder, recipe, settings, TOKENS)
+            train(folder, recipe, settings)
         step = reached(folder)
         assert step is not None
         checkpoint = folder / f"checkpoints/step-{step:06d}"
-        tokens = {"steps": step, "sampled_tokens": sampled(folder)[step - 1]}
-    command = [sys.executable, __file__, "--measure", str(checkpoint), "--seeds", str(seed)]
-    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=one_thread())
-    line = {"seed": seed, "arm": arm, **tokens, "wall_s": round(time.perf_counter() - began)}
-    return line | dynamics(folder) | {"measures": json.loads(found.stdout)}
+        spent = {"steps": step, "sampled_tokens": sampled(folder)[step - 1]}
+    assert checkpoint is not None
+    measures = measure(checkpoint, seed)
+    line = {"seed": seed, "arm": arm, **spent, "wall_s": round(time.perf_counter() - began)}
+    return line | dynamics(folder, spent.get("steps", 0)) | {"measures": measures}
 
 
-def train(folder: Path, recipe: Path, settings: Sequence[str], tokens: int) -> None:
-    """Train, or go on, until the run ends or, where `tokens` says so, has sampled as many."""
-    command = [sys.executable, "-m", "debate_train", str(recipe), *settings]
-    command += ["--output", str(folder)] + (["--resume"] if folder.is_dir() else [])
-    with folder.with_suffix(".log").open("a") as log:
-        run = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=one_thread())
-        while run.poll() is None:
-            time.sleep(1)
-            if tokens and reached(folder) is not None:
-                run.terminate()  # It ends its step; what is measured is an earlier one.
-                run.wait()
-                return
-    if run.returncode:
-        raise RuntimeError(f"{folder.name}: exit code {run.returncode}; see {log.name}")
+def train(folder: Path, recipe: Path, settings: Sequence[str]) -> None:
+    """Train, or go on, until the run ends or has the checkpoint that is measured."""
+    from debate_train.commands.cli import main as debate_train
+
+    command = [str(recipe), *settings, "--output", str(folder)]
+    has_ended = threading.Event()
+    watcher = threading.Thread(target=stop_when_reached, args=(folder, has_ended))
+    watcher.start()
+    try:
+        code = debate_train(command + (["--resume"] if folder.is_dir() else []))
+    finally:
+        has_ended.set()
+        watcher.join()
+    if code and reached(folder) is None:
+        raise RuntimeError(f"{folder.name}: exit code {code}")
 
 
-def one_thread() -> dict[str, str]:
-    """Return the environment of a process that takes one core."""
-    return os.environ | {"OMP_NUM_THREADS": "1"}
+def stop_when_reached(folder: Path, has_ended: threading.Event) -> None:
+    """Interrupt the run once; it ends its step, and what is measured is an earlier one."""
+    while not has_ended.wait(1.0):
+        if reached(folder) is not None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
 
 
 def newest(folder: Path) -> Path | None:
@@ -155,6 +155,8 @@ def sampled(folder: Path) -> list[int]:
     """Return the tokens sampled up to each step, those of questions that were left out included."""
     found, total = [], 0.0
     for row in rows(folder):
+        if "sampling/dropped_tokens" not in row:
+            continue  # Of a phase that imitates.
         turns, each = row["env/all/total_turns"], row.get("env/all/ac_tokens_per_turn", 0.0)
         total += turns * each + row["sampling/dropped_tokens"]
         found.append(round(total))
@@ -169,20 +171,12 @@ def reached(folder: Path) -> int | None:
     return None
 
 
-def dynamics(folder: Path) -> dict[str, Any]:
-    """Return the curves of the paper's Figure 4, by step; nothing for single replies."""
+def dynamics(folder: Path, steps: int) -> dict[str, Any]:
+    """Return the curves of the paper's Figure 4 up to a step; nothing for single replies."""
     names = ("debate_prompts", "debate_samples", "debate_accuracy", "debate_accuracy_improvement")
-    found = rows(folder)
-    curves = {
-        name: [round(row[f"sdrl/{name}"], 4) for row in found if f"sdrl/{name}" in row]
-        for name in names
-    }
-    return {"dynamics": curves} if curves["debate_prompts"] and "reinforce" in phases(found) else {}
-
-
-def phases(found: Sequence[dict[str, Any]]) -> set[str]:
-    """Return the phases of some rows."""
-    return {row["phase"] for row in found}
+    found = [row for row in rows(folder)[:steps] if "sdrl/debate_prompts" in row]
+    curves = {name: [round(row.get(f"sdrl/{name}", 0), 4) for row in found] for name in names}
+    return {"dynamics": curves} if found else {}
 
 
 def measure(checkpoint: Path, seed: int) -> dict[str, float]:
@@ -204,7 +198,7 @@ def measure(checkpoint: Path, seed: int) -> dict[str, float]:
     rollout = Rollout(engine=TransformersEngine(max_batch=768), max_tokens=208)
     loaded = PretrainedModel(name=str(checkpoint), dtype="float32").load(0)
     engine = rollout.engine.open(loaded.model, loaded.tokenizer, loaded.template_kwargs)
-    questions = SignsPuzzle(largest_digit=6, seed=seed).open(seed).split("test", QUESTIONS)
+    questions = SignsPuzzle(num_digits=3, seed=seed).open(seed).split("test", QUESTIONS)
     found = evaluate(Setup(form, modes, rollout, 1, seed), engine, questions, "test")
     figures = {"direct": found.found["eval/direct/accuracy"].mean}
     for n, name in enumerate(DEBATES):
@@ -239,29 +233,37 @@ def done() -> set[tuple[int, str]]:
 
 
 def one_seed(seed: int, root: Path) -> None:
-    """Train and measure what a seed still lacks."""
+    """Train and measure what a seed still lacks, in this process."""
     for arm in ("start", *ARMS):
         if (seed, arm) not in done():
-            line = json.dumps(policy(seed, arm, root))
-            with _ONE_AT_A_TIME, RESULTS.open("a") as file:
-                file.write(line + "\n")
+            line = json.dumps(policy(seed, arm, root)) + "\n"
+            with RESULTS.open("ab", buffering=0) as file:
+                file.write(line.encode())
 
 
-def main() -> None:
-    """Do what is missing, or measure one checkpoint."""
+def in_a_process(seed: int, root: Path) -> int:
+    """Do a seed in a process of its own, with one thread."""
+    command = [sys.executable, __file__, "--only", str(seed), "--output", str(root)]
+    with (root / f"seed-{seed}.log").open("a") as log:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        return subprocess.run(command, stdout=log, stderr=log, env=environment).returncode
+
+
+def main() -> int:
+    """Do what is missing of all seeds."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "runs/sdrl_study")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at once, one thread each")
-    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
-    parser.add_argument("--measure", type=Path, help="print the figures of this checkpoint")
+    parser.add_argument("--only", type=int, help="do this seed in this process")
     chosen = parser.parse_args()
-    if chosen.measure is not None:
-        print(json.dumps(measure(chosen.measure, chosen.seeds[0])))
-        return
-    chosen.output.mkdir(parents=True, exist_ok=True)
+    root = chosen.output.resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    if chosen.only is not None:
+        one_seed(chosen.only, root)
+        return 0
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        list(pool.map(lambda seed: one_seed(seed, chosen.output), chosen.seeds))
+        return max(pool.map(lambda seed: in_a_process(seed, root), SEEDS))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import time
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from typing import Any
 import torch
 
 import debate_train.checks.check
+import debate_train.playing.dynamic_sampling
 import debate_train.playing.lookahead
 import debate_train.report
 import debate_train.running.phases
-import debate_train.running.run  # noqa: F401
+import debate_train.running.run
+from debate_rewards.gate_rules import Answers
 from debate_train.commands.cli import main
 
 RECIPE = """\
@@ -57,9 +60,26 @@ VARIANTS: dict[str, tuple[list[str], int]] = {
     "torch": ([], 18),
     "ahead": (["pipeline.max_staleness=1"], 6),
     "deepspeed": (["trainer.type=deepspeed", "phases.self_play.trainer.zero_stage=1"], 3),
+    "selecting": (
+        [
+            "phases.self_play.debate.gate_after=[0]",
+            "phases.self_play.rollout={oversample: 2, select: {type: in_order, rules: "
+            "[{type: informative}, {type: at_most, go_on: 1}]}}",
+        ],
+        3,
+    ),
 }
 """What is changed in the recipe, and how many kills there are to be."""
 _LONGEST_S = 120
+
+
+def _judged(answers: Answers) -> list[bool | None]:
+    """Judge by lot: the model solves nothing, and two of three questions are to be kept."""
+    lots = [zlib.crc32(question.id.encode()) % 3 for question, _ in answers]
+    return [lot > 0 and place % 2 == 0 for place, lot in enumerate(lots)]
+
+
+debate_train.playing.dynamic_sampling.checked = _judged  # type: ignore[attr-defined]
 _CLOCKS = ("time_s", "time/", "memory/", "tokens_per_s", "seconds", "metrics_sha256", "sha256")
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
 

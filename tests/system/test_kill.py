@@ -29,7 +29,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize(("variant", "least"), [("torch", 18), ("ahead", 6), ("deepspeed", 3)])
+@pytest.mark.parametrize(
+    ("variant", "least"), [("torch", 18), ("ahead", 6), ("selecting", 3), ("deepspeed", 3)]
+)
 def test_killed_run_ends_as_if_it_had_not_been_when_resumed(
     found: dict[str, Any], variant: str, least: int
 ) -> None:

@@ -58,7 +58,19 @@ DAPO: dict[str, Any] = {
     "advantage.baseline": "prompt",
     "advantage.scale": "std",
 }
+SDRL = DAPO | {
+    # The same, Algorithm 1, sections 5.1 to 6.1.1 and appendix A.1.
+    "rollout.debates_per_question": 1,
+    "debate.type": "self_debate",
+    "debate.first_turns": 8,
+    "debate.second_turns": 8,
+    "advantage.leave_out_zeros": (1,),
+}
 SOURCES = {
+    "sdrl_freq_math": SDRL | {"debate.pairing": "freq"},
+    "sdrl_rand_math": SDRL | {"debate.pairing": "rand"},
+    "sdrl_freq_puzzle": SDRL | {"debate.pairing": "freq"},
+    "sdrl_rand_puzzle": SDRL | {"debate.pairing": "rand"},
     "dapo_math": DAPO,
     "grpo_math": DAPO,
     "dapo_puzzle": DAPO,
@@ -108,6 +120,19 @@ def test_dapo_recipe_has_the_numbers_of_its_source() -> None:
     assert (recipe.steps, recipe.steps * recipe.trainer.minibatches) == (200, 3200)
     # 256 x 8 responses in 16 updates: the paper's mini-batches of 128.
     assert 256 * 8 // recipe.trainer.minibatches == 128
+
+
+@pytest.mark.parametrize("pairing", ["freq", "rand"])
+def test_sdrl_recipes_have_the_numbers_of_their_source(pairing: str) -> None:
+    name = f"sdrl_{pairing}_math"
+    assert differing(name, SOURCES[name]) == ["loss.aggregation"]
+    recipe = load_recipe(str(RECIPES / f"{name}.yaml"), [], model=Recipe).recipe
+    keeping, debating = recipe.rollout.select.rules
+    assert (keeping.type, keeping.group) == ("informative", "debate")
+    assert (debating.type, debating.go_on, debating.others) == ("at_most", 128, "keep")
+    dapo = load_recipe(str(RECIPES / "dapo_math.yaml"), [], model=Recipe).recipe
+    assert recipe.reward == dapo.reward
+    assert recipe.model.name == "Qwen/Qwen3-4B-Base"
 
 
 def test_grpo_recipes_leave_out_what_dapo_adds() -> None:

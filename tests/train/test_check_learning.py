@@ -213,7 +213,11 @@ def test_check_warns_of_a_component_without_answers(
 def test_check_refuses_to_select_by_the_truth_without_answers(tmp_path: Path) -> None:
     debate = {"gate_after": [0], "num_agents": 3, "max_rounds": 2}
     rule: dict[str, Any] = of_type("in_order", rules=[of_type("informative")])
-    settings = {"reward": of_type("v2"), "debate": debate, "rollout": {"select": rule, "max_tokens": 64}}
+    settings = {
+        "reward": of_type("v2"),
+        "debate": debate,
+        "rollout": {"select": rule, "max_tokens": 64},
+    }
     (error,) = check(recipe(data=questions(tmp_path / "q.jsonl"), **settings)).errors
     assert error.startswith("rollout.select: found informative") and "has an answer" in error
     assert check(recipe(**settings)).errors == ()
