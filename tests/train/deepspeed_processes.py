@@ -84,6 +84,11 @@ def batch(seed: int) -> Batch:
     return Batch(tuple(rows), ("generator",), int(sum(row.mask.sum() for row in rows)), len(rows))
 
 
+def emptied(full: Batch) -> Batch:
+    """No rows: a step that kept no question."""
+    return replace(full, rows=(), sampled_tokens=0, turns=0)
+
+
 def poisoned(good: Batch) -> Batch:
     """The same rows, one advantage of which is not a number."""
     good.rows[0].advantages[5] = np.nan
@@ -155,6 +160,9 @@ class Run:
                     trainer = other.open(changed, self._loss, STEPS)
                     trainer.load(Path(folder))
         weights = _copy(trainer.weights(STEPS))
+        trainer.step(emptied(batch_of(self._model, STEPS)))
+        after = _copy(trainer.weights(STEPS + 1))
+        self.moved_by_nothing = max(float((after[n] - weights[n]).abs().max()) for n in after)
         self.bytes = self.bytes_of(trainer)
         trainer.close()
         return found, weights
@@ -243,6 +251,7 @@ def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
                 "skipped": [s["optim/skipped"] for s in found],
                 "rounding": rounding((found, own), (steps, weights), exact, poison),
                 "bytes": run.bytes,
+                "moved by nothing": run.moved_by_nothing,
                 "moved": max(float((weights[n] - start[n]).abs().max()) for n in weights),
             }
         )

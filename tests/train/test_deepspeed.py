@@ -45,6 +45,7 @@ def test_deepspeed_matches_one_torch_process_when_in_two(
         assert case["metrics"] == [], case
         assert max(case["rounding"].values()) <= FACTOR, case
         assert case["moved"] > 1e-3, case
+        assert case["moved by nothing"] == 0.0, case
         # Of several updates the poisoned row is in one minibatch of each of two passes.
         poisoned = ("poisoned" in case["case"]) * (2.0 if "several" in case["case"] else 1.0)
         assert case["skipped"] == [0.0, 0.0, 0.0, poisoned, 0.0], case
