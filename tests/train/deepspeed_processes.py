@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from arithmetic import Trained, in_float64, rounding
+from arithmetic import Trained, distance, in_float64, rounding
 from debate_rollout.engine import Weights
 from debate_train.batches.rows import Batch, Row
 from debate_train.losses import Grpo, ImportanceSampling, Kl, Loss, PpoClip
@@ -51,10 +51,7 @@ OPTIMIZERS: dict[str, tuple[int, float, dict[str, Any]]] = {
 Config = TorchTrainer | DeepSpeedTrainer
 LORA_CASES = [
     *(f"stage {stage}" for stage in range(4)),
-    "resumed, stage 3",
-    "poisoned, stage 3",
-    "recomputed, stage 3",
-    "recomputed, resumed, stage 3",
+    *(f"{what}, stage 3" for what in ("resumed", "poisoned", "recomputed", "recomputed, resumed")),
 ]
 NAMED_CASES = ["stage 0", "stage 2", "resumed, stage 3"]
 
@@ -82,11 +79,6 @@ def batch(seed: int) -> Batch:
             )
         )
     return Batch(tuple(rows), ("generator",), int(sum(row.mask.sum() for row in rows)), len(rows))
-
-
-def emptied(full: Batch) -> Batch:
-    """No rows: a step that kept no question."""
-    return replace(full, rows=(), sampled_tokens=0, turns=0)
 
 
 def poisoned(good: Batch) -> Batch:
@@ -160,9 +152,8 @@ class Run:
                     trainer = other.open(changed, self._loss, STEPS)
                     trainer.load(Path(folder))
         weights = _copy(trainer.weights(STEPS))
-        trainer.step(emptied(batch_of(self._model, STEPS)))
-        after = _copy(trainer.weights(STEPS + 1))
-        self.moved_by_nothing = max(float((after[n] - weights[n]).abs().max()) for n in after)
+        trainer.step(Batch((), ("generator",), 0, 0))  # A step that kept no question.
+        self.idle = distance(_copy(trainer.weights(STEPS + 1)), weights)
         self.bytes = self.bytes_of(trainer)
         trainer.close()
         return found, weights
@@ -251,7 +242,7 @@ def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
                 "skipped": [s["optim/skipped"] for s in found],
                 "rounding": rounding((found, own), (steps, weights), exact, poison),
                 "bytes": run.bytes,
-                "moved by nothing": run.moved_by_nothing,
+                "moved by nothing": run.idle,
                 "moved": max(float((weights[n] - start[n]).abs().max()) for n in weights),
             }
         )
