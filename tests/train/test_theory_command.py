@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from debate_protocol.transcripts.files import from_json, write_transcripts
+from debate_rewards.metrics.intervals import Estimate
 from debate_train.theory import command, in_words, lay_beside
 from debate_train.theory.command import main
 
@@ -47,6 +48,49 @@ def test_words_say_what_was_predicted_and_seen(second: float, seen: str) -> None
     assert seen in words[2]
     assert "ρ rose, from 0.000 in round 0 to 0.250 in round 2" in words[3]
     assert "effective voters 5.00 and 2.50" in words[3]
+    assert words[4].startswith("These figures came without intervals")
+
+
+def estimates(first: float, second: float, half: float) -> dict[str, Estimate]:
+    """Drifts of two rounds and ρ, each with an interval of this half width."""
+    values = {
+        "drift/round_1": first,
+        "drift/round_2": second,
+        "rho/round_0": 0.1,
+        "rho/round_2": 0.2,
+    }
+    found = {name: Estimate(v, v - half, v + half, 9) for name, v in values.items()}
+    return {f"accuracy/round_{k}": Estimate(0.5, 0.4, 0.6, 9) for k in range(3)} | found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "half", "seen"),
+    [
+        # An advantage is one where the interval of round 1 leaves out 0.
+        (0.06, 0.2, 0.07, "+0.060 [-0.010, +0.130] in round 1, as with no advantage beyond its"),
+        (-0.06, 0.0, 0.01, "-0.060 [-0.070, -0.050] in round 1, as with a negative advantage"),
+        # Predicted of round 2: from .05 / 2 to .07; what is seen is [.069, .089], or [.08, .1].
+        (0.06, 0.079, 0.01, "+0.079 [+0.069, +0.089], predicted +0.025 to +0.070; as predicted."),
+        (0.06, 0.09, 0.01, "predicted +0.025 to +0.070; larger than a constant advantage gives"),
+        (0.06, 0.01, 0.01, "+0.010 [+0.000, +0.020], predicted +0.025 to +0.070; smaller than a"),
+        (0.06, -0.02, 0.01, "predicted +0.025 to +0.070; the advantage has changed its sign"),
+        # The same below 0.
+        (-0.06, -0.01, 0.01, "predicted -0.070 to -0.025; smaller than a constant advantage"),
+        (-0.06, -0.09, 0.01, "predicted -0.070 to -0.025; larger than a constant advantage"),
+        (-0.06, 0.02, 0.01, "predicted -0.070 to -0.025; the advantage has changed its sign"),
+        # Intervals of ρ that touch, and that do not.
+        (0.06, 0.06, 0.055, "Seen: no change of ρ beyond its intervals, from 0.100 [0.045, 0.155]"),
+        (0.06, 0.06, 0.04, "Seen: ρ rose, from 0.100 [0.060, 0.140] in round 0 to 0.200"),
+    ],
+)
+def test_words_say_only_what_intervals_show(
+    first: float, second: float, half: float, seen: str
+) -> None:
+    rows = lay_beside(estimates(first, second, half), 5)
+    assert (rows[1].drift_low, rows[1].drift_high) == (first - half, first + half)
+    words = in_words(rows)
+    assert any(seen in sentence for sentence in words), words
+    assert not any("without intervals" in sentence for sentence in words)
 
 
 def test_words_say_what_a_run_does_not_show() -> None:

@@ -39,6 +39,7 @@ examples:
   debate-eval quickstart --policy runs/first --against runs/first@420
   debate-eval recipes/selfplay_v2.yaml --check
   debate-eval compare evaluations/first:before evaluations/first:after
+  debate-eval theory evaluations/first
 
 exit codes:
   0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, replies are kept"""
@@ -48,9 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["compare"]:
-        from debate_train.evaluating.comparison import compare_main
+        from debate_train.evaluating.finished.comparison import compare_main
 
         return compare_main(argv[1:])
+    if argv[:1] == ["theory"]:
+        from debate_train.evaluating.finished.beside_theory import theory_main
+
+        return theory_main(argv[1:])
     arguments = _parser().parse_intermixed_args(argv)
     return exit_code("debate-eval", lambda: _main(arguments))
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from debate_protocol.command_streams import BAD_USAGE, DONE, complain, run_command
+from debate_protocol.types import Transcript
 from debate_train.errors import UsageError
 from debate_train.theory.grid import BY_ROUND, VOTES, drift_row, round_rows, settings, vote_row
 from debate_train.theory.run_comparison import in_words, lay_beside
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ValueError as error:
             complain(NAME, error)
             return BAD_USAGE
-        print(json.dumps(found, ensure_ascii=False) if arguments.json else _as_text(found))
+        print(json.dumps(found, ensure_ascii=False) if arguments.json else as_text(found))
         return DONE
 
     return run_command(NAME, run)
@@ -62,20 +63,31 @@ def _of_grid(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _of_run(arguments: argparse.Namespace) -> dict[str, Any]:
     from debate_rewards.command_input import transcripts_in
-    from debate_rewards.metrics.debate_metrics import debate_metrics
 
-    transcripts = transcripts_in(arguments.transcripts)
+    return of_debates(transcripts_in(arguments.transcripts), arguments.transcripts)
+
+
+def of_debates(transcripts: Sequence[Transcript], name: str) -> dict[str, Any]:
+    """Return finished debates beside the theory: rows of rounds, and sentences.
+
+    Raises:
+        UsageError: They are of several numbers of agents; `name` is where they come from.
+        ValueError: No question has an answer that is known.
+    """
+    from debate_rewards.metrics.debate_metrics import debate_statistics
+
     sizes = sorted({one.protocol.num_agents for one in transcripts})
     if len(sizes) > 1:
         raise UsageError(
-            f"{arguments.transcripts}: found debates of {sizes[0]} and of {sizes[1]} agents, "
+            f"{name}: found debates of {sizes[0]} and of {sizes[1]} agents, "
             "expected the same number in all"
         )
-    rows = lay_beside(debate_metrics(transcripts), sizes[0])
+    rows = lay_beside(debate_statistics(transcripts), sizes[0])
     return {"run": [asdict(row) for row in rows], "words": in_words(rows)}
 
 
-def _as_text(found: Mapping[str, Any]) -> str:
+def as_text(found: Mapping[str, Any]) -> str:
+    """Return tables, and sentences where there are some."""
     parts = [_table(rows) for name, rows in found.items() if name != "words"]
     return "\n\n".join([*parts, *found.get("words", ())])
 

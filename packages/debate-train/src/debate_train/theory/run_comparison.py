@@ -1,126 +1,181 @@
 """Drift, ρ and effective number of voters of a finished run, beside what the theory predicts."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from debate_rewards.metrics.intervals import Estimate
 from debate_train.theory.expressions import effective_voters
 
 
 @dataclass(frozen=True, slots=True)
 class RoundComparison:
-    """A round beside the curve; None where the run did not measure it."""
+    """A round beside the curve; None where the run did not measure it.
+
+    `low` and `high` are the ends of 95 % intervals, None where figures came without.
+    """
 
     round: int
     accuracy: float | None
     drift: float | None
+    drift_low: float | None
+    drift_high: float | None
     constant_mass: float | None
     """The drift of round 1: of a constant advantage when rounds add little to the belief, C ≪ S."""
     no_prior: float | None
     """The drift of round 1 over the round: of a constant advantage when C ≫ S."""
     rho: float | None
+    rho_low: float | None
+    rho_high: float | None
     voters: float | None
 
 
-def lay_beside(figures: Mapping[str, float], num_agents: int) -> list[RoundComparison]:
+def lay_beside(figures: Mapping[str, float | Estimate], num_agents: int) -> list[RoundComparison]:
     """Return each round of a run beside the curve.
 
     With a constant advantage Theorem 4.4 gives drift_t / drift_1 = (S + C) / (S + t C), between 1
     and 1 / t whatever S and C are, which a run does not show.
 
     Args:
-        figures: Of `debate_metrics`, or a row of `metrics.jsonl`: `accuracy/round_R`,
-            `drift/round_R` and `rho/round_R`, each also with `train/` before it.
+        figures: Of `debate_statistics`, with intervals, or of `debate_metrics` or a row of
+            `metrics.jsonl`, without: `accuracy/round_R`, `drift/round_R` and `rho/round_R`, each
+            also with `train/` before it.
         num_agents: N.
 
     Raises:
         ValueError: There is no accuracy of a round among the figures.
     """
-    by_round: dict[str, dict[int, float]] = {"accuracy": {}, "drift": {}, "rho": {}}
+    found: dict[str, dict[int, _Seen]] = {"accuracy": {}, "drift": {}, "rho": {}}
     for name, value in figures.items():
-        found = re.fullmatch(r"(?:train/)?(accuracy|drift|rho)/round_(\d+)", name)
-        if found and isinstance(value, int | float):
-            by_round[found[1]][int(found[2])] = float(value)
-    if not by_round["accuracy"]:
+        match = re.fullmatch(r"(?:train/)?(accuracy|drift|rho)/round_(\d+)", name)
+        if match and isinstance(value, Estimate):
+            found[match[1]][int(match[2])] = _Seen(value.value, value.low, value.high)
+        elif match and isinstance(value, int | float):
+            found[match[1]][int(match[2])] = _Seen(float(value), None, None)
+    if not found["accuracy"]:
         raise ValueError(
             "found no accuracy/round_R, expected figures of debates with known answers"
         )
-    first = by_round["drift"].get(1)
+    none = _Seen(None, None, None)
+    first = found["drift"].get(1, none).value
     rows = []
-    for round_ in sorted(by_round["accuracy"]):
-        rho = by_round["rho"].get(round_)
+    for round_ in sorted(found["accuracy"]):
+        drift, rho = (found[name].get(round_, none) for name in ("drift", "rho"))
         curve = first if round_ else None
         rows.append(
             RoundComparison(
                 round_,
-                by_round["accuracy"][round_],
-                by_round["drift"].get(round_),
+                found["accuracy"][round_].value,
+                drift.value,
+                drift.low,
+                drift.high,
                 curve,
                 None if curve is None else curve / round_,
-                rho,
-                None if rho is None else effective_voters(num_agents, rho),
+                rho.value,
+                rho.low,
+                rho.high,
+                None if rho.value is None else effective_voters(num_agents, rho.value),
             )
         )
     return rows
 
 
-def in_words(rows: list[RoundComparison], tolerance: float = 0.01) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A figure and its interval, which is the figure alone where none is known."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        value = self.value or 0.0
+        return (value if self.low is None else self.low, value if self.high is None else self.high)
+
+    def __str__(self) -> str:
+        between = "" if self.low is None else f" [{self.low:+.3f}, {self.high:+.3f}]"
+        return f"{self.value:+.3f}{between}"
+
+
+def in_words(rows: Sequence[RoundComparison]) -> list[str]:
     """Return in sentences what the theory predicts and what was seen.
+
+    A change counts as seen where its interval leaves 0 out, and as against a prediction where its
+    interval leaves out all that is predicted, the interval of round 1 included. Figures without
+    intervals are taken at their word, which a last sentence says.
 
     Args:
         rows: Of `lay_beside`.
-        tolerance: A change of accuracy or ρ up to this counts as none. It should be about the
-            standard error of the run's figures.
     """
-    return [*_of_drift(rows, tolerance), *_of_correlation(rows, tolerance)]
+    said = [*_of_drift(rows), *_of_correlation(rows)]
+    figures = [row for row in rows if row.drift is not None or row.rho is not None]
+    if figures and all(row.drift_low is None and row.rho_low is None for row in figures):
+        said.append("These figures came without intervals: what is said of them may be noise.")
+    return said
 
 
-def _of_drift(rows: list[RoundComparison], tolerance: float) -> list[str]:
-    drifts = [(row.round, row.drift) for row in rows if row.drift is not None]
+def _of_drift(rows: Sequence[RoundComparison]) -> list[str]:
+    drifts = [
+        (row.round, _Seen(row.drift, row.drift_low, row.drift_high))
+        for row in rows
+        if row.drift is not None
+    ]
     if not drifts:
         return ["The run has no drift: its debates have one round."]
-    first = drifts[0][1]
-    sign = "no" if abs(first) <= tolerance else "a positive" if first > 0 else "a negative"
+    number, first = drifts[0]
+    low, high = first.ends
+    sign = "a positive" if low > 0 else "a negative" if high < 0 else "no"
+    beyond = "" if sign != "no" or low == high else " beyond its interval"
     said = [
         f"Predicted (Theorem 4.4): accuracy moves by δ / (S + t C), in the direction of the "
-        f"critique's advantage δ. Seen: {first:+.3f} in round {drifts[0][0]}, as with {sign} "
-        "advantage among agents who are all heard alike."
+        f"critique's advantage δ. Seen: {first} in round {number}, as with {sign} "
+        f"advantage{beyond} among agents who are all heard alike."
     ]
-    later = [(row, row.drift) for row in rows if row.round > 1 and row.drift is not None]
-    if sign == "no" or not later:
+    if sign == "no" or number != 1 or len(drifts) == 1:
         return said
     said.append(
         "Predicted for a constant advantage: later drifts have the same sign and lie between that "
         "of round 1 and that of round 1 divided by the round (diminishing returns, Lemma 4.5)."
     )
-    for row, drift in later:
-        ends = sorted((row.constant_mass or 0.0, row.no_prior or 0.0))
-        within = ends[0] - tolerance <= drift <= ends[1] + tolerance
-        if within:
-            seen = "as predicted"
-        elif first * drift < 0 and abs(drift) > tolerance:
-            seen = "the advantage has changed its sign"
-        elif abs(drift) < abs(first):
-            seen = "smaller than a constant advantage gives: the advantage shrinks"
-        else:
-            seen = "larger than a constant advantage gives: the advantage grows"
-        said.append(
-            f"Seen in round {row.round}: {drift:+.3f}, predicted {ends[0]:+.3f} to "
-            f"{ends[1]:+.3f}; {seen}."
-        )
-    return said
+    return said + [_later(first, number, drift) for number, drift in drifts[1:]]
 
 
-def _of_correlation(rows: list[RoundComparison], tolerance: float) -> list[str]:
-    known = [(row, row.rho, row.voters) for row in rows if row.rho is not None]
+def _later(first: _Seen, number: int, drift: _Seen) -> str:
+    """Say how the drift of a later round stands to that of round 1."""
+    corners = [end / part for end in first.ends for part in (1, number)]
+    least, most = min(corners), max(corners)
+    low, high = drift.ends
+    if low <= most and high >= least:
+        seen = "as predicted"
+    elif (high < 0) if least > 0 else (low > 0):
+        seen = "the advantage has changed its sign"
+    elif (high < least) if least > 0 else (low > most):
+        seen = "smaller than a constant advantage gives: the advantage shrinks"
+    else:
+        seen = "larger than a constant advantage gives: the advantage grows"
+    return f"Seen in round {number}: {drift}, predicted {least:+.3f} to {most:+.3f}; {seen}."
+
+
+def _of_correlation(rows: Sequence[RoundComparison]) -> list[str]:
+    known = [row for row in rows if row.rho is not None]
     if len(known) < 2:
         return ["ρ is not known in two rounds: it needs two debates on a question."]
-    (begin, low, before), (end, high, after) = known[0], known[-1]
-    change = high - low
-    seen = "ρ did not change" if abs(change) <= tolerance else "ρ rose" if change > 0 else "ρ fell"
+    begin, end = known[0], known[-1]
+    before, after = (_Seen(row.rho, row.rho_low, row.rho_high) for row in (begin, end))
+    if after.ends[0] > before.ends[1]:
+        seen = "ρ rose"
+    elif after.ends[1] < before.ends[0]:
+        seen = "ρ fell"
+    else:
+        seen = "ρ did not change" if before.low is None else "no change of ρ beyond its intervals"
     return [
         "Predicted: what agents hear from each other raises the correlation ρ of their answers, "
         "most in the first rounds, so that the effective number of voters shrinks (Lemma 4.7). "
-        f"Seen: {seen}, from {low:.3f} in round {begin.round} to {high:.3f} in round "
-        f"{end.round}; effective voters {before:.2f} and {after:.2f}."
+        f"Seen: {seen}, from {_plain(before)} in round {begin.round} to {_plain(after)} in round "
+        f"{end.round}; effective voters {begin.voters:.2f} and {end.voters:.2f}."
     ]
+
+
+def _plain(rho: _Seen) -> str:
+    return str(rho).replace("+", "")

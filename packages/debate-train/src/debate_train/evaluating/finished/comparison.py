@@ -13,7 +13,7 @@ from rich.table import Table
 from debate_protocol.plugins import did_you_mean
 from debate_train.commands.recipe_command import DONE, exit_code
 from debate_train.errors import UsageError
-from debate_train.evaluating.finished import Finished, read_finished
+from debate_train.evaluating.finished.reading import Finished, read_finished
 
 if TYPE_CHECKING:
     from debate_rewards.metrics.paired import Paired
