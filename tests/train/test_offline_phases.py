@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from debate_protocol.types import Transcript
-from debate_train.checks.check import check
 from debate_train.commands.cli import main
-from debate_train.errors import UsageError
 from debate_train.offline import AnswerPairs, ChosenReplies, Completion, Example, Taken
-from debate_train.recipe import Recipe
 from debate_train.running import offline_phase
 from train.small_runs import end_of
 from train.two_adapters import settings
@@ -254,30 +250,3 @@ def test_phase_without_an_example_ends_with_one_message(
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.startswith("debate-train: prefer: found no example to learn from (offline/")
     assert "left_out/all_agree: 5" in message
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"loss": {"type": "sft"}}, "expected dpo"),
-        ({"offline": {"type": "chosen_replies"}}, "expected sft"),
-        ({"offline": None}, "expected offline: {type: guided_pairs}"),
-        (
-            {"offline": {"type": "guided_pairs", "role": "theirs"}},
-            "offline.type: guided_pairs compares guided replies",
-        ),
-    ],
-)
-def test_check_refuses_what_cannot_be_learned(
-    base: str, change: dict[str, Any], problem: str
-) -> None:
-    asked = settings(base, ROLES, **{"offline": PAIRS, "loss": DPO} | change)
-    errors = check(Recipe.model_validate(asked)).errors
-    assert any(problem in error for error in errors), errors
-
-
-def test_nearest_name_of_a_set_is_named(recipe: str, tmp_path: Path) -> None:
-    asked = yaml.safe_load(Path(recipe).read_text())
-    asked["phases"]["prefer"]["offline"]["type"] = "answer_pair"
-    with pytest.raises((UsageError, ValueError), match="answer_pairs"):
-        Recipe.model_validate(asked).phase_recipes()

@@ -200,9 +200,14 @@ def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
     extended = (
         f" to {phase.exit_criterion.max_steps:,} (exit criterion)" if phase.exit_criterion else ""
     )
-    found.lines += [
+    found.lines.append(
         f"phase {name}: {steps:,}{extended} steps of "
-        f"{'one optimizer update' if updates == 1 else f'{updates} optimizer updates'} each",
+        f"{'one optimizer update' if updates == 1 else f'{updates} optimizer updates'} each"
+    )
+    if phase.offline is not None:
+        found.lines += offline_lines(phase)
+        return
+    found.lines += [
         f"  a step: {many(questions, 'question')} x {many(copies, 'debate')} = "
         f"{many(debates, 'debate')}; x {shape}{beside} = "
         f"{many(turns, 'turn')}; {many(samples, 'sample')} "
@@ -227,6 +232,24 @@ def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
         )
     if phase.evaluation.questions:
         found.lines.append(evaluation_line(phase))
+
+
+def offline_lines(phase: Recipe) -> list[str]:
+    """Say what a phase plays once for its set of examples, and how many of these a step takes."""
+    offline, rollout = phase.offline, phase.rollout
+    assert offline is not None
+    debates = offline.questions * rollout.debates_per_question
+    direct = offline.questions * rollout.direct_per_question
+    turns = debates * phase.debate.turn_count() + direct
+    lines = [
+        f"  examples ({offline.type}), made once: {many(offline.questions, 'question')} x "
+        f"{many(rollout.debates_per_question, 'debate')} = {many(debates, 'debate')}; "
+        f"{many(turns, 'turn')}, at most {turns * rollout.max_tokens:,} tokens in replies",
+        f"  a step: {offline.batch_size:,} of them; in all {offline.batch_size * phase.steps:,}, "
+        "epoch after epoch",
+        "  supervised: log-probabilities are taken at temperature 1",
+    ]
+    return lines + ([evaluation_line(phase)] if phase.evaluation.questions else [])
 
 
 def _oversampling_line(phase: Recipe, tokens: int) -> str:
