@@ -30,7 +30,10 @@ def recipe(**rollout: Any) -> Recipe:
 
 
 class Batches(DataSource):
-    """Questions by batch; `e` is easy, `h` hard, `s` splits the replies, `n` has no answer."""
+    """Questions by batch; `e` is easy, `h` hard, `s` splits the replies, `n` has no answer.
+
+    `t` splits the first turns, and all second ones are right.
+    """
 
     def __init__(self, *batches: str) -> None:
         self.asked: list[int] = []
@@ -54,7 +57,9 @@ def engine() -> Any:
     def say(ask: Ask) -> str:
         name = ask.question.id
         replies[name] = replies.get(name, 0) + 1
-        right = {"e": True, "h": False}.get(name[0], replies[name] % 2 == 1)
+        alternately = replies[name] % 2 == 1
+        later = bool(ask.round) or alternately
+        right = {"e": True, "h": False, "t": later}.get(name[0], alternately)
         return f"<solution> {'+' if right else '-'} </solution>"
 
     return ScriptedEngine().open(None, word_tokenizer(), script=say)

@@ -2,13 +2,21 @@
 
 from typing import Any
 
+import numpy as np
+import pytest
+
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
 from debate_rewards.credits import Credit, Score
 from debate_train.advantages import Grouped, Stream
+from debate_train.batches.normalisation import weigh
+from debate_train.batches.rows import build_batch
+from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.dynamic_sampling import play_step
 from debate_train.playing.step_debates import StepDebates
 from debate_train.recipe import Recipe
 from train.drawn_steps import Batches, counts, engine, recipe
+
+pytestmark = pytest.mark.numeric
 
 STREAMS = {"generator": Stream()}
 
@@ -75,6 +83,32 @@ def test_debates_of_a_step_are_counted_when_all_its_questions_are_drawn() -> Non
     assert sorted(turns(debates).values()) == [2, 5, 5]
     assert asked[-1] == 2 * 3 and sum(asked[:-1]) == 2 * counts(debates)["drawn"]
     assert counts(debates)["rounds"] == len(asked) - 1
+
+
+def test_second_turns_without_an_advantage_leave_before_the_denominator() -> None:
+    asked = self_debate(2, wanted=2)
+    debates = play_step(asked, Batches("h1 s1 t1", "h2", "h3"), 0, engine())
+    scores = asked.reward(debates)
+    advantage = Grouped(baseline="prompt", scale="std", leave_out_zeros=(1,), streams=STREAMS)
+    compared = advantage.compare(debates, scores, {})
+    batch = build_batch(compared.taught(debates), compared.turns, STREAMS, word_tokenizer())
+    # First turns are right and wrong, +1 and -1: (1 - 0) / (sqrt(2) + 1e-6). Second turns to s1 are
+    # right, wrong and right: mean 1/3, variance (2 * 4/9 + 16/9) / 2 = 4/3. Those to t1 are all
+    # right: none of them is a row.
+    first, spread = 1 / (2**0.5 + 1e-6), (4 / 3) ** 0.5 + 1e-6
+    second = [2 / 3 / spread, -4 / 3 / spread, 2 / 3 / spread]
+    by_debate: list[list[float]] = [[], []]
+    for row in batch.rows:
+        (value,) = set(row.advantages[row.mask > 0].tolist())
+        by_debate[row.debate].append(value)
+    assert by_debate[0] == pytest.approx([first, -first, *second], rel=1e-6)
+    assert by_debate[1] == pytest.approx([first, -first], rel=1e-6)
+    # A token of the step counts 1 / (sampled tokens of the seven rows).
+    _, weights = weigh(batch, "token_mean_batch")
+    total = sum(int(row.mask.sum()) for row in batch.rows)
+    assert batch.sampled_tokens == total and batch.turns == 7
+    counted = {float(w) for own in weights for w in own if w}
+    assert counted == {float(np.float32(1 / total))}
 
 
 def test_every_kept_question_may_be_among_those_that_debate() -> None:
