@@ -1,0 +1,57 @@
+"""Protocols of evaluation that recipes extend: each is valid, and plays what its paper says."""
+
+from pathlib import Path
+
+import pytest
+
+from debate_train.evaluation.settings import Setup
+from debate_train.reading.recipe_file import load_recipe
+from debate_train.recipe import Recipe
+
+FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "evaluation"
+OWN = """\
+extends: {file}
+name: mine
+steps: 1
+model: {{type: scratch}}
+data: {{type: signs_puzzle}}
+reward: {{type: verifiable}}
+debate: {{contract: boxed, personas: none}}
+"""
+
+
+def setup(tmp_path: Path, name: str) -> Setup:
+    """Return what a recipe that extends a protocol measures with."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(OWN.format(file=FOLDER / f"{name}.yaml"))
+    return load_recipe(path, model=Recipe).recipe.evaluated()
+
+
+def test_every_protocol_is_known_here() -> None:
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == {"sdrl", "sdrl_k32", "acc"}
+
+
+@pytest.mark.parametrize(
+    ("name", "replies", "contract"), [("sdrl", 4, "boxed"), ("sdrl_k32", 32, "answer_line")]
+)
+def test_protocol_of_sdrl(tmp_path: Path, name: str, replies: int, contract: str) -> None:
+    found = setup(tmp_path, name)
+    assert (found.runs, found.rollout.sampling["top_p"]) == (5, 0.9)
+    plays = dict(found.plays())
+    assert set(plays) == {"direct", "debate", "sparse", "central"}
+    assert plays["direct"].turns == replies
+    for mode, topology in (("debate", "all"), ("sparse", "sparse"), ("central", "central")):
+        rules = plays[mode].form.protocol()
+        assert (rules.num_agents, rules.max_rounds, rules.history_rounds) == (5, 2, 1)
+        assert (rules.topology, rules.contract) == (topology, contract)
+        assert {plays[mode].form.temperature_of(agent) for agent in range(5)} == {1.0}
+    figures = found.figures()
+    assert {"eval/maj/delta", "eval/sparse/maj/delta", "eval/central/central/delta"} <= set(figures)
+    assert f"eval/direct/maj@{replies}" in figures
+
+
+def test_protocol_of_acc_debate(tmp_path: Path) -> None:
+    plays = dict(setup(tmp_path, "acc").plays())
+    assert plays["debate"].turns == 5 + 4
+    assert [plays[name].turns for name in ("direct", "som2", "som4")] == [1, 10, 20]
+    assert {"eval/improvement", "eval/som4/improvement"} <= set(setup(tmp_path, "acc").figures())
