@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from debate_protocol.config import Config
 from debate_protocol.plugins import Variants
@@ -20,9 +20,14 @@ _SINGLE: Variants[DataConfig] = Variants(
     "debate_train.data", DataConfig, Questions, Benchmark, SignsPuzzle
 )
 
+_LATER = ConfigDict(defer_build=True)
+"""Sources of other packages import `debate_train.data`, which must be there when they are read."""
+
 
 class PartOfMixture(Config):
     """One source and its share."""
+
+    model_config = _LATER
 
     data: Annotated[DataConfig, _SINGLE]
     """Its `batch_size` does not count."""
@@ -35,6 +40,8 @@ class Mixture(DataSettings):
 
     Ids of questions and `meta["data"]` begin with the name of the source.
     """
+
+    model_config = _LATER
 
     type: Literal["mixture"] = "mixture"
     sources: dict[str, PartOfMixture] = Field(min_length=1)
