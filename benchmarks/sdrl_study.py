@@ -6,11 +6,11 @@ start has imitated right turns of debates of 3, 5 and 7 agents and of pairs. Fro
 - `dapo`: the same phase with single replies alone,
 - `rand`, `freq`: SDRL with the two rules of pairing.
 
-Each arm is measured at its first checkpoint (every `EVERY` steps) at which it has sampled `TOKENS`
-tokens, those of questions that were left out included. Start and arms are measured on the same
-test questions: single replies, debates of 5 agents under three topologies (all, sparse with degree
-2, central), of 3 and of 7 agents under `all`, and on the prompts of training. T rounds of debate
-follow the first turns; `maj` is T = 0.
+Each arm is measured at its first checkpoints (every `EVERY` steps) at which it has sampled as many
+tokens as `BUDGETS` says, those of questions that were left out included. Start and arms are
+measured on the same test questions: single replies, debates of 5 agents under three topologies
+(all, sparse with degree 2, central), of 3 and of 7 agents under `all`, and on the prompts of
+training. T rounds of debate follow the first turns; `maj` is T = 0.
 
 Fixed before any of these seeds was run, from one run with another seed (100):
 
@@ -20,6 +20,9 @@ Fixed before any of these seeds was run, from one run with another seed (100):
   a 95 % interval of Student's t over the seeds;
 - the check of the mechanism: accuracy of second turns on prompts of training, rule `freq`, minus
   that of `dapo`, is above 0.
+
+The second budget was added when seeds 0 and 1 had been measured at the first, which is about 14
+steps of SDRL: training curves were still flat. All else stayed.
 
 Each policy is a line of benchmarks/data/sdrl_study.jsonl as soon as it is measured. What is done is
 not done again; a run that was killed is resumed:
@@ -34,7 +37,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -46,7 +48,7 @@ RECIPE = ROOT / "recipes/sdrl_freq_puzzle.yaml"
 RESULTS = ROOT / "benchmarks/data/sdrl_study.jsonl"
 SEEDS = (0, 1, 2, 3, 4)
 ARMS = ("dapo", "rand", "freq")
-TOKENS, EVERY, MOST_STEPS = 100_000, 2, 400
+BUDGETS, EVERY, MOST_STEPS = (100_000, 400_000), 2, 400
 QUESTIONS, SAMPLES = 48, 8
 CONTRACT = {"name": "critique", "sections": ["comparison", "solution"]}
 SINGLE = """\
@@ -72,35 +74,37 @@ DEBATES: dict[str, dict[str, Any]] = {
 }
 
 
-def policy(seed: int, arm: str, root: Path) -> dict[str, Any]:
-    """Train and measure one policy; return its line."""
-    folder, began = root / f"{arm}-{seed}", time.perf_counter()
+def policies(seed: int, arm: str, root: Path) -> Iterator[dict[str, Any]]:
+    """Train an arm; yield a line for each of its policies that is measured."""
+    folder = root / f"{arm}-{seed}"
     settings = [f"seed={seed}", f"data.seed={seed}", "tracking.wandb=false"]
     settings += ["evaluation.questions=0", "recording.debates=0"]
     if arm == "start":
         if not is_whole(folder):
             train(folder, RECIPE, [*settings, "phases.reinforce.steps=0", "checkpoint.every=50"])
-        checkpoint, spent = newest(folder), {}
-    else:
-        recipe = RECIPE
-        if arm == "dapo":
-            recipe = root / f"single-{seed}.yaml"
-            recipe.write_text(SINGLE.format(recipe=os.path.relpath(RECIPE, root)))
-        settings += [f"phases.{name}.steps=0" for name in WARM]
-        settings += ["model.type=pretrained", f"model.name={newest(root / f'start-{seed}')}"]
-        settings += ["model.dtype=float32", f"steps={MOST_STEPS}", f"checkpoint.every={EVERY}"]
-        settings += ["checkpoint.keep_last=1000"]
-        settings += ["debate.pairing=rand"] if arm == "rand" else []
-        if reached(folder) is None:
-            train(folder, recipe, settings)
-        step = reached(folder)
+        checkpoint = newest(folder)
+        assert checkpoint is not None
+        yield {"seed": seed, "arm": arm, "budget": 0, "measures": measure(checkpoint, seed)}
+        return
+    recipe = RECIPE
+    if arm == "dapo":
+        recipe = root / f"single-{seed}.yaml"
+        recipe.write_text(SINGLE.format(recipe=os.path.relpath(RECIPE, root)))
+    settings += [f"phases.{name}.steps=0" for name in WARM]
+    settings += ["model.type=pretrained", f"model.name={newest(root / f'start-{seed}')}"]
+    settings += ["model.dtype=float32", f"steps={MOST_STEPS}", f"checkpoint.every={EVERY}"]
+    settings += ["checkpoint.keep_last=1000"]
+    settings += ["debate.pairing=rand"] if arm == "rand" else []
+    if reached(folder, BUDGETS[-1]) is None:
+        train(folder, recipe, settings)
+    for budget in BUDGETS:
+        step = reached(folder, budget)
         assert step is not None
-        checkpoint = folder / f"checkpoints/step-{step:06d}"
-        spent = {"steps": step, "sampled_tokens": sampled(folder)[step - 1]}
-    assert checkpoint is not None
-    measures = measure(checkpoint, seed)
-    line = {"seed": seed, "arm": arm, **spent, "wall_s": round(time.perf_counter() - began)}
-    return line | dynamics(folder, spent.get("steps", 0)) | {"measures": measures}
+        line = {"seed": seed, "arm": arm, "budget": budget, "steps": step}
+        if (seed, arm, budget) not in done():
+            line["sampled_tokens"] = sampled(folder)[step - 1]
+            measures = measure(folder / f"checkpoints/step-{step:06d}", seed)
+            yield line | dynamics(folder, step) | {"measures": measures}
 
 
 def train(folder: Path, recipe: Path, settings: Sequence[str]) -> None:
@@ -116,14 +120,14 @@ def train(folder: Path, recipe: Path, settings: Sequence[str]) -> None:
     finally:
         has_ended.set()
         watcher.join()
-    if code and reached(folder) is None:
+    if code and reached(folder, BUDGETS[-1]) is None:
         raise RuntimeError(f"{folder.name}: exit code {code}")
 
 
 def stop_when_reached(folder: Path, has_ended: threading.Event) -> None:
     """Interrupt the run once; it ends its step, and what is measured is an earlier one."""
     while not has_ended.wait(1.0):
-        if reached(folder) is not None:
+        if reached(folder, BUDGETS[-1]) is not None:
             os.kill(os.getpid(), signal.SIGTERM)
             return
 
@@ -163,10 +167,10 @@ def sampled(folder: Path) -> list[int]:
     return found
 
 
-def reached(folder: Path) -> int | None:
-    """Return the step of the first checkpoint with `TOKENS` sampled, None before it is written."""
+def reached(folder: Path, budget: int) -> int | None:
+    """Return the step of the first checkpoint with so many tokens, None before it is written."""
     for step, tokens in enumerate(sampled(folder), 1):
-        if step % EVERY == 0 and tokens >= TOKENS:
+        if step % EVERY == 0 and tokens >= budget:
             return step if (folder / f"checkpoints/step-{step:06d}").is_dir() else None
     return None
 
@@ -224,21 +228,22 @@ def by_round(debates: Sequence[Any]) -> Iterator[tuple[str, float]]:
                 yield f"T={last}, {ours}", found[name]
 
 
-def done() -> set[tuple[int, str]]:
-    """Return the seeds and arms that were measured."""
+def done() -> set[tuple[int, str, int]]:
+    """Return the seeds, arms and budgets that were measured."""
     if not RESULTS.is_file():
         return set()
     lines = RESULTS.read_text().splitlines()
-    return {(line["seed"], line["arm"]) for line in map(json.loads, lines)}
+    return {(line["seed"], line["arm"], line["budget"]) for line in map(json.loads, lines)}
 
 
 def one_seed(seed: int, root: Path) -> None:
     """Train and measure what a seed still lacks, in this process."""
-    for arm in ("start", *ARMS):
-        if (seed, arm) not in done():
-            line = json.dumps(policy(seed, arm, root)) + "\n"
-            with RESULTS.open("ab", buffering=0) as file:
-                file.write(line.encode())
+    wanted = [("start", 0), *((arm, BUDGETS[-1]) for arm in ARMS)]
+    for arm, last in wanted:
+        if (seed, arm, last) not in done():
+            for line in policies(seed, arm, root):
+                with RESULTS.open("ab", buffering=0) as file:
+                    file.write((json.dumps(line) + "\n").encode())
 
 
 def in_a_process(seed: int, root: Path) -> int:
@@ -254,6 +259,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "runs/sdrl_study")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at once, one thread each")
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--only", type=int, help="do this seed in this process")
     chosen = parser.parse_args()
     root = chosen.output.resolve()
@@ -262,7 +268,7 @@ def main() -> int:
         one_seed(chosen.only, root)
         return 0
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        return max(pool.map(lambda seed: in_a_process(seed, root), SEEDS))
+        return max(pool.map(lambda seed: in_a_process(seed, root), chosen.seeds))
 
 
 if __name__ == "__main__":
