@@ -36,10 +36,16 @@ ROWS = {
 Measures = Mapping[tuple[int, str], Mapping[str, float]]
 
 
-def read() -> Measures:
-    """Return the figures by seed and arm."""
+def read() -> dict[int, Measures]:
+    """Return for each budget the figures by seed and arm, the start's among them."""
     lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
-    return {(line["seed"], line["arm"]): line["measures"] for line in lines}
+    starts = {(one["seed"], one["arm"]): one["measures"] for one in lines if not one["budget"]}
+    found: dict[int, dict[tuple[int, str], Mapping[str, float]]] = {}
+    for line in lines:
+        if line["budget"]:
+            own = found.setdefault(line["budget"], dict(starts))
+            own[line["seed"], line["arm"]] = line["measures"]
+    return dict(sorted(found.items()))
 
 
 def complete(found: Measures) -> list[int]:
@@ -127,12 +133,12 @@ def plot(found: Measures, seeds: Sequence[int]) -> str:
 
 
 def main() -> None:
-    """Print the tables and write the plot."""
-    found = read()
-    seeds = complete(found)
-    print(f"Seeds {', '.join(map(str, seeds))}. Percent; ± is a 95 % interval over seeds.\n")
-    print("\n".join([*deciding(found, seeds), "", *all_figures(found, seeds)]))
-    PLOT.write_text(plot(found, seeds), encoding="utf-8")
+    """Print the tables and write the plot, which is of the largest budget."""
+    for budget, found in read().items():
+        seeds = complete(found)
+        print(f"\n{budget:,} sampled tokens, seeds {', '.join(map(str, seeds))}; percent\n")
+        print("\n".join([*deciding(found, seeds), "", *all_figures(found, seeds)]))
+        PLOT.write_text(plot(found, seeds), encoding="utf-8")
 
 
 if __name__ == "__main__":
