@@ -26,8 +26,13 @@ class DataView:
         return data.may_have_answers(self.source)
 
 
-def look_at_data(data: DataConfig) -> DataView:
-    """Read local text files; name what is on a hub or in parquet, and leave it alone."""
+def look_at_data(data: DataConfig, *, trains: bool = True) -> DataView:
+    """Read local text files; name what is on a hub or in parquet, and leave it alone.
+
+    Args:
+        data: Where questions come from.
+        trains: Whether there have to be questions to train on.
+    """
     if unread := data.unread():
         if unread.is_error:
             return DataView(errors=(f"{unread.key}: {unread.why}",))
@@ -35,7 +40,8 @@ def look_at_data(data: DataConfig) -> DataView:
         return DataView((f"{unread.key}: {unread.why}; {taken}",))
     try:
         source = data.open()
-        source.batch(0)
+        if trains:
+            source.batch(0)
     except UsageError as error:
         return DataView(errors=(str(error),))
     longest = max(data.looked_at(source), key=_shown_length)

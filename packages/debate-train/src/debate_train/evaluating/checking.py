@@ -14,7 +14,7 @@ def check_evaluating(wanted: Evaluating) -> CheckReport:
     recipe, engine, found = wanted.recipe, wanted.recipe.rollout.engine, Findings()
     if "tokens" in engine.capabilities:
         check_model(recipe, found)
-    view = look_at_data(recipe.data)
+    view = look_at_data(recipe.data, trains=False)
     found.lines += view.lines
     found.errors += [*view.errors, *policy_errors(recipe)]
     named = [policy.source for policy in wanted.policies if policy.model is not None]
