@@ -87,6 +87,12 @@ def test_centralised_mode_tells_the_answer_of_one_agent_from_a_vote() -> None:
     assert rows["eval/star/central/accuracy"] == "star: the center's answer, of one agent"
     assert rows["eval/star/majority/accuracy"] == "star: majority vote"
     assert "eval/central/accuracy" not in rows
+    table = form.evaluated().rows()
+    assert table["eval/star/central/first"] == "star: the center's first answer, of one agent"
+    assert table["eval/star/maj/delta"] == "star: Δ = Debate − Maj"
+    assert (rows["eval/maj/delta"], table["eval/maj/delta"]) == ("", "Δ = Debate − Maj")
+    assert table["eval/majority/accuracy"] == rows["eval/majority/accuracy"] == "majority vote"
+    assert table["eval/direct/maj@2"] == "majority of 2 replies"
 
 
 def test_majority_of_replies_shares_those_of_direct_and_counts_ties_in_expectation() -> None:

@@ -67,7 +67,7 @@ def write_all(
         "schema": SCHEMA,
         **plan,
         "measured": setup.described(),
-        "rows": setup.figures(),
+        "rows": setup.rows(),
         "policies": policies,
     }
     write_json(directory.path / RESULTS, with_hash(plain(results)))
@@ -91,7 +91,7 @@ _COLUMNS = ("mean", "low", "high", "questions", "runs", "run_deviation")
 
 
 def _csv(setup: Setup, found: Sequence[Found]) -> str:
-    text, rows = io.StringIO(), setup.figures()
+    text, rows = io.StringIO(), setup.rows()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("policy", "figure", "row", *_COLUMNS))
     for one in found:
@@ -108,7 +108,7 @@ def print_table(setup: Setup, split: str, found: Sequence[Found]) -> None:
     table.add_column("measure")
     for one in found:
         table.add_column(one["name"], justify="right")
-    for figure, row in setup.figures().items():
+    for figure, row in setup.rows().items():
         if row and any(figure in one["figures"] for one in found):
             table.add_row(row, *(_shown(one["figures"].get(figure)) for one in found))
     console = Console()

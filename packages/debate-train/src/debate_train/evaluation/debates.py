@@ -50,6 +50,18 @@ _CENTRAL: Named = {
     "central/delta": ("central/delta", ""),
 }
 
+_DETAILS = {
+    "maj/first": "Maj: majority of the first answers",
+    "maj/last": "Debate: majority of the last answers",
+    "maj/delta": "Δ = Debate − Maj",
+    "improvement": "improvement of an agent's accuracy",
+    "tokens/answer": "sampled tokens an answer",
+}
+_CENTRAL_DETAILS = {
+    "central/first": "the center's first answer, of one agent",
+    "central/delta": "gain of the center's answers",
+}
+
 
 def values_of(rules: Protocol) -> dict[str, tuple[str, str]]:
     """Return the figures of debates that are means over questions."""
@@ -95,6 +107,11 @@ class DebateMode(ModeSettings):
         """Return the figures of debates, and where several policies speak those of each."""
         rules = self.debated(form).protocol()
         return dict(values_of(rules).values()) | dict.fromkeys(ratios_of(rules), "")
+
+    def details(self, form: DebateForm) -> Mapping[str, str]:
+        """Return the rows of Maj, Debate and Δ, of the improvement and of the cost."""
+        central = self.debated(form).protocol().topology == "central"
+        return _DETAILS | (_CENTRAL_DETAILS if central else {})
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return the figures of each question."""

@@ -49,9 +49,9 @@ class EvaluationMode(Protocol):
     """One way to measure the policy: a pydantic model with a field `type`.
 
     `ModeSettings` of `debate_train.evaluation` brings all but `type`, `plays`, `figures` and
-    `values`; its `ratios` and `curves` are none. A mode samples nothing itself: it names forms,
-    the evaluation plays them with the engine of the run, each ask by the policy that it names, and
-    hands over the transcripts.
+    `values`; its `details`, `ratios` and `curves` are none. A mode samples nothing itself: it names
+    forms, the evaluation plays them with the engine of the run, each ask by the policy that it
+    names, and hands over the transcripts.
     """
 
     @property
@@ -77,6 +77,13 @@ class EvaluationMode(Protocol):
 
         A figure with an empty text has no row. In results, metrics and exit criteria the name of
         the mode in the recipe stands before: `eval/NAME/FIGURE`.
+        """
+        ...
+
+    def details(self, form: DebateForm) -> Mapping[str, str]:
+        """Return rows of further figures, for the table of an evaluation without a run.
+
+        The table that a run ends with has those of `figures` alone.
         """
         ...
 
@@ -134,6 +141,10 @@ class ModeSettings(Config):
     @abstractmethod
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return each figure's value for each question."""
+
+    def details(self, form: DebateForm) -> Mapping[str, str]:
+        """Return rows of further figures; here none."""
+        return {}
 
     def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
         """Return the figures that are ratios of sums over all questions; here none."""

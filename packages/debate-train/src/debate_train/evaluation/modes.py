@@ -39,6 +39,12 @@ class _Replies(ModeSettings):
             named += [f"{name}@{self.samples}" for name in ("maj", "pass", "cons")]
         return dict.fromkeys(named, "")
 
+    def details(self, form: DebateForm) -> Mapping[str, str]:
+        """Return the rows of what K replies give, and of their cost."""
+        names = {"maj": "majority of {} replies", "pass": "one of {} replies is right"}
+        rows = {f"{n}@{self.samples}": row.format(self.samples) for n, row in names.items()}
+        return (rows if self.samples > 1 else {}) | {"tokens/answer": "sampled tokens of a reply"}
+
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return each question's share of right replies (mean@K), and what K of them give."""
         from debate_rewards.metrics.debate_metrics import question_values

@@ -75,6 +75,16 @@ class Setup:
                 found[full] = row if is_standard(name) or not row else f"{name}: {row}"
         return found
 
+    def rows(self) -> dict[str, str]:
+        """Return `figures`, with the rows of details of modes that play something."""
+        found = self.figures()
+        for name in dict(self.plays()):
+            for figure, row in self.modes[name].details(self.form).items():
+                full = full_name(name, figure)
+                if not found.get(full, row):
+                    found[full] = row if is_standard(name) else f"{name}: {row}"
+        return found
+
     def described(self) -> str:
         """Return how direct replies and debates are sampled, in one line."""
         form = self.form
