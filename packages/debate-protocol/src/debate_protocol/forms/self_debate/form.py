@@ -2,9 +2,9 @@
 
 import random
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, model_validator
 
 from debate_protocol.forms.gated_settings import SampledSettings
 from debate_protocol.forms.self_debate.pairing import Pairing, draw_pair
@@ -32,6 +32,11 @@ from debate_protocol.types import (
 )
 
 Heard = tuple[Turn, Parsed]
+DELIBERATE = (
+    "You have answered the question twice. Check both responses, decide what is right in each, and "
+    "give your final answer with its full reasoning, in the same form."
+)
+"""Ends a debate prompt that is a conversation."""
 
 
 class SelfDebate(SampledSettings):
@@ -48,9 +53,12 @@ class SelfDebate(SampledSettings):
         first_turns: Samples of the first prompt.
         second_turns: Samples of the second.
         pairing: How the pair is drawn; see `pairing.draw_pair`.
+        debate_prompt: How the pair is shown: in one user `message`, as in an evaluated debate, or
+            as a `conversation` in which the question was asked twice.
 
-    Source: SDRL (paper), Algorithm 1, lines 4, 7 and 8. The paper's prompt is in a figure that
-    its text leaves out; here the pair stands in one user message, as in an evaluated debate.
+    Source: SDRL (paper), Algorithm 1, lines 4, 7 and 8. Its prompt "serializes the two candidate
+    responses into a two-turn conversation" (5.2) and is in a figure that the paper's text leaves
+    out, so that it can be read either way; the words are our own.
     """
 
     type: Literal["self_debate"] = "self_debate"
@@ -58,6 +66,7 @@ class SelfDebate(SampledSettings):
     first_turns: int = Field(default=8, ge=2, le=MOST)
     second_turns: int = Field(default=8, ge=1, le=MOST)
     pairing: Pairing = "freq"
+    debate_prompt: Literal["message", "conversation"] = "message"
     gate_after: tuple[NonNegativeInt, ...] = (0,)
 
     agent_keys: ClassVar[tuple[str, ...]] = ("first_turns", "second_turns")
@@ -92,6 +101,7 @@ class SelfDebate(SampledSettings):
             extra={
                 "first_turns": self.first_turns,
                 "pairing": self.pairing,
+                "debate_prompt": self.debate_prompt,
                 "style": self.recorded_style(),
                 "think": self.think,
             },
@@ -147,8 +157,30 @@ class SelfDebate(SampledSettings):
 
     def _debate_prompt(self, question: Question, pair: list[Heard]) -> tuple[Message, ...]:
         rules = self.contract_rules()
+        if self.debate_prompt == "conversation":
+            return self._conversation(question, [turn for turn, _ in pair])
         seen = tuple(SeenTurn(place, 0, self._fields(*one)) for place, one in enumerate(pair))
         return opening(self.style, View(question, rules, 2, 1, None, seen, (0, 1)))
+
+    def _conversation(self, question: Question, pair: list[Turn]) -> tuple[Message, ...]:
+        rules, limit = self.contract_rules(), self.max_chars_per_field
+        *before, asked = opening(self.style, View(question, rules, 0, 0, None, (), ()))
+        messages = before
+        for turn in pair:
+            text = insertable(self._shown_text(turn), rules, limit)
+            messages += [asked, Message(role="assistant", content=text)]
+        return (*messages, Message(role="user", content=DELIBERATE))
+
+    @model_validator(mode="after")
+    def _conversation_is_free_text(self) -> Self:
+        if self.debate_prompt == "conversation" and (
+            self.style != "full" or self.contract_rules().kind == "xml"
+        ):
+            raise ValueError(
+                "debate_prompt: found conversation, which holds whole responses; expected style "
+                "full and a contract of free text, such as boxed, or debate_prompt: message"
+            )
+        return self
 
     def _fields(self, turn: Turn, parsed: Parsed) -> dict[str, str] | None:
         rules, limit = self.contract_rules(), self.max_chars_per_field
