@@ -6,7 +6,8 @@ import pytest
 
 from debate_protocol.forms import Direct, Simultaneous
 from debate_protocol.types import Question, Reply, Transcript, Turn
-from debate_train.evaluation import debate_curves, reply_curves
+from debate_train.evaluation import DirectAnswers, debate_curves, reply_curves
+from debate_train.evaluation.curves import most_replies
 
 QUESTION = Question("q", "How many?", "4", {"kind": "number"})
 
@@ -55,6 +56,14 @@ def test_tokens_of_a_curve_are_the_mean_over_questions() -> None:
     assert (one.tokens, two.tokens) == (20, 40)
     assert one.values == two.values == {"q": 1.0, "r": 0.0}
     assert not reply_curves(played, 3)
+
+
+def test_curve_of_replies_goes_as_far_as_every_question_has_some() -> None:
+    other = replace(QUESTION, id="r")
+    played = [*replies("444"), *replies("45", 30, other)]
+    assert (most_replies(played), most_replies(replies("4" * 80)), most_replies([])) == (2, 64, 1)
+    # Two runs of two replies each: the majority of up to four.
+    assert len(DirectAnswers(samples=2).curves([replies("4455")])["maj@k"]) == 4
 
 
 def test_rounds_of_a_debate_stand_beside_all_tokens_until_then() -> None:

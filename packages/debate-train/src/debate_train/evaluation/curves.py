@@ -1,5 +1,6 @@
 """Accuracy beside the tokens that it took: what more samples, or more rounds, would give."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -31,6 +32,15 @@ class Point:
 
 Curves = Mapping[str, Sequence[Point]]
 """Curve by name, its points in order of their cost."""
+
+MOST_REPLIES = 64
+"""The end of curves of replies, whose expectation over subsets takes time that grows with k²."""
+
+
+def most_replies(replies: Sequence[Transcript]) -> int:
+    """Return the largest k that every question has replies for, at most `MOST_REPLIES`."""
+    counts = Counter(one.question.id for one in replies)
+    return min(MOST_REPLIES, *counts.values()) if counts else 1
 
 
 def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:

@@ -1,6 +1,5 @@
 """Every figure that finished transcripts allow, and what the others would need."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 from debate_protocol.parsing.contract import get_contract
 from debate_protocol.transcripts.counts import mean_logp
 from debate_protocol.types import Transcript
-from debate_train.evaluation.curves import Curves, debate_curves, reply_curves
+from debate_train.evaluation.curves import Curves, debate_curves, most_replies, reply_curves
 
 if TYPE_CHECKING:
     from debate_rewards.metrics.intervals import Estimate
@@ -46,8 +45,9 @@ def figures_of_transcripts(transcripts: Sequence[Transcript], seed: int = 0) -> 
     """Return every figure that transcripts allow.
 
     A transcript of one turn is a single reply; several of one question (by its id) are samples of
-    it, and K is the least number of replies that a question has. A number `reward` in `meta` is
-    averaged, too. A debate that cannot be measured counts in `unmeasured` alone.
+    it, and K is the least number of replies that a question has, at most `MOST_REPLIES`. A number
+    `reward` in `meta` is averaged, too. A debate that cannot be measured counts in `unmeasured`
+    alone.
 
     Args:
         transcripts: Finished debates and replies, of one policy.
@@ -58,7 +58,8 @@ def figures_of_transcripts(transcripts: Sequence[Transcript], seed: int = 0) -> 
     replies = [one for one in transcripts if len(one.turns) == 1]
     debates = [one for one in transcripts if len(one.turns) != 1]
     lines = dict(debate_curves(_readable(debates)))
-    of_replies = reply_curves(_readable(replies), _fewest(replies)) if replies else {}
+    read = _readable(replies)
+    of_replies = reply_curves(read, most_replies(read)) if read else {}
     lines |= {f"replies/{name}": points for name, points in of_replies.items()}
     own = _reply_values(replies, of_replies, seed) | _rewards(transcripts)
     found = {**debate_statistics(debates, seed), **_lengths(replies, seed), **_means(own, seed)}
@@ -80,11 +81,6 @@ def _readable(transcripts: Sequence[Transcript]) -> list[Transcript]:
         return list(transcripts)
     one_by_one = [question_values([one]).get("unmeasured", {}) for one in transcripts]
     return [one for one, its in zip(transcripts, one_by_one, strict=True) if not any(its.values())]
-
-
-def _fewest(replies: Sequence[Transcript]) -> int:
-    counts = Counter(one.question.id for one in _readable(replies))
-    return min(counts.values(), default=1)
 
 
 def _reply_values(replies: Sequence[Transcript], curves: Curves, seed: int) -> ByQuestion:

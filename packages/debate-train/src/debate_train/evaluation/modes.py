@@ -8,7 +8,7 @@ from pydantic import Field
 from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import Variants
 from debate_protocol.types import Transcript
-from debate_train.evaluation.curves import Curves, reply_curves
+from debate_train.evaluation.curves import Curves, most_replies, reply_curves
 from debate_train.evaluation.debates import Debate, SocietyOfMinds
 from debate_train.evaluation.mode import (
     EvaluationMode,
@@ -75,8 +75,8 @@ class _Replies(ModeSettings):
         return found
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
-        """Return `maj@k`, `pass@k` and `cons@k` for 1 to all replies of a run."""
-        return reply_curves(played[0], self.samples)
+        """Return `maj@k`, `pass@k` and `cons@k`, k from 1 to all replies of all runs."""
+        return reply_curves(played[0], max(self.samples, most_replies(played[0])))
 
     def counted(self, form: DebateForm) -> str:
         """Return the number of replies."""
