@@ -10,7 +10,7 @@ import pytest
 from debate_protocol.forms import Simultaneous
 from debate_train.evaluating.command import main
 from debate_train.evaluating.directory import EvaluationDirectory
-from debate_train.evaluating.results import write_all
+from debate_train.evaluating.results import Shown, write_all
 from debate_train.evaluation import Debate, DirectAnswers
 from debate_train.evaluation.settings import Setup
 
@@ -45,7 +45,7 @@ def written(path: Path, policies: dict[str, dict[str, list[float]]], digest: str
     ]
     plan = {"questions": {"count": 8, "sha256": digest}}
     with EvaluationDirectory.create(path, plan, "name: t\n") as directory:
-        write_all(directory, plan, SETUP, found)
+        write_all(directory, plan, Shown.of(SETUP), found)
     return str(path)
 
 

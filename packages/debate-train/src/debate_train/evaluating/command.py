@@ -40,6 +40,7 @@ examples:
   debate-eval recipes/selfplay_v2.yaml --check
   debate-eval compare evaluations/first:before evaluations/first:after
   debate-eval theory evaluations/first
+  debate-eval --transcripts debates/transcripts.jsonl
 
 exit codes:
   0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, replies are kept"""
@@ -56,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from debate_train.evaluating.finished.beside_theory import theory_main
 
         return theory_main(argv[1:])
+    if any(word.split("=")[0] == "--transcripts" for word in argv):
+        from debate_train.evaluating.finished.from_files import files_main
+
+        return files_main(argv)
     arguments = _parser().parse_intermixed_args(argv)
     return exit_code("debate-eval", lambda: _main(arguments))
 

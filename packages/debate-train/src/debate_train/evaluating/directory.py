@@ -33,7 +33,7 @@ class EvaluationDirectory:
         self._lock = lock
 
     @classmethod
-    def create(cls, path: Path, plan: Plan, resolved_yaml: str) -> "EvaluationDirectory":
+    def create(cls, path: Path, plan: Plan, resolved_yaml: str | None) -> "EvaluationDirectory":
         """Start an evaluation in a folder that is new or empty.
 
         Raises:
@@ -64,7 +64,7 @@ class EvaluationDirectory:
         return cls._begun(path, plan, resolved_yaml)
 
     @classmethod
-    def _begun(cls, path: Path, plan: Plan, resolved_yaml: str) -> "EvaluationDirectory":
+    def _begun(cls, path: Path, plan: Plan, resolved_yaml: str | None) -> "EvaluationDirectory":
         try:
             path.mkdir(parents=True, exist_ok=True)
             found = cls(path, DirectoryLock(path))
@@ -77,7 +77,7 @@ class EvaluationDirectory:
             for name in _FOLDERS:
                 (path / name).mkdir(exist_ok=True)
                 remove_unfinished(path / name)
-            if not (path / _RECIPE).exists():
+            if resolved_yaml is not None and not (path / _RECIPE).exists():
                 write_whole(path / _RECIPE, resolved_yaml.encode())
             if not (path / _ENVIRONMENT).exists():
                 write_json(path / _ENVIRONMENT, describe_environment())

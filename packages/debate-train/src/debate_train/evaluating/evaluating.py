@@ -16,7 +16,7 @@ from debate_train.errors import UsageError
 from debate_train.evaluating.directory import SCHEMA, EvaluationDirectory
 from debate_train.evaluating.journal import JournaledEngine
 from debate_train.evaluating.policies import NamedPolicy
-from debate_train.evaluating.results import Found, found_of, print_table, write_all
+from debate_train.evaluating.results import Found, Shown, found_of, print_table, write_all
 from debate_train.evaluating.serving import Serving
 from debate_train.evaluation import Opponents
 from debate_train.evaluation.measuring import evaluate
@@ -122,8 +122,9 @@ def run_evaluation(wanted: Evaluating, text: str, output: Path | None, *, resume
         found = [run.found(number, policy) for number, policy in enumerate(wanted.policies)]
         serving.close()
         progress.close()
-        write_all(directory, plan, setup, found)
-        print_table(setup, wanted.split, found)
+        shown = Shown.of(setup)
+        write_all(directory, plan, shown, found)
+        print_table(shown, wanted.split, found)
         print(f"results: {directory.path}")
     return path
 

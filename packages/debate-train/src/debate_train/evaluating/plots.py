@@ -7,6 +7,8 @@ from debate_train.report.charts import Series, line_drawing
 
 _MAJORITY, _AGENT, _SINGLE = "debate/majority", "debate/agent", "maj@k"
 """Curves of debates and of single replies, as modes name them."""
+_PLAIN = ("", "direct", "replies")
+"""Modes that a label need not name."""
 
 
 def plots(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, str]]:
@@ -36,10 +38,10 @@ def _named(
     """Yield the wanted curves of all modes, each with its label."""
     for name, points in curves.items():
         for curve, label in shown.items():
-            mode, found, _ = f"{name}/".partition(f"/{curve}/")
+            mode, found, _ = f"/{name}/".partition(f"/{curve}/")
             if found and points:
-                own = mode.removeprefix("eval").strip("/")
-                yield (f"{own}: {label}" if own not in ("", "direct") else label), points
+                own = mode.strip("/").removeprefix("eval").strip("/")
+                yield (f"{own}: {label}" if own not in _PLAIN else label), points
 
 
 def _svg(title: str, series: Sequence[Series], unit: str) -> str:

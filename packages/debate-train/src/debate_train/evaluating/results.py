@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -33,11 +34,11 @@ def found_of(policy: NamedPolicy, measures: Measures, runs: int) -> dict[str, An
             for name, measure in measures_json(measures).items()
         },
         "values": plain(measures.values),
-        "curves": {name: list(map(_point, points)) for name, points in measures.curves.items()},
+        "curves": {name: list(map(point_row, points)) for name, points in measures.curves.items()},
     }
 
 
-def _point(point: Point) -> dict[str, object]:
+def point_row(point: Point) -> dict[str, object]:
     """Return a point of a curve with the interval of its mean."""
     from debate_rewards.metrics.intervals import bootstrap_interval
 
@@ -52,13 +53,27 @@ def _point(point: Point) -> dict[str, object]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What tables say of figures."""
+
+    rows: Mapping[str, str]
+    """The row of each figure; an empty one has none."""
+    measured: str
+    runs: int
+
+    @classmethod
+    def of(cls, setup: Setup) -> "Shown":
+        """Return what an evaluation shows."""
+        return cls(setup.rows(), setup.described(), setup.runs)
+
+
 def write_all(
-    directory: EvaluationDirectory, plan: Mapping[str, Any], setup: Setup, found: Sequence[Found]
+    directory: EvaluationDirectory, plan: Mapping[str, Any], shown: Shown, found: Sequence[Found]
 ) -> None:
     """Write values, table and results; `results.json` last, which says that all is there."""
-    runs = setup.runs
-    directory.write(VALUES, "".join(f"{line}\n" for line in _value_lines(found, runs)))
-    directory.write(TABLE, _csv(setup, found))
+    directory.write(VALUES, "".join(f"{line}\n" for line in _value_lines(found, shown.runs)))
+    directory.write(TABLE, _csv(shown.rows, found))
     for one in found:
         for name, drawing in plots(one["curves"]):
             directory.write(f"plots/{one['name']}-{name}.svg", drawing)
@@ -66,8 +81,8 @@ def write_all(
     results = {
         "schema": SCHEMA,
         **plan,
-        "measured": setup.described(),
-        "rows": setup.rows(),
+        "measured": shown.measured,
+        "rows": shown.rows,
         "policies": policies,
     }
     write_json(directory.path / RESULTS, with_hash(plain(results)))
@@ -90,8 +105,8 @@ def _value_lines(found: Sequence[Found], runs: int) -> Iterator[str]:
 _COLUMNS = ("mean", "low", "high", "questions", "runs", "run_deviation")
 
 
-def _csv(setup: Setup, found: Sequence[Found]) -> str:
-    text, rows = io.StringIO(), setup.rows()
+def _csv(rows: Mapping[str, str], found: Sequence[Found]) -> str:
+    text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("policy", "figure", "row", *_COLUMNS))
     for one in found:
@@ -101,22 +116,23 @@ def _csv(setup: Setup, found: Sequence[Found]) -> str:
     return text.getvalue()
 
 
-def print_table(setup: Setup, split: str, found: Sequence[Found]) -> None:
+def print_table(shown: Shown, split: str, found: Sequence[Found]) -> None:
     """Print the figures that have a row, a column for each policy."""
-    beside = " ± deviation between runs" if setup.runs > 1 else ""
+    beside = " ± deviation between runs" if shown.runs > 1 else ""
     table = Table(title=f"{split} split, mean [95 % interval over questions]{beside}")
     table.add_column("measure")
     for one in found:
         table.add_column(one["name"], justify="right")
-    for figure, row in setup.rows().items():
+    for figure, row in shown.rows.items():
         if row and any(figure in one["figures"] for one in found):
-            table.add_row(row, *(_shown(one["figures"].get(figure)) for one in found))
+            table.add_row(row, *(shown_measure(one["figures"].get(figure)) for one in found))
     console = Console()
     console.print(table)
-    console.print(f"measured: {setup.described()}", highlight=False, markup=False)
+    console.print(f"measured: {shown.measured}", highlight=False, markup=False)
 
 
-def _shown(measure: Mapping[str, float] | None) -> str:
+def shown_measure(measure: Mapping[str, float] | None) -> str:
+    """Return a figure with its interval as tables show it."""
     if measure is None:
         return "-"
     text = f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"
