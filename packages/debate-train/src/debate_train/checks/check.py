@@ -25,6 +25,7 @@ from debate_train.data import DataConfig
 from debate_train.evaluation import direct_form
 from debate_train.losses.loss_inputs import reference_error
 from debate_train.models.policies import folder_problems
+from debate_train.playing.phase_start import start_lines
 from debate_train.recipe import Recipe
 
 SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking")
@@ -75,7 +76,7 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
     for name, phase in phases.items():
         view = views[_identity(phase.data)]
         _arithmetic(name, phase, found)
-        found.lines += role_lines(phase)
+        found.lines += [*role_lines(phase), *start_lines(phase)]
         if counter is not None:
             windows.look(phase, phase.debate, view.longest)
             for form in other_forms(phase):

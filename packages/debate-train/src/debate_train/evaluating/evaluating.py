@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from debate_protocol.types import TRAINED, Question
 from debate_train.commands.progress import Progress
 from debate_train.data.source import Split
 from debate_train.errors import UsageError
-from debate_train.evaluating.directory import SCHEMA, EvaluationDirectory
+from debate_train.evaluating.directory import SCHEMA, EvaluationDirectory, Plan
 from debate_train.evaluating.journal import JournaledEngine
 from debate_train.evaluating.policies import NamedPolicy
 from debate_train.evaluating.results import Found, Shown, found_of, print_table, write_all
@@ -159,7 +158,7 @@ class _Run:
         return found
 
 
-def _plan(wanted: Evaluating, questions: Sequence[Question]) -> dict[str, Any]:
+def _plan(wanted: Evaluating, questions: Sequence[Question]) -> Plan:
     """Return what is measured, by which an evaluation that is resumed is known to be the same."""
     phase = wanted.recipe.model_dump(mode="json")
     decisive = {key: phase[key] for key in _DECIDES}

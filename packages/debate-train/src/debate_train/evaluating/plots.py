@@ -5,13 +5,15 @@ from typing import Any
 
 from debate_train.report.charts import Series, line_drawing
 
+Points = Sequence[Mapping[str, Any]]
+"""A curve as `results.json` has it."""
 _MAJORITY, _AGENT, _SINGLE = "debate/majority", "debate/agent", "maj@k"
 """Curves of debates and of single replies, as modes name them."""
 _PLAIN = ("", "direct", "replies")
 """Modes that a label need not name."""
 
 
-def plots(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, str]]:
+def plots(curves: Mapping[str, Points]) -> Iterator[tuple[str, str]]:
     """Yield the name of each plot of one policy with its SVG; none of what has no points.
 
     Args:
@@ -32,9 +34,7 @@ def plots(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[s
         yield "accuracy_by_tokens", _svg("Accuracy by sampled tokens", by_tokens, "tokens")
 
 
-def _named(
-    curves: Mapping[str, Sequence[Mapping[str, Any]]], shown: Mapping[str, str]
-) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
+def _named(curves: Mapping[str, Points], shown: Mapping[str, str]) -> Iterator[tuple[str, Points]]:
     """Yield the wanted curves of all modes, each with its label."""
     for name, points in curves.items():
         for curve, label in shown.items():

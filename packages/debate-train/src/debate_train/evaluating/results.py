@@ -10,7 +10,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from debate_train.evaluating.directory import RESULTS, SCHEMA, TABLE, VALUES, EvaluationDirectory
+from debate_train.evaluating.directory import (
+    RESULTS,
+    SCHEMA,
+    TABLE,
+    VALUES,
+    EvaluationDirectory,
+    Plan,
+)
 from debate_train.evaluating.plots import plots
 from debate_train.evaluating.policies import NamedPolicy
 from debate_train.evaluation.curves import Point
@@ -69,7 +76,7 @@ class Shown:
 
 
 def write_all(
-    directory: EvaluationDirectory, plan: Mapping[str, Any], shown: Shown, found: Sequence[Found]
+    directory: EvaluationDirectory, plan: Plan, shown: Shown, found: Sequence[Found]
 ) -> None:
     """Write values, table and results; `results.json` last, which says that all is there."""
     directory.write(VALUES, "".join(f"{line}\n" for line in _value_lines(found, shown.runs)))

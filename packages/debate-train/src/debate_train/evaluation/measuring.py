@@ -80,7 +80,7 @@ def evaluate(
             debates = [
                 shared.over(debate)
                 for run in range(setup.runs)
-                for debate in _start(setup.seed, plays, questions, name, run)
+                for debate in _start(setup.seed, plays, _shared_out(questions, plays), name, run)
             ]
             what = plays.what if is_standard(mode_name) else f"{mode_name} {plays.what}"
             watched = watch(debates, plays.form.turn_count(), f"{name} {what}")
@@ -118,6 +118,11 @@ def _start(
         for question in questions
         for copy in plays.copies
     ]
+
+
+def _shared_out(questions: Sequence[Question], plays: Plays) -> Sequence[Question]:
+    first, each = plays.share
+    return questions[first::each]
 
 
 def _number(copy: int) -> str:

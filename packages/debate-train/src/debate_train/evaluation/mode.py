@@ -38,11 +38,13 @@ class Plays:
     """Named in the progress display."""
     mark: str = ""
     """Distinguishes debates of a mode on one question by their ids; seeds do not depend on it."""
+    share: tuple[int, int] = (0, 1)
+    """(k, n): of the questions only number k, k + n, k + 2 n, … from 0 are played."""
 
     @property
     def turns(self) -> int:
-        """Most turns sampled for one question in one run."""
-        return len(self.copies) * self.form.turn_count()
+        """Most turns sampled for n questions in one run, over n: of one question where n is 1."""
+        return -(-len(self.copies) * self.form.turn_count() // self.share[1])
 
 
 class EvaluationMode(Protocol):

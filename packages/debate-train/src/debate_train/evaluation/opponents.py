@@ -37,6 +37,9 @@ class Opponents(DebateChanges, ModeSettings):
     type: Literal["opponents"] = "opponents"
     opponent: str = "start"
     """`start`, or a name under `rollout.policies`: a checkpoint, another model, an endpoint."""
+    in_turn: bool = False
+    """Play each question in one seat alone, the first in the first seat, the second in the second
+    and so on: as many debates as questions instead of one for each seat."""
 
     def plays(self, form: DebateForm) -> Sequence[Plays]:
         """Return a debate for each seat; none where a form of one turn is no debate."""
@@ -48,9 +51,15 @@ class Opponents(DebateChanges, ModeSettings):
         debated = self.form(form)
         if debated.turn_count() == 1:
             return ()
+        seats = [debated.changed({"roles": roles}) for roles in self._seats(debated)]
         return tuple(
-            Plays(debated.changed({"roles": roles}), what=f"seat {seat}", mark=f"seat-{seat}")
-            for seat, roles in enumerate(self._seats(debated), 1)
+            Plays(
+                form,
+                what=f"seat {seat}",
+                mark=f"seat-{seat}",
+                share=(seat - 1, len(seats)) if self.in_turn else (0, 1),
+            )
+            for seat, form in enumerate(seats, 1)
         )
 
     def _seats(self, form: DebateForm) -> Iterator[Mapping[str, RoleSettings]]:
@@ -132,6 +141,9 @@ class Opponents(DebateChanges, ModeSettings):
         """Return the number of turns."""
         plays = self.plays(form)
         turns = sum(one.turns for one in plays)
+        if self.in_turn:
+            turns = max((one.form.turn_count() for one in plays), default=0)
+            return f"{turns:,} turns of debate against {self.opponent} in one of {len(plays)} seats"
         return f"{turns:,} turns of debate against {self.opponent} in {len(plays)} seats"
 
     def described(self, form: DebateForm) -> str:

@@ -18,6 +18,7 @@ RUN_FILES = (
     "environment.json",
     "recipe-from-step-*.yaml",
     "report.html",
+    "phase_start.safetensors",
     "transcripts/*",
     "tokens/*",
     "offline/*",

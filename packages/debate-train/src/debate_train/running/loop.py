@@ -79,11 +79,10 @@ def why_stop(run: RunContext, phase: Phase) -> Ended | None:
 def evaluate_dev(run: RunContext, phase: Phase) -> bool:
     """Measure the policy on the dev split and log it; False where a signal stopped that."""
     recipe, state, watch = phase.recipe, run.state, run.progress.watch
-    with phase.rollouts.serving(version=state.step) as engine:
+    with phase.rollouts.serving(version=state.step) as serving:
         questions = phase.source.split("dev", recipe.evaluation.questions)
-        measures = run.interrupts.stoppable(
-            lambda: evaluate(recipe.evaluated(), engine, questions, "dev", watch)
-        )
+        played = phase.evaluated(serving, state.step)
+        measures = run.interrupts.stoppable(lambda: evaluate(*played, questions, "dev", watch))
     if measures is None:
         return False
     found = measures.means()

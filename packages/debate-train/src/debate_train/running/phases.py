@@ -17,6 +17,7 @@ from debate_train.errors import RecipeError
 from debate_train.evaluation.measuring import evaluate
 from debate_train.models.policy import export_weights
 from debate_train.playing.dynamic_sampling import play_step
+from debate_train.playing.phase_start import PhaseStart, start_mode
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
 from debate_train.running.loop import train
@@ -69,6 +70,8 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
             load_random_states(checkpoint)
         run.engine.load(trainer.weights(version=state.step))
         run.begin()
+        is_new = checkpoint is None or state.step == state.phase_start
+        phase = replace(phase, start=_start(run, phase, is_new=is_new))
         examples = None
         if recipe.offline is not None:
             examples = open_examples(run, phase)
@@ -87,6 +90,17 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
         return ended
     finally:
         trainer.close()
+
+
+def _start(run: RunContext, phase: Phase, *, is_new: bool) -> PhaseStart | None:
+    """Return what the policy is measured against from now on, if anything."""
+    mode, folder = start_mode(phase.recipe), run.directory.path
+    if mode is None:
+        return None
+    weights = phase.trainer.weights(version=run.state.phase_start)
+    if is_new:
+        return PhaseStart.begun(mode, weights, folder, phase.name)
+    return PhaseStart.kept(mode, weights, folder, phase.name)
 
 
 def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> Phase:
@@ -194,12 +208,18 @@ def _measure(run: RunContext, when: str) -> dict[str, Any] | None:
     """Return the measures on the test split, None where a signal stops it."""
     run.progress.start(f"test split {when}")
     started = time.perf_counter()
-    setup, questions = (
-        _last(run).evaluated(),
+    setup, engine = _last(run).evaluated(), run.engine
+    if when == "after" and (mode := start_mode(_last(run))) is not None:
+        current = export_weights(run.loaded, run.state.step)
+        name = list(run.recipe.phase_recipes())[-1]
+        start = PhaseStart.kept(mode, current, run.directory.path, name)
+        if start is not None:
+            setup, engine = start.added_to(setup), start.beside(engine, current)
+    questions, watch = (
         run.source.split("test", run.recipe.evaluation.questions),
+        run.progress.watch,
     )
-    watch = run.progress.watch
-    found = run.interrupts.stoppable(lambda: evaluate(setup, run.engine, questions, "test", watch))
+    found = run.interrupts.stoppable(lambda: evaluate(setup, engine, questions, "test", watch))
     if found is None:
         return None
     taken = run.state.seconds.get("evaluation", 0.0) + time.perf_counter() - started

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from debate_train.evaluation.measuring import Measures
 from debate_train.evaluation.settings import Setup
+from debate_train.playing.phase_start import MODE
 from debate_train.run_files.run_directory import RunDirectory
 
 
@@ -67,9 +68,23 @@ def print_results(
             table.add_row(shown, _shown(before[name]), _shown(after[name]), f"{change:+.3f}")
     console = Console()
     console.print(table)
+    if line := _beside_start(after):
+        console.print(line, highlight=False)
     console.print(f"measured: {setup.described()}", highlight=False)
     parts = ", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items())
     console.print(f"time: {parts}", highlight=False)
+
+
+def _beside_start(after: Mapping[str, Any]) -> str:
+    """Return how the policy does among opponents with the weights that its phase began with."""
+    own, opponents, votes = (
+        after.get(f"eval/{MODE}/{figure}")
+        for figure in ("learned/accuracy", "opponent/accuracy", "learned/vote_win_rate")
+    )
+    if own is None or opponents is None:
+        return ""
+    said = f"among its start: accuracy {_shown(own)}, of the start {_shown(opponents)}"
+    return said + (f", votes won {_shown(votes)}" if votes else "")
 
 
 def _shown(measure: Mapping[str, float]) -> str:

@@ -10,8 +10,10 @@ from debate_train.checkpointing.checkpoints import Checkpoints, RunState
 from debate_train.commands.progress import Progress
 from debate_train.data import DataSource
 from debate_train.errors import RunFailure
+from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
+from debate_train.playing.phase_start import PhaseStart
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
 from debate_train.run_files.run_directory import RunDirectory
@@ -54,6 +56,16 @@ class Phase:
     source: DataSource
     trainer: Trainer
     rollouts: Rollouts
+    start: PhaseStart | None = None
+    """What the policy is measured against, in phases of self-play."""
+
+    def evaluated(self, engine: Engine, version: int) -> tuple[Setup, Engine]:
+        """Return what an evaluation of the phase is made with, and the engine that plays it."""
+        setup = self.recipe.evaluated()
+        if self.start is None:
+            return setup, engine
+        current = self.trainer.weights(version=version)
+        return self.start.added_to(setup), self.start.beside(engine, current)
 
     def evaluation_is_due(self, done: int) -> bool:
         """Return whether the dev split is measured after so many steps of the phase."""

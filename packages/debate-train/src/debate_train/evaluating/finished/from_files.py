@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,7 +15,7 @@ from debate_protocol.types import Transcript
 from debate_rewards.answers.final_answers import KINDS
 from debate_train.commands.recipe_command import DONE, exit_code
 from debate_train.errors import UsageError
-from debate_train.evaluating.directory import SCHEMA, EvaluationDirectory
+from debate_train.evaluating.directory import SCHEMA, EvaluationDirectory, Plan
 from debate_train.evaluating.results import Found, Shown, point_row, shown_measure, write_all
 from debate_train.evaluation.from_transcripts import TranscriptFigures, figures_of_transcripts
 from debate_train.run_files.collected_files import plain
@@ -57,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 def _measure(arguments: argparse.Namespace) -> int:
     if arguments.kind is not None and arguments.kind not in KINDS:
         raise UsageError(f"--kind: found {arguments.kind!r}; expected {', '.join(KINDS)}")
-    found: list[dict[str, Any]] = []
+    found: list[Found] = []
     questions: dict[str, object] = {}
     left_out: dict[str, dict[str, str]] = {}
     for text in arguments.transcripts:
@@ -84,7 +83,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _opened(output: Path, plan: dict[str, Any]) -> EvaluationDirectory:
+def _opened(output: Path, plan: Plan) -> EvaluationDirectory:
     return EvaluationDirectory.create(output, plan, None)
 
 
@@ -123,7 +122,7 @@ def _holds_completions(path: Path) -> bool:
     return isinstance(first, dict) and "completion" in first
 
 
-def _found(name: str, source: str, figures: TranscriptFigures) -> dict[str, Any]:
+def _found(name: str, source: str, figures: TranscriptFigures) -> Found:
     """Return what a file shows, in the form of what a policy was found to do."""
     measures = {
         figure: {
@@ -148,7 +147,7 @@ def _found(name: str, source: str, figures: TranscriptFigures) -> dict[str, Any]
     }
 
 
-def _plan(questions: dict[str, object]) -> dict[str, Any]:
+def _plan(questions: dict[str, object]) -> Plan:
     text = json.dumps(sorted(questions.items()), default=str)
     return {
         "schema": SCHEMA,
