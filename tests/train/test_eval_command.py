@@ -63,6 +63,22 @@ def test_each_policy_is_measured_with_its_own_weights_in_any_order(home: Path) -
     assert said(home, "wider") not in first.values()
 
 
+def test_adapters_are_loaded_into_one_engine_and_merged_for_another_model(
+    home: Path, base: str
+) -> None:
+    """What a run of an adapter ended with says the same as adapter and as merged weights."""
+    lora = f"model={{type: pretrained, name: '{base}', dtype: float32, lora: {{rank: 2}}}}"
+    fast = ["trainer.learning_rate=0.5", "steps=2", "evaluation.questions=0"]
+    run = home / "adapter"
+    assert train([str(home / "small.yaml"), lora, *fast, "--output", str(run)]) == 0
+    evaluated(home, f"after={run}", "recipe", f"again={run}", more=(lora,))
+    assert said(home, "after") == said(home, "again") != said(home, "recipe")
+    assert said(home, "recipe") != said(home, "after")
+    first = said(home, "after")
+    evaluated(home, f"merged={run}", more=(lora.replace(", lora: {rank: 2}", ""),))
+    assert said(home, "merged") == first
+
+
 def test_results_values_and_table_say_the_same(home: Path) -> None:
     results = evaluated(home, "recipe", f"{home / 'run'}", more=("evaluation.runs=2",))
     assert results["schema"] == "debate-eval/1"
