@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from debate_rewards.reward_config import RewardConfig, Use
     from debate_rewards.reward_functions import answer_reward, verify
     from debate_rewards.rewards import REWARDS, RewardChoice, get_reward
+    from debate_rewards.rewards.majority import Majority
     from debate_rewards.rewards.mixed import Component, Mixed
     from debate_rewards.rewards.overlong import Overlong
     from debate_rewards.rewards.partial_trajectory import (
@@ -55,6 +56,7 @@ _HOMES = {
     "metrics.intervals": ("Estimate", "bootstrap_interval"),
     "metrics.paired": ("Paired", "paired"),
     "metrics.debate_metrics": ("debate_metrics", "debate_statistics", "question_values"),
+    "rewards.majority": ("Majority",),
     "rewards.mixed": ("Component", "Mixed"),
     "rewards.overlong": ("Overlong",),
     "votes.pairwise": ("WinMinusLoss", "WinRate"),
@@ -91,6 +93,7 @@ __all__ = [
     "GateRule",
     "InOrder",
     "Informative",
+    "Majority",
     "Mixed",
     "Overlong",
     "Paired",

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from debate_protocol.plugins import Variants
 from debate_rewards.reward_config import RewardConfig
+from debate_rewards.rewards.majority import Majority
 from debate_rewards.rewards.overlong import Overlong
 from debate_rewards.rewards.partial_trajectory import PartialTrajectory
 from debate_rewards.rewards.persuasion import Persuasion
@@ -20,6 +21,7 @@ OWN = (
     BradleyTerry,
     Verifiable,
     TruthJudge,
+    Majority,
     Persuasion,
     Overlong,
     PartialTrajectory,

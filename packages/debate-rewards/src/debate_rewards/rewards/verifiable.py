@@ -78,7 +78,7 @@ def turn_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts]:
 
     A question of an unknown kind is unverifiable, so that it leaves out one debate and not all.
     """
-    usable = [_has_known_kind(debate.transcript.question) for debate in debates]
+    usable = [has_known_kind(debate.transcript.question) for debate in debates]
     asked = [
         (debate.transcript.question, None if turn.failed else turn.parsed.answer)
         for debate, is_usable in zip(debates, usable, strict=True)
@@ -93,7 +93,8 @@ def turn_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts]:
     ]
 
 
-def _has_known_kind(question: Question) -> bool:
+def has_known_kind(question: Question) -> bool:
+    """Return whether the question's kind of answer is a known one."""
     try:
         kind_of(question)
     except ValueError:
