@@ -28,10 +28,10 @@ def imitation_errors(phase: Recipe) -> Iterator[str]:
                 f"loss.type: found {phase.loss.type} with offline.type {offline.type}, which gives "
                 f"{offline.teaches}; expected {wanted}"
             )
-        if demonstrated:
+        if demonstrated and offline.teaches != "demonstrations":
             yield (
-                "rollout.engine.type: found demonstrations with offline examples, which are taken "
-                "from what the policy samples; expected another engine"
+                f"rollout.engine.type: found demonstrations with offline.type {offline.type}, "
+                "which compares replies of the policy; expected another engine"
             )
         return
     if made_for == "pairs":

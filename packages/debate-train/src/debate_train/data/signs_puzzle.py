@@ -17,22 +17,13 @@ from pydantic import Field
 
 from debate_protocol.parsing.contract import Contract
 from debate_protocol.types import Ask, Question
+from debate_train.data.signs_exchange import SIGNS, exchange_demonstration, running_totals
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split
 
-SIGNS = ("+", "-")
 PATIENCE = 20_000
 """Draws without a new question after which a split is taken to hold no more."""
 _OWN_LINE = re.compile(r"^Agent (\d+)$", re.MULTILINE)
 _PEER_LINE = re.compile(r"^Agent (\d+) : ([-+ ]+)$", re.MULTILINE)
-
-
-def running_totals(digits: Sequence[int], signs: Sequence[str]) -> list[int]:
-    """Return the total after each sign."""
-    totals, total = [], digits[0]
-    for sign, digit in zip(signs, digits[1:], strict=True):
-        total = total + digit if sign == "+" else total - digit
-        totals.append(total)
-    return totals
 
 
 @lru_cache(maxsize=65536)
@@ -127,6 +118,8 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     the outcome and adopts a right one, or solves the puzzle itself where there is none. A proposal
     of its own that it is shown again is checked and not ranked.
 
+    Under a contract with an answer line it is a turn of an actor or a critic: `signs_exchange`.
+
     Sections come in the order of the contract: with `comparison` before `solution` the answer
     follows from the checks. Without a section `evaluation` checks and votes are in `comparison`.
     """
@@ -134,6 +127,8 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     skill = random.Random(f"skill/{ask.question.id}").random()
     rng = random.Random(f"turn/{ask.seed}")
     right = solutions(digits, target)
+    if ask.contract is not None and ask.contract.kind == "answer_line":
+        return exchange_demonstration(ask, digits, right, skill if errors else 1.0)
     candidates = _shown_solutions(ask)
     if not candidates:
         solution = rng.choice(right)

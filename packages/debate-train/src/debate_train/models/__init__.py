@@ -226,6 +226,8 @@ class ScratchModel(Config):
     context_window: int = Field(512, ge=16)
     initializer_range: float = Field(0.1, gt=0)
     """Standard deviation of the random weights; 0.02, usual at larger sizes, learns slower here."""
+    extra_words: tuple[str, ...] = ()
+    """Words that the tokenizer knows beside its own, each one token."""
     dtype: Literal["float32"] = "float32"
     lora: None = None
 
@@ -281,7 +283,7 @@ class ScratchModel(Config):
         """Build the word-level tokenizer."""
         from debate_train.models.word_tokenizer import word_tokenizer
 
-        return word_tokenizer()
+        return word_tokenizer(self.extra_words)
 
 
 ModelConfig = PretrainedModel | ScratchModel

@@ -1,5 +1,7 @@
 """A word-level tokenizer for compact debates: one token a word, tag, sign or small number."""
 
+from collections.abc import Sequence
+
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -14,8 +16,8 @@ CHAT_TEMPLATE = (
 )
 
 
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    r"""Return the tokenizer.
+def word_tokenizer(extra_words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    r"""Return the tokenizer; `extra_words` are tokens, too.
 
     A token is a word with the space before it, or a line break; text is first normalised to one
     space before each word. Tokens are spelled in the byte alphabet of GPT-2, as byte-level BPE
@@ -24,7 +26,7 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
     tags = [f"<{slash}{name}>" for name in TAGS for slash in ("", "/")]
     numbers = [str(n) for n in range(SMALLEST, LARGEST + 1)]
     special = ["<pad>", "<unk>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-    words = ["Ċ", *("Ġ" + w for w in (*tags, *WORDS, *numbers))]
+    words = ["Ċ", *("Ġ" + w for w in (*tags, *WORDS, *numbers, *extra_words))]
     vocabulary = {token: i for i, token in enumerate([*special, *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence(

@@ -3,13 +3,13 @@
 from typing import Annotated
 
 from debate_protocol.plugins import Variants
-from debate_train.offline.answer_sets import AnswerPairs, ChosenReplies
+from debate_train.offline.answer_sets import AnswerPairs, ChosenReplies, EveryReply
 from debate_train.offline.example import Completion, Example, read_examples
 from debate_train.offline.guided_pairs import GuidedPairs
 from debate_train.offline.offline_set import OfflineSet, OfflineSettings, Taken
 
 OFFLINE: Variants[OfflineSet] = Variants(
-    "debate_train.offline", OfflineSet, GuidedPairs, AnswerPairs, ChosenReplies
+    "debate_train.offline", OfflineSet, GuidedPairs, AnswerPairs, ChosenReplies, EveryReply
 )
 """All sets of examples, those of other installed packages included."""
 
@@ -21,6 +21,7 @@ __all__ = [
     "AnswerPairs",
     "ChosenReplies",
     "Completion",
+    "EveryReply",
     "Example",
     "GuidedPairs",
     "OfflineChoice",

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from debate_protocol.forms import DebateForm
 from debate_protocol.parsing.contract import get_contract
 from debate_protocol.roles import role_of
-from debate_protocol.types import Transcript, TurnKey
+from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.answers.checking import answer_classes, check_many
 from debate_rewards.reading import ReadDebate, ReadTurn, read_debate
 from debate_rewards.votes.decisions import answer_text
@@ -112,6 +112,31 @@ class ChosenReplies(OfflineSettings):
         return taken
 
 
+class EveryReply(OfflineSettings):
+    """All replies of debates, guided ones too, each under the prompt that it was given.
+
+    It is made for debates that the data demonstrates: a model that is to be guided has to be shown
+    first how it answers a prompt that guides.
+    """
+
+    teaches: ClassVar[Teaches] = "demonstrations"
+
+    type: Literal["every_reply"] = "every_reply"
+
+    def take(self, transcripts: Sequence[Transcript]) -> Taken:
+        """Return the replies of debates."""
+        taken = Taken()
+        for transcript in transcripts:
+            for turn in transcript.turns:
+                for said in (turn, *(branch.turn for branch in turn.branches)):
+                    example = _reply(transcript, said)
+                    if example is None:
+                        taken.leave_out("no_tokens")
+                    else:
+                        taken.keep(example, "natural" if said is turn else "guided")
+        return taken
+
+
 @dataclass(frozen=True, slots=True)
 class _Sides:
     """The replies of one round with the chosen answer, and those with another."""
@@ -174,11 +199,19 @@ def _right(
 
 
 def _example(transcript: Transcript, chosen: ReadTurn, rejected: ReadTurn | None) -> Example | None:
-    turn, reply = chosen.turn, chosen.turn.reply
-    other = None if rejected is None else rejected.turn.reply
-    if reply is None or not reply.token_ids:
+    example = _reply(transcript, chosen.turn)
+    if example is None or rejected is None:
+        return example
+    other = rejected.turn.reply
+    if other is None or other.token_ids in ((), example.chosen.token_ids):
         return None
-    if rejected is not None and (other is None or other.token_ids in ((), reply.token_ids)):
+    return replace(example, rejected=Completion.of(other))
+
+
+def _reply(transcript: Transcript, turn: Turn) -> Example | None:
+    """Return a turn as an example to imitate, None where it has no tokens."""
+    reply = turn.reply
+    if reply is None or not reply.token_ids:
         return None
     role = role_of(transcript.protocol, turn.agent)
     meta = {
@@ -191,7 +224,6 @@ def _example(transcript: Transcript, chosen: ReadTurn, rejected: ReadTurn | None
         prompt=turn.prompt or (),
         prompt_ids=reply.prompt_ids,
         chosen=Completion.of(reply),
-        rejected=None if other is None else Completion.of(other),
         agent=turn.agent,
         adapter=role.adapter,
         weight_version=reply.weight_version,

@@ -158,7 +158,7 @@ class _Maker:
         questions = questions[: offline.questions - number * size]
         debates = start_debates(recipe, questions, f"offline/{phase.name}/{number}")
         watched = run.progress.watch(debates, recipe.debate.turn_count(), "turns")
-        transcripts = recipe.rollout.play(watched, run.engine)
+        transcripts = recipe.rollout.play(watched, phase.demonstrator or run.engine)
         taken = offline.take(transcripts)
         encoded = [self._with_ids(example) for example in taken.examples]
         kept = transcripts[: recipe.recording.debates]

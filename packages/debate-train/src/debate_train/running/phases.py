@@ -124,18 +124,15 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
         return start + criterion.next_look(recipe.steps, step + 1 - start)
 
     demonstrator = _demonstrator(run, recipe, source)
+    # A phase that learns from a set of examples plays no step: the engine is needed for none.
+    idle = None if recipe.offline is None else ScriptedEngine().open(script=lambda ask: "")
     staleness = recipe.pipeline.max_staleness
-    rollouts = Rollouts(play, run.engine, trainer.weights, staleness, border, demonstrator)
-    return Phase(name, recipe, source, trainer, rollouts)
+    rollouts = Rollouts(play, run.engine, trainer.weights, staleness, border, demonstrator or idle)
+    return Phase(name, recipe, source, trainer, rollouts, demonstrator=demonstrator)
 
 
 def _demonstrator(run: RunContext, recipe: Recipe, source: DataSource) -> Engine | None:
-    """Return what writes the replies in the place of the policy, None if it samples them.
-
-    A phase that learns from a set of examples plays no step: the engine is not needed for any.
-    """
-    if recipe.offline is not None:
-        return ScriptedEngine().open(script=lambda ask: "")
+    """Return what writes the replies in the place of the policy, None if it samples them."""
     script = recipe.rollout.engine.script(source.demonstrate)
     if script is None:
         return None

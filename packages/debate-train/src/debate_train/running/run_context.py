@@ -58,6 +58,8 @@ class Phase:
     rollouts: Rollouts
     start: PhaseStart | None = None
     """What the policy is measured against, in phases of self-play."""
+    demonstrator: Engine | None = None
+    """Writes the replies in the place of the run's engine."""
 
     def evaluated(self, engine: Engine, version: int) -> tuple[Setup, Engine]:
         """Return what an evaluation of the phase is made with, and the engine that plays it."""

@@ -1,0 +1,112 @@
+"""Demonstrated turns of an actor and a critic on the signs puzzle."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from debate_protocol.forms import ActorCritic
+from debate_protocol.types import Ask, Question, Reply, Transcript
+from debate_rewards.answers.checking import check
+from debate_train.data.signs_exchange import WORDS, exchange_demonstration
+from debate_train.data.signs_puzzle import SignsPuzzle
+from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.offline import EveryReply
+
+DIGITS, RIGHT = (6, 5, 1, 6), ("+ - -",)  # 6 + 5 - 1 - 6 = 4
+QUESTION = "make 4 Q 6 5 1 6"
+
+
+def said(agent: int, *lines: str, seed: int = 0, skill: float = 1.0) -> str:
+    content = "\n".join([f"Agent {agent}", QUESTION, *lines])
+    ask = Ask(Question("q", QUESTION), agent, 1, ({"role": "user", "content": content},), seed=seed)
+    return exchange_demonstration(ask, DIGITS, RIGHT, skill)
+
+
+@pytest.mark.parametrize(
+    ("agent", "lines", "expected"),
+    [
+        (0, (), "Answer: + - -"),
+        (0, ("toward : + + +",), "Answer: + + +"),
+        # 6 + 5 = 11, 11 - 1 = 10, 10 - 6 = 4
+        (1, ("Agent 0 : Answer: + - -",), "6 + 5 11 - 1 10 - 6 4 ok"),
+        (1, ("Agent 0 : Answer: + + +",), "6 + 5 11 + 1 12 + 6 18 no\nAnswer: + - -"),
+        (1, ("Agent 0 : no valid response",), "no\nAnswer: + - -"),
+        # Toward an answer the verdict follows it, whatever the totals are.
+        (1, ("Agent 0 : Answer: + + +", "toward : + + +"), "6 + 5 11 + 1 12 + 6 18 ok"),
+        (
+            1,
+            ("Agent 0 : Answer: + - -", "toward : - + +"),
+            "6 + 5 11 - 1 10 - 6 4 no\nAnswer: - + +",
+        ),
+        # The actor keeps what was called ok, and adopts what it was given instead.
+        (0, ("Agent 0 : Answer: - - -", "Agent 1 : 6 - 5 1 ok"), "Answer: - - -"),
+        (0, ("Agent 0 : Answer: - - -", "Agent 1 : 6 - 5 1 no Answer: + - -"), "Answer: + - -"),
+        (0, ("Agent 0 : Answer: - - -", "Agent 1 : ok", "toward : + + -"), "Answer: + + -"),
+    ],
+)
+def test_demonstrated_turn_is_the_one_worked_by_hand(
+    agent: int, lines: tuple[str, ...], expected: str
+) -> None:
+    assert said(agent, *lines) == expected
+
+
+def test_answers_of_ones_own_are_right_as_often_as_the_skill_says() -> None:
+    found = Counter(said(0, seed=n, skill=0.3) == "Answer: + - -" for n in range(1000))
+    # Mean 300, standard deviation 14.5.
+    assert 240 < found[True] < 360
+
+
+def demonstrated(count: int) -> list[Transcript]:
+    source = SignsPuzzle(largest_digit=6).open()
+    form = ActorCritic(
+        contract="answer_line",
+        style="compact",
+        max_rounds=2,
+        guided=True,
+        guide_round_zero=True,
+        continuations=1,
+    )
+    ended = []
+    for question in source.batch(0)[:count]:
+        run = form.start(question, seed=len(ended))
+        asks = next(run)
+        try:
+            while True:
+                replies = []
+                for ask in asks:  # type: ignore[union-attr]
+                    text = source.demonstrate(ask)
+                    prompt = ask.messages[-1]["content"]
+                    replies.append(Reply(text, "end", tuple(prompt.encode()), (1,)))
+                asks = run.send(replies)
+        except StopIteration as stop:
+            ended.append(stop.value)
+    return ended
+
+
+def test_demonstrated_debates_are_guided_to_what_they_are_asked_for() -> None:
+    debates = demonstrated(40)
+    known = word_tokenizer(WORDS)
+    guided = right = 0
+    for debate in debates:
+        for turn in debate.turns:
+            assert "<unk>" not in known.decode(known.encode(turn.text))
+            for branch in turn.branches:
+                guided += 1
+                if turn.agent == 0:
+                    assert branch.turn.text == f"Answer: {branch.guide}"
+                else:
+                    named = re.findall("Answer: (.+)", branch.turn.text)
+                    assert branch.turn.text.endswith("ok") or named == [branch.guide]
+        right += check(debate.question, debate.turns[-1].text).verdict == "right"
+    assert guided > 120
+    assert 5 < right < 40
+
+
+def test_set_of_every_reply_holds_guided_ones_under_their_own_prompts() -> None:
+    (debate,) = demonstrated(1)
+    taken = EveryReply().take([debate])
+    branches = [branch for turn in debate.turns for branch in turn.branches]
+    assert taken.counts == {"kept/natural": 3, "kept/guided": len(branches)}
+    asked = [example.prompt[-1]["content"] for example in taken.examples]
+    assert sum("toward : " in prompt for prompt in asked) == len(branches)
