@@ -131,3 +131,12 @@ def test_run_measures_its_start_and_a_resumed_one_the_same(
     assert (tmp_path / "run" / FILE).read_bytes() == kept
     again = json.loads((tmp_path / "run" / "results.json").read_text())
     assert again["after"] == results["after"]
+    # Where the start is lost a run goes on, and says what it does no more.
+    last = tmp_path / "run" / "checkpoints" / "step-000003"
+    last.rename(tmp_path / "gone-again")
+    (tmp_path / "run" / FILE).unlink()
+    capsys.readouterr()
+    assert main([*whole, "steps=3", "checkpoint.keep_last=3", "--resume"]) == 0
+    assert f"{FILE} is not as this phase has written it" in capsys.readouterr().err
+    again = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert again["after"] == found["after"]

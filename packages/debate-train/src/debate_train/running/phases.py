@@ -17,7 +17,7 @@ from debate_train.errors import RecipeError
 from debate_train.evaluation.measuring import evaluate
 from debate_train.models.policy import export_weights
 from debate_train.playing.dynamic_sampling import play_step
-from debate_train.playing.phase_start import PhaseStart, start_mode
+from debate_train.playing.phase_start import FILE, PhaseStart, start_mode
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
 from debate_train.running.loop import train
@@ -100,7 +100,13 @@ def _start(run: RunContext, phase: Phase, *, is_new: bool) -> PhaseStart | None:
     weights = phase.trainer.weights(version=run.state.phase_start)
     if is_new:
         return PhaseStart.begun(mode, weights, folder, phase.name)
-    return PhaseStart.kept(mode, weights, folder, phase.name)
+    found = PhaseStart.kept(mode, weights, folder, phase.name)
+    if found is None:
+        run.progress.note(
+            f"warning: {folder / FILE} is not as this phase has written it: it is no more measured "
+            "against its start"
+        )
+    return found
 
 
 def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> Phase:
