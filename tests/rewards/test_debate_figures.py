@@ -107,6 +107,9 @@ def test_agreement_needs_an_answer_of_everyone():
     found = debate_metrics([silent])
     assert found["agreement/tokens_saved"] == pytest.approx(3 / 9)
     assert found["agreement/accuracy"] == 0
+    cut = debate("a", "5 5 5", "4 4 4", tokens=[1] * 6)
+    absent = replace(cut, turns=(*cut.turns[:2], *cut.turns[3:]))
+    assert debate_metrics([absent])["agreement/accuracy"] == 1
     never = debate_metrics([debate("a", "4 5 5", "5 4 4", tokens=[1] * 6)])
     assert (never["agreement/reached"], never["agreement/tokens_saved"]) == (0, 0)
     assert never["agreement/accuracy"] == 1

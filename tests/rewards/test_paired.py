@@ -135,6 +135,12 @@ def test_paired_differences_that_are_all_the_same_have_width_and_no_certain_p():
     assert (same.p, same.low, same.high) == (1.0, pytest.approx(-share), pytest.approx(share))
 
 
+def test_paired_bootstrap_of_few_questions_is_not_surer_than_their_signs():
+    # No resample of +.2, +.3 and +.4 is as far from their mean as that is from 0.
+    found = paired(dict.fromkeys("abc", 0.1), {"a": 0.3, "b": 0.4, "c": 0.5})
+    assert (found.test, found.p) == ("bootstrap", 2**-2)
+
+
 def test_paired_takes_questions_of_both_sides_and_counts_the_others():
     found = paired({"a": 0.0, "b": 1.0, "c": 0.5}, {"b": 0.5, "c": 1.0, "d": 0.0})
     assert (found.questions, found.unpaired) == (2, 2)

@@ -195,12 +195,14 @@ def judged(lines: dict[tuple[int, bool], str], **settings: Any) -> tuple[list[As
 def test_swapped_judging_asks_about_the_same_turns_in_both_orders() -> None:
     # Agent 0 is right. Judge 1 on (0, 2) names 0 in both orders: in reversed seats 0 sits in 2 and
     # 2 in 0. Judge 2 on (0, 1) names whoever stands first, 0 and then 1 (seat 1, before seat 2).
+    # Judge 0 on (1, 2), both wrong, names 1 in both orders.
     lines = {
         (1, False): "Agent 0 > Agent 2",
         (1, True): "Agent 2 > Agent 0",
         (2, False): "Agent 0 > Agent 1",
         (2, True): "Agent 1 > Agent 2",
-        (0, False): "Agent 1 = Agent 2",
+        (0, False): "Agent 1 > Agent 2",
+        (0, True): "Agent 1 > Agent 0",
     }
     asked, found = judged(lines)
     # 2 direct replies, a debate of 2 rounds, and 3 second turns in other seats.
@@ -212,12 +214,26 @@ def test_swapped_judging_asks_about_the_same_turns_in_both_orders() -> None:
         # Right in both orders 1, right in one of two 1/2.
         "judge/accuracy": 0.75,
         "judge/both_orders": 0.5,
-        "judge/consistent": 0.5,
-        # Of four verdicts the first for 0 (stands first), then 2 (second); 0, then 1 (both first).
-        "judge/first_shown": 0.75,
-        # Judge 0 has no verdict in reversed seats.
-        "judge/pairs_in_both": pytest.approx(2 / 3),
+        "judge/consistent": pytest.approx(2 / 3),
+        # Judges 1, 2 and 0 name first the one that stands first, then 0 (second), 1 (first) and
+        # 1 (second).
+        "judge/first_shown": pytest.approx(4 / 6),
+        "judge/pairs_in_both": 1,
     }
+
+
+def test_swapped_judging_counts_what_was_judged_in_one_order_only() -> None:
+    lines = {
+        (1, False): "Agent 0 = Agent 2",
+        (1, True): "Agent 0 = Agent 2",
+        (2, False): "Agent 0 > Agent 1",
+        (0, True): "Agent 0 > Agent 1",
+    }
+    means = judged(lines)[1].means()
+    assert means["eval/swap/judge/pairs_in_both"] == pytest.approx(1 / 3)
+    assert means["eval/swap/judge/accuracy"] == 0.5
+    assert means["eval/swap/judge/both_orders"] == 0
+    assert "eval/swap/judge/first_shown" not in means
 
 
 def test_swapped_agents_take_their_personas_along() -> None:
