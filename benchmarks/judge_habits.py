@@ -35,6 +35,8 @@ REWARDS: Mapping[str, Reward] = {
     "inclusive": get_reward("v2", consensus="inclusive"),
     "leave_one_out": get_reward("v2", consensus="leave_one_out"),
     "peer_prediction": get_reward("v2", consensus="peer_prediction"),
+    "correlated_agreement": get_reward("v2", consensus="correlated_agreement"),
+    "determinant_mutual_information": get_reward("v2", consensus="determinant_mutual_information"),
     "truth": get_reward("truth_judge"),
 }
 Vote = Callable[[int, int], str]
@@ -113,10 +115,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--questions", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rewards", nargs="+", choices=REWARDS, default=list(REWARDS))
     options = parser.parse_args()
     kinds = ["equal", "low_first", "first_position", "shared_order"]
     kinds += ["0.5", "0.6", "0.7", "0.8", "0.9", "1.0"]
-    for name, reward in REWARDS.items():
+    for name in options.rewards:
+        reward = REWARDS[name]
         for company in ("among_skilled", "everyone"):
             for kind in kinds:
                 repeats = [

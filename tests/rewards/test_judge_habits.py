@@ -6,6 +6,13 @@ from types import ModuleType
 
 import pytest
 
+PAID = {
+    "peer_prediction": 0.2,
+    "correlated_agreement": 0.2,
+    "determinant_mutual_information": 0.02,
+}
+"""What judges of skill 0.9 earn at the least; a fourth of it is no more than noise."""
+
 
 @pytest.fixture
 def simulation(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -19,28 +26,29 @@ def mean(simulation: ModuleType, reward: str, kind: str, *, alone: bool = False)
 
 
 # 500 turns of 6 votes each: the standard error of a mean is at most 0.02.
+@pytest.mark.parametrize("reward", PAID)
 @pytest.mark.parametrize("habit", ["equal", "low_first", "first_position"])
-def test_peer_prediction_pays_nothing_for_a_habit_of_everyone(simulation, habit):
-    assert mean(simulation, "peer_prediction", habit) == pytest.approx(0.0, abs=0.05)
+def test_peer_prediction_pays_nothing_for_a_habit_of_everyone(simulation, habit, reward):
+    assert mean(simulation, reward, habit) == pytest.approx(0.0, abs=PAID[reward] / 4)
 
 
+@pytest.mark.parametrize("reward", PAID)
 @pytest.mark.parametrize("habit", ["equal", "low_first", "first_position"])
-def test_peer_prediction_pays_nothing_for_a_habit_among_skilled_judges(simulation, habit):
-    assert mean(simulation, "peer_prediction", habit, alone=True) < 0.05
+def test_peer_prediction_pays_nothing_for_a_habit_among_skilled_judges(simulation, habit, reward):
+    assert mean(simulation, reward, habit, alone=True) < PAID[reward] / 4
 
 
-def test_peer_prediction_pays_skill(simulation):
+@pytest.mark.parametrize("reward", PAID)
+def test_peer_prediction_pays_skill(simulation, reward):
     guess, fair, good, perfect = (
-        mean(simulation, "peer_prediction", skill) for skill in ("0.5", "0.7", "0.9", "1.0")
+        mean(simulation, reward, skill) for skill in ("0.5", "0.7", "0.9", "1.0")
     )
-    assert guess == pytest.approx(0.0, abs=0.05)
+    assert guess == pytest.approx(0.0, abs=PAID[reward] / 4)
     assert guess < fair < good < perfect
-    assert good > 0.2
-    alone = [
-        mean(simulation, "peer_prediction", skill, alone=True) for skill in ("0.5", "0.7", "0.9")
-    ]
+    assert good > PAID[reward]
+    alone = [mean(simulation, reward, skill, alone=True) for skill in ("0.5", "0.7", "0.9")]
     assert alone == sorted(alone)
-    assert alone[2] > 0.2
+    assert alone[2] > PAID[reward]
 
 
 @pytest.mark.parametrize("reward", ["inclusive", "leave_one_out"])

@@ -1,5 +1,6 @@
 """What --check says of rewards that need no answers."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,3 +46,27 @@ def test_check_is_content_with_rewards_without_answers(phase: Recipe) -> None:
 def test_check_warns_of_a_majority_of_two() -> None:
     (warning,) = check(recipe({"type": "majority", "scope": "debate"}, agents=2)).warnings
     assert warning.startswith("only failed turns teach anything: in a debate of 2 nobody")
+
+
+@pytest.mark.parametrize("consensus", ["correlated_agreement", "determinant_mutual_information"])
+def test_check_plays_as_many_questions_as_judges_need(consensus: str) -> None:
+    phase = recipe({"type": "v2", "consensus": consensus})
+    lessons = lessons_of(phase)
+    assert lessons is not None and lessons.taught == set(lessons.given)
+    assert ("judge", "") in lessons.given
+    too_few = recipe(
+        {"type": "v2", "consensus": consensus}, data={"type": "signs_puzzle", "batch_size": 2}
+    )
+    (warning,) = check(too_few).warnings
+    assert f"{consensus} compares verdicts with those on other questions" in warning
+    assert "a step has 2 questions" in warning
+
+
+def test_check_refuses_votes_from_the_truth_without_answers(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text("\n".join(f'{{"question": "{i} ?"}}' for i in range(40)))
+    data = {"type": "questions", "path": str(path), "batch_size": 8}
+    reward = {"type": "v2", "consensus": "none", "votes_from": {"tpr": 0.9, "fpr": 0.2}}
+    (error,) = check(recipe(reward, data=data)).errors
+    assert error.startswith("reward.type: v2 compares with the questions' own answers")
+    assert check(recipe({"type": "v2", "consensus": "none"}, data=data)).errors == ()

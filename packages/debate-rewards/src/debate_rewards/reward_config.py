@@ -65,6 +65,15 @@ class RewardConfig(Config):
         """Return the weight of each part."""
         return {"": 1.0}
 
+    def needed(self) -> frozenset[Need]:
+        """Return what must be there under these settings, or nothing has a value."""
+        return self.needs
+
+    @property
+    def least_questions(self) -> int:
+        """The fewest questions of a batch with which every stream has values."""
+        return 1
+
     def silence(self, stream: str, use: Use) -> str | None:
         """Return why no turn has a value in a stream, where that is known of these settings."""
         return None

@@ -14,6 +14,7 @@ from debate_rewards.reading import ReadDebate, read_debate
 from debate_rewards.reward_config import Need, RewardConfig, Use
 from debate_rewards.rewards.spans import JudgeCredit
 from debate_rewards.rewards.v2_metrics import v2_metrics
+from debate_rewards.rewards.verifiable import truth_of
 from debate_rewards.votes.ballots import (
     Ballot,
     Duplicates,
@@ -24,14 +25,17 @@ from debate_rewards.votes.ballots import (
     ballots,
     tally,
 )
+from debate_rewards.votes.drawn_votes import VotesFrom
 from debate_rewards.votes.judge_counts import judges_of_a_pair
 from debate_rewards.votes.judge_stream import JUDGE, judge_credits
 from debate_rewards.votes.judging import (
+    CENTRED,
     Consensus,
     consensus_values,
     peer_prediction_values,
     verdicts_elsewhere,
 )
+from debate_rewards.votes.peer_scores import PARTS, peer_score_values
 
 
 class V2(RewardConfig):
@@ -44,13 +48,16 @@ class V2(RewardConfig):
 
     `unvoted` says what a valid turn without votes gets: no signal, 0, or the literal formula's −1.
     `judge_credit` says where judge values go: one for the `block`, one per `line`, or per `segment`
-    (lines, and each part of the evaluation about one agent). `consensus: peer_prediction` compares
-    across questions, so it needs batches with more than one; `none` leaves the judge stream to
-    another component of a mixed reward, such as `truth_judge`.
+    (lines, and each part of the evaluation about one agent). `consensus: peer_prediction`,
+    `correlated_agreement` and `determinant_mutual_information` compare across questions, so they
+    need batches with more than one, two and three; `none` leaves the judge stream to another
+    component of a mixed reward, such as `truth_judge`.
 
     `shuffle_votes` is a control for experiments, not a way to train: it permutes the generator
     values of each (question, round) among the agents that have one, uniformly, so that credit
-    keeps its distribution but says nothing about which agent won.
+    keeps its distribution but says nothing about which agent won. `votes_from` is another: the
+    generator values come from verdicts that are drawn from the truth with given error rates, on
+    the pairs that the judges compared. The judge stream keeps the judges' own verdicts.
 
     Source: multi-agent debate overview, section 2.2. Deviations: `unvoted: mask`,
     `duplicates: one`, `ties: half` and `consensus: leave_one_out` are defaults that the text does
@@ -68,6 +75,7 @@ class V2(RewardConfig):
     judge_credit: JudgeCredit = "block"
     format_penalty: float | None = Field(default=-0.5, le=0)
     shuffle_votes: bool = False
+    votes_from: VotesFrom | None = None
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -86,18 +94,30 @@ class V2(RewardConfig):
         return [
             self._score(debate, its_ballots, its_votes, its_values)
             for debate, its_ballots, its_votes, its_values in zip(
-                debates, cast, votes, values, strict=True
+                debates, cast, self._booked(debates, votes), values, strict=True
             )
         ]
+
+    def needed(self) -> frozenset[Need]:
+        """Return votes, and answers where verdicts are drawn from the truth."""
+        return self.needs if self.votes_from is None else self.needs | {"answers"}
+
+    @property
+    def least_questions(self) -> int:
+        """Two in one part, and one in each other part."""
+        if self.consensus == "peer_prediction":
+            return 2
+        return PARTS.get(self.consensus, 0) + 1
 
     def silence(self, stream: str, use: Use) -> str | None:
         """Return why no judge has a value."""
         if stream != JUDGE:
             return None
-        if self.consensus == "peer_prediction" and use.questions == 1:
+        if use.questions < self.least_questions:
+            found = "one question" if use.questions == 1 else f"{use.questions} questions"
             return (
-                "peer_prediction compares verdicts with those on other questions of the step, and "
-                "a step has one question; expected data.batch_size above 1"
+                f"{self.consensus} compares verdicts with those on other questions of the step, "
+                f"and a step has {found}; expected data.batch_size above {self.least_questions - 1}"
             )
         return self.few_judges(use)
 
@@ -162,13 +182,29 @@ class V2(RewardConfig):
         if self.consensus == "peer_prediction":
             elsewhere = verdicts_elsewhere(questions, votes)
             return [peer_prediction_values(v, e) for v, e in zip(votes, elsewhere, strict=True)]
+        if (
+            self.consensus == "correlated_agreement"
+            or self.consensus == "determinant_mutual_information"
+        ):
+            return peer_score_values(questions, votes, self.consensus)
         return [consensus_values(its_votes, self.consensus) for its_votes in votes]
+
+    def _booked(
+        self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
+    ) -> Sequence[list[Vote] | None]:
+        """Return the votes that the generator is valued by, None where they cannot be drawn."""
+        if self.votes_from is None:
+            return votes
+        return [
+            None if right is None else self.votes_from.draw(debate, its_votes, right)
+            for debate, its_votes, right in zip(debates, votes, truth_of(debates), strict=True)
+        ]
 
     def _score(
         self,
         debate: ReadDebate,
         cast: Mapping[TurnKey, Ballot],
-        votes: Sequence[Vote],
+        votes: Sequence[Vote] | None,
         values: Sequence[float | None],
     ) -> Score:
         generator = self._generator_credits(debate, votes)
@@ -180,7 +216,7 @@ class V2(RewardConfig):
                 values,
                 judge_credit=self.judge_credit,
                 format_penalty=self.format_penalty,
-                centred=self.consensus == "peer_prediction",
+                centred=self.consensus in CENTRED,
             )
         return Score(
             credits=(*generator, *judge),
@@ -188,7 +224,9 @@ class V2(RewardConfig):
             metrics=v2_metrics(debate, cast, generator, judge),
         )
 
-    def _generator_credits(self, debate: ReadDebate, votes: Sequence[Vote]) -> list[Credit]:
+    def _generator_credits(self, debate: ReadDebate, votes: Sequence[Vote] | None) -> list[Credit]:
+        if votes is None:
+            return [Credit(*key, "generator", None, expected=False) for key in debate.turns]
         shares = tally(votes, self.ties)
         credits = []
         for key, turn in debate.turns.items():

@@ -63,7 +63,18 @@ def with_verdicts(transcripts: Sequence[Transcript]) -> list[tuple[ReadDebate, V
 
     A warning names the question of each that has none.
     """
-    debates = [read_debate(transcript) for transcript in transcripts]
+    return _with_verdicts([read_debate(transcript) for transcript in transcripts])
+
+
+def truth_of(debates: Sequence[ReadDebate]) -> list[dict[TurnKey, bool] | None]:
+    """Return which turns are right, per debate; None as in `with_verdicts`."""
+    return [
+        None if verdicts is None else {key: v.verdict == "right" for key, v in verdicts.items()}
+        for _, verdicts in _with_verdicts(debates)
+    ]
+
+
+def _with_verdicts(debates: Sequence[ReadDebate]) -> list[tuple[ReadDebate, Verdicts | None]]:
     found: list[tuple[ReadDebate, Verdicts | None]] = []
     for debate, verdicts in zip(debates, turn_verdicts(debates), strict=True):
         unusable = [v.reason for v in verdicts.values() if v.verdict == "unverifiable"]

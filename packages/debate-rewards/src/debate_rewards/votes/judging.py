@@ -7,7 +7,16 @@ from typing import Literal
 from debate_protocol.types import TurnKey
 from debate_rewards.votes.ballots import Verdict, Vote, by_pair
 
-Consensus = Literal["leave_one_out", "inclusive", "peer_prediction", "none"]
+Consensus = Literal[
+    "leave_one_out",
+    "inclusive",
+    "peer_prediction",
+    "correlated_agreement",
+    "determinant_mutual_information",
+    "none",
+]
+CENTRED = frozenset(("peer_prediction", "correlated_agreement", "determinant_mutual_information"))
+"""Those under which a verdict that does not depend on the turns already earns 0 on average."""
 
 
 def margin(votes: Sequence[Vote]) -> int:

@@ -168,7 +168,7 @@ def _reason(
 
 
 def _without_answers(reward: RewardConfig) -> str | None:
-    if "answers" not in reward.needs:
+    if "answers" not in reward.needed():
         return None
     return (
         f"{reward.type} compares with the questions' own answers, and no training question has "
@@ -177,7 +177,7 @@ def _without_answers(reward: RewardConfig) -> str | None:
 
 
 def _without_votes(phase: Recipe, reward: RewardConfig, lessons: Lessons) -> str | None:
-    if "votes" not in reward.needs:
+    if "votes" not in reward.needed():
         return None
     if not lessons.compares:
         return (

@@ -43,7 +43,7 @@ def small_recipe(phase: Recipe) -> Recipe | None:
         debate = debate.at_most(_AGENTS, _ROUNDS, _ROLLOUTS)
     except ValueError:  # A topology that does not fit fewer agents.
         return None
-    turns = debate.turn_count() * copies["debates_per_question"] * _QUESTIONS
+    turns = debate.turn_count() * copies["debates_per_question"] * _questions(phase)
     if turns > _TURNS:
         return None
     return phase.model_copy(update={"debate": debate, "rollout": rollout.model_copy(update=copies)})
@@ -63,7 +63,7 @@ def scripted_step(
         answers: Whether the questions have answers.
         failures: Whether some turns cannot be read.
     """
-    count = min(recipe.data.batch_size, _QUESTIONS)
+    count = min(recipe.data.batch_size, _questions(recipe))
     answer = _RIGHT if answers else None
     questions = [
         Question(f"q{i}", f"question {i}", answer, {"kind": "number"}) for i in range(count)
@@ -72,6 +72,10 @@ def scripted_step(
         hold(run, _Rich(recipe, f"{name}/{failures}", failures))
         for name, run in named_debates(recipe, questions, f"check/{number}")
     ]
+
+
+def _questions(phase: Recipe) -> int:
+    return max(_QUESTIONS, *(part.least_questions for part in phase.reward.parts().values()))
 
 
 def hold(run: DebateRun, script: Script) -> Transcript:

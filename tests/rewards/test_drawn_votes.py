@@ -1,0 +1,141 @@
+"""Votes drawn from the truth with given error rates, in the place of the judges' verdicts."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+from pydantic import ValidationError
+
+from debate_protocol.types import TurnKey
+from debate_rewards import V2
+from debate_rewards.reading import read_debate
+from debate_rewards.votes.ballots import all_votes, ballots
+from debate_rewards.votes.drawn_votes import VotesFrom
+
+TRUE_S0 = {"answer": "s0"}
+SILENT = [""] * 3
+# All of them against the truth, or about two wrong turns: agent 0 is right, 1 and 2 are wrong.
+LINES = ["A1>A2", "A2>A0", "A1>A0"]
+
+
+def generator(score):
+    return {(c.agent, c.round): c.value for c in score.credits if c.stream == "generator"}
+
+
+def drawn(debate, votes_from):
+    read = read_debate(debate)
+    right = {key: turn.parsed.answer == "s0" for key, turn in read.turns.items()}
+    votes = all_votes(ballots(read))
+    return [vote.verdict for vote in votes_from.draw(read, votes, right)]
+
+
+def test_votes_from_truth_without_errors_name_the_right_turn(hold):
+    debate = hold(SILENT, LINES, **TRUE_S0)
+    # Pairs (1,2), (0,2), (0,1): both wrong, then agent 0 is right.
+    assert drawn(debate, VotesFrom(tpr=1, fpr=0)) == ["=", ">", ">"]
+    # Every call wrong: the wrong turn wins.
+    assert drawn(debate, VotesFrom(tpr=0, fpr=1)) == ["=", "<", "<"]
+    # Both called right, or both wrong.
+    assert drawn(debate, VotesFrom(tpr=1, fpr=1)) == ["="] * 3
+    assert drawn(debate, VotesFrom(tpr=0, fpr=0)) == ["="] * 3
+    (score,) = V2(votes_from=VotesFrom(tpr=1, fpr=0))([debate])
+    # Agent 0 wins both; 1 and 2 lose one and tie one: 2 · (½ / 2) − 1.
+    assert [generator(score)[agent, 0] for agent in range(3)] == [1.0, -0.5, -0.5]
+    assert generator(V2()([debate])[0])[0, 0] == -1.0
+
+
+def test_votes_from_truth_leave_judges_and_their_metrics_as_they_are(hold):
+    lines = ["", "", "A0>A1", "A0>A1; A2>A0", "A1>A0"]
+    debate = hold([""] * 5, lines, n=5, **TRUE_S0)
+    (drawn_score,) = V2(votes_from=VotesFrom(tpr=0, fpr=1))([debate])
+    (score,) = V2()([debate])
+    judges = [[c for c in s.credits if c.stream == "judge"] for s in (drawn_score, score)]
+    assert judges[0] == judges[1]
+    assert any(credit.value is not None for credit in judges[0])
+    changed = {
+        name for name in score.metrics if score.metrics[name] != drawn_score.metrics.get(name)
+    }
+    assert changed == {"reward/gen/mean"}
+    # Turns that nobody compared get no vote, either.
+    assert generator(drawn_score)[3, 0] is None
+
+
+def test_votes_from_truth_leave_failed_turns_their_penalty(hold):
+    (score,) = V2(votes_from=VotesFrom(tpr=1, fpr=0))([hold(["", None, ""], LINES, **TRUE_S0)])
+    assert generator(score)[1, 0] == -1.0
+    assert [generator(score)[agent, 0] for agent in (0, 2)] == [1.0, -1.0]
+
+
+def rates(hold, errors, *, tpr=0.8, fpr=0.3, count=400):
+    """Return the shares of >, =, < on a right and a wrong turn, over many debates."""
+    debates = [hold(SILENT, ["", "", "A0>A1"], id=f"{i}", **TRUE_S0) for i in range(count)]
+    verdicts = [drawn(d, VotesFrom(tpr=tpr, fpr=fpr, errors=errors))[0] for d in debates]
+    return [verdicts.count(verdict) / count for verdict in (">", "=", "<")]
+
+
+@pytest.mark.parametrize("errors", ["independent", "fixed"])
+def test_votes_from_truth_err_at_the_given_rates(hold, errors):
+    # .8 · .7 = .56; .8 · .3 + .2 · .7 = .38; .2 · .3 = .06. The standard error is at most .025.
+    # A question has the id of its debate here, so that fixed errors differ, too.
+    assert rates(hold, errors) == pytest.approx([0.56, 0.38, 0.06], abs=0.09)
+
+
+def verdicts_of_three(hold, errors, question="q", *, id):
+    """Return verdicts of agents 2, 3 and 4 on agents 0 and 1, where 0 alone is right."""
+    debate = hold([""] * 5, ["", "", "A0>A1", "A0>A1", "A0>A1"], n=5, id=id, **TRUE_S0)
+    debate = replace(debate, question=replace(debate.question, id=question))
+    return drawn(debate, VotesFrom(tpr=0.5, fpr=0.5, errors=errors))
+
+
+def test_fixed_errors_are_those_of_the_answer_in_all_debates_of_a_question(hold):
+    for number in range(20):
+        alike = {
+            verdict
+            for copy in range(2)
+            for verdict in verdicts_of_three(hold, "fixed", f"q{number}", id=f"d{copy}")
+        }
+        assert len(alike) == 1
+    apart = {tuple(verdicts_of_three(hold, "independent", id=f"{n}")) for n in range(20)}
+    assert any(len(set(verdicts)) > 1 for verdicts in apart)
+    assert len(apart) > 1
+    again = {tuple(verdicts_of_three(hold, "independent", id="0")) for _ in range(2)}
+    assert len(again) == 1
+
+
+def test_fixed_errors_are_the_same_for_spellings_of_one_answer(hold):
+    for number in range(10):
+        calls = []
+        for spelled in ("1/2", "0.5"):
+            number_said = {"answers": {(0, 0): spelled, (1, 0): "3"}, "meta": {"kind": "number"}}
+            debate = hold(SILENT, ["", "", "A0>A1"], id=f"{number}", answer="0.5", **number_said)
+            read = read_debate(debate)
+            right = {TurnKey(0, 0): True, TurnKey(1, 0): False}
+            votes = all_votes(ballots(read))
+            calls += VotesFrom(tpr=0.5, fpr=0.5, errors="fixed").draw(read, votes, right)
+        assert calls[0].verdict == calls[1].verdict
+
+
+def test_another_seed_draws_other_errors(hold):
+    debate = hold([""] * 5, ["A1>A2; A2>A3; A3>A4"] + [""] * 4, n=5, **TRUE_S0)
+    found = {
+        tuple(drawn(debate, VotesFrom(tpr=0.5, fpr=0.5, errors=errors, seed=seed)))
+        for seed in range(10)
+        for errors in ("independent", "fixed")
+    }
+    assert len(found) > 5
+
+
+def test_votes_from_truth_leave_out_a_question_without_a_usable_answer(hold, caplog):
+    with caplog.at_level(logging.WARNING):
+        (score,) = V2(votes_from=VotesFrom(tpr=1, fpr=0))([hold(["", None, ""], LINES, id="x")])
+    credits = [c for c in score.credits if c.stream == "generator"]
+    assert {(c.value, c.expected, c.penalty) for c in credits} == {(None, False, False)}
+    assert "'x'" in caplog.text
+
+
+def test_votes_from_truth_need_answers_and_rates():
+    assert V2().needed() == {"votes"}
+    assert V2(votes_from=VotesFrom(tpr=1, fpr=0)).needed() == {"votes", "answers"}
+    for settings in ({"tpr": 1.1, "fpr": 0}, {"tpr": 0.5}, {"tpr": 1, "fpr": 0, "errors": "some"}):
+        with pytest.raises(ValidationError):
+            V2(votes_from=settings)

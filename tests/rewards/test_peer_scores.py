@@ -1,0 +1,167 @@
+"""Correlated agreement and determinant mutual information, on tables worked by hand."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
+
+from debate_protocol.types import TurnKey
+from debate_rewards import V2
+from debate_rewards.reward_config import Use
+from debate_rewards.votes.ballots import Vote
+from debate_rewards.votes.peer_scores import (
+    PARTS,
+    correlated_agreement,
+    determinant_scores,
+    joint_counts,
+    peer_score_values,
+)
+
+KINDS = tuple(PARTS)
+
+
+def cast(*pairs: str) -> list[Vote]:
+    """Return votes: each text holds one judge's verdict after the other on a pair of turns."""
+    return [
+        Vote(TurnKey(100 + judge, 1), (TurnKey(2 * n, 0), TurnKey(2 * n + 1, 0)), verdict, (0, 0))  # type: ignore[arg-type]
+        for n, verdicts in enumerate(pairs)
+        for judge, verdict in enumerate(verdicts)
+    ]
+
+
+def values(kind, *debates: Sequence[Vote]) -> list[list[float | None]]:
+    return peer_score_values([f"q{n}" for n in range(len(debates))], debates, kind)
+
+
+def flat(table):
+    return [value for row in table for value in row if value is not None]
+
+
+def test_joint_counts_are_of_two_judges_in_both_orders():
+    # >>= has > with > twice, > with = and = with > twice each; a lone judge meets nobody.
+    assert joint_counts([cast(">>="), cast("<", "<=")]) == [[2, 2, 0], [2, 0, 1], [0, 1, 0]]
+
+
+def test_correlated_agreement_scores_what_meets_more_often_than_by_chance():
+    # 14 in all; > 5, = 5, < 4. (>, >): 2 · 14 > 25; (>, =): 3 · 14 > 25; (<, <): 4 · 14 > 16.
+    assert correlated_agreement([[2, 3, 0], [3, 2, 0], [0, 0, 4]]) == [
+        [1, 1, 0],
+        [1, 1, 0],
+        [0, 0, 1],
+    ]
+    # Independent verdicts meet exactly as often as by chance: 1 · 4 is not more than 2 · 2.
+    assert correlated_agreement([[1, 1, 0], [1, 1, 0], [0, 0, 0]]) == [[0] * 3] * 3
+    # > and = exchanged by one of two judges: what differs agrees.
+    assert correlated_agreement([[0, 3, 0], [3, 0, 0], [0, 0, 4]]) == [
+        [0, 1, 0],
+        [1, 0, 0],
+        [0, 0, 1],
+    ]
+
+
+def test_determinant_scores_are_cofactors_of_one_part_times_the_determinant_of_another():
+    even = [[2, 0, 0], [0, 2, 0], [0, 0, 2]]
+    assert flat(determinant_scores(even, even)) == pytest.approx([1, 0, 0, 0, 1, 0, 0, 0, 1])
+    # Cofactors over 9²: 6, −3; −3, 6; 3. Determinant over 4³: 2/64. Times 243: 3/32.
+    found = determinant_scores([[2, 1, 0], [1, 2, 0], [0, 0, 3]], [[1, 0, 0], [0, 1, 0], [0, 0, 2]])
+    expected = [18 / 32, -9 / 32, 0, -9 / 32, 18 / 32, 0, 0, 0, 9 / 32]
+    assert flat(found) == pytest.approx(expected, abs=1e-15)
+    # A verdict that nobody gives, and independent verdicts, say nothing.
+    assert determinant_scores(even, [[4, 0, 0], [0, 4, 0], [0, 0, 0]]) == [[0.0] * 3] * 3
+    assert determinant_scores(even, [[1, 2, 3], [2, 4, 6], [3, 6, 9]]) == [[0.0] * 3] * 3
+
+
+def test_correlated_agreement_values_of_four_questions():
+    # Parts: q0 and q2, q1 and q3. The scores of the first come from q1 and q3:
+    # (>, =) 3, (>, <) 1, (=, =) 2, (=, <) 1 of 12; > 4, = 6, < 2. More than by chance:
+    # 3 · 12 > 24 and 1 · 12 > 8, not 2 · 12 > 36 or 1 · 12 > 12. So > with = and with <.
+    first, second, third, fourth = values(
+        "correlated_agreement", *map(cast, [">>=", ">=<", "==<", ">=="])
+    )
+    # q0 beside q2 (=, =, <), where > would score 1 and = would score 0.
+    assert first == pytest.approx([1 / 2 - 1, 1 / 2 - 1, 1 - 0])
+    # q2 beside q0 (>, >, =), where = and < would score 2/3.
+    assert third == pytest.approx([-2 / 3] * 3)
+    # From q0 and q2: (>, >) 2 · 12 > 16 and (=, <) 2 · 12 > 12; (>, =) 2 · 12 is 4 · 6.
+    # q1 beside q3 (>, =, =): > would score 1/3, = 0, < 2/3.
+    assert second == pytest.approx([0 - 1 / 3, 1 / 2 - 0, 1 / 2 - 2 / 3])
+    # q3 beside q1 (>, =, <): each would score 1/3.
+    assert fourth == pytest.approx([-1 / 3] * 3)
+
+
+def test_determinant_values_of_four_questions():
+    # Parts: q0 and q3, q1, q2. Cofactors from q1, [[2, 1, 0], [1, 2, 0], [0, 0, 2]] of 8:
+    # (>, >) 4, (>, =) −2. Determinant from q2, diagonal 2, 2, 4 of 8: 16/512.
+    debates = [cast(">="), cast(">>", "==", "<<", ">="), cast(">>", "==", "<<", "<<"), cast(">>")]
+    scale = 243 / 32 / 64
+    first, second, third, fourth = values("determinant_mutual_information", *debates)
+    # q0 beside q3 (always >): −2 − 4, and −2 − (−2).
+    assert first == pytest.approx([-6 * scale, 0])
+    # q3 beside q0 (one each): 4 − (4 − 2) / 2.
+    assert fourth == pytest.approx([3 * scale] * 2)
+    # Alone in their parts, q1 and q2 have nothing to be compared with.
+    assert {*second, *third} == {None}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_verdicts_that_do_not_depend_on_the_turns_are_worth_0_on_average(kind):
+    others = [cast(">>", "==", "<<", ">="), cast(">>", "==", "<<", "<<", "=<")][: PARTS[kind] - 1]
+    total, most = 0.0, 0.0
+    # Every verdict of two judges on two questions of one part, each as likely as the others.
+    for first, second, third, fourth in product(">=<", repeat=4):
+        debates = [cast(first + second), *others, cast(third + fourth)]
+        found = values(kind, *debates)
+        own = [value for value in (*found[0], *found[-1]) if value is not None]
+        assert len(own) == 4
+        total += sum(own)
+        most = max(most, *map(abs, own))
+    assert most > 0.1
+    assert total == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_verdicts_are_called_does_not_matter(kind):
+    batch = [
+        [">>", "=<"],
+        [">>", "==", "<<", ">="],
+        [">>", "==", "<<", "<="],
+        ["==", ">"],
+        ["<="],
+        [">>"],
+    ]
+    plain = values(kind, *(cast(*pairs) for pairs in batch))
+    other = str.maketrans(">=<", "=<>")
+    renamed = values(kind, *(cast(*(pair.translate(other) for pair in pairs)) for pairs in batch))
+    assert any(value > 0.1 for value in flat(plain))
+    assert flat(renamed) == pytest.approx(flat(plain))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_peer_scores_need_other_questions_in_every_part(kind):
+    everything = cast(">>", "==", "<<")
+    too_few = values(kind, *[everything] * PARTS[kind])
+    assert {value for own in too_few for value in own} == {None}
+    # Debates on one question do not count for each other.
+    twice = peer_score_values(["a", "b", "c", "a"][:4], [everything] * 4, kind)
+    assert (None in twice[0]) == (kind == "determinant_mutual_information")
+    enough = values(kind, *[everything] * (PARTS[kind] + 1))
+    assert None not in enough[0]
+    # Judges who never meet on a pair give no scores.
+    alone = values(kind, everything, *[cast(">", "=")] * 5)
+    assert {value for own in alone for value in own} == {None}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_v2_takes_peer_scores_as_values_that_are_centred_already(kind, hold):
+    # Pairs (0,1), (1,2) and (0,2) have two judges and more, who agree.
+    lines = ["A1=A2; A3<A4", "A0<A2; A2=A3", "A0>A1; A3<A4", "A0>A1; A1=A2", "A0>A1; A1=A2; A0<A2"]
+    batch = [hold([""] * 5, lines, n=5, id=str(n)) for n in range(6)]
+    scores = V2(consensus=kind)(batch)
+    judge = [c for score in scores for c in score.credits if c.stream == "judge" and c.round == 1]
+    assert all(credit.centred for credit in judge)
+    assert all(credit.value is not None and credit.value > 0 for credit in judge)
+    assert V2(consensus=kind).least_questions == PARTS[kind] + 1
+    rules = batch[0].protocol
+    silent = V2(consensus=kind).silence("judge", Use(rules, questions=PARTS[kind]))
+    assert silent is not None and f"expected data.batch_size above {PARTS[kind]}" in silent
+    assert V2(consensus=kind).silence("judge", Use(rules, questions=PARTS[kind] + 1)) is None
