@@ -9,25 +9,15 @@ it, and otherwise says no and names it, whatever the totals are.
 import random
 import re
 from collections.abc import Sequence
-from itertools import product
+from itertools import accumulate, product
 
 from debate_protocol.roles import CRITIC
 from debate_protocol.types import Ask
 
-SIGNS = ("+", "-")
 WORDS = ("Answer:", "toward")
 """What a word-level tokenizer needs beside its own words (`model.extra_words`)."""
 _ANSWER = re.compile(r"Answer: ([-+ ]*[-+])")
 _TOWARD = re.compile(r"^toward : ([-+ ]+)$", re.MULTILINE)
-
-
-def running_totals(digits: Sequence[int], signs: Sequence[str]) -> list[int]:
-    """Return the total after each sign."""
-    totals, total = [], digits[0]
-    for sign, digit in zip(signs, digits[1:], strict=True):
-        total = total + digit if sign == "+" else total - digit
-        totals.append(total)
-    return totals
 
 
 def exchange_demonstration(
@@ -42,7 +32,7 @@ def exchange_demonstration(
         skill: The chance that an answer of one's own is right.
     """
     rng = random.Random(f"turn/{ask.seed}")
-    every = [" ".join(signs) for signs in product(SIGNS, repeat=len(digits) - 1)]
+    every = [" ".join(signs) for signs in product("+-", repeat=len(digits) - 1)]
     wrong = [signs for signs in every if signs not in right]
 
     def own() -> str:
@@ -62,10 +52,10 @@ def exchange_demonstration(
     judged = shown.get("Agent 0")
     if judged is None or len(judged.split()) != len(digits) - 1:
         return f"no\nAnswer: {own() if guide is None else guide[1]}"
-    totals = running_totals(digits, judged.split())
-    work = [str(digits[0])]
-    for sign, digit, total in zip(judged.split(), digits[1:], totals, strict=True):
-        work.append(f"{sign} {digit} {total}")
+    signed = [f"{sign} {digit}" for sign, digit in zip(judged.split(), digits[1:], strict=True)]
+    totals = accumulate([digits[0], *(int(one.replace(" ", "")) for one in signed)])
+    next(totals)
+    work = [str(digits[0]), *(f"{one} {total}" for one, total in zip(signed, totals, strict=True))]
     is_ok = judged in right if guide is None else judged == guide[1]
     if is_ok:
         return " ".join([*work, "ok"])

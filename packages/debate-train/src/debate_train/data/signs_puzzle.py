@@ -17,13 +17,23 @@ from pydantic import Field
 
 from debate_protocol.parsing.contract import Contract
 from debate_protocol.types import Ask, Question
-from debate_train.data.signs_exchange import SIGNS, exchange_demonstration, running_totals
+from debate_train.data.signs_exchange import exchange_demonstration
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split
 
+SIGNS = ("+", "-")
 PATIENCE = 20_000
 """Draws without a new question after which a split is taken to hold no more."""
 _OWN_LINE = re.compile(r"^Agent (\d+)$", re.MULTILINE)
 _PEER_LINE = re.compile(r"^Agent (\d+) : ([-+ ]+)$", re.MULTILINE)
+
+
+def running_totals(digits: Sequence[int], signs: Sequence[str]) -> list[int]:
+    """Return the total after each sign."""
+    totals, total = [], digits[0]
+    for sign, digit in zip(signs, digits[1:], strict=True):
+        total = total + digit if sign == "+" else total - digit
+        totals.append(total)
+    return totals
 
 
 @lru_cache(maxsize=65536)
