@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from debate_protocol.roles import agents_by_policy, answering_agents
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers.checking import Verdict, check_many
+from debate_rewards.credits import Score
 from debate_rewards.metrics.answers_given import AnswersGiven, answers_given
 from debate_rewards.metrics.by_round import add_costs, add_diversity, add_rounds
 from debate_rewards.metrics.change import add_change, add_intraclass
 from debate_rewards.metrics.intervals import Estimate, bootstrap_estimates
-from debate_rewards.metrics.judging import add_judging, add_own
+from debate_rewards.metrics.judging import add_judging, add_own, add_reward
 from debate_rewards.metrics.sums import Moments, Sums, pooled
 from debate_rewards.reading import ReadDebate
 from debate_rewards.votes.decisions import decisions_of, last_turns
@@ -25,7 +26,9 @@ error's type and a debug record holds its traceback.
 """
 
 
-def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str, float]:
+def debate_metrics(
+    transcripts: Sequence[Transcript], seed: int = 0, scores: Sequence[Score] | None = None
+) -> dict[str, float]:
     """Return the metrics of a batch; what cannot be observed in it is left out.
 
     - `format` (last round), `format_all`: share of turns in which an answer can be read.
@@ -49,6 +52,9 @@ def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str
     - `judge/accuracy`: over votes on a right and a wrong turn, `=` counting half;
       `judge/strict_accuracy`: the same with `=` counting 0; `judge/equal_share`: share of `=`
       among all votes; `comparisons_made`: counted pairs over expected pairs.
+    - `judge/tpr`, `judge/fpr`: shares of votes on a right and a wrong turn that name the right one
+      and the wrong one; `judge/error_correlation`: of the errors of two judges of such a pair.
+    - `reward/accuracy`, where `scores` are given: see `judging.add_reward`.
     - `winner_truth_correlation`: correlation of a voted turn's vote value with its correctness.
     - `turns`, `rounds`, `failed_turns`: per debate; `unverifiable`: share of debates whose
       question's answer is missing or unreadable; they count in nothing above that needs truth.
@@ -61,8 +67,9 @@ def debate_metrics(transcripts: Sequence[Transcript], seed: int = 0) -> dict[str
     Args:
         transcripts: Finished debates.
         seed: Draws among equals in decisions.
+        scores: What a reward gave each debate.
     """
-    return pooled(_questions(transcripts, seed).values()).values()
+    return pooled(_questions(transcripts, seed, scores).values()).values()
 
 
 def debate_statistics(
@@ -114,15 +121,20 @@ def question_moments(
     return _questions(transcripts, seed)
 
 
-def _questions(transcripts: Sequence[Transcript], seed: int) -> dict[str, dict[str, Moments]]:
+def _questions(
+    transcripts: Sequence[Transcript], seed: int, scores: Sequence[Score] | None = None
+) -> dict[str, dict[str, Moments]]:
     """Return per question the moments of all its debates."""
     sums: dict[str, Sums] = {}
     truth: dict[str, list[Mapping[TurnKey, bool]]] = {}
-    for transcript, (own, right) in zip(transcripts, _measure(transcripts, seed), strict=True):
+    measured = _measure(transcripts, seed)
+    for number, (transcript, (own, right)) in enumerate(zip(transcripts, measured, strict=True)):
         question = transcript.question.id
-        sums.setdefault(question, Sums()).merge(own)
         if right is not None:
             truth.setdefault(question, []).append(right)
+            if scores is not None:
+                add_reward(own, right, scores[number])
+        sums.setdefault(question, Sums()).merge(own)
     for question, debates in truth.items():
         add_intraclass(sums[question], debates)
     return {question: own.moments for question, own in sums.items()}

@@ -51,11 +51,13 @@ def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
     returns = [value for s in step.scores for value in s.agents if value is not None]
     mixed = [len({v for v in s.agents if v is not None}) > 1 for s in step.scores]
     demonstrated = not recipe.rollout.engine.is_sampled
-    whole = [x for x in step.transcripts if x.protocol.num_agents == agents]
-    watched = {} if demonstrated else debate_metrics(whole)
+    played = zip(step.transcripts, step.scores, strict=True)
+    whole = [(debate, score) for debate, score in played if debate.protocol.num_agents == agents]
+    held, scores = [debate for debate, _ in whole], [score for _, score in whole]
+    watched = {} if demonstrated else debate_metrics(held, scores=scores)
     metrics = mean_metrics([score.metrics for score in step.scores])
-    metrics |= {k: v for k, v in watched.items() if k.startswith("judge/")}
-    metrics |= {f"train/{k}": v for k, v in watched.items() if not k.startswith("judge/")}
+    for name, value in watched.items():
+        metrics[name if name.startswith(("judge/", "reward/")) else f"train/{name}"] = value
     metrics |= {
         "env/all/ac_tokens_per_turn": sampled / turns,
         "env/all/ob_tokens_per_turn": prompts / turns,
