@@ -32,6 +32,9 @@ ROWS = {
     "sparse, N=5, T=2": ("sparse, N=5, T=2", "sparse, N=5, T=0"),
     "central, N=5, T=1": ("central, N=5, T=1", "central, N=5, T=0"),
     "central, N=5, T=2": ("central, N=5, T=2", "central, N=5, T=0"),
+    "central, T=0, the center": ("central, N=5, T=0, center", None),
+    "central, T=1, the center": ("central, N=5, T=1, center", None),
+    "central, T=2, the center": ("central, N=5, T=2, center", None),
 }
 Measures = Mapping[tuple[int, str], Mapping[str, float]]
 
