@@ -6,7 +6,7 @@ import pytest
 
 from debate_protocol.forms import ActorCritic, Simultaneous
 from debate_protocol.types import Question, Reply, Transcript
-from debate_rewards.credits import Score
+from debate_rewards.credits import Credit, Score
 from debate_rollout.drivers import play
 from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
@@ -123,3 +123,19 @@ def test_step_metrics_hold_the_names_of_the_papers(tiny: Callable[..., LoadedMod
     assert found["env/all/reward/total"] == found["reward/total"] == 0.75
     assert found["train_signs_puzzle/correct"] == found["train/correct"] == 0.0
     assert (found["round"], found["parse_error"]) == (0.5, 0.0)
+
+
+def test_step_metrics_hold_how_far_the_reward_goes_with_the_truth(
+    tiny: Callable[..., LoadedModel],
+) -> None:
+    loaded = tiny()
+    replies = ("<solution> + - - </solution>", "<solution> + + + </solution>")
+    engine = ScriptedEngine(replies=replies).open(None, loaded.tokenizer)
+    form = Simultaneous(num_agents=2, max_rounds=1, style="compact", personas="none")
+    question = Question("q", "make 4 Q 6 5 1 6", "+ - -", {"kind": "text"})
+    transcripts = play([form.start(question, seed=0)], engine, max_tokens=8)
+    batch = build_batch(transcripts, [{}], {"generator": Stream()}, loaded.tokenizer)
+    given = Score((Credit(0, 0, "generator", 0.0), Credit(1, 0, "generator", 1.0)))
+    found, problem = step_metrics(Step(0, transcripts, [given], batch, {}), RECIPE, 1.0)
+    assert problem is None and "train/reward/accuracy" not in found
+    assert (found["train/correct"], found["reward/accuracy"]) == (0.5, 0.0)
