@@ -57,3 +57,11 @@ def test_plots_leave_out_what_is_not_known() -> None:
     )
     assert set(found) == {"accuracy_by_round"}
     assert drawn({}) == {}
+
+
+def test_plots_have_colours_that_every_program_knows() -> None:
+    for _, text in plots({"eval/direct/maj@k": points(0.5, 0.6)}):
+        assert "var(" not in text
+        # Ink and the first line in the light scheme.
+        assert "fill: #1d1d1b" in text
+        assert ".line.s1 { stroke: #1f5fa8; }" in text

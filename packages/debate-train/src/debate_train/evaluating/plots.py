@@ -1,5 +1,6 @@
 """Plots of an evaluation as SVG: accuracy by round, and accuracy by sampled tokens."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ Points = Sequence[Mapping[str, Any]]
 """A curve as `results.json` has it."""
 _MAJORITY, _AGENT, _SINGLE = "debate/majority", "debate/agent", "maj@k"
 """Curves of debates and of single replies, as modes name them."""
+_VARIABLE = re.compile(r"var\((--[\w-]+)\)")
+_COLOUR = re.compile(r"(--[\w-]+):\s*(#[0-9a-f]+)")
 _PLAIN = ("", "direct", "replies")
 """Modes that a label need not name."""
 
@@ -45,4 +48,7 @@ def _named(curves: Mapping[str, Points], shown: Mapping[str, str]) -> Iterator[t
 
 
 def _svg(title: str, series: Sequence[Series], unit: str) -> str:
-    return str(line_drawing(title, series, "share", unit))
+    """Return a drawing with its colours written out: few programs but browsers know variables."""
+    drawn = str(line_drawing(title, series, "share", unit))
+    light = dict(reversed(_COLOUR.findall(drawn)))  # Those of the dark scheme come second.
+    return _VARIABLE.sub(lambda found: light.get(found[1], found[0]), drawn)
