@@ -111,7 +111,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    names = [f"offline/{n}" for n in ("prefer.jsonl", "imitate.jsonl", "prefer.debates.jsonl")]
+    names = [
+        f"offline/{n}"
+        for n in ("prefer-000000.jsonl", "imitate-000004.jsonl", "prefer-000000.debates.jsonl")
+    ]
     names += ["checkpoints/step-000007/first/adapter_model.safetensors"]
     names += ["checkpoints/step-000007/second/adapter_model.safetensors"]
     found = [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()]
@@ -120,13 +123,13 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def test_phases_learn_from_the_examples_in_their_files(whole: Path) -> None:
-    rows = lines(whole / "offline/prefer.jsonl")
+    rows = lines(whole / "offline/prefer-000000.jsonl")
     assert len(rows) == 5
     # What preference trainers read, and what only this one needs, under names of their own.
     names = {"meta", "sampled", "made_from", "prompt"}
     assert set(rows[0]) == names | {"chosen", "rejected"}
     assert rows[0]["chosen"][0]["role"] == "assistant"
-    imitated = lines(whole / "offline/imitate.jsonl")
+    imitated = lines(whole / "offline/imitate-000004.jsonl")
     assert len(imitated) == 4
     assert set(imitated[0]) == names | {"completion"}
     # The second set was made with what the first phase had trained.
@@ -151,9 +154,9 @@ def test_set_that_was_begun_is_ended(recipe: str, whole: Path, tmp_path: Path, k
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     back_to(run, 0)
-    chunks = (whole / "offline/prefer.chunks").read_bytes().splitlines(keepends=True)
+    chunks = (whole / "offline/prefer-000000.chunks").read_bytes().splitlines(keepends=True)
     (run / "offline").mkdir()
-    unfinished = run / "offline/prefer.unfinished"
+    unfinished = run / "offline/prefer-000000.unfinished"
     # The last line was being written.
     unfinished.write_bytes(b"".join(chunks[:kept]) + chunks[kept][:40])
     assert main([recipe, "--resume", "--output", str(run)]) == 0
@@ -169,7 +172,7 @@ def test_run_goes_on_within_and_between_such_phases(
     shutil.copytree(whole, run)
     back_to(run, step)
     if step == 4:
-        (run / "offline/imitate.jsonl").unlink()
+        (run / "offline/imitate-000004.jsonl").unlink()
     assert main([recipe, "--resume", "--output", str(run)]) == 0
     assert differences(whole, run) == []
 
@@ -187,18 +190,51 @@ def test_set_that_was_changed_or_lost_is_not_trained_on(
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     back_to(run, 2)
-    path = run / "offline" / "prefer.jsonl"
+    path = run / "offline" / "prefer-000000.jsonl"
     kept = path.read_bytes()
     for content in (kept.replace(b'"weight_version": 0', b'"weight_version": 1', 1), None):
         path.unlink()
         if content is not None:
             path.write_bytes(content)
         assert main([recipe, "--resume", "--output", str(run)]) == 2
-        assert "offline/prefer.jsonl is" in capsys.readouterr().err
+        assert "offline/prefer-000000.jsonl is" in capsys.readouterr().err
         for refused in (run / "checkpoints").glob("refused-*"):
             refused.rename(run / "checkpoints" / refused.name.replace("refused-", "step-"))
         path.write_bytes(kept)
     assert main([recipe, "--resume", "--output", str(run)]) == 0
+
+
+def test_set_of_a_later_phase_is_dropped_where_the_run_goes_back_before_it(
+    recipe: str, whole: Path, tmp_path: Path
+) -> None:
+    run, path = tmp_path / "run", "offline/imitate-000004.debates.jsonl"
+    shutil.copytree(whole, run)
+    back_to(run, 2)
+    # Other weights will have made it: those of the second agent.
+    faster = "phases.prefer.trainer.learning_rate=0.5"
+    assert main([recipe, faster, "--resume", "--output", str(run)]) == 0
+    before, after = (lines(folder / path)[0]["turns"] for folder in (whole, run))
+    assert before[0]["text"] == after[0]["text"]
+    assert before[1]["text"] != after[1]["text"]
+
+
+def test_damaged_chunks_are_made_again_and_a_damaged_set_is_named(
+    recipe: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.copytree(run / "offline", tmp_path / "offline")
+    back_to(run, 0)
+    (run / "offline").mkdir()
+    (run / "offline/prefer-000000.unfinished").write_text('{"made_from": 1}\nnothing\n')
+    assert main([recipe, "--resume", "--output", str(run)]) == 0
+    assert differences(whole, run) == []
+    back_to(run, 0)
+    shutil.copytree(tmp_path / "offline", run / "offline")
+    path = run / "offline/prefer-000000.jsonl"
+    path.write_text(path.read_text().replace('"sampled"', '"taken"', 1))
+    assert main([recipe, "--resume", "--output", str(run)]) == 1
+    assert "prefer-000000.jsonl:1: no example" in capsys.readouterr().err
 
 
 def test_other_settings_make_another_set_before_training_begins(
@@ -211,7 +247,7 @@ def test_other_settings_make_another_set_before_training_begins(
     shutil.copytree(tmp_path / "offline", run / "offline")
     key = "phases.prefer.offline.questions=3"
     assert main([recipe, key, "--resume", "--output", str(run)]) == 0
-    assert len(lines(run / "offline/prefer.jsonl")) == 3
+    assert len(lines(run / "offline/prefer-000000.jsonl")) == 3
 
 
 def test_interrupt_while_a_set_is_made_keeps_what_was_played(
@@ -229,7 +265,7 @@ def test_interrupt_while_a_set_is_made_keeps_what_was_played(
 
     monkeypatch.setattr(offline_phase._Maker, "_chunk", chunk)
     assert main([recipe, "--output", str(run)]) == 130
-    assert len(lines(run / "offline" / "prefer.unfinished")) == 1
+    assert len(lines(run / "offline" / "prefer-000000.unfinished")) == 1
     assert main([recipe, "--resume", "--output", str(run)]) == 0
     assert differences(whole, run) == []
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 RESULTS = "results.json"
 ENVIRONMENT = "environment.json"
-_OF_STEP = re.compile(r"-(\d+)\.(?:jsonl|safetensors|yaml)$")
+_OF_STEP = re.compile(r"-(\d+)\.(?:(?:debates\.)?jsonl|json|unfinished|safetensors|yaml)$")
 LATER_RECIPES = "recipe-from-step-*.yaml"
 
 
@@ -152,6 +152,11 @@ class RunDirectory:
         return self.path / "tokens"
 
     @property
+    def offline_path(self) -> Path:
+        """Folder of sets of examples; a run without any has none."""
+        return self.path / "offline"
+
+    @property
     def checkpoints_path(self) -> Path:
         """Folder of checkpoints."""
         return self.path / "checkpoints"
@@ -195,7 +200,7 @@ class RunDirectory:
 
         Args:
             rows: how many rows of metrics there were.
-            step: after how many steps; transcripts, tokens and recipes of later ones go.
+            step: after how many steps; transcripts, tokens, examples and recipes of later ones go.
             unwritten: the last of the rows, where the checkpoint carries them.
 
         Returns:
@@ -203,7 +208,8 @@ class RunDirectory:
         """
         dropped = self._rows.go_back(rows, unwritten)
         of_steps = (self.transcripts_path.iterdir(), self.tokens_path.iterdir())
-        for path in chain(*of_steps, self.path.glob(LATER_RECIPES)):
+        # Sets of examples are named by the step at whose weights they were made.
+        for path in chain(*of_steps, self.offline_path.glob("*"), self.path.glob(LATER_RECIPES)):
             if _step_of(path.name) > step:
                 path.unlink()
         return dropped

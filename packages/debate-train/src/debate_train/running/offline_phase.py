@@ -16,7 +16,11 @@ from pydantic import BaseModel
 from debate_protocol.transcripts.files import to_json
 from debate_protocol.types import Transcript
 from debate_rollout.rendering import Renderer
-from debate_train.checkpointing.whole_files import cut_torn_line, write_whole
+from debate_train.checkpointing.whole_files import (
+    cut_torn_line,
+    remove_unfinished,
+    write_whole,
+)
 from debate_train.errors import RunFailure
 from debate_train.offline import Example, Taken, read_examples
 from debate_train.offline.example import MADE_FROM, Completion
@@ -69,13 +73,18 @@ def open_examples(run: RunContext, phase: Phase) -> ExampleSet | None:
     Raises:
         RunFailure: The debates gave no example.
     """
-    path = run.directory.path / "offline" / f"{file_name(phase.name)}.jsonl"
+    start = run.state.phase_start
+    path = run.directory.offline_path / f"{file_name(phase.name)}-{start:06d}.jsonl"
     with written(path):
         path.parent.mkdir(exist_ok=True)
+        remove_unfinished(path.parent)
     maker = _Maker(run, phase, path)
     if not maker.is_made() and not maker.make():
         return None
-    found = ExampleSet(read_examples(path), maker.counts())
+    try:
+        found = ExampleSet(read_examples(path), maker.counts())
+    except ValueError as error:
+        raise RunFailure(f"{error}; remove the file to make the examples again") from error
     run.directory.note_record(path)
     if not found.examples:
         left_out = ", ".join(f"{k}: {v:g}" for k, v in found.counts.items() if "left_out" in k)
@@ -99,15 +108,17 @@ class _Maker:
         self._made_from = _made_from(phase.recipe, phase.name, run.state.phase_start)
 
     def is_made(self) -> bool:
-        """Return whether the finished file is there and was made by this recipe."""
-        if not (self._path.is_file() and self._said.is_file()):
-            return False
-        is_past = self._run.state.step > self._run.state.phase_start
-        return is_past or self._read_said().get(MADE_FROM) == self._made_from
+        """Return whether the finished file is there and was made by this recipe.
+
+        Once the phase has made a step it is there as it was written, as its checkpoint was checked.
+        """
+        if self._run.state.step > self._run.state.phase_start:
+            return True
+        return self._path.is_file() and self._read_said().get(MADE_FROM) == self._made_from
 
     def counts(self) -> dict[str, float]:
-        """Return what was counted and measured while the examples were taken."""
-        return dict(self._read_said()["metrics"])
+        """Return what was counted and measured while the examples were taken, if it is there."""
+        return dict(self._read_said().get("metrics", {}))
 
     def _read_said(self) -> dict[str, Any]:
         try:
@@ -141,10 +152,13 @@ class _Maker:
             return []
         with written(self._unfinished):
             cut_torn_line(self._unfinished)
-            lines = self._unfinished.read_text(encoding="utf-8").splitlines()
-        chunks = [json.loads(line) for line in lines]
-        if all(chunk.get(MADE_FROM) == self._made_from for chunk in chunks):
-            return chunks
+            content = self._unfinished.read_bytes()
+        try:
+            chunks = [json.loads(line) for line in content.splitlines()]
+            if all(chunk[MADE_FROM] == self._made_from for chunk in chunks):
+                return chunks
+        except (ValueError, KeyError, TypeError):
+            self._run.progress.note(f"{self._phase.name}: examples of an earlier stop are damaged")
         self._unfinished.unlink()
         return []
 
