@@ -38,6 +38,17 @@ def test_rows_whose_own_answer_is_not_right_are_named(
     assert bad.startswith("train: question much: its own answer 'many' (number) counts as")
 
 
+def test_rows_that_are_only_evaluated_on_are_checked_too(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"id": 1, "problem": "How many?", "answer": "025"}) + "\n")
+    recipe = str(repository / "recipes" / "selfplay_v2.yaml")
+    data = f"data={{type: benchmark, name: aime24, path: {path}}}"
+    assert main([recipe, data, "--check-data"]) == 0
+    assert "test: 1 answers, checked against themselves: 1 right" in capsys.readouterr().out
+
+
 def test_answers_are_written_as_the_contract_asks() -> None:
     number = Question("q", "?", "-3")
     text = Question("q", "?", "} {", {"kind": "text"})

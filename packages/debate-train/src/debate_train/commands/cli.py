@@ -108,6 +108,11 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 
         return run(checked.recipe, checked.text, arguments.output, arguments.resume, echo_s)
 
+    if arguments.check_data:
+        from debate_train.checks.check import CheckReport
+
+        # Nothing is trained, so nothing else of the recipe is checked.
+        return run_recipe(arguments, lambda _: CheckReport((), (), ()), act)
     processes = arguments.nproc or place.size
     return run_recipe(
         arguments, lambda recipe: _check(recipe, processes, with_tokenizer=not arguments.plan), act
