@@ -53,10 +53,14 @@ def judge(folder: Path, base: Path, damage: Damage, expected: dict[str, Any]) ->
         last = max(k for k in left if k.startswith("checkpoints/step-")).split("/")[1]
         if "the best so far, is missing" in log:
             differences = [name for name in differences if name != "checkpoints/best.json"]
+        unread = "phase_start.safetensors"  # What a run that has ended was measured against.
         if base.parent.name == "ended" and all(
-            name.startswith("checkpoints/step-") and last not in name for name in differences
+            name == unread or (name.startswith("checkpoints/step-") and last not in name)
+            for name in differences
         ):
             return found | {"verdict": "unread"}
+        if "is not as this phase has written it" in log:
+            return found | {"verdict": "no more measured against its start"}
         return found | {"verdict": "different", "differences": differences[:9], "log": log[-1500:]}
     return found | {"verdict": "before used" if "is not used" in log else "equal"}
 

@@ -139,11 +139,11 @@ def test_check_counts_updates_and_refuses_a_reference_that_is_not_there(
     )
 
 
-def test_check_warns_that_debates_make_no_pairs(
+def test_check_refuses_pairs_that_no_set_of_examples_gives(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--check", "loss.type=dpo") == 0
-    assert "dpo learns from preference pairs" in capsys.readouterr().err
+    assert run("--check", "loss.type=dpo") == 2
+    assert "found dpo, which learns from preference pairs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

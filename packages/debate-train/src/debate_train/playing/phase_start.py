@@ -1,9 +1,10 @@
 """The weights that a phase of self-play began with, as opponents of what it has become."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from debate_protocol.roles import roles_of
 from debate_protocol.types import TRAINED, Reply
@@ -13,6 +14,9 @@ from debate_train.evaluation import Opponents
 from debate_train.evaluation.settings import Setup
 from debate_train.recipe import Recipe
 from debate_train.run_files.collected_files import written
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MODE, POLICY = "start", "phase_start"
 """The mode in which the policy meets its start, and how transcripts name that policy."""
@@ -69,7 +73,7 @@ class PhaseStart:
             for name, tensor in weights.tensors.items()
         }
         with written(folder / FILE), whole_file(folder / FILE) as unfinished:
-            save_file(tensors, unfinished, metadata={"phase": phase})
+            save_file(tensors, unfinished, metadata=_said(phase, tensors))
         return cls(mode, replace(weights, tensors=tensors))
 
     @classmethod
@@ -86,10 +90,11 @@ class PhaseStart:
 
         try:
             with safe_open(folder / FILE, framework="pt") as file:
-                if (file.metadata() or {}).get("phase") != phase:
-                    return None
+                said = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError):
+            return None
+        if said != _said(phase, tensors):
             return None
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         if shapes != {name: tuple(tensor.shape) for name, tensor in like.tensors.items()}:
@@ -103,6 +108,20 @@ class PhaseStart:
     def beside(self, engine: Engine, current: Weights) -> Engine:
         """Return the engine with both policies; `current` are the weights that it serves."""
         return _InTurn(engine, self.weights, current)
+
+
+def _said(phase: str, tensors: "Mapping[str, Tensor]") -> dict[str, str]:
+    """Return what the file says of itself: the phase, and a hash of all names and values.
+
+    It is one entry, as the order in which several are written is not always the same.
+    """
+    import torch
+
+    digest = hashlib.sha256(phase.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return {"sha256": digest.hexdigest()}
 
 
 class _InTurn:
