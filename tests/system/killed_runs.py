@@ -79,7 +79,6 @@ def _judged(answers: Answers) -> list[bool | None]:
     return [lot > 0 and place % 2 == 0 for place, lot in enumerate(lots)]
 
 
-debate_train.playing.dynamic_sampling.checked = _judged  # type: ignore[attr-defined]
 _CLOCKS = ("time_s", "time/", "memory/", "tokens_per_s", "seconds", "metrics_sha256", "sha256")
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
 
@@ -132,6 +131,8 @@ def _be_the_command(folder: Path, arguments: list[str], moment: Moment) -> None:
     # Commands in the background of a shell, or under nohup, ignore these, and so do their children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # In this child alone: tests import this module.
+    debate_train.playing.dynamic_sampling.checked = _judged  # type: ignore[attr-defined]
     try:
         log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
