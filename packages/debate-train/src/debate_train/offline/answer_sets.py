@@ -1,9 +1,11 @@
 """Examples by the answers that debates came to: pairs of answers, and replies to imitate."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.parsing.contract import get_contract
@@ -40,12 +42,7 @@ class AnswerPairs(OfflineSettings):
     def take(self, transcripts: Sequence[Transcript]) -> Taken:
         """Return the pairs of debates."""
         taken = Taken()
-        for transcript, sides in zip(
-            transcripts, _sides(transcripts, self.by, self.round), strict=True
-        ):
-            if sides is None:
-                taken.leave_out("no_decision")
-                continue
+        for transcript, sides in _decided(transcripts, self.by, self.round, taken):
             better, worse = sides.chosen, sides.others
             if not better or not worse:
                 taken.leave_out("all_agree" if better else "none_chosen")
@@ -78,7 +75,7 @@ class ChosenReplies(OfflineSettings):
     by: By = "answer"
     round: Round = "last"
     learned_as: Literal["reply", "first_turn"] = "reply"
-    replies_per_debate: int | None = None
+    replies_per_debate: int | None = Field(None, ge=1)
     """Most replies of one debate; None takes all."""
 
     def problem(self, form: DebateForm) -> str | None:
@@ -94,12 +91,7 @@ class ChosenReplies(OfflineSettings):
     def take(self, transcripts: Sequence[Transcript]) -> Taken:
         """Return the chosen replies of debates."""
         taken = Taken()
-        for transcript, sides in zip(
-            transcripts, _sides(transcripts, self.by, self.round), strict=True
-        ):
-            if sides is None:
-                taken.leave_out("no_decision")
-                continue
+        for transcript, sides in _decided(transcripts, self.by, self.round, taken):
             taken.leave_out("other_answer", len(sides.others))
             for turn in sides.chosen[: self.replies_per_debate]:
                 example = _example(transcript, turn, None)
@@ -144,6 +136,17 @@ class _Sides:
     debate: ReadDebate
     chosen: list[ReadTurn]
     others: list[ReadTurn]
+
+
+def _decided(
+    transcripts: Sequence[Transcript], by: By, round: Round, taken: Taken
+) -> Iterator[tuple[Transcript, _Sides]]:
+    """Yield the debates in which something is chosen, with their sides; count the others."""
+    for transcript, sides in zip(transcripts, _sides(transcripts, by, round), strict=True):
+        if sides is None:
+            taken.leave_out("no_decision")
+        else:
+            yield transcript, sides
 
 
 def _sides(transcripts: Sequence[Transcript], by: By, round: Round) -> list[_Sides | None]:
