@@ -180,6 +180,14 @@ def test_policy_that_is_not_there_is_refused(
     assert not (home / "none").exists()
 
 
+def test_mistyped_run_beside_others_is_no_hub_id(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home.parent)
+    assert main([str(home / "small.yaml"), "--policy", f"{home.name}/rum"]) == 2
+    assert f"found no '{home.name}/rum'; did you mean 'run'?" in capsys.readouterr().err
+
+
 def test_damaged_checkpoint_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(home / "run" / "checkpoints" / "step-000002", home / "torn")
     with (home / "torn" / "model.safetensors").open("r+b") as file:

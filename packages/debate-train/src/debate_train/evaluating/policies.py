@@ -94,7 +94,8 @@ def _located(source: str, option: str) -> tuple[str, str]:
         parts = folder.resolve().parts
         is_of_run = _STEP.fullmatch(parts[-1]) and parts[-2:-1] == ("checkpoints",)
         return path, f"{parts[-3]}@{_number(folder)}" if is_of_run else parts[-1]
-    is_path = path.startswith((".", "/", "~")) or _HUB.fullmatch(path) is None
+    # A name below a folder that is here is a mistyped path: nobody waits for a hub to say so.
+    is_path = _HUB.fullmatch(path) is None or Path(path).parent.is_dir()
     if is_path or at:
         raise UsageError(
             f"{option}: found no {path!r}{_beside(path)}; expected the directory of a run, a "
