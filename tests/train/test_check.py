@@ -92,6 +92,15 @@ def test_check_refuses_model_directory_that_is_not_there(tmp_path: Path) -> None
     assert "there is no directory" in error
 
 
+def test_check_refuses_a_mistyped_folder_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    (error,) = check(recipe(model={"name": "runs/frist"})).errors
+    assert "there is no directory 'runs/frist'" in error
+
+
 def test_check_says_that_window_is_unknown_for_other_hub_models() -> None:
     report = check(recipe(model={"name": "someone/some-model"}))
     assert "set model.context_window to check it" in line_with(report, "context:")

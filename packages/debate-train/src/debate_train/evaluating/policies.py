@@ -17,7 +17,7 @@ from debate_train.checkpointing.checkpoint_manifest import (
     verify,
 )
 from debate_train.errors import UsageError
-from debate_train.models.model_files import ADAPTER, is_folder
+from debate_train.models.model_files import ADAPTER, is_folder, is_meant_as_path
 
 RECIPE = "recipe"
 """The policy of the recipe's own model, which is measured where none is named."""
@@ -94,8 +94,7 @@ def _located(source: str, option: str) -> tuple[str, str]:
         parts = folder.resolve().parts
         is_of_run = _STEP.fullmatch(parts[-1]) and parts[-2:-1] == ("checkpoints",)
         return path, f"{parts[-3]}@{_number(folder)}" if is_of_run else parts[-1]
-    # A name below a folder that is here is a mistyped path: nobody waits for a hub to say so.
-    is_path = _HUB.fullmatch(path) is None or Path(path).parent.is_dir()
+    is_path = is_meant_as_path(path) or _HUB.fullmatch(path) is None
     if is_path or at:
         raise UsageError(
             f"{option}: found no {path!r}{_beside(path)}; expected the directory of a run, a "

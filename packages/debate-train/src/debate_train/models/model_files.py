@@ -106,6 +106,12 @@ def is_folder(name: str) -> bool:
         return False
 
 
+def is_meant_as_path(name: str) -> bool:
+    """Return whether a name that is no folder here is no hub id either, such as a mistyped run."""
+    is_path = name.startswith(("/", ".", "~")) or name.count("/") > 1
+    return is_path or ("/" in name and is_folder(str(Path(name).parent)))
+
+
 def read_json(file: Path, what: str) -> dict[str, object]:
     """Return the mapping that a JSON file holds.
 

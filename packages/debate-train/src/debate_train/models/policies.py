@@ -1,7 +1,6 @@
 """Who speaks for a role besides the policy that is trained: weights and engines that stay."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from debate_protocol.config import Config
@@ -12,6 +11,7 @@ from debate_rollout.engines import ENGINES
 from debate_train.errors import UsageError
 from debate_train.models import ModelChoice, ModelConfig
 from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.model_files import is_folder, is_meant_as_path
 
 START = "start"
 """The policy of the weights that a run begins with, there without being declared."""
@@ -74,13 +74,12 @@ def folder_problems(model: ModelConfig, *, with_tokenizer: bool = True) -> list[
     """Return what is wrong with the directory that a model names, if it names one."""
     if model.source is None:
         return []
-    directory = Path(model.name)
-    if directory.is_dir():
+    if is_folder(model.name):
         try:
             model.check_directory(with_tokenizer=with_tokenizer)
         except UsageError as error:
             return [str(error)]
-    elif directory.is_absolute() or model.name.startswith(".") or model.name.count("/") > 1:
+    elif is_meant_as_path(model.name):
         return [
             f"model.name: there is no directory {model.name!r}; expected one written by "
             "save_pretrained, or a hub id such as Qwen/Qwen3-8B"
