@@ -82,20 +82,17 @@ def batch(seed: int) -> Batch:
 
 
 def poisoned(good: Batch) -> Batch:
-    """The same rows, one advantage of which is not a number."""
     good.rows[0].advantages[5] = np.nan
     return good
 
 
 def loaded(model: PretrainedModel) -> LoadedModel:
-    """The model with its adapters, of which those with names train the second alone."""
+    """Of adapters with names the second alone is trained."""
     return replace(with_adapter(model.load(SEED), SEED), training=names_of(model)[1:])
 
 
 def batch_of(model: PretrainedModel, seed: int) -> Batch:
-    """The rows of a step; of two adapters they are the second's."""
-    found = batch(seed)
-    names = names_of(model)
+    found, names = batch(seed), names_of(model)
     rows = tuple(replace(row, adapter=names[-1] if names else None) for row in found.rows)
     return replace(found, rows=rows)
 
@@ -152,6 +149,7 @@ class Run:
                     trainer = other.open(changed, self._loss, STEPS)
                     trainer.load(Path(folder))
         weights = _copy(trainer.weights(STEPS))
+        self.scores = trainer.score(batch_of(self._model, 0))
         trainer.step(Batch((), ("generator",), 0, 0))  # A step that kept no question.
         self.idle = distance(_copy(trainer.weights(STEPS + 1)), weights)
         self.bytes = self.bytes_of(trainer)
@@ -222,17 +220,18 @@ def cases(names: list[str]) -> dict[str, tuple[str, Config, Config | None, int]]
 
 def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
     rows = []
-    wanted: dict[tuple[str, int, str], tuple[Trained, Trained]] = {}
+    wanted: dict[tuple[str, int, str], tuple[Trained, Trained, list[float]]] = {}
     start = _copy(TorchTrainer(**SETTINGS).open(loaded(model), LOSSES["plain"], 1).weights(0))
     for name, (loss, config, other, poison) in cases(names).items():
         run = Run(model, loss)
-        names_of_parts = ("epochs", "minibatches", "optimizer", "learning_rate")
-        parts = {part: getattr(config, part) for part in names_of_parts}
+        shared = ("epochs", "minibatches", "optimizer", "learning_rate")
+        parts = {part: getattr(config, part) for part in shared}
         key = (loss, poison, str(parts))
         if key not in wanted:
             plain = TorchTrainer(**SETTINGS | parts)
-            wanted[key] = run.train(plain, None, poison), exactly(model, plain, loss, poison)
-        (steps, weights), exact = wanted[key]
+            whole = run.train(plain, None, poison)
+            wanted[key] = whole, exactly(model, plain, loss, poison), run.scores
+        (steps, weights), exact, scores = wanted[key]
         found, own = run.train(config, other, poison)
         rows.append(
             {
@@ -243,6 +242,7 @@ def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
                 "rounding": rounding((found, own), (steps, weights), exact, poison),
                 "bytes": run.bytes,
                 "moved by nothing": run.idle,
+                "scores": [abs(a / b - 1) for a, b in zip(run.scores, scores, strict=True)],
                 "moved": max(float((weights[n] - start[n]).abs().max()) for n in weights),
             }
         )

@@ -46,6 +46,9 @@ def test_deepspeed_matches_one_torch_process_when_in_two(
         assert max(case["rounding"].values()) <= FACTOR, case
         assert case["moved"] > 1e-3, case
         assert case["moved by nothing"] == 0.0, case
+        # Each row on the rank that it was dealt to, by weights that are as far apart as above.
+        assert len(case["scores"]) == 7, case
+        assert max(case["scores"]) < 1e-4, case
         # Of several updates the poisoned row is in one minibatch of each of two passes.
         poisoned = ("poisoned" in case["case"]) * (2.0 if "several" in case["case"] else 1.0)
         assert case["skipped"] == [0.0, 0.0, 0.0, poisoned, 0.0], case

@@ -19,6 +19,10 @@ PAIRS = {"type": "answer_pairs"}
     [
         ({"loss": {"type": "sft"}}, "expected dpo"),
         ({"offline": {"type": "chosen_replies"}}, "expected sft"),
+        (
+            {"offline": {"type": "chosen_replies", "held_out": 0.1}, "loss": {"type": "sft"}},
+            "offline.held_out: found 0.1 with offline.type chosen_replies",
+        ),
         ({"offline": None}, "expected offline: {type: guided_pairs}"),
         (
             {"offline": {"type": "guided_pairs", "role": "theirs"}},

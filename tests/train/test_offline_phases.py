@@ -1,6 +1,5 @@
 """Phases that learn from examples: files, phases of two adapters, stops at any place, refusals."""
 
-import json
 import os
 import shutil
 import signal
@@ -12,90 +11,22 @@ import pytest
 
 from debate_protocol.types import Transcript
 from debate_train.commands.cli import main
-from debate_train.offline import AnswerPairs, ChosenReplies, Completion, Example, Taken
+from debate_train.offline import AnswerPairs, Taken
 from debate_train.running import offline_phase
+from train.offline_runs import back_to, lines, patch_sets, write_recipe
 from train.small_runs import end_of
-from train.two_adapters import settings
-
-ROLES = {"ours": {"adapter": "first"}, "theirs": {"adapter": "second"}}
-DPO = {"type": "dpo", "nll_weight": 1.0}
-PAIRS = {"type": "answer_pairs", "questions": 5, "batch_size": 3}
-REPLIES = {"type": "chosen_replies", "questions": 4, "batch_size": 3}
-PHASES = {
-    "prefer": {
-        "debate": {"roles": {"ours": {"train": False}}},
-        "offline": PAIRS,
-        "loss": DPO,
-        "steps": 4,
-    },
-    "imitate": {
-        "debate": {"roles": {"theirs": {"train": False}}},
-        "offline": REPLIES,
-        "loss": {"type": "sft"},
-        "steps": 2,
-    },
-    "on_policy": {"steps": 1},
-}
-
-
-def of(transcript: Transcript, first: int, second: int | None) -> Example:
-    turns = [transcript.turns[n] for n in (first, second or first)]
-    chosen, other = (t.reply for t in turns)
-    assert chosen is not None and other is not None
-    adapter = ("first", "second")[turns[0].agent]
-    rejected = None if second is None else Completion.of(other)
-    return Example(
-        turns[0].prompt or (),
-        chosen.prompt_ids,
-        Completion.of(chosen),
-        rejected,
-        turns[0].agent,
-        adapter,
-        chosen.weight_version,
-        {"debate": transcript.id},
-    )
 
 
 @pytest.fixture(scope="module", autouse=True)
-def patched() -> Iterator[pytest.MonkeyPatch]:
-    """Every debate gives an example, as a model that was never trained gives no answers.
-
-    The chunks of a set are kept beside it.
-    """
-
-    def pairs(self: AnswerPairs, transcripts: Sequence[Transcript]) -> Taken:
-        taken = Taken()
-        for transcript in transcripts:
-            taken.keep(of(transcript, 1, 0), "majority")
-        return taken
-
-    def replies(self: ChosenReplies, transcripts: Sequence[Transcript]) -> Taken:
-        taken = Taken()
-        for transcript in transcripts:
-            taken.keep(of(transcript, 0, None), "answer")
-            taken.leave_out("other_answer")
-        return taken
-
-    finish = offline_phase._Maker._finish
-
-    def finished(self: Any, chunks: Sequence[Any]) -> None:
-        shutil.copy(self._unfinished, self._path.with_suffix(".chunks"))
-        finish(self, chunks)
-
+def patched() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AnswerPairs, "take", pairs)
-        patch.setattr(ChosenReplies, "take", replies)
-        patch.setattr(offline_phase._Maker, "_finish", finished)
-        yield patch
+        patch_sets(patch)
+        yield
 
 
 @pytest.fixture(scope="module")
 def recipe(base: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    every = {"every": 1, "keep_last": 99}
-    asked = settings(base, ROLES, phases=PHASES, checkpoint=every, recording={"debates": 1})
-    file = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
-    file.write_text(json.dumps(asked))
-    return str(file)
+    return write_recipe(base, tmp_path_factory.mktemp("recipe"))
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +37,15 @@ def whole(recipe: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def differences(one: Path, other: Path) -> list[str]:
     names = [
         f"offline/{n}"
-        for n in ("prefer-000000.jsonl", "imitate-000004.jsonl", "prefer-000000.debates.jsonl")
+        for n in (
+            "prefer-000000.jsonl",
+            "imitate-000004.jsonl",
+            "prefer-000000.debates.jsonl",
+            "prefer-000000.held_out.jsonl",
+        )
     ]
     names += ["checkpoints/step-000007/first/adapter_model.safetensors"]
     names += ["checkpoints/step-000007/second/adapter_model.safetensors"]
@@ -136,8 +68,11 @@ def test_phases_learn_from_the_examples_in_their_files(whole: Path) -> None:
     assert rows[0]["sampled"]["weight_version"] == 0
     assert imitated[0]["sampled"]["weight_version"] == 4
     metrics = lines(whole / "metrics.jsonl")
+    at_end = metrics.pop(4)
     assert [row["phase"] for row in metrics] == ["prefer"] * 4 + ["imitate"] * 2 + ["on_policy"]
-    assert metrics[0]["offline/debates"] == 5
+    assert (at_end["phase"], at_end["step"], at_end["held_out/pairs"]) == ("prefer", 4, 3)
+    assert metrics[0]["offline/debates"] == 8
+    assert metrics[0]["offline/held_out"] == 3
     assert metrics[0]["offline/kept/majority"] == 5
     assert metrics[0]["optim/preference_accuracy"] == 0  # The policy is its own reference still.
     assert metrics[3]["optim/preference_reward_chosen"] > 0
@@ -175,13 +110,6 @@ def test_run_goes_on_within_and_between_such_phases(
         (run / "offline/imitate-000004.jsonl").unlink()
     assert main([recipe, "--resume", "--output", str(run)]) == 0
     assert differences(whole, run) == []
-
-
-def back_to(run: Path, step: int) -> None:
-    for later in range(step + 1, 8):
-        shutil.rmtree(run / f"checkpoints/step-{later:06d}")
-    if step == 0:
-        shutil.rmtree(run / "offline")
 
 
 def test_set_that_was_changed_or_lost_is_not_trained_on(
@@ -247,7 +175,7 @@ def test_other_settings_make_another_set_before_training_begins(
     shutil.copytree(tmp_path / "offline", run / "offline")
     key = "phases.prefer.offline.questions=3"
     assert main([recipe, key, "--resume", "--output", str(run)]) == 0
-    assert len(lines(run / "offline/prefer-000000.jsonl")) == 3
+    assert len(lines(run / "offline/prefer-000000.jsonl")) == 2
 
 
 def test_interrupt_while_a_set_is_made_keeps_what_was_played(

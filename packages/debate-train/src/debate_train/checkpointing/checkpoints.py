@@ -62,6 +62,10 @@ class RunState:
     owes_look: bool = False
     """Whether the look at the dev split after the last step is still to be made."""
     best: Best | None = None
+    held_out_start: list[float] = field(default_factory=list)
+    """Log-probabilities of the phase's held-out replies at its start."""
+    held_out: dict[str, dict[str, float]] = field(default_factory=dict)
+    """For each phase that has ended and held out pairs: its accuracies on them."""
     baselines: dict[str, float] = field(default_factory=dict)
     """Running baselines of the advantage after the phase's last step, by name."""
     seconds: dict[str, float] = field(default_factory=dict)

@@ -28,6 +28,11 @@ def imitation_errors(phase: Recipe) -> Iterator[str]:
                 f"loss.type: found {phase.loss.type} with offline.type {offline.type}, which gives "
                 f"{offline.teaches}; expected {wanted}"
             )
+        if offline.held_out and offline.teaches != "pairs":
+            yield (
+                f"offline.held_out: found {offline.held_out} with offline.type {offline.type}, "
+                "which gives no pairs to measure a preference on; expected 0, or leave it out"
+            )
         if demonstrated and offline.teaches != "demonstrations":
             yield (
                 f"rollout.engine.type: found demonstrations with offline.type {offline.type}, "

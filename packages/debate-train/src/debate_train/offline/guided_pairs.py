@@ -1,6 +1,7 @@
 """Preference pairs of guided debates: what brought a debate nearer to the right answer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -14,6 +15,12 @@ from debate_train.offline.offline_set import OfflineSettings, Taken, Teaches
 
 _CLOSE = 1e-9
 """Differences of shares of roll-outs are compared with the threshold up to this rounding."""
+_ORDER = (
+    ("guided to the right answer", "offline/value_guided_right"),
+    ("natural", "offline/value_natural"),
+    ("guided to a wrong answer", "offline/value_guided_wrong"),
+)
+"""What states after replies should be worth, from most to least."""
 
 
 class GuidedPairs(OfflineSettings):
@@ -49,6 +56,32 @@ class GuidedPairs(OfflineSettings):
                 "with debate.guided: true and debate.continuations"
             )
         return None
+
+    def doubt(self, metrics: Mapping[str, float]) -> str | None:
+        """Return in words that guidance did not work, or that it is not shown to.
+
+        It works where states after replies guided to the right answer are worth more than those
+        after natural ones, and these more than those after replies guided to a wrong answer, each
+        by more than two standard errors of the difference, as if the two were independent.
+        """
+        found = [
+            (name, metrics[key], metrics.get(f"{key}_standard_error", 0.0))
+            for name, key in _ORDER
+            if key in metrics
+        ]
+        doubts = [
+            f"{better} is {'not above' if one <= other else 'not clearly above'} {worse}"
+            for (better, one, error), (worse, other, its) in pairwise(found)
+            if one - other <= 2 * (error**2 + its**2) ** 0.5
+        ]
+        if not doubts:
+            return None
+        values = ", ".join(f"{name} {value:.3f} ({error:.3f})" for name, value, error in found)
+        return (
+            f"{' and '.join(doubts)} in what states are worth to the debate: {values}, standard "
+            "errors in brackets; expected them in this falling order, or replies do not follow "
+            "their guidance (docs/offline.md)"
+        )
 
     def take(self, transcripts: Sequence[Transcript]) -> Taken:
         """Return the pairs of debates with guided branches."""

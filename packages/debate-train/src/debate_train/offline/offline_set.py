@@ -6,7 +6,7 @@ examples from them once, and then trains on these.
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
@@ -67,12 +67,21 @@ class OfflineSet(Protocol):
         ...
 
     @property
+    def held_out(self) -> float:
+        """Share of the questions whose pairs are not learned from."""
+        ...
+
+    @property
     def batch_size(self) -> int:
         """Examples of a step."""
         ...
 
     def problem(self, form: DebateForm) -> str | None:
         """Return why debates of this form give no examples, None where they may."""
+        ...
+
+    def doubt(self, metrics: Mapping[str, float]) -> str | None:
+        """Return what the measures of a whole set say against learning from it, if anything."""
         ...
 
     def take(self, transcripts: Sequence[Transcript]) -> Taken:
@@ -88,11 +97,18 @@ class OfflineSettings(Config):
     type: str
     questions: int = Field(256, ge=1)
     """Training questions whose debates are played; those of the run's first steps."""
+    held_out: float = Field(0.0, ge=0, lt=1)
+    """Share of these questions whose pairs are never learned from: on them the run measures at the
+    phase's end whether it prefers as the pairs do."""
     batch_size: int = Field(32, ge=1)
     """Examples of a step."""
 
     def problem(self, form: DebateForm) -> str | None:
         """Return why debates of this form give no examples, None where they may."""
+        return None
+
+    def doubt(self, metrics: Mapping[str, float]) -> str | None:
+        """Return what the measures of a whole set say against learning from it, if anything."""
         return None
 
     @abstractmethod

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 RESULTS = "results.json"
 ENVIRONMENT = "environment.json"
-_OF_STEP = re.compile(r"-(\d+)\.(?:(?:debates\.)?jsonl|json|unfinished|safetensors|yaml)$")
+_OF_STEP = re.compile(
+    r"-(\d+)\.(?:(?:(?:debates|held_out)\.)?jsonl|json|unfinished|safetensors|yaml)$"
+)
 LATER_RECIPES = "recipe-from-step-*.yaml"
 
 

@@ -4,11 +4,9 @@ import hashlib
 import json
 import random
 import zlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from pydantic import BaseModel
@@ -22,9 +20,11 @@ from debate_train.checkpointing.whole_files import (
     write_whole,
 )
 from debate_train.errors import RunFailure
-from debate_train.offline import Example, Taken, read_examples
+from debate_train.offline import Example, read_examples
 from debate_train.offline.example import MADE_FROM, Completion
 from debate_train.offline.example_rows import example_batch, lengths
+from debate_train.offline.held_out import held_out_accuracies, parted
+from debate_train.offline.set_counts import counted, summed
 from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.run_files.collected_files import file_name, written
@@ -41,6 +41,8 @@ class ExampleSet:
 
     examples: list[Example]
     counts: Mapping[str, float] = field(default_factory=dict)
+    held_out: list[Example] = field(default_factory=list)
+    """Pairs of questions that are not learned from."""
 
     def step(self, recipe: Recipe, number: int, began: float, first: int) -> Step:
         """Return what a step learns from: the examples in a shuffled order, epoch after epoch.
@@ -81,11 +83,15 @@ def open_examples(run: RunContext, phase: Phase) -> ExampleSet | None:
     maker = _Maker(run, phase, path)
     if not maker.is_made() and not maker.make():
         return None
+    apart = _held_out_path(path)
     try:
-        found = ExampleSet(read_examples(path), maker.counts())
+        held_out = read_examples(apart) if apart.is_file() else []
+        found = ExampleSet(read_examples(path), maker.counts(), held_out)
     except ValueError as error:
         raise RunFailure(f"{error}; remove the file to make the examples again") from error
-    run.directory.note_record(path)
+    for file in (path, apart):
+        if file.is_file():
+            run.directory.note_record(file)
     if not found.examples:
         left_out = ", ".join(f"{k}: {v:g}" for k, v in found.counts.items() if "left_out" in k)
         raise RunFailure(
@@ -93,6 +99,39 @@ def open_examples(run: RunContext, phase: Phase) -> ExampleSet | None:
             "differ more, more of them (offline.questions), or a lower bar, see docs/offline.md"
         )
     return found
+
+
+def score_start(run: RunContext, phase: Phase, examples: ExampleSet) -> None:
+    """Note what the policy makes of held-out pairs before it learns, unless it has learned."""
+    if run.state.step == run.state.phase_start:
+        held_out = example_batch(examples.held_out, 0)
+        run.state.held_out_start = phase.trainer.score(held_out) if held_out.rows else []
+
+
+def measure_held_out(run: RunContext, phase: Phase, examples: ExampleSet) -> None:
+    """Log, keep and say whether a phase that has ended prefers as its held-out pairs do."""
+    state, before = run.state, run.state.held_out_start
+    state.held_out_start = []
+    if len(before) != 2 * len(examples.held_out) or not before:
+        return
+    after = phase.trainer.score(example_batch(examples.held_out, 0))
+    found = held_out_accuracies(examples.held_out, before, after)
+    state.held_out[phase.name] = found
+    run.directory.log(phase.name, state.step, found)
+    run.tracker.log(phase.name, state.step, found)
+
+    def shown(name: str) -> str:
+        mean, low, high = (found[f"held_out/{name}{end}"] for end in ("", "_low", "_high"))
+        return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+
+    is_shown = found["held_out/preference_accuracy_low"] > 0.5
+    run.progress.note(
+        f"{phase.name}: on {found['held_out/pairs']:g} held-out pairs of "
+        f"{found['held_out/questions']:g} questions: preference accuracy "
+        f"{shown('preference_accuracy')}{'' if is_shown else ', NOT shown to be above 0.5'}; "
+        f"the chosen reply is the likelier one: {shown('likelihood_accuracy_before')} before, "
+        f"{shown('likelihood_accuracy')} after"
+    )
 
 
 class _Maker:
@@ -114,7 +153,11 @@ class _Maker:
         """
         if self._run.state.step > self._run.state.phase_start:
             return True
-        return self._path.is_file() and self._read_said().get(MADE_FROM) == self._made_from
+        offline = self._phase.recipe.offline
+        assert offline is not None
+        files = [self._path, *([_held_out_path(self._path)] if offline.held_out else [])]
+        is_there = all(path.is_file() for path in files)
+        return is_there and self._read_said().get(MADE_FROM) == self._made_from
 
     def counts(self) -> dict[str, float]:
         """Return what was counted and measured while the examples were taken, if it is there."""
@@ -173,14 +216,15 @@ class _Maker:
         debates = start_debates(recipe, questions, f"offline/{phase.name}/{number}")
         watched = run.progress.watch(debates, recipe.debate.turn_count(), "turns")
         transcripts = recipe.rollout.play(watched, phase.demonstrator or run.engine)
-        taken = offline.take(transcripts)
-        encoded = [self._with_ids(example) for example in taken.examples]
+        learned, kept_out = parted(transcripts, offline.held_out, recipe.seed)
+        taken, apart = offline.take(learned), offline.take(kept_out)
         kept = transcripts[: recipe.recording.debates]
         return {
             MADE_FROM: self._made_from,
-            "examples": [example.to_json() for example in encoded],
+            "examples": [self._with_ids(example).to_json() for example in taken.examples],
+            "held_out": [self._with_ids(example).to_json() for example in apart.examples],
             "debates": [to_json(_bare(transcript)) for transcript in kept],
-            **_sums(taken, transcripts),
+            **counted(taken, apart, transcripts),
         }
 
     def _with_ids(self, example: Example) -> Example:
@@ -197,12 +241,19 @@ class _Maker:
         return replace(example, chosen=Completion(example.chosen.text, tuple(ids)))
 
     def _finish(self, chunks: Sequence[Mapping[str, Any]]) -> None:
-        rows = [{**row, MADE_FROM: self._made_from} for c in chunks for row in c["examples"]]
+        offline = self._phase.recipe.offline
+        assert offline is not None
+        rows, apart = (
+            [{**row, MADE_FROM: self._made_from} for chunk in chunks for row in chunk[which]]
+            for which in ("examples", "held_out")
+        )
         debates = [debate for chunk in chunks for debate in chunk["debates"]]
-        metrics = _summed(chunks)
+        metrics = summed(chunks)
         said = {MADE_FROM: self._made_from, "metrics": metrics}
         with written(self._path):
             write_whole(self._path.with_name(f"{self._path.stem}.debates.jsonl"), _lines(debates))
+            if offline.held_out:
+                write_whole(_held_out_path(self._path), _lines(apart))
             write_whole(self._said, json.dumps(said, indent=1).encode())
             write_whole(self._path, _lines(rows))
             self._unfinished.unlink(missing_ok=True)
@@ -212,6 +263,12 @@ class _Maker:
             if "tokens" not in name
         )
         self._run.progress.note(f"{self._phase.name}: {len(rows):,} examples ({shown})")
+        if (doubt := offline.doubt(metrics)) is not None:
+            self._run.progress.note(f"warning: {self._phase.name}: {doubt}")
+
+
+def _held_out_path(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.held_out.jsonl")
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -232,28 +289,3 @@ def _dumped(part: object) -> object:
 
 def _bare(transcript: Transcript) -> Transcript:
     return replace(transcript, turns=tuple(replace(t, reply=None) for t in transcript.turns))
-
-
-def _sums(taken: Taken, transcripts: Sequence[Transcript]) -> dict[str, Any]:
-    """Return the counts of a chunk, and all values of its measures."""
-    counts = Counter(taken.counts)
-    counts["debates"] = len(transcripts)
-    found = [turn.token_counts for x in transcripts for turn in x.sampled_turns()]
-    counts["sampled_tokens"] = sum(n[1] for n in found if n is not None)
-    return {"counts": dict(counts), "measures": {k: list(v) for k, v in taken.measures.items()}}
-
-
-def _summed(chunks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the counts of all chunks, and of each measure its mean and standard error."""
-    counts: Counter[str] = Counter()
-    measures: dict[str, list[float]] = {}
-    for chunk in chunks:
-        counts.update(chunk["counts"])
-        for name, values in chunk["measures"].items():
-            measures.setdefault(name, []).extend(values)
-    found = {f"offline/{name}": float(count) for name, count in sorted(counts.items())}
-    for name, values in measures.items():
-        found[f"offline/{name}"] = fmean(values)
-        if len(values) > 1:
-            found[f"offline/{name}_standard_error"] = stdev(values) / len(values) ** 0.5
-    return found

@@ -21,7 +21,7 @@ from debate_train.playing.phase_start import FILE, PhaseStart, start_mode
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
 from debate_train.running.loop import train
-from debate_train.running.offline_phase import open_examples
+from debate_train.running.offline_phase import measure_held_out, open_examples, score_start
 from debate_train.running.results import measures_json, print_results, write_results
 from debate_train.running.run_context import Ended, Phase, RunContext
 from debate_train.running.saving import Saving
@@ -77,6 +77,7 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
             examples = open_examples(run, phase)
             if examples is None:
                 return "interrupted"
+            score_start(run, phase, examples)
         run.progress.start(name, recipe.steps)
         saving = Saving(run, phase)
         with saving.of_failures():
@@ -84,6 +85,8 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
             if ended == "interrupted":
                 return ended
             run.engine.load(trainer.weights(version=state.step))
+            if examples is not None:
+                measure_held_out(run, phase, examples)
         _note_exit(run, phase, ended)
         state.phase, state.phase_start, state.baselines = state.phase + 1, state.step, {}
         saving.checkpoint()

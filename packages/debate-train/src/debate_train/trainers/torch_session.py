@@ -45,7 +45,7 @@ from debate_train.packed_rows.packing_check import check_packing
 from debate_train.timing import timed
 from debate_train.trainers.liger import use_liger_kernel
 from debate_train.trainers.recomputing import gradient_checkpointing, keep_layers
-from debate_train.trainers.updates import Learning, Skips, Update
+from debate_train.trainers.updates import Learning, Skips, Update, row_logps
 
 if TYPE_CHECKING:
     from debate_train.trainers.trainer import TrainerSettings
@@ -109,6 +109,13 @@ class TorchTrainerSession:
             **seconds,
             "time/train_s": time.perf_counter() - started,
         }
+
+    def score(self, batch: Batch) -> list[float]:
+        """Return the log-probability of each row's actions together."""
+        self._model.eval()
+        packs = self._config.packs(with_names(batch, self._loaded), self._loss)[0]
+        found = row_logps(self._model, packs, self._loss)
+        return [found.get(number, 0.0) for number in range(len(batch.rows))]
 
     def _update(self) -> Update:
         # Each adapter is a policy of its own: what one learns does not shorten another's step.

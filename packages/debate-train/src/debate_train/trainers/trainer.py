@@ -37,6 +37,14 @@ class Trainer(Protocol):
         """Make one optimizer step; return metrics measured before it."""
         ...
 
+    def score(self, batch: "Batch") -> list[float]:
+        """Return for each row the log-probability of its actions together, under the policy.
+
+        Log-probabilities are those of the loss: of supervised and preference losses at
+        temperature 1. Nothing is learned.
+        """
+        ...
+
     @property
     def completed(self) -> int | None:
         """Steps of the phase that the weights stand after; None in the middle of one.

@@ -74,6 +74,17 @@ class Learning:
         return [[score(self.model, pack, self.loss) for pack in part] for part in parts]
 
 
+def row_logps(model: nn.Module, packs: Sequence[Pack], loss: Loss) -> dict[int, float]:
+    """Return the sum of the log-probabilities of each row's actions, by the row's number."""
+    found: dict[int, float] = {}
+    with torch.no_grad():
+        for pack in packs:
+            logps = score(model, pack, loss).double().tolist()
+            for row, logp in zip(pack.rows_A.tolist(), logps, strict=True):
+                found[row] = found.get(row, 0.0) + logp
+    return found
+
+
 class Skips:
     """Counts updates that were skipped because their gradient was not finite."""
 

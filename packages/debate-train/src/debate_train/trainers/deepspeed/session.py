@@ -66,6 +66,13 @@ class DeepSpeedSession:
             "time/train_s": time.perf_counter() - started,
         }
 
+    def score(self, batch: Batch) -> list[float]:
+        """Return the log-probability of each row's actions together."""
+        batch = with_names(batch, self._loaded)
+        packs = self._config.packs(batch, self._loss, self._processes.place.size)
+        found: dict[int, float] = self._call("score", packs)
+        return [found.get(number, 0.0) for number in range(len(batch.rows))]
+
     @property
     def completed(self) -> int | None:
         """Steps that the weights stand after; None in the middle of one, or without the others."""

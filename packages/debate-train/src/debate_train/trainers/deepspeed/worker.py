@@ -32,7 +32,7 @@ from debate_train.trainers.deepspeed.zero3 import prepare_for_packs, shard, with
 from debate_train.trainers.liger import use_liger_kernel
 from debate_train.trainers.objective import StepStats, trainable
 from debate_train.trainers.recomputing import gradient_checkpointing, keep_layers
-from debate_train.trainers.updates import Learning, Skips, Update
+from debate_train.trainers.updates import Learning, Skips, Update, row_logps
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -137,6 +137,13 @@ class DeepSpeedWorker:
             **self._skips.metrics(made),
             "optim/learning_rate": rate,
         }
+
+    def score(self, packs: Sequence[Sequence[Pack]] | None = None) -> dict[int, float]:
+        """Return the log-probability of each row's actions together, rows of all ranks."""
+        own = self._processes.deal(packs)
+        self._engine.eval()
+        parts = self._processes.gather(row_logps(self._model, own, self._loss))
+        return {row: logp for part in parts for row, logp in part.items()}
 
     def _update(self) -> Update:
         self.has_updated = True
