@@ -88,6 +88,8 @@ class Moment:
     """When a run gets a signal: before a file operation, or after seconds; never by default."""
 
     operation: int | None = None
+    of: str = ""
+    """What files are called, in part, whose operations are counted."""
     seconds: float | None = None
     signal: int = signal.SIGKILL
     """What is sent then."""
@@ -152,7 +154,8 @@ def _count_operations(folder: str, moment: Moment) -> list[int]:
     count = [0]
 
     def hook(event: str, found: tuple[Any, ...]) -> None:
-        if event in _WRITES or (event == "open" and folder in str(found[0])):
+        is_own = event in _WRITES or (event == "open" and folder in str(found[0]))
+        if is_own and moment.of in str(found[0]):
             count[0] += 1
             if count[0] == moment.operation:
                 os.kill(os.getpid(), moment.signal)
