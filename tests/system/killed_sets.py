@@ -17,6 +17,7 @@ from debate_protocol.roles import role_of
 from debate_protocol.types import Transcript
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.commands.cli import main
+from debate_train.keeping.keep_if import KeepIf
 from debate_train.models import ScratchModel
 from debate_train.offline import Completion, Example, GuidedPairs, Taken
 from system.killed_runs import Moment, different, kept, launch
@@ -43,7 +44,7 @@ RECIPE: dict[str, Any] = {
     "loss": {"type": "dpo", "nll_weight": 1.0},
     "trainer": {"type": "torch", "device": "cpu", "learning_rate": 0.05, "schedule": "linear"},
     "evaluation": {"questions": 2, "direct_samples": 1},
-    "checkpoint": {"every": 1},
+    "checkpoint": {"every": 1, "keep_last": 5},
     "recording": {"debates": 1},
     "tracking": {"wandb": False},
     "phases": {
@@ -62,6 +63,8 @@ RECIPE: dict[str, Any] = {
         if name.startswith(role)
     },
 }
+RECIPE["phases"]["critic"]["keep_if"] = {"metric": "eval/format"}
+RECIPE["phases"]["actor_again"]["keep_if"] = {"metric": "eval/format", "since": "critic_again"}
 MOMENTS = [
     (name, what, Moment(operation, of=of.format(start + 1, start + 2)))
     for name, start in zip(PHASES, range(0, 99, STEPS), strict=False)
@@ -99,6 +102,11 @@ def taken(self: GuidedPairs, transcripts: Sequence[Transcript]) -> Taken:
     return found
 
 
+def keeps(self: KeepIf, start: Any, end: Any) -> bool:
+    """Keep each phase, and take back the second alternation as a whole."""
+    return self.since is None
+
+
 def prepared(folder: Path, **changes: Any) -> Path:
     folder.mkdir(exist_ok=True)
     base = str(folder.parent / "base")
@@ -119,9 +127,16 @@ def killed(folder: Path) -> list[str]:
     return missed
 
 
+def sides(checkpoint: Path) -> dict[str, Any]:
+    """Return the weights of both sides."""
+    found = {side: checkpoint / side / "adapter_model.safetensors" for side in ("actor", "critic")}
+    return {side: path.read_bytes() for side, path in found.items()}
+
+
 def go(root: Path) -> dict[str, Any]:
     torch.set_num_threads(1)  # The threads of OpenMP do not outlive a fork.
     GuidedPairs.take = taken  # type: ignore[method-assign]
+    KeepIf.keeps = keeps  # type: ignore[method-assign]
     small = ScratchModel(
         hidden_size=8, layers=1, heads=1, kv_heads=1, head_dim=8, ffn_size=8,
         extra_words=("Answer:", "toward"),
@@ -138,6 +153,8 @@ def go(root: Path) -> dict[str, Any]:
     launch(other, [], Moment())
     return {
         "codes": codes,
+        "kept": json.loads((again / "run/results.json").read_text())["kept"],
+        "went_back": different(*(sides(whole / f"run/checkpoints/step-{n:06d}") for n in (4, 8))),
         "missed": missed,
         "kills": len(MOMENTS),
         "files": sorted(expected),

@@ -11,9 +11,10 @@ import pytest
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    script = Path(__file__).parent / "killed_sets.py"
+    tests = Path(__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path_factory.mktemp("killed"))],
+        [sys.executable, "-m", "system.killed_sets", str(tmp_path_factory.mktemp("killed"))],
+        cwd=tests,
         capture_output=True,
         text=True,
         timeout=300,
@@ -31,10 +32,16 @@ def test_killed_alternations_end_with_the_same_bits(found: dict[str, Any]) -> No
     assert found["differences"] == [], found["log"]
 
 
+def test_alternation_that_is_not_kept_leaves_both_sides_as_they_were(found: dict[str, Any]) -> None:
+    assert found["kept"] == {"critic": True, "actor_again": False}
+    assert found["went_back"] == []
+
+
 def test_what_is_compared_holds_both_sides_and_all_sets(found: dict[str, Any]) -> None:
     last = "checkpoints/step-000008"
     names = [f"{last}/{side}/adapter_model.safetensors" for side in ("actor", "critic")]
-    names += [f"{last}/optimizer-00000.safetensors", "metrics.jsonl", "results.json"]
+    names += ["checkpoints/step-000007/optimizer-00000.safetensors"]
+    names += ["metrics.jsonl", "results.json"]
     for phase in ("critic-000000", "actor-000002", "critic_again-000004", "actor_again-000006"):
         names += [f"offline/{phase}.jsonl", f"offline/{phase}.held_out.jsonl"]
     assert set(names) <= set(found["files"])

@@ -17,6 +17,7 @@ from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
 from debate_train.evaluation.settings import Evaluation, Setup
 from debate_train.exit_criterion import ExitCriterion
+from debate_train.keeping.keep_if import KeepIf, since_problems
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
 from debate_train.models.policies import START
@@ -117,6 +118,8 @@ class Recipe(Config):
     trainer: TrainerChoice
     evaluation: Evaluation = Evaluation()
     exit_criterion: ExitCriterion | None = None
+    keep_if: KeepIf | None = None
+    """Keep a phase's weights only if what is measured on the dev split has not fallen."""
     checkpoint: Checkpointing = Checkpointing()
     recording: Recording = Recording()
     tracking: Tracking = Tracking()
@@ -163,10 +166,10 @@ class Recipe(Config):
                 f"exit_criterion.max_steps: found {criterion.max_steps}, but the phase has "
                 f"{self.steps} steps before the criterion is looked at; expected at least as many"
             )
-        if criterion is not None and self.evaluation.questions == 0:
+        if (criterion or self.keep_if) is not None and self.evaluation.questions == 0:
+            what = "keep_if" if criterion is None else "an exit criterion"
             raise ValueError(
-                "evaluation.questions: found 0, but an exit criterion measures on them; expected "
-                "at least 1"
+                f"evaluation.questions: found 0, but {what} measures on them; expected at least 1"
             )
         return self
 
@@ -176,6 +179,7 @@ class Recipe(Config):
         # What is best may be measured in another phase; an exit criterion in its own.
         for where, wanted, known in (
             ("exit_criterion", self.exit_criterion, setup.measured()),
+            ("keep_if", self.keep_if, setup.measured()),
             ("checkpoint.keep_best", best, list(setup.figures())),
         ):
             if wanted is not None and wanted.metric not in known:
@@ -223,6 +227,11 @@ class Recipe(Config):
         if problem is not None and not self.phases:
             raise ValueError(f"rollout.{problem}")
         return self
+
+    def keep_problems(self) -> list[str]:
+        """Return what is wrong with the phases that `keep_if` of phases name."""
+        phases = self.phase_recipes()
+        return list(since_problems({name: phase.keep_if for name, phase in phases.items()}))
 
     def sampling_problem(self) -> str | None:
         """Return why what is sampled cannot be trained on; collecting debates may do it.

@@ -62,6 +62,11 @@ class RunState:
     owes_look: bool = False
     """Whether the look at the dev split after the last step is still to be made."""
     best: Best | None = None
+    starts: dict[str, tuple[int, dict[str, float]]] = field(default_factory=dict)
+    """For phases that may be taken back: the step to go back to, and means on the dev split there.
+    Their checkpoints are kept."""
+    kept: dict[str, bool] = field(default_factory=dict)
+    """For each phase that has ended and could be taken back: whether it was kept."""
     held_out_start: list[float] = field(default_factory=list)
     """Log-probabilities of the phase's held-out replies at its start."""
     held_out: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -144,8 +149,23 @@ class Checkpoints:
             ) from error
         finally:
             _remove_one(unfinished)
-        self._rotate(state.best)
+        self._rotate(state)
         return final
+
+    def at(self, step: int) -> Path:
+        """Return the checkpoint of a step.
+
+        Raises:
+            RunFailure: It is missing or not as it was written.
+        """
+        path = self._path(step)
+        try:
+            verify(path, step, self._origin)
+        except (OSError, RefusedCheckpoint) as error:
+            raise RunFailure(
+                f"{path}, to go back to: {error}; put it back, or begin again"
+            ) from error
+        return path
 
     def complete(self) -> list[Path]:
         """Return the checkpoints that got their name, oldest first."""
@@ -181,7 +201,7 @@ class Checkpoints:
                 notes.append(f"{lost}, the best so far, is missing: a later one becomes the best")
                 state.best = None
             self._mark_best(state.best)
-            self._rotate(state.best)
+            self._rotate(state)
             return Checkpoint(path, state, tuple(notes))
         if not refused and not any(self._root.glob(f"{_REFUSED}*")):
             return None
@@ -221,10 +241,11 @@ class Checkpoints:
         named = {"checkpoint": self._path(best.step).name} | asdict(best)
         write_whole(mark, (json.dumps(named, indent=1) + "\n").encode())
 
-    def _rotate(self, best: Best | None) -> None:
-        kept = None if best is None else self._path(best.step)
+    def _rotate(self, state: RunState) -> None:
+        steps = [step for step, _ in state.starts.values()]
+        kept = [self._path(step) for step in (*steps, *([state.best.step] if state.best else []))]
         for old in self.complete()[: -self._keep_last]:
-            if old != kept:  # Renamed first: what is half removed has no checkpoint's name.
+            if old not in kept:  # Renamed first: what is half removed has no checkpoint's name.
                 os.replace(old, self._root / old.name.replace("step-", _REMOVED))
         _remove(self._root, _REMOVED)
         _remove(self._root, _REPLACED)

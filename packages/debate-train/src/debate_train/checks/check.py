@@ -72,7 +72,8 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
             found.errors += view.errors
     windows = Windows(found.lines, found.errors)
     counter = None if found.errors else windows.counter(TRAINED, recipe.model)
-    found.errors += [*engine_errors(recipe), *policy_errors(recipe, with_tokenizer=with_tokenizer)]
+    found.errors += recipe.keep_problems() + list(engine_errors(recipe))
+    found.errors += policy_errors(recipe, with_tokenizer=with_tokenizer)
     for name, phase in phases.items():
         view = views[_identity(phase.data)]
         _arithmetic(name, phase, found)
@@ -99,10 +100,8 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
     found.warnings += [*run_warnings(recipe), *adapter_warnings(recipe)]
     # What to install before it can run here: it may run elsewhere.
     found.warnings += missing_libraries(recipe)
-    unique = dict.fromkeys
-    return CheckReport(
-        tuple(found.lines), tuple(unique(found.warnings)), tuple(unique(found.errors))
-    )
+    warnings, errors = (tuple(dict.fromkeys(one)) for one in (found.warnings, found.errors))
+    return CheckReport(tuple(found.lines), warnings, errors)
 
 
 def _check_learning(
@@ -198,13 +197,14 @@ def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
     if not everyone_speaks:
         shape = many(each, "turn")
     steps, updates = phase.steps, phase.trainer.epochs * phase.trainer.minibatches
-    extended = (
-        f" to {phase.exit_criterion.max_steps:,} (exit criterion)" if phase.exit_criterion else ""
-    )
+    criterion = phase.exit_criterion
+    extended = f" to {criterion.max_steps:,} (exit criterion)" if criterion else ""
     found.lines.append(
         f"phase {name}: {steps:,}{extended} steps of "
         f"{'one optimizer update' if updates == 1 else f'{updates} optimizer updates'} each"
     )
+    if phase.keep_if is not None:
+        found.lines.append(f"  {phase.keep_if.described(name)}")
     if phase.offline is not None:
         found.lines += offline_lines(phase)
         return

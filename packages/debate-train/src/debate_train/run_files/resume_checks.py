@@ -45,6 +45,7 @@ class ResumeCheck:
             *self._place_problems(state),
             *self._row_problems(state, rows),
             *self._exit_problems(state, rows),
+            *self._kept_problems(state),
             *self._measure_problems(state, rows),
             *self._record_problems(state),
         ):
@@ -147,6 +148,17 @@ class ResumeCheck:
                 found = (looks[-1][criterion.metric] or 0.0) if looks else 0.0
                 if state.exit_criteria[name] != (found >= criterion.at_least):
                     yield f"its state.json has another outcome of the exit criterion of {name}"
+
+    def _kept_problems(self, state: RunState) -> Iterator[str]:
+        """Compare what is known of phases that may be taken back with the phases that may be."""
+        phases, may_differ = self.recipe.phase_recipes(), self._has_changed("keep_if")
+        for name in (*state.starts, *state.kept):
+            if name not in phases or (phases[name].keep_if is None and not may_differ):
+                yield f"its state.json has a start or an outcome of {name!r}, which has no keep_if"
+        if any(not 0 <= step <= state.phase_start for step, _ in state.starts.values()):
+            yield "its state.json has a start to go back to that has not been"
+        if not phases.keys() >= state.held_out.keys():
+            yield "its state.json has held-out pairs of a phase that is none"
 
     def _measure_problems(self, state: RunState, rows: list[Mapping[str, Any]]) -> Iterator[str]:
         last = len(self.recipe.phase_recipes()) - 1

@@ -15,6 +15,7 @@ from debate_train.checkpointing.random_states import load_random_states
 from debate_train.data import DataSource
 from debate_train.errors import RecipeError
 from debate_train.evaluation.measuring import evaluate
+from debate_train.keeping.taking_back import is_kept, measure_starts, taken_back
 from debate_train.models.policy import export_weights
 from debate_train.playing.dynamic_sampling import play_step
 from debate_train.playing.phase_start import FILE, PhaseStart, start_mode
@@ -72,6 +73,9 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
         run.begin()
         is_new = checkpoint is None or state.step == state.phase_start
         phase = replace(phase, start=_start(run, phase, is_new=is_new))
+        saving = Saving(run, phase)
+        if is_new and not _begun(run, phase, saving):
+            return "interrupted"
         examples = None
         if recipe.offline is not None:
             examples = open_examples(run, phase)
@@ -79,20 +83,44 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
                 return "interrupted"
             score_start(run, phase, examples)
         run.progress.start(name, recipe.steps)
-        saving = Saving(run, phase)
         with saving.of_failures():
             ended = train(run, phase, saving, examples)
-            if ended == "interrupted":
-                return ended
+            kept = None if ended == "interrupted" else is_kept(run, phase)
+            if kept is None:
+                saving.checkpoint_if_new()
+                return "interrupted"
             run.engine.load(trainer.weights(version=state.step))
             if examples is not None:
                 measure_held_out(run, phase, examples)
         _note_exit(run, phase, ended)
-        state.phase, state.phase_start, state.baselines = state.phase + 1, state.step, {}
+        if not kept:
+            phase = taken_back(run, phase, learner)
+            trainer = phase.trainer
+            run.engine.load(trainer.weights(version=state.step))
+            saving.follow(phase)
+        _end(run, name)
         saving.checkpoint()
         return ended
     finally:
         trainer.close()
+
+
+def _begun(run: RunContext, phase: Phase, saving: Saving) -> bool:
+    """Keep the start of a phase that may come back; return False where a signal stopped that."""
+    if not measure_starts(run, phase):
+        return False
+    needed = any(step == run.state.step for step, _ in run.state.starts.values())
+    if needed and not saving.has_checkpoint():  # Before the first step of a run.
+        saving.note_random_states()
+        saving.checkpoint()
+    return True
+
+
+def _end(run: RunContext, name: str) -> None:
+    """Let the run stand after a phase."""
+    state = run.state
+    state.starts.pop(name, None)
+    state.phase, state.phase_start, state.baselines = state.phase + 1, state.step, {}
 
 
 def _start(run: RunContext, phase: Phase, *, is_new: bool) -> PhaseStart | None:

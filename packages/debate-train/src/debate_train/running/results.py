@@ -44,6 +44,7 @@ def write_results(
             "before": before,
             "after": after,
             "exit_criteria": state["exit_criteria"],
+            "kept": state["kept"],
             "held_out": state["held_out"],
             "steps": state["step"],
             "seconds": state["seconds"],

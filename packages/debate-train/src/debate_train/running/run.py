@@ -117,6 +117,8 @@ def _refuse_early(recipe: Recipe, path: Path, resume: bool) -> None:
     for phase in recipe.phase_recipes().values():
         if problem := phase.sampling_problem():
             raise RecipeError(problem)
+    for problem in recipe.keep_problems():
+        raise RecipeError(problem)
     refuse_absent_devices(recipe)
     refuse_unusable(path, is_there=resume)
 

@@ -34,6 +34,16 @@ class Saving:
         self._seconds: dict[str, float] = {}
         """Of checkpoints since the last step."""
 
+    def follow(self, phase: Phase) -> None:
+        """Save the trainer of this phase from now on, which is the same phase with another one."""
+        self._phase = phase
+
+    def has_checkpoint(self) -> bool:
+        """Return whether the last complete step has a checkpoint."""
+        return any(
+            path.name == f"step-{self._state.step:06d}" for path in self._run.checkpoints.complete()
+        )
+
     def note_random_states(self) -> None:
         """Note the random states that a checkpoint of the last complete step is to hold."""
         self._random = random_states()
