@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from debate_protocol.config import Config
-from debate_protocol.forms import FormConfig
+from debate_protocol.forms import DebateForm, FormConfig
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.roles import roles_of
 from debate_protocol.types import TRAINED
 from debate_rewards.rewards import RewardChoice
-from debate_train.adapters import unknown_adapter
+from debate_train.adapters import trained_adapters, unknown_adapter
 from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
 from debate_train.evaluation.settings import Evaluation, Setup
@@ -133,6 +133,11 @@ class Recipe(Config):
         """
         return dict(self.whole_phases) if self.phases else {"train": self}
 
+    @property
+    def forms(self) -> tuple[DebateForm, ...]:
+        """The forms that questions are debated in, in turn; `debate` is the first."""
+        return (self.debate, *self.rollout.other_forms)
+
     def evaluated(self) -> Setup:
         """Return what an evaluation of this phase is made with."""
         return self.evaluation.setup(self.debate, self.rollout, self.seed)
@@ -208,6 +213,7 @@ class Recipe(Config):
         known = [TRAINED, START, *self.rollout.policies]
         setup = self.evaluated()
         forms = [("debate", self.debate), ("evaluation.debate", setup.form)]
+        forms += [(f"rollout.other_forms.{n}", x) for n, x in enumerate(self.rollout.other_forms)]
         forms += [(f"evaluation.modes.{name}", one.form) for name, one in setup.plays()]
         for where, form in forms:
             for role in roles_of(form.protocol()):
@@ -218,6 +224,20 @@ class Recipe(Config):
                     )
                 if problem := unknown_adapter(self.model.lora, role.adapter):
                     raise ValueError(f"{where}.roles.{role.name}.adapter: {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _forms_train_the_same(self) -> Self:
+        lora, mine = self.model.lora, self.debate
+        for number, form in enumerate(self.rollout.other_forms):
+            where = f"rollout.other_forms.{number}"
+            if str(form.contract_rules()) != str(mine.contract_rules()):
+                raise ValueError(
+                    f"{where}.contract: found {form.contract_rules()}, expected that of debate, "
+                    f"{mine.contract_rules()}"
+                )
+            if set(trained_adapters(lora, form)) - set(trained_adapters(lora, mine)):
+                raise ValueError(f"{where}.roles: expected adapters that debate trains, too")
         return self
 
     @model_validator(mode="after")

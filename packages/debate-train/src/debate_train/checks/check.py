@@ -21,6 +21,7 @@ from debate_train.checks.check_policies import (
 )
 from debate_train.checks.check_warnings import crash_cost, run_warnings, warnings_of
 from debate_train.checks.check_windows import Windows
+from debate_train.checks.step_counts import step_counts
 from debate_train.data import DataConfig
 from debate_train.evaluation import direct_form
 from debate_train.losses.loss_inputs import reference_error
@@ -79,7 +80,8 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
         _arithmetic(name, phase, found)
         found.lines += [*role_lines(phase), *start_lines(phase)]
         if counter is not None:
-            windows.look(phase, phase.debate, view.longest)
+            for form in phase.forms:
+                windows.look(phase, form, view.longest)
             for form in other_forms(phase):
                 windows.look(phase, form, view.longest, "evaluation: ")
         where = f"phase {name}: " if recipe.phases else ""
@@ -141,20 +143,17 @@ def check_collecting(recipe: Recipe) -> CheckReport:
     view = look_at_data(recipe.data)
     found.lines += view.lines
     found.errors += view.errors
-    form, rollout = recipe.debate, recipe.rollout
     questions = recipe.steps * recipe.data.batch_size
-    debates, direct = (
-        questions * copies for copies in (rollout.debates_per_question, rollout.direct_per_question)
-    )
+    debates, direct, turns, _ = step_counts(recipe, questions)
     beside = f" and {many(direct, 'direct reply')}" if direct else ""
-    turns = debates * form.turn_count() + direct
     found.lines.append(
         f"collect: {many(recipe.steps, 'step')} x {many(recipe.data.batch_size, 'question')} = "
         f"{many(questions, 'question')}; {many(debates, 'debate')}{beside}; "
-        f"{many(turns, 'turn')}, at most {turns * rollout.max_tokens:,} tokens in replies"
+        f"{many(turns, 'turn')}, at most {turns * recipe.rollout.max_tokens:,} tokens in replies"
     )
     if not found.errors:
-        Windows(found.lines, found.errors).look(recipe, recipe.debate, view.longest)
+        for form in recipe.forms:
+            Windows(found.lines, found.errors).look(recipe, form, view.longest)
     return CheckReport(tuple(found.lines), tuple(missing_libraries(recipe)), tuple(found.errors))
 
 
@@ -181,20 +180,17 @@ def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
     """Say what one step and the whole phase play, in one vocabulary."""
     agents, rounds = phase.debate.num_agents, phase.debate.max_rounds
     questions, copies = phase.data.batch_size, phase.rollout.debates_per_question
-    debates = questions * copies
-    direct = questions * phase.rollout.direct_per_question
-    each = phase.debate.turn_count()
-    turns = debates * each + direct
-    everyone_speaks = each == agents * rounds
-    samples = debates * phase.debate.sequence_count()
-    samples += direct * direct_form(phase.debate).sequence_count()
+    debates, direct, turns, samples = step_counts(phase, questions)
+    each, forms = phase.debate.turn_count(), phase.forms
     trained = len(phase.debate.trained_agents())
     of_what = "turn" if samples == turns else "turn that is trained on"
-    if samples - direct < debates * each and samples - direct == debates * trained:
+    if samples < turns and samples - direct == debates * trained:
         of_what = "agent and debate"
     beside = f" + {many(direct, 'direct reply')}" if direct else ""
     shape = f"{many(agents, 'agent')} x {many(rounds, 'round')}"
-    if not everyone_speaks:
+    if len(forms) > 1:
+        shape = f"{' or '.join(str(form.turn_count()) for form in forms)} turns"
+    elif each != agents * rounds:
         shape = many(each, "turn")
     steps, updates = phase.steps, phase.trainer.epochs * phase.trainer.minibatches
     criterion = phase.exit_criterion
@@ -239,9 +235,7 @@ def offline_lines(phase: Recipe) -> list[str]:
     """Say what a phase plays once for its set of examples, and how many of these a step takes."""
     offline, rollout = phase.offline, phase.rollout
     assert offline is not None
-    debates = offline.questions * rollout.debates_per_question
-    direct = offline.questions * rollout.direct_per_question
-    turns = debates * phase.debate.turn_count() + direct
+    debates, _, turns, _ = step_counts(phase, offline.questions)
     lines = [
         f"  examples ({offline.type}), made once: {many(offline.questions, 'question')} x "
         f"{many(rollout.debates_per_question, 'debate')} = {many(debates, 'debate')}; "
@@ -278,7 +272,7 @@ def other_forms(phase: Recipe) -> list[DebateForm]:
     """Return the forms that evaluations play and training does not, each once."""
     if not phase.evaluation.questions:
         return []
-    known, found = [phase.debate, direct_form(phase.debate)], []
+    known, found = [*phase.forms, direct_form(phase.debate)], []
     played = sorted(phase.evaluated().plays(), key=lambda one: -one[1].form.turn_count())
     for form in (one.form for _, one in played):
         if form not in known:

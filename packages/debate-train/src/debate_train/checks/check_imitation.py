@@ -87,7 +87,8 @@ def see_demonstrations(phase: Recipe, source: DataSource, counter: TokenCounter)
 
     copies = {"debates_per_question": 1, "direct_per_question": 0}
     once = phase.model_copy(update={"rollout": phase.rollout.model_copy(update=copies)})
-    questions = source.batch(0)[: max(1, _TURNS // phase.debate.turn_count())]
+    turns = max(form.turn_count() for form in phase.forms)
+    questions = source.batch(0)[: max(len(phase.forms), _TURNS // turns)]
     played = [hold(run, say) for _, run in named_debates(once, questions, "check")]
     found = look_at_demonstrations(played)
     key = "rollout.engine.type: "

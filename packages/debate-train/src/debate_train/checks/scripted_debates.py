@@ -46,7 +46,8 @@ def small_recipe(phase: Recipe) -> Recipe | None:
     turns = debate.turn_count() * copies["debates_per_question"] * _questions(phase)
     if turns > _TURNS:
         return None
-    return phase.model_copy(update={"debate": debate, "rollout": rollout.model_copy(update=copies)})
+    rollout = rollout.model_copy(update={**copies, "other_forms": ()})
+    return phase.model_copy(update={"debate": debate, "rollout": rollout})
 
 
 def scripted_step(

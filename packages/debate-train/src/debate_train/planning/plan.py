@@ -151,12 +151,13 @@ def _keeps_wide_adapters(recipe: Recipe) -> bool:
 
 def _most_rows(phase: Recipe) -> tuple[int, int]:
     """Return the rows of a step, at most as many as turns, and the longest context."""
-    form = phase.debate
-    reply = phase.rollout.max_tokens
+    reply, count = phase.rollout.max_tokens, token_counter(phase.model)
     question = look_at_data(phase.data).longest
-    longest = longest_prompt(form, question, reply, token_counter(phase.model)).prompt_tokens
+    prompts = [longest_prompt(form, question, reply, count) for form in phase.forms]
+    longest = max(prompt.prompt_tokens for prompt in prompts)
     questions = phase.data.batch_size
     debates = questions * phase.rollout.debates_per_question
     direct = questions * phase.rollout.direct_per_question
-    rows = debates * form.sequence_count() + direct * direct_form(form).sequence_count()
+    rows = debates * max(form.sequence_count() for form in phase.forms)
+    rows += direct * direct_form(phase.debate).sequence_count()
     return rows, longest + reply

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from debate_protocol.config import Config
+from debate_protocol.forms import FormConfig
 from debate_protocol.types import DebateRun, Transcript
 from debate_rewards.gate_rules import GateRule, divided
 from debate_rollout.drivers import AUTO, DriverChoice, play
@@ -34,7 +35,9 @@ class Rollout(Config):
     """Independent debates of each question; the group of GRPO when the form is `direct`."""
     direct_per_question: int = Field(0, ge=0)
     """Single-turn replies to each question beside its debates, prompted as a debate begins."""
-
+    other_forms: tuple[FormConfig, ...] = ()
+    """Further forms that the questions of a step are debated in, in turn: question n of a step in
+    form n mod (1 + their number), of which `debate` is the first."""
     select: GateRule | None = None
     """Answers the gates of the debates: which go on, end, or are left out; all go on without."""
     oversample: int = Field(1, ge=1)

@@ -23,14 +23,16 @@ def named_debates(
     Questions are numbered from `first`.
     """
     runs = []
-    single = direct_form(recipe.debate)
+    single, forms = direct_form(recipe.debate), recipe.forms
     copies = recipe.rollout.debates_per_question + recipe.rollout.direct_per_question
     for number, question in enumerate(questions, first):
         same = partial(same_answer, question)
         for copy in range(copies):
             identity = f"{name}/{number}/{copy}"
             seed = zlib.crc32(f"{recipe.seed}/{identity}".encode())
-            form = recipe.debate if copy < recipe.rollout.debates_per_question else single
+            form = (
+                forms[number % len(forms)] if copy < recipe.rollout.debates_per_question else single
+            )
             run = form.start(question, seed=seed, debate_id=identity, same_answer=same)
             runs.append((identity, run))
     return runs

@@ -214,7 +214,7 @@ class _Maker:
         questions = phase.source.batch(run.state.phase_start + number)
         questions = questions[: offline.questions - number * size]
         debates = start_debates(recipe, questions, f"offline/{phase.name}/{number}")
-        watched = run.progress.watch(debates, recipe.debate.turn_count(), "turns")
+        watched = run.progress.watch(debates, max(x.turn_count() for x in recipe.forms), "turns")
         transcripts = recipe.rollout.play(watched, phase.demonstrator or run.engine)
         learned, kept_out = parted(transcripts, offline.held_out, recipe.seed)
         taken, apart = offline.take(learned), offline.take(kept_out)

@@ -151,7 +151,7 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
 
     def play(step: int, engine: Engine) -> Sequence[Transcript]:
         def watched(debates: list[DebateRun]) -> list[DebateRun]:
-            return run.progress.watch(debates, recipe.debate.turn_count(), "turns")
+            return run.progress.watch(debates, max(x.turn_count() for x in recipe.forms), "turns")
 
         return play_step(recipe, source, step, engine, watched)
 

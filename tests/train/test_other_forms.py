@@ -1,0 +1,87 @@
+"""Questions of a step that are debated in several forms, in turn."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from debate_protocol.types import Gate
+from debate_rollout.engines import ScriptedEngine
+from debate_train.checks.check import check
+from debate_train.checks.step_counts import step_counts
+from debate_train.data import SignsPuzzle
+from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.playing.starts import named_debates
+from debate_train.recipe import Recipe
+from train.contexts import Trainer, context, trained
+
+SAID: dict[str, Any] = {"contract": "five_section", "style": "compact", "personas": "none"}
+SELF = {"type": "self_debate", "first_turns": 2, "second_turns": 1, **SAID}
+LARGE = {"type": "simultaneous", "num_agents": 5, "max_rounds": 1, **SAID}
+
+
+def recipe(**changes: Any) -> Recipe:
+    settings: dict[str, Any] = {
+        "name": "t",
+        "steps": 1,
+        "model": {"type": "scratch"},
+        "data": {"type": "signs_puzzle", "batch_size": 4},
+        "debate": {"num_agents": 3, "max_rounds": 2, **SAID},
+        "rollout": {"other_forms": [LARGE, SELF]},
+        "reward": {"type": "verifiable"},
+        "advantage": {"baseline": "question_round"},
+    }
+    return Recipe.model_validate(settings | changes)
+
+
+def test_questions_are_debated_in_the_forms_in_turn() -> None:
+    form = recipe(rollout={"other_forms": [LARGE, SELF], "direct_per_question": 1})
+    alone = recipe(rollout={"direct_per_question": 1})
+    questions = SignsPuzzle(batch_size=4).open().batch(0)
+    first = []
+    for one in (form, alone):
+        runs = named_debates(one, questions, "train/0")
+        waits = [next(run) for _, run in runs]
+        assert not any(isinstance(found, Gate) for found in waits)
+        first.append(
+            [
+                (name, [ask.seed for ask in found])
+                for (name, _), found in zip(runs, waits, strict=True)
+            ]
+        )
+    # Debate and single reply of each question; the first form again for the fourth question.
+    assert [len(seeds) for _, seeds in first[0]] == [3, 1, 5, 1, 2, 1, 3, 1]
+    assert [len(seeds) for _, seeds in first[1]] == [3, 1] * 4
+    same = [pair for pair in zip(*first, strict=True) if len(pair[0][1]) == len(pair[1][1])]
+    assert len(same) == 6 and all(ours == theirs for ours, theirs in same)
+
+
+def test_the_check_counts_what_is_played() -> None:
+    form = recipe(rollout={"other_forms": [LARGE, SELF], "direct_per_question": 1})
+    # Two debates of 3 x 2 turns, one of 5, one of 2 + 1, and four single replies.
+    assert step_counts(form, 4)[:3] == (4, 4, 2 * 6 + 5 + 3 + 4)
+    lines = check(form).lines
+    assert any("4 debates; x 6 or 5 or 3 turns + 4 direct replies = 24 turns" in x for x in lines)
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        (LARGE | {"contract": "boxed"}, "rollout.other_forms.0.contract: found boxed"),
+        (LARGE | {"num_agents": 0}, "num_agents"),
+    ],
+)
+def test_a_form_that_does_not_fit_is_refused(other: dict[str, Any], found: str) -> None:
+    with pytest.raises(ValidationError, match=found.replace(".", r"\.")):
+        recipe(rollout={"other_forms": [other]})
+
+
+def test_a_step_learns_from_all_its_forms(tmp_path: Path) -> None:
+    source = SignsPuzzle(batch_size=4).open()
+    tokenizer = word_tokenizer()
+    player = ScriptedEngine().open(None, tokenizer, script=source.demonstrate)
+    form = recipe(advantage={"baseline": "none"})
+    trainer = Trainer()
+    trained(context(form, tmp_path / "run", player, source, tokenizer), trainer)
+    assert trainer.batches[0].turns == 2 * 6 + 5 + 3
