@@ -66,7 +66,7 @@ def peer_vote(transcript: Transcript, seed: int) -> str | None:
 
 def peer_vote_of(debate: ReadDebate, seed: int) -> str | None:
     """Return the peers' choice of a debate that has been read; see `peer_vote`."""
-    candidates = _standings(debate) or [
+    candidates = standings(debate) or [
         (turn, 0.0) for turn in last_turns(debate).values() if not turn.failed
     ]
     if not candidates:
@@ -159,24 +159,11 @@ def answer_text(debate: ReadDebate, turn: ReadTurn) -> str | None:
     return None if answer is None else answer.text
 
 
-def _weightiest(debate: ReadDebate, seed: int, weight: Callable[[ReadTurn], float]) -> str | None:
-    """Return the answer of the last round whose turns weigh the most together."""
-    turns = list(last_turns(debate).values())
-    answers = [answer_text(debate, turn) for turn in turns]
-    classes = answer_classes(debate.transcript.question, answers)
-    weights: dict[int, float] = {}
-    for number, turn in zip(classes, turns, strict=True):
-        if number is not None:
-            weights[number] = weights.get(number, 0.0) + weight(turn)
-    if not weights:
-        return None
-    largest = max(weights.values())
-    chosen = _draw(debate.transcript, seed, [n for n, own in weights.items() if own == largest])
-    return answers[classes.index(chosen)]
+def standings(debate: ReadDebate) -> list[tuple[ReadTurn, float]]:
+    """Return each judged agent's latest judged turn with its votes for minus against.
 
-
-def _standings(debate: ReadDebate) -> list[tuple[ReadTurn, float]]:
-    """Return each judged agent's latest judged turn with its votes for minus against."""
+    The votes are those of the last round in which any were cast; without votes there is none.
+    """
     cast = ballots(debate)
     voted = [key.round for key, ballot in cast.items() if ballot.votes]
     if not voted:
@@ -192,6 +179,22 @@ def _standings(debate: ReadDebate) -> list[tuple[ReadTurn, float]]:
         if agent not in latest or latest[agent].key.round < turn.key.round:
             latest[agent] = turn
     return [(latest[agent], net[agent]) for agent in sorted(latest)]
+
+
+def _weightiest(debate: ReadDebate, seed: int, weight: Callable[[ReadTurn], float]) -> str | None:
+    """Return the answer of the last round whose turns weigh the most together."""
+    turns = list(last_turns(debate).values())
+    answers = [answer_text(debate, turn) for turn in turns]
+    classes = answer_classes(debate.transcript.question, answers)
+    weights: dict[int, float] = {}
+    for number, turn in zip(classes, turns, strict=True):
+        if number is not None:
+            weights[number] = weights.get(number, 0.0) + weight(turn)
+    if not weights:
+        return None
+    largest = max(weights.values())
+    chosen = _draw(debate.transcript, seed, [n for n, own in weights.items() if own == largest])
+    return answers[classes.index(chosen)]
 
 
 def _judged(debate: ReadDebate, judges: list[TurnKey]) -> list[ReadTurn]:

@@ -9,9 +9,9 @@ from pydantic import BaseModel
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import TRAINED
 from debate_train.checks.check_context import TokenCounter
-from debate_train.checks.check_data import DataView, look_at_data
+from debate_train.checks.check_data import DataView, look_at_data, many
 from debate_train.checks.check_engines import engine_errors, phase_errors
-from debate_train.checks.check_imitation import imitation_errors, see_demonstrations
+from debate_train.checks.check_imitation import imitation_errors, made_of, see_demonstrations
 from debate_train.checks.check_learning import truth_errors
 from debate_train.checks.check_policies import (
     adapter_warnings,
@@ -23,6 +23,7 @@ from debate_train.checks.check_warnings import crash_cost, run_warnings, warning
 from debate_train.checks.check_windows import Windows
 from debate_train.checks.step_counts import step_counts
 from debate_train.data import DataConfig
+from debate_train.errors import UsageError
 from debate_train.evaluation import direct_form
 from debate_train.losses.loss_inputs import reference_error
 from debate_train.models.policies import folder_problems
@@ -202,7 +203,10 @@ def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
     if phase.keep_if is not None:
         found.lines.append(f"  {phase.keep_if.described(name)}")
     if phase.offline is not None:
-        found.lines += offline_lines(phase)
+        try:
+            found.lines += offline_lines(phase)
+        except UsageError as error:
+            found.errors.append(str(error))
         return
     found.lines += [
         f"  a step: {many(questions, 'question')} x {many(copies, 'debate')} = "
@@ -233,13 +237,10 @@ def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
 
 def offline_lines(phase: Recipe) -> list[str]:
     """Say what a phase plays once for its set of examples, and how many of these a step takes."""
-    offline, rollout = phase.offline, phase.rollout
+    offline = phase.offline
     assert offline is not None
-    debates, _, turns, _ = step_counts(phase, offline.questions)
     lines = [
-        f"  examples ({offline.type}), made once: {many(offline.questions, 'question')} x "
-        f"{many(rollout.debates_per_question, 'debate')} = {many(debates, 'debate')}; "
-        f"{many(turns, 'turn')}, at most {turns * rollout.max_tokens:,} tokens in replies",
+        f"  examples ({offline.type}), made once: {made_of(phase)}",
         f"  a step: {offline.batch_size:,} of them; in all {offline.batch_size * phase.steps:,}, "
         "epoch after epoch",
         "  supervised: log-probabilities are taken at temperature 1",
@@ -279,13 +280,6 @@ def other_forms(phase: Recipe) -> list[DebateForm]:
             found.append(form)
             known += [form, direct_form(form)]  # Whose prompt is none longer than the debate's.
     return found
-
-
-def many(count: int, noun: str) -> str:
-    """Return a count with its noun, in the plural where it needs one."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
 
 
 def _temperatures(phase: Recipe) -> str:

@@ -51,3 +51,10 @@ def look_at_data(data: DataConfig, *, trains: bool = True) -> DataView:
 
 def _shown_length(question: Question) -> int:
     return len(question.text) + sum(len(str(question.meta.get(key, ""))) for key in _SHOWN)
+
+
+def many(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural where it needs one."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"

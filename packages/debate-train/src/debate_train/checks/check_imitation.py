@@ -5,8 +5,13 @@ from dataclasses import dataclass
 
 from debate_protocol.types import Ask, Reply
 from debate_train.checks.check_context import TokenCounter
+from debate_train.checks.check_data import many
 from debate_train.checks.scripted_debates import hold
+from debate_train.checks.step_counts import step_counts
 from debate_train.data import DataSource
+from debate_train.data.question_source import identity
+from debate_train.offline.offline_set import PLAYED
+from debate_train.offline.read_debates import read_debates
 from debate_train.playing.starts import named_debates
 from debate_train.recipe import Recipe
 from debate_train.running.imitation import look_at_demonstrations
@@ -20,7 +25,7 @@ def imitation_errors(phase: Recipe) -> Iterator[str]:
     demonstrated = not phase.rollout.engine.is_sampled
     made_for, offline = phase.loss.learns_from, phase.offline
     if offline is not None:
-        if problem := offline.problem(phase.debate):
+        if offline.path is None and (problem := offline.problem(phase.debate)):
             yield f"offline.{problem}"
         if made_for != offline.teaches:
             wanted = "dpo" if offline.teaches == "pairs" else "sft"
@@ -55,6 +60,32 @@ def imitation_errors(phase: Recipe) -> Iterator[str]:
             f"loss.type: found {phase.loss.type} with demonstrations, which no policy sampled; "
             "expected sft"
         )
+
+
+def made_of(phase: Recipe) -> str:
+    """Return what the examples of a phase are taken from: debates that are played, or of files.
+
+    Raises:
+        UsageError: There are no such files.
+    """
+    offline, rollout = phase.offline, phase.rollout
+    assert offline is not None
+    if offline.path is not None:
+        read = read_debates(offline)
+        asked = len({identity(debate.question) for debate in read})
+        turns = [turn for debate in read for turn in debate.turns]
+        return (
+            f"{many(len(read), 'debate')} of {many(asked, 'question')} in {offline.path}; "
+            f"{many(len(turns), 'turn')}, {sum(not turn.prompt for turn in turns):,} of them "
+            "without the prompt"
+        )
+    questions = offline.questions or PLAYED
+    debates, _, count, _ = step_counts(phase, questions)
+    return (
+        f"{many(questions, 'question')} x {many(rollout.debates_per_question, 'debate')} = "
+        f"{many(debates, 'debate')}; {many(count, 'turn')}, at most "
+        f"{count * rollout.max_tokens:,} tokens in replies"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What an evaluation without a run will do, said before it does it."""
 
-from debate_train.checks.check import CheckReport, Findings, check_model, evaluation_line, many
-from debate_train.checks.check_data import look_at_data
+from debate_train.checks.check import CheckReport, Findings, check_model, evaluation_line
+from debate_train.checks.check_data import look_at_data, many
 from debate_train.checks.check_policies import missing_libraries, policy_errors
 from debate_train.checks.check_windows import Windows
 from debate_train.evaluating.evaluating import Evaluating

@@ -1,8 +1,8 @@
 """Examples by the answers that debates came to: pairs of answers, and replies to imitate."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import random
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -11,15 +11,11 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.parsing.contract import get_contract
 from debate_protocol.roles import role_of
 from debate_protocol.types import Transcript, Turn, TurnKey
-from debate_rewards.answers.checking import answer_classes, check_many
-from debate_rewards.reading import ReadDebate, ReadTurn, read_debate
-from debate_rewards.votes.decisions import answer_text
+from debate_rewards.reading import ReadDebate, ReadTurn
+from debate_rewards.votes.ballots import all_votes, ballots, tally
 from debate_train.offline.example import Completion, Example
 from debate_train.offline.offline_set import OfflineSettings, Taken, Teaches
-
-By = Literal["majority", "answer"]
-"""What decides: the most common answer of the debate's last round, or the question's own."""
-Round = Literal["first", "last"]
+from debate_train.offline.sides import By, Round, Sides, decided
 
 
 class AnswerPairs(OfflineSettings):
@@ -42,7 +38,7 @@ class AnswerPairs(OfflineSettings):
     def take(self, transcripts: Sequence[Transcript]) -> Taken:
         """Return the pairs of debates."""
         taken = Taken()
-        for transcript, sides in _decided(transcripts, self.by, self.round, taken):
+        for transcript, sides in decided(transcripts, self.by, self.round, taken):
             better, worse = sides.chosen, sides.others
             if not better or not worse:
                 taken.leave_out("all_agree" if better else "none_chosen")
@@ -62,7 +58,9 @@ class ChosenReplies(OfflineSettings):
 
     `learned_as: reply` imitates a reply in its own prompt. `learned_as: first_turn` imitates the
     answer of a debate as if it had been given at once, under the prompt of a first turn: a single
-    model then answers as the debate did.
+    model then answers as the debate did. `weight: votes` weighs a reply by the share of its votes
+    that it won (`=` is half a vote); replies that nobody judged, as all of a last parallel round,
+    and those that won none are left out.
 
     Source: `by: answer`, `round: first` is fine-tuning on right answers, the baseline SFT of
     ACC-Debate; `by: majority`, `learned_as: first_turn` follows DebateGPT (Subramaniam et al.
@@ -72,11 +70,15 @@ class ChosenReplies(OfflineSettings):
     teaches: ClassVar[Teaches] = "demonstrations"
 
     type: Literal["chosen_replies"] = "chosen_replies"
-    by: By = "answer"
+    by: By | Literal["any"] = "answer"
     round: Round = "last"
     learned_as: Literal["reply", "first_turn"] = "reply"
     replies_per_debate: int | None = Field(None, ge=1)
-    """Most replies of one debate; None takes all."""
+    """Most replies of one round of a debate; None takes all."""
+    replies_per_question: int | None = Field(None, ge=1)
+    """Most replies to one question, drawn from those of all its debates; None takes all."""
+    weight: Literal["equal", "votes"] = "equal"
+    """What a reply counts for in the loss."""
 
     def problem(self, form: DebateForm) -> str | None:
         """Return why debates of this form give no examples, None where they may."""
@@ -90,18 +92,44 @@ class ChosenReplies(OfflineSettings):
 
     def take(self, transcripts: Sequence[Transcript]) -> Taken:
         """Return the chosen replies of debates."""
-        taken = Taken()
-        for transcript, sides in _decided(transcripts, self.by, self.round, taken):
+        taken, found = Taken(), list[Example]()
+        for transcript, sides in decided(transcripts, self.by, self.round, taken):
             taken.leave_out("other_answer", len(sides.others))
+            shares = _shares(sides) if self.weight == "votes" else None
             for turn in sides.chosen[: self.replies_per_debate]:
+                weight = 1.0 if shares is None else shares.get(turn.key)
+                if not weight:
+                    taken.leave_out("no_votes" if weight is None else "no_vote_won")
+                    continue
                 example = _example(transcript, turn, None)
-                if example is not None and self.learned_as == "first_turn":
+                if example is None:
+                    taken.leave_out("no_tokens")
+                    continue
+                example = replace(example, weight=weight)
+                if self.learned_as == "first_turn":
                     example = _as_first_turn(sides.debate, turn, example)
                 if example is None:
                     taken.leave_out("no_first_turn")
                 else:
-                    taken.keep(example, self.by)
+                    found.append(example)
+        for example in self._drawn(found, taken):
+            taken.keep(example, self.by)
         return taken
+
+    def _drawn(self, examples: Sequence[Example], taken: Taken) -> Sequence[Example]:
+        """Return at most as many examples of each question as are wanted, in their order."""
+        most = self.replies_per_question
+        if most is None:
+            return examples
+        places: dict[object, list[int]] = {}
+        for place, example in enumerate(examples):
+            places.setdefault(example.meta["question"], []).append(place)
+        kept: set[int] = set()
+        for question, own in places.items():
+            kept |= set(random.Random(f"replies/{question}").sample(own, min(most, len(own))))
+        if len(kept) < len(examples):
+            taken.leave_out("more_than_wanted", len(examples) - len(kept))
+        return [example for place, example in enumerate(examples) if place in kept]
 
 
 class EveryReply(OfflineSettings):
@@ -129,76 +157,10 @@ class EveryReply(OfflineSettings):
         return taken
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
-    """The replies of one round with the chosen answer, and those with another."""
-
-    debate: ReadDebate
-    chosen: list[ReadTurn]
-    others: list[ReadTurn]
-
-
-def _decided(
-    transcripts: Sequence[Transcript], by: By, round: Round, taken: Taken
-) -> Iterator[tuple[Transcript, _Sides]]:
-    """Yield the debates in which something is chosen, with their sides; count the others."""
-    for transcript, sides in zip(transcripts, _sides(transcripts, by, round), strict=True):
-        if sides is None:
-            taken.leave_out("no_decision")
-        else:
-            yield transcript, sides
-
-
-def _sides(transcripts: Sequence[Transcript], by: By, round: Round) -> list[_Sides | None]:
-    """Return the two sides of each debate.
-
-    None where nothing is chosen: the question has no usable answer, or no answer is the most
-    common one.
-    """
-    read = [read_debate(transcript) for transcript in transcripts]
-    compared = [_of_round(debate, round) for debate in read]
-    answers = [
-        [answer_text(debate, turn) for turn in turns]
-        for debate, turns in zip(read, compared, strict=True)
-    ]
-    if by == "majority":
-        votes = zip(transcripts, answers, strict=True)
-        chosen = [_in_majority(transcript, found) for transcript, found in votes]
-    else:
-        chosen = _right(transcripts, answers)
-    found: list[_Sides | None] = []
-    for debate, turns, which in zip(read, compared, chosen, strict=True):
-        if which is None:
-            found.append(None)
-            continue
-        marked = list(zip(turns, which, strict=True))
-        better = [turn for turn, is_chosen in marked if is_chosen]
-        found.append(_Sides(debate, better, [turn for turn, is_chosen in marked if not is_chosen]))
-    return found
-
-
-def _of_round(debate: ReadDebate, round: Round) -> list[ReadTurn]:
-    turns = [turn for turn in debate.turns.values() if not turn.failed]
-    rounds = [turn.key.round for turn in turns]
-    wanted = (min if round == "first" else max)(rounds, default=0)
-    return [turn for turn in turns if turn.key.round == wanted]
-
-
-def _in_majority(transcript: Transcript, answers: Sequence[str | None]) -> list[bool] | None:
-    classes = answer_classes(transcript.question, answers)
-    sizes = Counter(number for number in classes if number is not None).most_common(2)
-    if not sizes or (len(sizes) == 2 and sizes[0][1] == sizes[1][1]):
-        return None
-    return [number == sizes[0][0] for number in classes]
-
-
-def _right(
-    transcripts: Sequence[Transcript], answers: Sequence[Sequence[str | None]]
-) -> list[list[bool] | None]:
-    asked = [(t.question, a) for t, found in zip(transcripts, answers, strict=True) for a in found]
-    verdicts = iter(check_many(asked))
-    judged = [[next(verdicts).verdict for _ in found] for found in answers]
-    return [None if "unverifiable" in one else [v == "right" for v in one] for one in judged]
+def _shares(sides: Sides) -> dict[TurnKey, float]:
+    """Return the share of its votes that each judged turn of a debate won."""
+    shares = tally(all_votes(ballots(sides.debate)))
+    return {key: share.up / (share.up + share.down) for key, share in shares.items()}
 
 
 def _example(transcript: Transcript, chosen: ReadTurn, rejected: ReadTurn | None) -> Example | None:
@@ -238,8 +200,10 @@ def _as_first_turn(debate: ReadDebate, turn: ReadTurn, example: Example) -> Exam
     """Return the answer of a reply as its agent would have given it at once.
 
     The agent's own first turn keeps its form; its answer section becomes that of the reply. None
-    where that turn failed.
+    where that turn failed, or had read others.
     """
+    if debate.transcript.protocol.schedule == "sequential":
+        return None
     rounds = [key.round for key in debate.turns if key.agent == turn.key.agent]
     first = debate.turns[TurnKey(turn.key.agent, min(rounds))]
     asked = first.turn.reply

@@ -43,6 +43,8 @@ class Example:
     adapter: str | None = None
     weight_version: int = 0
     meta: Mapping[str, object] = field(default_factory=dict)
+    weight: float = 1.0
+    """What it counts for in a supervised loss, above 0."""
 
     def to_json(self) -> dict[str, object]:
         """Return a row as preference trainers and supervised ones read it.
@@ -62,6 +64,7 @@ class Example:
             "agent": self.agent,
             "adapter": self.adapter,
             "weight_version": self.weight_version,
+            "weight": self.weight,
         }
         prompt = [dict(message) for message in self.prompt]
         return {"prompt": prompt, **said, "meta": dict(self.meta), "sampled": sampled}
@@ -89,6 +92,7 @@ class Example:
             cast("str | None", sampled["adapter"]),
             cast(int, sampled["weight_version"]),
             cast(Mapping[str, object], row["meta"]),
+            cast(float, sampled.get("weight", 1.0)),
         )
 
 

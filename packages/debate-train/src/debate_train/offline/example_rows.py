@@ -16,14 +16,14 @@ def example_batch(examples: Sequence[Example], seed: int) -> Batch:
 
     Args:
         examples: All with token ids; the chosen reply of a pair has advantage 1, the rejected one
-            −1, and so has a reply that is imitated 1.
+            −1, and a reply that is imitated its weight.
         seed: Of the batch.
     """
     rows: list[Row] = []
     for number, example in enumerate(examples):
         is_pair = example.rejected is not None
         pair = number if is_pair else -1
-        rows.append(_row(example, example.chosen, 1.0, number, pair))
+        rows.append(_row(example, example.chosen, example.weight, number, pair))
         if example.rejected is not None:
             rows.append(_row(example, example.rejected, -1.0, number, pair))
     sampled = sum(int(row.mask.sum()) for row in rows)

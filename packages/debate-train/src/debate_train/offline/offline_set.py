@@ -1,7 +1,7 @@
 """What a set of examples owes its callers: which replies of debates it takes, and why not others.
 
-A phase with such a set first plays debates with the policy as it is at the phase's start, takes
-examples from them once, and then trains on these.
+A phase with such a set first plays debates with the policy as it is at the phase's start, or reads
+debates that were held before, takes examples from them once, and then trains on these.
 """
 
 from abc import abstractmethod
@@ -17,7 +17,10 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.types import Transcript
 from debate_train.offline.example import Example
 
-__all__ = ["OfflineSet", "OfflineSettings", "Taken"]
+__all__ = ["ImportedRollouts", "OfflineSet", "OfflineSettings", "Taken"]
+
+PLAYED = 256
+"""Training questions whose debates are played where a recipe names no number."""
 
 Teaches = Literal["pairs", "demonstrations"]
 
@@ -62,8 +65,18 @@ class OfflineSet(Protocol):
         ...
 
     @property
-    def questions(self) -> int:
-        """Training questions whose debates are played."""
+    def questions(self) -> int | None:
+        """Training questions whose debates are played, or questions of a file that are used."""
+        ...
+
+    @property
+    def path(self) -> str | None:
+        """Where debates are read from, None where they are played."""
+        ...
+
+    @property
+    def imported(self) -> "ImportedRollouts":
+        """How rollouts of other programs are read from there."""
         ...
 
     @property
@@ -89,14 +102,30 @@ class OfflineSet(Protocol):
         ...
 
 
+class ImportedRollouts(Config):
+    """How rows of verifiers and of TRL are read; transcripts bring all this themselves."""
+
+    contract: str = "boxed"
+    """How replies mark their answers."""
+    kind: Literal["math", "choice", "yes_no", "number", "text"] | None = None
+    """How answers are compared; None is mathematics."""
+    answer: str | None = None
+    """The column with the right answer; None takes `answer`, then `solution`."""
+
+
 class OfflineSettings(Config):
     """The base class of sets of examples."""
 
     teaches: ClassVar[Teaches]
 
     type: str
-    questions: int = Field(256, ge=1)
-    """Training questions whose debates are played; those of the run's first steps."""
+    questions: int | None = Field(None, ge=1)
+    """Training questions whose debates are played, those of the run's first steps; None is 256. Of
+    a file the first questions that are used; None is all."""
+    path: str | None = None
+    """Transcripts, or rollouts of verifiers or TRL, that are read in the place of playing debates:
+    a file, a run directory or a folder of debate-rollout."""
+    imported: ImportedRollouts = ImportedRollouts()
     held_out: float = Field(0.0, ge=0, lt=1)
     """Share of these questions whose pairs are never learned from: on them the run measures at the
     phase's end whether it prefers as the pairs do."""

@@ -6,9 +6,9 @@ import zlib
 from debate_train.batches.rows import build_batch
 from debate_train.checkpointing.checkpoints import Best
 from debate_train.evaluation.measuring import evaluate
+from debate_train.offline.example_set import ExampleSet
 from debate_train.playing.step_debates import metrics_of
 from debate_train.running.imitation import Imitation
-from debate_train.running.offline_phase import ExampleSet
 from debate_train.running.records import keep_sample
 from debate_train.running.run_context import Ended, Phase, RunContext
 from debate_train.running.saving import Saving

@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import random
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,49 +20,19 @@ from debate_train.checkpointing.whole_files import (
 from debate_train.errors import RunFailure
 from debate_train.offline import Example, read_examples
 from debate_train.offline.example import MADE_FROM, Completion
-from debate_train.offline.example_rows import example_batch, lengths
+from debate_train.offline.example_rows import example_batch
+from debate_train.offline.example_set import ExampleSet
 from debate_train.offline.held_out import held_out_accuracies, parted
+from debate_train.offline.offline_set import PLAYED
+from debate_train.offline.read_debates import files_digest, learned_from, text_ids
 from debate_train.offline.set_counts import counted, summed
 from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.run_files.collected_files import file_name, written
 from debate_train.running.run_context import Phase, RunContext
-from debate_train.running.step import Step
 
 _DECIDES = ("seed", "model", "data", "debate", "offline")
 """Keys of a phase that decide which examples there are, beside how replies are sampled."""
-
-
-@dataclass(slots=True)
-class ExampleSet:
-    """The examples of a phase, and what was counted and measured while they were taken."""
-
-    examples: list[Example]
-    counts: Mapping[str, float] = field(default_factory=dict)
-    held_out: list[Example] = field(default_factory=list)
-    """Pairs of questions that are not learned from."""
-
-    def step(self, recipe: Recipe, number: int, began: float, first: int) -> Step:
-        """Return what a step learns from: the examples in a shuffled order, epoch after epoch.
-
-        Args:
-            recipe: The phase's.
-            number: Of the step, over the whole run.
-            began: When it began.
-            first: Number of the phase's first step.
-        """
-        assert recipe.offline is not None
-        size, place = recipe.offline.batch_size, number - first
-        chosen: list[Example] = []
-        while len(chosen) < min(size, len(self.examples)):
-            epoch, index = divmod(place * size + len(chosen), len(self.examples))
-            order = list(range(len(self.examples)))
-            random.Random(f"examples/{recipe.seed}/{epoch}").shuffle(order)
-            chosen += [self.examples[i] for i in order[index : index + size - len(chosen)]]
-        seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
-        metrics = {**self.counts, **lengths(chosen)}
-        metrics["offline/epoch"] = (place + 1) * size / len(self.examples)
-        return Step(number, (), (), example_batch(chosen, seed), metrics, {}, began)
 
 
 def open_examples(run: RunContext, phase: Phase) -> ExampleSet | None:
@@ -175,8 +143,13 @@ class _Maker:
         run, recipe = self._run, self._phase.recipe
         offline = recipe.offline
         assert offline is not None
+        if offline.path is not None:
+            chunk = run.interrupts.stoppable(self._read_chunk)
+            if chunk is not None:
+                self._finish([chunk])
+            return chunk is not None
         chunks = self._kept_chunks()
-        wanted = -(-offline.questions // recipe.data.batch_size)
+        wanted = -(-(offline.questions or PLAYED) // recipe.data.batch_size)
         run.progress.start(f"{self._phase.name}: examples", wanted, "batches of questions")
         for number in range(len(chunks), wanted):
             chunk = run.interrupts.stoppable(lambda number=number: self._chunk(number))  # type: ignore[misc]
@@ -212,33 +185,54 @@ class _Maker:
         assert offline is not None
         size = recipe.data.batch_size
         questions = phase.source.batch(run.state.phase_start + number)
-        questions = questions[: offline.questions - number * size]
+        questions = questions[: (offline.questions or PLAYED) - number * size]
         debates = start_debates(recipe, questions, f"offline/{phase.name}/{number}")
         watched = run.progress.watch(debates, max(x.turn_count() for x in recipe.forms), "turns")
-        transcripts = recipe.rollout.play(watched, phase.demonstrator or run.engine)
+        return self._taken(recipe.rollout.play(watched, phase.demonstrator or run.engine))
+
+    def _read_chunk(self) -> dict[str, Any]:
+        """Read the debates of the files that the set names, and take their examples."""
+        run, recipe = self._run, self._phase.recipe
+        assert recipe.offline is not None
+        run.progress.note(f"{self._phase.name}: reading debates of {recipe.offline.path}")
+        renderer = Renderer(run.loaded.tokenizer, run.loaded.template_kwargs)
+        sources, window = [run.source, self._phase.source], run.engine.context_window
+        found, left_out = learned_from(recipe.offline, sources, renderer, window)
+        chunk = self._taken(found)
+        chunk["counts"] |= left_out
+        return chunk
+
+    def _taken(self, transcripts: Sequence[Transcript]) -> dict[str, Any]:
+        """Return the examples of debates as they are kept, with what was counted."""
+        recipe = self._phase.recipe
+        offline = recipe.offline
+        assert offline is not None
         learned, kept_out = parted(transcripts, offline.held_out, recipe.seed)
         taken, apart = offline.take(learned), offline.take(kept_out)
         kept = transcripts[: recipe.recording.debates]
         return {
             MADE_FROM: self._made_from,
-            "examples": [self._with_ids(example).to_json() for example in taken.examples],
-            "held_out": [self._with_ids(example).to_json() for example in apart.examples],
+            "examples": [self._fitted(example).to_json() for example in taken.examples],
+            "held_out": [self._fitted(example).to_json() for example in apart.examples],
             "debates": [to_json(_bare(transcript)) for transcript in kept],
             **counted(taken, apart, transcripts),
         }
 
-    def _with_ids(self, example: Example) -> Example:
-        """Return an example whose chosen text, if nobody sampled it as it stands, has token ids."""
+    def _fitted(self, example: Example) -> Example:
+        """Return an example with ids for a text that nobody sampled, and an adapter of this model.
+
+        Transcripts of another run may name adapters that this one has not.
+        """
+        lora = self._run.loaded.lora
+        if lora is None or example.adapter not in lora.adapters:
+            example = replace(example, adapter=None)
         if example.chosen.token_ids:
             return example
         loaded = self._run.loaded
         renderer = Renderer(loaded.tokenizer, loaded.template_kwargs)
-        ids = renderer.encode(renderer.plain(example.chosen.text))
-        contract, end = self._phase.recipe.debate.contract_rules(), loaded.tokenizer.eos_token_id
-        is_stopped = contract.stop is not None and example.chosen.text.endswith(contract.stop)
-        if end is not None and not is_stopped:
-            ids.append(end)
-        return replace(example, chosen=Completion(example.chosen.text, tuple(ids)))
+        stop = self._phase.recipe.debate.contract_rules().stop
+        ids = text_ids(example.chosen.text, renderer, stop)
+        return replace(example, chosen=Completion(example.chosen.text, ids))
 
     def _finish(self, chunks: Sequence[Mapping[str, Any]]) -> None:
         offline = self._phase.recipe.offline
@@ -279,7 +273,8 @@ def _made_from(recipe: Recipe, name: str, start: int) -> str:
     """Return a hash of all that decides which examples a phase has."""
     dumped = {key: _dumped(getattr(recipe, key)) for key in _DECIDES}
     rollout = recipe.rollout.model_dump(mode="json", exclude={"engine", "driver"})
-    said = json.dumps([name, start, dumped, rollout], sort_keys=True, default=str)
+    read = [] if recipe.offline is None else [files_digest(recipe.offline)]
+    said = json.dumps([name, start, dumped, rollout, *read], sort_keys=True, default=str)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from debate_protocol.types import Transcript
 from debate_rewards.answers.final_answers import KINDS
 from debate_train.commands.recipe_command import DONE, exit_code
 from debate_train.errors import UsageError
 from debate_train.evaluating.directory import SCHEMA, EvaluationDirectory, Plan
 from debate_train.evaluating.results import Found, Shown, point_row, shown_measure, write_all
 from debate_train.evaluation.from_transcripts import TranscriptFigures, figures_of_transcripts
+from debate_train.rollout_files.debate_files import debates_in
 from debate_train.run_files.collected_files import plain
 
 _DESCRIPTION = """\
@@ -63,7 +63,13 @@ def _measure(arguments: argparse.Namespace) -> int:
         name, path = _named(text)
         if any(one["name"] == name for one in found):
             raise UsageError(f"--transcripts: found {name!r} twice; expected NAME=FILE for one")
-        transcripts = _read(path, arguments)
+        transcripts = debates_in(
+            path,
+            "--transcripts",
+            contract=arguments.contract,
+            kind=arguments.kind,
+            answer=arguments.answer,
+        )
         questions |= {q.id: [q.text, q.answer] for q in (one.question for one in transcripts)}
         figures = figures_of_transcripts(transcripts)
         found.append(_found(name, str(path), figures))
@@ -93,33 +99,6 @@ def _named(text: str) -> tuple[str, Path]:
         file = text
         name = re.sub(r"[^\w.@+-]+", "-", Path(text).stem).lstrip(".-")[:60] or "file"
     return name, Path(file)
-
-
-def _read(path: Path, arguments: argparse.Namespace) -> list[Transcript]:
-    """Return the transcripts of a file; rows with a completion are rollouts of others."""
-    from debate_rewards.command_input import UsageError as InputError
-    from debate_rewards.command_input import transcripts_in
-    from debate_train.rollout_files import import_rollouts
-
-    if not path.is_file():
-        raise UsageError(f"--transcripts: found no file {str(path)!r}; expected one of debates")
-    if path.suffix == ".parquet" or _holds_completions(path):
-        return import_rollouts(
-            path, contract=arguments.contract, kind=arguments.kind, answer=arguments.answer
-        )
-    try:
-        return transcripts_in(str(path))
-    except InputError as error:
-        raise UsageError(str(error)) from error
-
-
-def _holds_completions(path: Path) -> bool:
-    try:
-        with path.open(encoding="utf-8") as file:
-            first = json.loads(next((line for line in file if line.strip()), "null"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(first, dict) and "completion" in first
 
 
 def _found(name: str, source: str, figures: TranscriptFigures) -> Found:
