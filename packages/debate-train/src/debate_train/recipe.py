@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from debate_protocol.config import Config
 from debate_protocol.forms import DebateForm, FormConfig
@@ -24,6 +24,7 @@ from debate_train.models.policies import START
 from debate_train.offline import OfflineChoice
 from debate_train.playing.pipeline import Pipeline
 from debate_train.playing.rollout_settings import Rollout
+from debate_train.reading.folder_name import FolderName
 from debate_train.reading.recipe_merge import merge
 from debate_train.reading.recipe_schema import WHOLE_PHASES, Schema
 from debate_train.run_files.tracking import Tracking
@@ -74,20 +75,6 @@ _PARTS = ("model", "data", "debate", "reward", "loss", "trainer")
 
 
 _MOST_PHASES = 100
-_LONGEST_NAME = 100
-
-
-def _names_one_file(name: str) -> str:
-    parts = {"/", "\\", "\0"} & set(name)
-    if parts or name in ("", ".", "..") or not name.isprintable() or len(name) > _LONGEST_NAME:
-        raise ValueError(
-            f"found {name[:60]!r}; expected a name that a folder can have: at most "
-            f"{_LONGEST_NAME} characters and none of / and \\"
-        )
-    return name
-
-
-FileName = Annotated[str, AfterValidator(_names_one_file)]
 
 
 class Recipe(Config):
@@ -99,7 +86,7 @@ class Recipe(Config):
 
     renamed: ClassVar[Mapping[str, str]] = {"gate": "exit_criterion"}
 
-    name: FileName
+    name: FolderName
     """Names the run's folder below `runs/`."""
     seed: int = Field(0, ge=0, lt=2**63)
     steps: int = Field(ge=0)
@@ -123,7 +110,7 @@ class Recipe(Config):
     checkpoint: Checkpointing = Checkpointing()
     recording: Recording = Recording()
     tracking: Tracking = Tracking()
-    phases: dict[FileName, dict[str, Any]] = Field(default_factory=dict, max_length=_MOST_PHASES)
+    phases: dict[FolderName, dict[str, Any]] = Field(default_factory=dict, max_length=_MOST_PHASES)
 
     def phase_recipes(self) -> dict[str, "Recipe"]:
         """Return each phase as a whole recipe, in order.
