@@ -16,7 +16,7 @@ from debate_rollout.testing import check_engine
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "examples" / "other_package"
 RECIPE = str(PACKAGE / "recipe.yaml")
-SHORT = ("form", "data", "reward", "advantage", "loss", "trainer", "evaluation")
+SHORT = ("form", "data", "reward", "advantage", "loss", "trainer", "evaluation", "health")
 LONGEST = {f"{name}.py": 40 for name in SHORT} | {"engine.py": 70}
 
 

@@ -17,6 +17,7 @@ from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
 from debate_train.evaluation.settings import Evaluation, Setup
 from debate_train.exit_criterion import ExitCriterion
+from debate_train.health.settings import Health
 from debate_train.keeping.keep_if import KeepIf, since_problems
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
@@ -107,6 +108,7 @@ class Recipe(Config):
     exit_criterion: ExitCriterion | None = None
     keep_if: KeepIf | None = None
     """Keep a phase's weights only if what is measured on the dev split has not fallen."""
+    health: Health = Health()
     checkpoint: Checkpointing = Checkpointing()
     recording: Recording = Recording()
     tracking: Tracking = Tracking()

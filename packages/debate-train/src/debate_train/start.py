@@ -19,6 +19,14 @@ def rollout() -> int:
     return main()
 
 
+def preflight() -> int:
+    """Run `debate-preflight`; return its exit code."""
+    leave_on_interrupt()
+    from debate_train.preflight.command import main
+
+    return main()
+
+
 def evaluate() -> int:
     """Run `debate-eval`; return its exit code."""
     leave_on_interrupt()

@@ -1,6 +1,7 @@
 """Metrics of a batch of debates: format, accuracy, judging, diversity and decisions."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 
 from debate_protocol.roles import agents_by_policy, answering_agents
@@ -17,6 +18,7 @@ from debate_rewards.reading import ReadDebate
 from debate_rewards.votes.decisions import decisions_of, last_turns
 
 _log = logging.getLogger(__name__)
+_AGENT = re.compile(r"\bagent\s*#?([0-9]{1,4})\b", re.IGNORECASE)
 _ONE_DEBATE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 """What a malformed debate can end in; other errors concern all debates.
 
@@ -54,6 +56,9 @@ def debate_metrics(
       among all votes; `comparisons_made`: counted pairs over expected pairs.
     - `judge/tpr`, `judge/fpr`: shares of votes on a right and a wrong turn that name the right one
       and the wrong one; `judge/error_correlation`: of the errors of two judges of such a pair.
+    - `judge/first_shown`: share of verdicts other than `=` for the agent with the lower number,
+      whose turn stands first; `judge/wins/agent_I`: share of those about agent I that it wins.
+    - `unheard/named`: share of turns of the first round that name an agent they were not shown.
     - `reward/accuracy`, where `scores` are given: see `judging.add_reward`.
     - `winner_truth_correlation`: correlation of a voted turn's vote value with its correctness.
     - `turns`, `rounds`, `failed_turns`: per debate; `unverifiable`: share of debates whose
@@ -206,12 +211,16 @@ def _measure_all(
 
 
 def _add_format(sums: Sums, debate: ReadDebate) -> None:
-    last = debate.last_round
+    last, num_agents = debate.last_round, debate.transcript.protocol.num_agents
     for key, turn in debate.turns.items():
         valid = float(not turn.failed)
         sums.add("format_all", valid)
         if key.round == last:
             sums.add("format", valid)
+        if num_agents > 1 and key.round == 0:
+            heard = {key.agent, *(shown.agent for shown in turn.turn.shown)}
+            named = {int(n) for n in _AGENT.findall(turn.turn.text)} - heard
+            sums.add("unheard/named", float(any(n < num_agents for n in named)))
     sums.add("turns", len(debate.turns))
     sums.add("rounds", last + 1)
     sums.add("failed_turns", sum(turn.failed for turn in debate.turns.values()))

@@ -35,6 +35,11 @@ def _add_votes(
         sums.add(f"{of}comparisons_made", len(votes), expected)
     for vote in votes:
         sums.add(f"{of}judge/equal_share", float(vote.verdict == "="))
+        if not of and vote.verdict != "=":
+            first_wins = float(vote.verdict == ">")
+            sums.add("judge/first_shown", first_wins)
+            sums.add(f"judge/wins/agent_{vote.left.agent}", first_wins)
+            sums.add(f"judge/wins/agent_{vote.right.agent}", 1 - first_wins)
         if right is not None and right[vote.left] != right[vote.right]:
             _add_judged_pair(sums, vote, of, left_is_right=right[vote.left])
     if right is not None:

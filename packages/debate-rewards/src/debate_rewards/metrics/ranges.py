@@ -8,7 +8,7 @@ _SHARES = frozenset(
         "format_all", "unread", "flips", "decision", "strict_accuracy", "equal_share",
         "comparisons_made", "diversity", "unverifiable", "unmeasured", "maj", "central",
         "tokens_saved", "reached", "consistent", "both_orders", "first_shown", "pairs_in_both",
-        "vote_win_rate", "tpr", "fpr",
+        "vote_win_rate", "tpr", "fpr", "wins", "unheard",
     )
 )  # fmt: skip
 _DIFFERENCES = frozenset(("drift", "delta"))

@@ -7,6 +7,7 @@ from debate_train.evaluation.measuring import evaluate
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.running.loop import evaluate_dev
 from debate_train.running.run_context import Phase, RunContext
+from debate_train.running.saving import Saving
 
 
 def measure_starts(run: RunContext, phase: Phase) -> bool:
@@ -44,7 +45,7 @@ def measure_starts(run: RunContext, phase: Phase) -> bool:
     return True
 
 
-def is_kept(run: RunContext, phase: Phase) -> bool | None:
+def is_kept(run: RunContext, phase: Phase, saving: Saving) -> bool | None:
     """Decide whether a phase that has ended is kept, and say so; None where a signal stopped it."""
     state, rule = run.state, phase.recipe.keep_if
     if rule is None:
@@ -54,7 +55,8 @@ def is_kept(run: RunContext, phase: Phase) -> bool | None:
             f"warning: {phase.name}: kept, as keep_if was not in the recipe when it began"
         )
         return True
-    if (state.looked or ("", 0))[:2] != (phase.name, state.step) and not evaluate_dev(run, phase):
+    is_measured = (state.looked or ("", 0))[:2] == (phase.name, state.step)
+    if not is_measured and not evaluate_dev(run, phase, saving):
         return None
     assert state.looked is not None
     (step, before), after = state.starts[phase.name], state.looked[2]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from debate_train.health.watch import alarms_of
 from debate_train.report.charts import Form, Series, line_chart, write_duration, write_value
 from debate_train.report.render import render
 from debate_train.report.run_files import finite
@@ -117,7 +118,7 @@ def _phase(name: str, rows: Sequence[Mapping[str, object]]) -> dict[str, object]
     steps = {_step(row) for row in rows}
     return {
         "name": name,
-        "note": f"{len(steps):,} steps measured{_took(rows)}",
+        "note": f"{len(steps):,} steps measured{_took(rows)}{_alarms(rows)}",
         "charts": [
             line_chart(panel.title, panel.note, drawn, panel.form)
             for panel in (*PANELS, *_mode_panels(known), *_time_panels(known))
@@ -190,6 +191,12 @@ def seconds_of(rows: Sequence[Mapping[str, object]]) -> list[float]:
     """Return how long the run had taken, in seconds, at each row that says so."""
     times = (finite(row.get("time_s")) for row in rows)
     return [time for time in times if time is not None and 0 <= time <= MAX_STEP]
+
+
+def _alarms(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return which detectors of the health watch gave an alarm, and when."""
+    found = [f"{one['detector']} at step {one['step']}" for one in alarms_of(rows)]
+    return f"; health alarms: {', '.join(found)[:MAX_MEASURES]}" if found else ""
 
 
 def _took(rows: Sequence[Mapping[str, object]]) -> str:

@@ -96,5 +96,5 @@ def _shown(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(_shown(item) for item in value)
+        return ", ".join(_shown(item) for item in value) or "none"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

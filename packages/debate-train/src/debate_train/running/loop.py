@@ -28,7 +28,7 @@ def train(
     imitation = Imitation(recipe)
     with rollouts.open():
         saving.note_random_states()
-        if phase.owes_evaluation(state) and evaluate_dev(run, phase):
+        if phase.owes_evaluation(state) and evaluate_dev(run, phase, saving):
             saving.checkpoint()  # The run had been stopped between a step and its evaluation.
         while (ended := why_stop(run, phase)) is None:
             number, began = state.step, time.perf_counter()
@@ -45,9 +45,10 @@ def train(
                 rollouts.refresh(version=state.step)
             saving.log()
             if state.owes_look and not run.interrupts.asked:
-                evaluate_dev(run, phase)
+                evaluate_dev(run, phase, saving)
             saving.note_random_states()
             phase.refuse_endless_skips(step)
+            saving.watch.refuse_alarms()
             if saving.is_due() and phase.ended(state) is None:  # Its end has one of its own.
                 saving.checkpoint()
         if ended == "interrupted":
@@ -76,7 +77,7 @@ def why_stop(run: RunContext, phase: Phase) -> Ended | None:
     return "interrupted" if run.interrupts.asked else phase.ended(run.state)
 
 
-def evaluate_dev(run: RunContext, phase: Phase) -> bool:
+def evaluate_dev(run: RunContext, phase: Phase, saving: Saving) -> bool:
     """Measure the policy on the dev split and log it; False where a signal stopped that."""
     recipe, state, watch = phase.recipe, run.state, run.progress.watch
     with phase.rollouts.serving(version=state.step) as serving:
@@ -92,8 +93,5 @@ def evaluate_dev(run: RunContext, phase: Phase) -> bool:
     value = None if wanted is None else found.get(wanted.metric)
     if wanted is not None and value is not None and wanted.is_better(value, state.best):
         state.best = Best(state.step, wanted.metric, value)
-    run.directory.log(phase.name, state.step, found)
-    run.tracker.log(phase.name, state.step, found)
-    shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
-    run.progress.note(f"{phase.name} {state.step}: dev split: {shown}")
+    saving.log_look(found)
     return True

@@ -85,7 +85,7 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
         run.progress.start(name, recipe.steps)
         with saving.of_failures():
             ended = train(run, phase, saving, examples)
-            kept = None if ended == "interrupted" else is_kept(run, phase)
+            kept = None if ended == "interrupted" else is_kept(run, phase, saving)
             if kept is None:
                 saving.checkpoint_if_new()
                 return "interrupted"

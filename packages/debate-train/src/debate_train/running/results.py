@@ -9,6 +9,7 @@ from rich.table import Table
 
 from debate_train.evaluation.measuring import Measures
 from debate_train.evaluation.settings import Setup
+from debate_train.health.watch import alarms_of
 from debate_train.playing.phase_start import MODE
 from debate_train.run_files.run_directory import RunDirectory
 
@@ -46,6 +47,7 @@ def write_results(
             "exit_criteria": state["exit_criteria"],
             "kept": state["kept"],
             "held_out": state["held_out"],
+            "health": alarms_of(directory.metrics()),
             "steps": state["step"],
             "seconds": state["seconds"],
         }

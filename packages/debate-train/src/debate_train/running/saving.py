@@ -11,6 +11,8 @@ from debate_train.checkpointing.random_states import (
     save_random_states,
 )
 from debate_train.errors import RunFailure
+from debate_train.health.detector import Due
+from debate_train.health.watch import HealthWatch
 from debate_train.ranks.processes import own_place
 from debate_train.running.records import step_metrics
 from debate_train.running.run_context import Phase, RunContext, is_due
@@ -33,6 +35,8 @@ class Saving:
         self._unrecorded: Step | None = None
         self._seconds: dict[str, float] = {}
         """Of checkpoints since the last step."""
+        rows = run.directory.metrics()
+        self.watch = HealthWatch(phase.name, phase.recipe, rows, run.state.phase_start)
 
     def follow(self, phase: Phase) -> None:
         """Save the trainer of this phase from now on, which is the same phase with another one."""
@@ -69,14 +73,30 @@ class Saving:
         metrics |= self._seconds
         self._seconds.clear()
         self._unrecorded = None  # A row that cannot be written is carried by a checkpoint.
-        run.directory.log(phase.name, state.step, metrics)
-        run.tracker.log(phase.name, state.step, metrics)
+        alarms = self._write(metrics, "step")
         run.progress.step(state.step - state.phase_start, metrics)
+        for alarm in alarms:
+            run.progress.note(alarm)
         if problem is not None:
             note = f"warning: {phase.name} {state.step}: not all is measured: {problem}"
             run.progress.note(note)
         if not step.batch.rows:
             run.progress.note(f"{phase.name} {state.step}: no reply has a token to learn from")
+
+    def log_look(self, found: dict[str, float]) -> None:
+        """Write the measures of a look at the dev split."""
+        shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
+        alarms, where = self._write(found, "look"), f"{self._phase.name} {self._state.step}"
+        for line in (f"{where}: dev split: {shown}", *alarms):
+            self._run.progress.note(line)
+
+    def _write(self, found: dict[str, float], due: Due) -> list[str]:
+        """Write a row with what the health watch adds to it; return its new alarms."""
+        run, name, step = self._run, self._phase.name, self._state.step
+        more, alarms = self.watch.see(step, found, due)
+        run.directory.log(name, step, found | more)
+        run.tracker.log(name, step, found | more)
+        return alarms
 
     def is_due(self) -> bool:
         """Return whether the recipe asks for a checkpoint, or the best policy is in none."""

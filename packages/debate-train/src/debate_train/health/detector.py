@@ -1,0 +1,149 @@
+"""What a detector looks at, and when it speaks."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+from statistics import fmean, pstdev
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from debate_protocol.config import Config
+
+Row = Mapping[str, Any]
+Due = Literal["step", "look"]
+"""After which rows of metrics a detector speaks: those of steps, or of looks at the dev split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What detectors need to know of a phase besides its metrics."""
+
+    agents: int = 2
+    updates: int = 1
+    """Of a step."""
+    keeps_start: bool = False
+    """Whether the KL reference is the policy at the phase's start."""
+
+
+@dataclass(slots=True)
+class History:
+    """The metrics of a phase so far: its first and its last steps, and its looks."""
+
+    window: int
+    facts: Facts = field(default_factory=Facts)
+    start: Row | None = None
+    """The look at the dev split that was taken of the phase's start, or else its first one."""
+    first: list[Row] = field(default_factory=list)
+    last: deque[Row] = field(default_factory=deque)
+    looks: list[Row] = field(default_factory=list)
+    """Each with the mean of `reward/total` over the last steps before it."""
+
+    def add(self, row: Row, due: Due) -> None:
+        """Take one more row of the phase."""
+        if due == "look":
+            self.start = row if self.start is None else self.start
+            self.looks.append({**row, "reward/total": self.now("reward/total")})
+            return
+        if len(self.first) < self.window:
+            self.first.append(row)
+        self.last.append(row)
+        if len(self.last) > self.window:
+            self.last.popleft()
+
+    def now(self, metric: str) -> float | None:
+        """Return the mean over the last `window` steps, None before there are as many."""
+        values = numbers(self.last, metric)
+        return fmean(values) if len(values) == self.window else None
+
+    def begun(self, metric: str) -> float | None:
+        """Return the mean over the first `window` steps of the phase."""
+        values = numbers(self.first, metric)
+        return fmean(values) if len(values) == self.window else None
+
+    def noise(self, metric: str) -> float:
+        """Return the standard error of `now` − `begun`, from the spread within both windows."""
+        spread = [pstdev(values) for w in (self.first, self.last) if (values := numbers(w, metric))]
+        return sqrt(sum(one**2 for one in spread) / max(1, self.window - 1))
+
+
+def numbers(rows: "deque[Row] | list[Row]", metric: str) -> list[float]:
+    """Return the values of a metric that were observed and are finite."""
+    found = (row.get(metric) for row in rows)
+    return [float(v) for v in found if isinstance(v, int | float) and isfinite(v)]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The figure of a detector, and why it is alarming, if it is."""
+
+    value: float
+    alarm: str | None = None
+
+
+class Detector(Config):
+    """The base class of detectors: a field `type`, a figure, and the bounds that it should keep.
+
+    The figure is the mean of `metric` over the last `health.window` steps, or what `figure`
+    returns in its place. It is alarming beyond any bound that is set. Bounds on a change compare
+    with the phase's first steps; the change must also exceed `sigmas` standard errors.
+    """
+
+    due: ClassVar[Due] = "step"
+
+    type: str
+    """The name by which recipes choose it."""
+    metric: str = ""
+    """Name of a metric of steps."""
+    above: float | None = None
+    below: float | None = None
+    fall: float | None = Field(None, gt=0)
+    """The most that the figure may lie below the phase's start."""
+    rise: float | None = Field(None, gt=0)
+    """The most that it may lie above that."""
+    times: float | None = Field(None, gt=1)
+    """The most that it may be as a multiple of that."""
+    share: float | None = Field(None, gt=0, lt=1)
+    """The least that it may be as a share of that."""
+    sigmas: float = Field(3.0, ge=0)
+    advice: str = ""
+    """What to do about it."""
+
+    def figure(self, seen: History) -> float | None:
+        """Return the figure after the last row, None where it is not known."""
+        return seen.now(self.metric)
+
+    def is_excused(self, seen: History) -> bool:
+        """Return whether the figure is no cause for alarm, whatever it is."""
+        return False
+
+    def look(self, seen: History) -> Finding | None:
+        """Return what the last row shows, None where it shows nothing yet."""
+        value = self.figure(seen)
+        if value is None or not isfinite(value):
+            return None
+        alarm = self._beyond(value) or self._changed(value, seen)
+        return Finding(value, None if self.is_excused(seen) else alarm)
+
+    def _beyond(self, value: float) -> str | None:
+        if self.above is not None and value > self.above:
+            return f"{value:.3g}, above {self.above:g}"
+        if self.below is not None and value < self.below:
+            return f"{value:.3g}, below {self.below:g}"
+        return None
+
+    def _changed(self, value: float, seen: History) -> str | None:
+        start = seen.begun(self.metric)
+        if start is None or abs(value - start) <= self.sigmas * seen.noise(self.metric):
+            return None
+        said = f"{value:.3g}, at the phase's start {start:.3g}"
+        if self.fall is not None and value < start - self.fall:
+            return f"{said}: it fell by more than {self.fall:g}"
+        if self.rise is not None and value > start + self.rise:
+            return f"{said}: it rose by more than {self.rise:g}"
+        if self.times is not None and start > 0 and value > self.times * start:
+            return f"{said}: more than {self.times:g} times as much"
+        if self.share is not None and start > 0 and value < self.share * start:
+            return f"{said}: less than {self.share:g} of it"
+        return None

@@ -1,0 +1,271 @@
+"""What is checked before training, one table: figures, bounds, advice. See docs/preflight.md."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from debate_train.recipe import Recipe
+
+Status = Literal["red", "amber", "green"]
+Interval = tuple[float, float]
+_ENOUGH = 16
+"""Debates of a first step below which nothing is said of it."""
+
+
+def _always(recipe: "Recipe") -> bool:
+    return True
+
+
+def _votes(recipe: "Recipe") -> bool:
+    return any("votes" in part.needed() for part in recipe.reward.parts().values())
+
+
+def _peers_alone(recipe: "Recipe") -> bool:
+    """Return whether no part of the reward looks at the questions' own answers."""
+    needed = [part.needed() for part in recipe.reward.parts().values()]
+    return _votes(recipe) and not any("answers" in one for one in needed)
+
+
+def _judges_learn(recipe: "Recipe") -> bool:
+    judge = recipe.advantage.streams.get("judge")
+    return "judge" in recipe.reward.streams and judge is not None and judge.weight > 0
+
+
+def _merges(recipe: "Recipe") -> bool:
+    return getattr(recipe.debate, "conversation", "") == "append" and recipe.debate.max_rounds > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One figure and its bounds: beyond `red` do not start, beyond `amber` look at it first."""
+
+    name: str
+    metrics: tuple[str, ...]
+    """The first that is measured counts."""
+    advice: str
+    red: float | None = None
+    amber: float | None = None
+    above: bool = False
+    """Whether what lies above the bounds is bad, instead of what lies below."""
+    applies: "Callable[[Recipe], bool]" = _always
+
+
+CHECKS = (
+    Check(
+        "direct accuracy",
+        ("eval/direct/accuracy", "train/accuracy/round_0"),
+        "take easier questions, a stronger model, or warm-start on worked solutions",
+        red=0.05,
+        amber=0.10,
+    ),
+    Check(
+        "head-room",
+        ("eval/direct/accuracy", "train/accuracy/round_0"),
+        "nearly everything is right already: take harder questions",
+        amber=0.95,
+        above=True,
+    ),
+    Check(
+        "one of N is right",
+        ("train/pass@k",),
+        "mostly nobody is right, so comparing teaches nothing: take easier questions, more agents "
+        "or warm-start",
+        red=0.20,
+    ),
+    Check(
+        "valid comparisons",
+        ("train/comparisons_made",),
+        "warm-start on demonstrations of comparing, or look at rollout.max_tokens and the contract",
+        red=0.80,
+        applies=_votes,
+    ),
+    Check(
+        "judge accuracy",
+        ("judge/accuracy",),
+        "judges are no better than chance: warm-start judging, or mix in correctness "
+        "(reward.type: mixed)",
+        red=0.50,
+        applies=_votes,
+    ),
+    Check(
+        "judge accuracy, votes alone",
+        ("judge/accuracy",),
+        "votes of judges this weak have lowered accuracy: warm-start judging further, or mix in "
+        "correctness (reward.type: mixed)",
+        amber=0.80,
+        applies=_peers_alone,
+    ),
+    Check(
+        "judges' TPR - FPR",
+        ("judge/youden",),
+        "the right one is named no more often than the wrong one: warm-start judging, or mix in "
+        "correctness",
+        red=0.0,
+        amber=0.2,
+        applies=_votes,
+    ),
+    Check(
+        "correlation of judges' errors",
+        ("judge/error_correlation",),
+        "judges err together, so more of them add little: use personas, other temperatures "
+        "or other models as judges",
+        amber=0.5,
+        above=True,
+        applies=_votes,
+    ),
+    Check(
+        "judges of a pair",
+        ("v2/judges_per_pair",),
+        "a judge's verdict is held against nobody's: take num_agents of 5 or more, or give the "
+        "judge stream weight 0",
+        amber=2.0,
+        applies=_judges_learn,
+    ),
+    Check(
+        "pairs with one judge",
+        ("v2/self_consensus_fraction",),
+        "a consensus of one is the judge's own verdict: take num_agents of 5 or more",
+        amber=0.5,
+        above=True,
+        applies=_judges_learn,
+    ),
+    Check(
+        "valid format",
+        ("train/format_all",),
+        "warm-start on demonstrations, or look at rollout.max_tokens and the contract",
+        red=0.30,
+        amber=0.60,
+    ),
+    Check(
+        "questions with a signal",
+        ("signal/value",),
+        "most of what is sampled teaches nothing: see the causes; take more agents or debates of "
+        "a question, a higher temperature, or questions that are neither too easy nor too hard",
+        red=0.05,
+        amber=0.20,
+    ),
+    Check(
+        "replies cut off",
+        ("rollout/truncated_fraction",),
+        "raise rollout.max_tokens, or teach shorter replies (reward overlong)",
+        red=0.50,
+        amber=0.10,
+        above=True,
+    ),
+    Check(
+        "turns that join a row",
+        ("rollout/merged_turn_fraction",),
+        "prompts do not extend each other, so each turn is a row of its own and a step costs "
+        "more: look at how the chat template treats earlier turns",
+        amber=0.01,
+        applies=_merges,
+    ),
+    Check(
+        "turns over the window",
+        ("context/overflow",),
+        "lower rollout.max_tokens, set debate.history_rounds: 1 or max_chars_per_field",
+        red=0.02,
+        amber=0.0,
+        above=True,
+    ),
+    Check(
+        "context used of the window",
+        ("context/share",),
+        "longer questions may not fit: lower rollout.max_tokens or set debate.history_rounds: 1",
+        amber=0.90,
+        above=True,
+    ),
+    Check(
+        "memory of one update",
+        ("memory/share",),
+        "lower trainer.tokens_per_micro_batch, train an adapter (model.lora), or use ZeRO: --plan",
+        red=0.98,
+        amber=0.90,
+        above=True,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a check found; `bound` is the bound that it missed, if it missed one."""
+
+    name: str
+    status: Status
+    value: float
+    low: float | None = None
+    high: float | None = None
+    bound: float | None = None
+    advice: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as JSON holds it."""
+        return asdict(self)
+
+
+def results(
+    recipe: "Recipe", figures: Mapping[str, float], intervals: Mapping[str, Interval]
+) -> Iterator[Result]:
+    """Yield what each check found that applies to the recipe and whose figure was measured."""
+    for check in CHECKS:
+        name = next((one for one in check.metrics if one in figures), None)
+        if name is not None and check.applies(recipe):
+            yield judged(check, figures[name], intervals.get(name))
+
+
+def judged(check: Check, value: float, interval: Interval | None = None) -> Result:
+    """Return whether a figure is beyond its bounds; amber too where its interval reaches `red`."""
+    low, high = interval or (None, None)
+    sign = -1.0 if check.above else 1.0
+    worst = value if interval is None else (interval[1] if check.above else interval[0])
+
+    def beyond(figure: float, bound: float | None) -> bool:
+        return bound is not None and sign * figure < sign * bound
+
+    if beyond(value, check.red):
+        return Result(check.name, "red", value, low, high, check.red, check.advice)
+    if beyond(value, check.amber):
+        return Result(check.name, "amber", value, low, high, check.amber, check.advice)
+    if beyond(worst, check.red):
+        return Result(check.name, "amber", value, low, high, check.red, check.advice)
+    return Result(check.name, "green", value, low, high)
+
+
+def verdict(found: "list[Result]") -> Status:
+    """Return the worst status of all."""
+    seen = {result.status for result in found}
+    return "red" if "red" in seen else "amber" if "amber" in seen else "green"
+
+
+def first_step_warnings(recipe: "Recipe", row: Mapping[str, float]) -> Iterator[str]:
+    """Yield a line for each check that a phase's first step, played by its start, misses by red.
+
+    Nothing is said of fewer than 16 debates.
+    """
+    if row.get("env/all/total_episodes", 0) >= _ENOUGH:
+        for found in results(recipe, with_youden(row), {}):
+            if found.status == "red":
+                yield f"preflight: {found.name} {found.value:.3g}, expected {_wanted(found)}; " + (
+                    found.advice
+                )
+
+
+def with_youden(figures: Mapping[str, float]) -> dict[str, float]:
+    """Return figures with J = TPR − FPR of the judges, where both were measured."""
+    rates = figures.get("judge/tpr"), figures.get("judge/fpr")
+    if rates[0] is None or rates[1] is None:
+        return dict(figures)
+    return {**figures, "judge/youden": rates[0] - rates[1]}
+
+
+def _wanted(found: Result) -> str:
+    bad_above = next(check.above for check in CHECKS if check.name == found.name)
+    return f"{'at most' if bad_above else 'at least'} {found.bound:g}"
+
+
+def line_of(found: Result) -> str:
+    """Return a line that shows what a check found."""
+    interval = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
+    said = f"  {found.status:5}  {found.name}: {found.value:.3f}{interval}"
+    return said if found.bound is None else f"{said}, expected {_wanted(found)}: {found.advice}"

@@ -1,0 +1,166 @@
+"""The `debate-preflight` command."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from debate_protocol.plugins import did_you_mean
+from debate_train.commands.recipe_command import (
+    DONE,
+    FAILED,
+    CheckedRecipe,
+    exit_code,
+    recipe_parser,
+    run_recipe,
+)
+from debate_train.errors import UsageError
+
+if TYPE_CHECKING:
+    from debate_train.preflight.checks import Result
+    from debate_train.preflight.measuring import Measured
+    from debate_train.recipe import Recipe
+
+_DESCRIPTION = """\
+Measure whether a recipe's start can learn from its debates, on some training questions.
+
+Debates are played with the recipe's engine and model, scored by its reward, and one update is
+made, of which nothing is kept. Each figure is green, amber or red, with what to do about it."""
+
+_EPILOG = """\
+examples:
+  debate-preflight recipes/selfplay_v2.yaml
+  debate-preflight quickstart --policy runs/first@420
+  debate-preflight quickstart --questions 256 --no-update --json preflight.json
+
+exit codes:
+  0 go: nothing is red; 1 no-go, or a failure while running; 2 bad usage or recipe;
+  130 interrupted"""
+
+_QUESTIONS = 64
+_SHOWN = (
+    ("learned from", "signal/value"),
+    ("only that some turns failed", "signal/penalty"),
+    ("nothing: no values", "signal/none"),
+    ("nothing: all values equal", "signal/equal"),
+    ("nothing: otherwise", "signal/other"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    arguments = _parser().parse_intermixed_args(argv)
+    return exit_code("debate-preflight", lambda: _main(arguments))
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    if arguments.questions < 1:
+        raise UsageError(f"--questions: found {arguments.questions}; expected at least 1")
+    from debate_train.checks.check import check
+
+    return run_recipe(arguments, check, lambda checked: _act(checked, arguments))
+
+
+def _act(checked: CheckedRecipe, arguments: argparse.Namespace) -> int:
+    from debate_train.evaluating.policies import named_policy
+    from debate_train.preflight.checks import line_of, results, verdict
+    from debate_train.preflight.measuring import measure
+
+    name, phase = _phase(checked.recipe, arguments.phase)
+    policy = None if arguments.policy is None else named_policy(arguments.policy)
+    measured = measure(phase, arguments.questions, policy, with_update=not arguments.no_update)
+    found = list(results(phase, measured.figures, measured.intervals))
+    who = "the recipe's model" if policy is None else policy.source
+    print(f"preflight of phase {name}: {measured.questions} training questions, {who}")
+    print(*map(line_of, found), *_lines(measured, phase), sep="\n")
+    colour = verdict(found)
+    counts = {c: sum(one.status == c for one in found) for c in ("red", "amber", "green")}
+    said = ", ".join(f"{count} {c}" for c, count in counts.items())
+    print(f"{'no-go' if colour == 'red' else 'go'}: {said}")
+    if arguments.json is not None:
+        _write(arguments.json, name, who, found, measured)
+    return FAILED if colour == "red" else DONE
+
+
+def _phase(recipe: "Recipe", wanted: str | None) -> "tuple[str, Recipe]":
+    """Return the phase of a name, or the first that plays debates with the policy.
+
+    Raises:
+        UsageError: There is none.
+    """
+    phases = recipe.phase_recipes()
+    playing = {n: one for n, one in phases.items() if one.rollout.engine.is_sampled and one.steps}
+    if wanted is None and playing:
+        return next(iter(playing.items()))
+    if wanted in playing:
+        return wanted, playing[wanted]
+    if wanted is not None:
+        raise UsageError(
+            f"--phase: found {wanted!r}; expected one that plays debates with the policy: "
+            f"{', '.join(playing) or 'there is none'}{did_you_mean(wanted, playing)}"
+        )
+    raise UsageError("found no phase that plays debates with the policy; expected one")
+
+
+def _lines(measured: "Measured", phase: "Recipe") -> list[str]:
+    """Return what has no bounds: causes, memory, time."""
+    figures = measured.figures
+    causes = ", ".join(f"{said} {figures[name]:.0%}" for said, name in _SHOWN if name in figures)
+    lines = [f"  questions: {causes}"]
+    if "context/longest" in figures:
+        lines.append(f"  longest context: {figures['context/longest']:,.0f} tokens")
+    lines.append(f"  memory: at most {figures['memory/peak_gib']:.2f} GiB; beside it --plan")
+    lines.append(
+        f"  time: {figures.get('tokens_per_s', 0):,.0f} sampled tokens/s; played in "
+        f"{figures['time/play_s']:.1f} s, one update {figures['time/train_s']:.1f} s; "
+        f"{phase.steps:,} steps in about {figures['time/hours']:.2f} hours without evaluations"
+    )
+    return lines
+
+
+def _write(
+    path: Path, name: str, who: str, found: "Sequence[Result]", measured: "Measured"
+) -> None:
+    from debate_train.preflight.checks import verdict
+    from debate_train.run_files.collected_files import plain
+
+    content = {
+        "phase": name,
+        "policy": who,
+        "questions": measured.questions,
+        "verdict": verdict(list(found)),
+        "checks": [one.as_json() for one in found],
+        "figures": measured.figures,
+    }
+    try:
+        path.write_text(json.dumps(plain(content), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--json: cannot write {path}: {error.strerror or error}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = recipe_parser("debate-preflight", _DESCRIPTION, _EPILOG)
+    parser.add_argument(
+        "--phase", metavar="NAME", help="default: the first that plays debates with the policy"
+    )
+    parser.add_argument(
+        "--policy",
+        metavar="POLICY",
+        help="weights in the place of the recipe's: RUN_DIR[@STEP] or a checkpoint of its model",
+    )
+    parser.add_argument(
+        "--questions",
+        type=int,
+        default=_QUESTIONS,
+        metavar="N",
+        help=f"training questions (default: {_QUESTIONS})",
+    )
+    parser.add_argument("--no-update", action="store_true", help="leave out the update")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

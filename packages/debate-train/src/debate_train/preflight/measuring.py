@@ -1,0 +1,191 @@
+"""What a preflight measures: debates on some training questions, direct replies, one update."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from debate_protocol.types import DebateRun, Transcript
+from debate_rewards.credits import Score
+from debate_rewards.metrics.debate_metrics import debate_statistics
+from debate_rollout.engine import Engine
+from debate_train.adapters import trained_adapters
+from debate_train.advantages import Compared
+from debate_train.batches.rows import build_batch
+from debate_train.checkpointing.policy_files import load_policy
+from debate_train.checkpointing.random_states import seed_all
+from debate_train.checks.check_context import context_window
+from debate_train.commands.progress import Progress
+from debate_train.data import DataSource
+from debate_train.evaluating.policies import NamedPolicy
+from debate_train.evaluation.measuring import evaluate
+from debate_train.evaluation.settings import DIRECT
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.policy import export_weights, with_adapter
+from debate_train.playing.dynamic_sampling import play_step
+from debate_train.preflight.checks import Interval, with_youden
+from debate_train.recipe import Recipe
+from debate_train.running.engine_opening import open_engine, refuse_unusable_engine
+from debate_train.running.records import step_metrics
+from debate_train.running.step import Step
+from debate_train.timing import peak_memory_gib
+
+CAUSES = ("value", "penalty", "none", "equal", "other")
+"""Why a question teaches something, or nothing; see `signal`."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """Figures of a start by name, with the intervals of those that are means over questions."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    questions: int = 0
+
+
+def measure(
+    phase: Recipe, count: int, policy: NamedPolicy | None, *, with_update: bool
+) -> Measured:
+    """Play, score and learn from some training questions of a phase; nothing is kept.
+
+    Args:
+        phase: Plays debates with the policy.
+        count: Questions.
+        policy: Whose weights are measured, None for the recipe's own.
+        with_update: Make one update, which shows what memory and time it takes.
+    """
+    refuse_unusable_engine(phase)
+    asked = phase.model_copy(
+        update={"data": phase.data.model_copy(update={"batch_size": count})}  # type: ignore[attr-defined]
+    )
+    source = asked.data.open(asked.seed)
+    loaded = with_adapter(asked.model.load(asked.seed), asked.seed)
+    if policy is not None and policy.model is not None:
+        load_policy(Path(policy.model), loaded)
+    seed_all(asked.seed)
+    with closing(open_engine(asked, loaded)) as engine, Progress() as progress:
+        engine.load(export_weights(loaded, 0))
+        progress.start("preflight")
+        began = time.perf_counter()
+
+        def watched(debates: list[DebateRun]) -> list[DebateRun]:
+            return progress.watch(debates, asked.debate.turn_count(), "turns")
+
+        played = play_step(asked, source, 0, engine, watched)
+        play_s = time.perf_counter() - began
+        found = Measured(questions=len({one.question.id for one in played}))
+        _add_direct(found, asked, source, engine, progress)
+        step = _scored(found, asked, played, loaded)
+        train_s = _add_update(found, asked, step, loaded) if with_update else 0.0
+    row, _ = step_metrics(replace(step, metrics=dict(step.metrics)), asked, play_s)
+    found.figures |= {k: float(v) for k, v in with_youden(row).items() if not k.startswith("time/")}
+    found.figures["memory/peak_gib"] = peak_memory_gib()
+    _add_context(found, asked, played)
+    share = asked.steps * phase.data.batch_size / max(1, found.questions)
+    found.figures["time/play_s"], found.figures["time/train_s"] = play_s, train_s
+    found.figures["time/hours"] = share * (play_s + train_s) / 3600
+    return found
+
+
+def _add_direct(
+    found: Measured, phase: Recipe, source: DataSource, engine: Engine, progress: Progress
+) -> None:
+    """Measure single replies to the same questions, where the recipe's evaluation has them."""
+    setup = phase.evaluated()
+    if DIRECT in setup.modes and phase.debate.turn_count() > 1:
+        alone = replace(setup, modes={DIRECT: setup.modes[DIRECT]}, runs=1)
+        unique = list({one.id: one for one in source.batch(0)}.values())
+        for name, one in evaluate(alone, engine, unique, "preflight", progress.watch).found.items():
+            found.figures[name], found.intervals[name] = one.mean, (one.low, one.high)
+
+
+def _scored(
+    found: Measured, phase: Recipe, played: Sequence[Transcript], loaded: LoadedModel
+) -> Step:
+    """Score the debates as a step does, and measure what they can teach."""
+    scores = phase.reward(played)
+    advantage = phase.advantage
+    compared = advantage.compare(played, scores, {})
+    taught = compared.taught(played)
+    batch = build_batch(taught, compared.turns, advantage.streams, loaded.tokenizer, phase.seed)
+    for name, one in debate_statistics(played).items():
+        full = name if name.startswith("judge/") else f"train/{name}"
+        found.intervals[full] = (one.low, one.high)
+    weights = {name: stream.weight for name, stream in advantage.streams.items()}
+    found.figures |= signal(played, scores, compared, weights)
+    return Step(0, played, scores, batch, {}, {}, time.perf_counter())
+
+
+def signal(
+    played: Sequence[Transcript],
+    scores: Sequence[Score],
+    compared: Compared,
+    weights: Mapping[str, float],
+) -> dict[str, float]:
+    """Return from which share of questions anything is learned, and why nothing from the others.
+
+    - `signal/value`: turns have advantages other than 0, and values that differ.
+    - `signal/penalty`: turns have such advantages, but only penalties differ.
+    - `signal/none`: nothing has a value in a stream that counts, as without votes.
+    - `signal/equal`: all values are the same, so that their baseline takes them off.
+    - `signal/other`: values differ, but not from what they are compared with.
+    """
+    moved: dict[str, bool] = {}
+    values: dict[str, set[float]] = {}
+    earned: dict[str, set[float]] = {}
+    for transcript, score, turns in zip(played, scores, compared.turns, strict=True):
+        question = transcript.question.id
+        moves = any(one.value for own in turns.values() for one in own)
+        moved[question] = moved.get(question, False) or moves
+        for credit in score.credits:
+            if credit.value is not None and weights.get(credit.stream):
+                values.setdefault(question, set()).add(credit.value)
+                if not credit.penalty:
+                    earned.setdefault(question, set()).add(credit.value)
+    total = Counter(
+        _cause(is_moved, values.get(question, set()), earned.get(question, set()))
+        for question, is_moved in moved.items()
+    )
+    return {f"signal/{name}": total[name] / max(1, len(moved)) for name in CAUSES}
+
+
+def _cause(moves: bool, values: set[float], earned: set[float]) -> str:
+    if moves:
+        return "value" if len(earned) > 1 else "penalty"
+    return ("none", "equal")[len(values)] if len(values) < 2 else "other"
+
+
+def _add_update(found: Measured, phase: Recipe, step: Step, loaded: LoadedModel) -> float:
+    """Make one update; return its seconds. What does not fit is a figure, too."""
+    if phase.loss.learns_from != "samples" or phase.offline is not None or not step.batch.rows:
+        return 0.0
+    began = time.perf_counter()
+    learner = replace(loaded, training=trained_adapters(phase.model.lora, phase.debate))
+    whole = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
+    try:
+        with closing(phase.trainer.open(learner, phase.loss, phase.steps)) as trainer:
+            step.metrics.update(trainer.step(step.batch))
+    except torch.OutOfMemoryError:
+        found.figures["memory/share"] = 1.0
+        return time.perf_counter() - began
+    if whole:
+        found.figures["memory/share"] = torch.cuda.max_memory_reserved() / whole
+    return time.perf_counter() - began
+
+
+def _add_context(found: Measured, phase: Recipe, played: Sequence[Transcript]) -> None:
+    """Add the longest context, and how many turns found no room."""
+    turns = [turn for one in played for turn in one.sampled_turns()]
+    lengths = [sum(turn.token_counts) for turn in turns if turn.token_counts is not None]
+    window = context_window(phase.model).tokens
+    if lengths:
+        found.figures["context/longest"] = float(max(lengths))
+        if window is not None:
+            found.figures["context/share"] = max(lengths) / window
+    if turns:
+        over = sum(turn.failure == "context_overflow" for turn in turns)
+        found.figures["context/overflow"] = over / len(turns)

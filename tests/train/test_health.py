@@ -1,0 +1,192 @@
+"""The health watch: silent on good runs, notices bad ones and stops them, survives a resume."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from debate_protocol.transcripts.files import from_json
+from debate_rewards.metrics.debate_metrics import debate_metrics
+from debate_rollout.engines import ScriptedEngine
+from debate_train.data import SignsPuzzle
+from debate_train.errors import RunFailure
+from debate_train.health.detectors import OWN
+from debate_train.health.watch import HealthWatch, alarms_of, is_look
+from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.running.results import write_results
+from train.contexts import Trainer, context, trained
+from train.health_watching import changing, recipe, recorded, steady, watched
+
+
+@pytest.mark.parametrize(("name", "looks"), [("good_0", 7), ("good_1", 0)])
+def test_watch_is_silent_on_the_quickstart(name: str, looks: int) -> None:
+    rows = recorded(name)
+    assert len(rows) == 70 + looks
+    assert watched(rows) == {}
+    figures = {key for row in rows for key in row if key.startswith("health/")}
+    due = {model().type for model in OWN if looks or model.due == "step"}
+    assert figures == {f"health/{name}" for name in due}
+
+
+@pytest.mark.parametrize(
+    ("name", "agents", "expected"),
+    [
+        ("fast", 3, {"unheard", "coverage", "truncation", "collapse", "entropy", "start_vote"}),
+        ("liars", 3, {"reward_accuracy", "collapse", "start_vote"}),
+    ],
+)
+def test_watch_notices_a_run_that_was_made_to_fail(
+    name: str, agents: int, expected: set[str]
+) -> None:
+    debate = {"num_agents": agents, "max_rounds": 2, "style": "compact", "personas": "none"}
+    assert watched(recorded(name), recipe(debate=debate)).keys() == expected
+
+
+def held(votes: Sequence[str], round_0: str = "") -> dict[str, float]:
+    """Return the metrics of one debate in which each agent compares the two others."""
+    said = "<solution>{}</solution><evaluation>{}</evaluation><comparison>{}</comparison>"
+    turns = [
+        {"agent": a, "round": 0, "text": said.format(a, round_0, "N/A"), "shown": []}
+        for a in range(3)
+    ]
+    turns += [
+        {
+            "agent": a,
+            "round": 1,
+            "text": said.format(a, "", votes[a]),
+            "shown": [[b, 0] for b in range(3) if b != a],
+        }
+        for a in range(3)
+    ]
+    question = {"text": "?", "answer": "1", "meta": {"kind": "number"}}
+    protocol = {"num_agents": 3, "max_rounds": 2, "contract": "three_section"}
+    debate = from_json({"id": "d", "question": question, "protocol": protocol, "turns": turns})
+    found = debate_metrics([debate])
+    return {k if k.startswith("judge") else f"train/{k}": v for k, v in found.items()}
+
+
+FIRST = ("Agent 1 > Agent 2", "Agent 0 > Agent 2", "Agent 0 > Agent 1")
+LAST_WINS = ("Agent 1 < Agent 2", "Agent 0 < Agent 2", "Agent 0 = Agent 1")
+IN_TURN = ("Agent 1 > Agent 2", "Agent 0 < Agent 2", "Agent 0 > Agent 1")
+
+
+@pytest.mark.parametrize(
+    ("votes", "round_0", "expected"),
+    [
+        # Agent 0 wins both its pairs, and each verdict names the turn that stands first.
+        (FIRST, "", {"one_winner", "first_position"}),
+        (LAST_WINS, "", {"one_winner", "first_position"}),
+        # Each agent wins one verdict of two; two of three name the first.
+        (IN_TURN, "", set()),
+        (IN_TURN, "As agent 2 says", {"unheard"}),
+        # Agent 0 names itself, and the others an agent 0 whom they have not heard.
+        (IN_TURN, "I am Agent 0", {"unheard"}),
+        (IN_TURN, "Agent 7 of the query is reagent 1", set()),
+    ],
+)
+def test_watch_notices_votes_for_a_place_and_agents_nobody_heard(
+    votes: Sequence[str], round_0: str, expected: set[str]
+) -> None:
+    assert watched(steady(8, **held(votes, round_0))).keys() - {"coverage"} == expected
+    assert watched(steady(7, **held(votes, round_0))) == {}  # Fewer steps than the window.
+
+
+def test_phases_that_imitate_are_not_watched() -> None:
+    rows = changing("optim/entropy", 1.0, 0.01)
+    assert watched(rows, recipe(loss={"type": "sft"})) == {}
+    assert not any(key.startswith("health/") for row in rows for key in row)
+
+
+@pytest.mark.parametrize("cut", [1, 9, 15, 40])
+def test_resumed_watch_goes_on_as_one_that_was_not_stopped(cut: int) -> None:
+    whole, rows = recorded("liars"), recorded("liars")
+    alarms = watched(whole)
+    done = json.loads(json.dumps(whole[:cut]))
+    watch = HealthWatch("t", recipe(), done, 0)
+    for row in rows[cut:]:
+        row.update(watch.see(row["step"], row, "look" if is_look(row) else "step")[0])
+    assert [*done, *rows[cut:]] == whole
+    assert alarms
+
+
+def test_recipe_changes_adds_and_removes_detectors() -> None:
+    form = recipe(
+        {
+            "window": 4,
+            "detectors": {
+                "entropy": {"share": 0.5, "sigmas": 0},
+                "diversity": None,
+                "slow": {"type": "metric", "metric": "time/step_s", "above": 2, "advice": "wait"},
+            },
+        }
+    )
+    rows = changing("optim/entropy", 1.0, 0.3, **{"train/diversity/round_0": 1 / 3})
+    for row in rows:
+        row["time/step_s"] = 3.0
+    assert watched(rows, form) == {"slow": 4, "entropy": 13}  # 1 − 0.7k/4 < 0.5: k = 3
+    assert watched(steady(**{"judge/equal_share": 1}), recipe({"enabled": False})) == {}
+
+
+@pytest.mark.parametrize(
+    ("health", "expected"),
+    [
+        ({"stop_on": ["entropi"]}, "stop_on: found 'entropi'.*did you mean 'entropy'"),
+        ({"stop_on": ["entropy"], "detectors": {"entropy": None}}, "found 'entropy'"),
+        ({"detectors": {"entropy": {"bellow": 1}}}, "bellow"),
+        ({"detectors": {"mine": {"type": "entropi"}}}, "entropi"),
+        ({"window": 1}, "window"),
+    ],
+)
+def test_recipe_refuses_what_is_not_watched(health: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        recipe(health)
+
+
+def test_detector_that_fails_is_off_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = OWN[0]
+    monkeypatch.setattr(model, "figure", lambda self, seen: 1 / 0)
+    watch = HealthWatch("t", recipe(), [], 0)
+    _, said = watch.see(1, {"loss": 1.0})
+    assert said == ["warning: health: reward_accuracy is off: ZeroDivisionError: division by zero"]
+    assert watch.see(2, {"loss": 1.0}) == ({}, [])
+
+
+def test_run_stops_on_an_alarm_and_goes_on_past_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, tokenizer = SignsPuzzle(batch_size=1).open(), word_tokenizer()
+    sampled = {"value": 0}
+
+    def longer(ask: Any) -> str:
+        sampled["value"] += 1
+        turns = 6  # of a step
+        return "<solution> + - + </solution>" + " +" * (20 if sampled["value"] > 3 * turns else 0)
+
+    form = recipe(
+        {"window": 2, "stop_on": ["length"], "detectors": {"coverage": None, "diversity": None}},
+        steps=8,
+        data={"type": "signs_puzzle", "batch_size": 1},
+        recording={"debates": 0},
+        evaluation={"questions": 0},
+    )
+    engine = ScriptedEngine().open(None, tokenizer, script=longer)
+    run = context(form, tmp_path / "run", engine, source, tokenizer)
+    # Means of two steps: the first at which both are longer is step 5, of more than twice as much.
+    with pytest.raises(RunFailure, match=r"train 5: health: length: .*stop_on ends the run here"):
+        trained(run, Trainer())
+    rows = run.directory.metrics()
+    alarms = [
+        {"phase": "train", "step": 5, "detector": "length", "value": rows[4]["health/length"]}
+    ]
+    assert (len(rows), alarms_of(rows)) == (5, alarms)
+    write_results(run.directory, {}, {}, asdict(run.state), form.evaluated())
+    assert json.loads((tmp_path / "run/results.json").read_text())["health"] == alarms
+    resumed = context(form, tmp_path / "second", engine, source, tokenizer)
+    resumed.directory.metrics = lambda: rows
+    resumed.state.step = 5
+    ended, kept = trained(resumed, Trainer())
+    assert (ended, kept.logged) == ("finished", [5, 6, 7])

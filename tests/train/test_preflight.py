@@ -1,0 +1,215 @@
+"""`debate-preflight`: bounds, causes of no signal, what a start is told, exit codes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_protocol.transcripts.files import from_json
+from debate_protocol.types import Transcript, TurnKey
+from debate_rewards.credits import Credit, Score
+from debate_train.advantages import Advantage, Compared
+from debate_train.health.watch import HealthWatch
+from debate_train.preflight.checks import (
+    CHECKS,
+    Check,
+    first_step_warnings,
+    judged,
+    results,
+    verdict,
+)
+from debate_train.preflight.command import main
+from debate_train.preflight.measuring import CAUSES, signal
+from debate_train.recipe import Recipe
+from train.health_watching import recipe
+
+SMALL = """\
+# A model of a few weights.
+name: small
+steps: 4
+model: {type: scratch, hidden_size: 8, layers: 1, heads: 1, kv_heads: 1, head_dim: 8, ffn_size: 8}
+data: {type: signs_puzzle, batch_size: 3}
+debate: {num_agents: 3, max_rounds: 2, style: compact, personas: none}
+rollout: {max_tokens: 8}
+reward: {type: v2}
+advantage: {streams: {generator: {weight: 1}, judge: {weight: 0}}}
+trainer: {type: torch}
+evaluation: {questions: 4, direct_samples: 1}
+tracking: {wandb: false}
+phases:
+  imitate: {rollout: {engine: {type: demonstrations}, max_tokens: 48}, loss: {type: sft}, steps: 1}
+  play: {}
+"""
+LOW = Check("c", ("m",), "do", red=0.2, amber=0.5)
+HIGH = Check("c", ("m",), "do", red=0.5, amber=0.2, above=True)
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "interval", "status", "bound"),
+    [
+        (LOW, 0.19, None, "red", 0.2),
+        (LOW, 0.2, None, "amber", 0.5),
+        (LOW, 0.5, None, "green", None),
+        (LOW, 0.6, (0.1, 0.9), "amber", 0.2),  # As low as red is within the interval.
+        (LOW, 0.6, (0.2, 0.9), "green", None),
+        (HIGH, 0.51, None, "red", 0.5),
+        (HIGH, 0.5, None, "amber", 0.2),
+        (HIGH, 0.2, None, "green", None),
+        (HIGH, 0.1, (0.0, 0.6), "amber", 0.5),
+        (Check("c", ("m",), "do", amber=0.8), 0.1, (0.0, 0.2), "amber", 0.8),
+    ],
+)
+def test_figure_is_judged_by_its_bounds_and_its_interval(
+    check: Check, value: float, interval: Any, status: str, bound: float | None
+) -> None:
+    found = judged(check, value, interval)
+    assert (found.status, found.bound, found.advice) == (status, bound, "do" if bound else "")
+
+
+def seeds_checks(**changes: float) -> dict[str, float]:
+    """Return the figures of the seed's list, each a little better than it asks for."""
+    least = {
+        "train/accuracy/round_0": 0.11,
+        "train/comparisons_made": 0.81,
+        "train/pass@k": 0.21,
+        "judge/accuracy": 0.81,
+    }
+    return {**least, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reward", "missed"),
+    [
+        ({}, "v2", {}),
+        ({"train/accuracy/round_0": 0.09}, "v2", {"direct accuracy": "amber"}),
+        ({"train/accuracy/round_0": 0.04}, "v2", {"direct accuracy": "red"}),
+        # Direct replies count before those in debates.
+        ({"train/accuracy/round_0": 0.04, "eval/direct/accuracy": 0.5}, "v2", {}),
+        ({"train/accuracy/round_0": 0.96}, "v2", {"head-room": "amber"}),
+        ({"train/comparisons_made": 0.79}, "v2", {"valid comparisons": "red"}),
+        ({"train/pass@k": 0.19}, "v2", {"one of N is right": "red"}),
+        ({"judge/accuracy": 0.72}, "v2", {"judge accuracy, votes alone": "amber"}),
+        (
+            {"judge/accuracy": 0.49},
+            "v2",
+            {"judge accuracy": "red", "judge accuracy, votes alone": "amber"},
+        ),
+        # With the truth in the reward, or no votes at all, judges matter less.
+        ({"judge/accuracy": 0.72}, "mixed", {}),
+        ({"judge/accuracy": 0.4, "train/comparisons_made": 0.0}, "verifiable", {}),
+    ],
+)
+def test_start_is_judged_by_what_its_reward_needs(
+    changes: dict[str, float], reward: str, missed: dict[str, str]
+) -> None:
+    parts = {
+        "peers": {"reward": {"type": "v2"}, "weight": 0.7},
+        "truth": {"reward": {"type": "verifiable"}, "weight": 0.3},
+    }
+    form = recipe(reward={"type": reward} | ({"components": parts} if reward == "mixed" else {}))
+    found = list(results(form, seeds_checks(**changes), {}))
+    assert {one.name: one.status for one in found if one.status != "green"} == missed
+    worst = "red" if "red" in missed.values() else "amber" if missed else "green"
+    assert verdict(found) == worst
+
+
+def test_judges_are_counted_where_they_learn() -> None:
+    figures = {"v2/judges_per_pair": 1.0, "v2/self_consensus_fraction": 1.0}
+    silent = recipe(advantage={"streams": {"generator": {"weight": 1}, "judge": {"weight": 0}}})
+    assert list(results(silent, figures, {})) == []
+    learning = recipe(advantage={"streams": {"generator": {"weight": 1}, "judge": {"weight": 1}}})
+    assert [one.status for one in results(learning, figures, {})] == ["amber", "amber"]
+
+
+def debate(question: str) -> Transcript:
+    asked = {"id": question, "text": "?"}
+    rules = {"num_agents": 2, "max_rounds": 1}
+    return from_json({"id": question, "question": asked, "protocol": rules, "turns": []})
+
+
+def test_causes_of_no_signal_are_told_apart() -> None:
+    def credit(agent: int, value: float | None, **more: Any) -> Credit:
+        return Credit(agent, 0, more.pop("stream", "generator"), value, **more)
+
+    made = {
+        "value": ([credit(0, 1.0), credit(1, -1.0)], 1.0),
+        "penalty": ([credit(0, 0.0), credit(1, -1.0, penalty=True)], 1.0),
+        "none": ([credit(0, None), credit(1, 1.0, stream="judge")], 0.0),
+        "equal": ([credit(0, 1.0), credit(1, 1.0)], 0.0),
+        "other": ([credit(0, 1.0), credit(1, -1.0)], 0.0),
+    }
+    turns = [{TurnKey(0, 0): [Advantage("generator", moved)]} for _, moved in made.values()]
+    scores = [Score(tuple(credits)) for credits, _ in made.values()]
+    weights = {"generator": 1.0, "judge": 0.0}
+    found = signal([debate(name) for name in made], scores, Compared(turns), weights)
+    assert found == {f"signal/{cause}": 0.2 for cause in CAUSES}
+    # Two debates of one question teach where one of them does.
+    both = [debate("q"), debate("q")]
+    found = signal(both, scores[:1] + scores[3:4], Compared(turns[:1] + turns[3:4]), weights)
+    assert found["signal/value"] == 1.0
+
+
+def test_first_step_of_a_phase_is_looked_at_without_more_work() -> None:
+    row = {**seeds_checks(**{"judge/accuracy": 0.4}), "env/all/total_episodes": 16.0}
+    (said,) = first_step_warnings(recipe(), row)
+    assert said.startswith("preflight: judge accuracy 0.4, expected at least 0.5; judges are no")
+    assert list(first_step_warnings(recipe(), row | {"env/all/total_episodes": 15.0})) == []
+    _, first = (watch := HealthWatch("t", recipe(), [], 5)).see(6, row)
+    assert first == [f"warning: t 6: {said}"]
+    assert watch.see(7, row)[1] == []
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+def test_command_finds_that_random_weights_cannot_start(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "found.json"
+    assert main([small, "--questions", "3", "--json", str(out)]) == 1
+    printed = capsys.readouterr().out
+    assert "preflight of phase play: 3 training questions, the recipe's model" in printed
+    assert "red    direct accuracy: 0.000" in printed and "no-go: " in printed
+    found = json.loads(out.read_text())
+    assert (found["phase"], found["questions"], found["verdict"]) == ("play", 3, "red")
+    figures = found["figures"]
+    # 3 debates of 6 turns of at most 8 tokens; an update was made, and its time counts.
+    assert figures["env/all/total_turns"] == 18 and figures["optim/grad_norm"] >= 0
+    assert figures["time/hours"] == pytest.approx(
+        4 / 3600 * (figures["time/play_s"] + figures["time/train_s"])
+    )
+    assert sum(figures[f"signal/{cause}"] for cause in CAUSES) == pytest.approx(1)
+    names = {check.name for check in CHECKS}
+    assert {one["name"] for one in found["checks"]} <= names
+    assert all(one["advice"] for one in found["checks"] if one["status"] != "green")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--questions", "0"], "--questions: found 0; expected at least 1"),
+        (["--phase", "plai"], "--phase: found 'plai'; expected one that plays debates.*'play'"),
+        (["--phase", "imitate"], "--phase: found 'imitate'; expected one that plays"),
+        (["--policy", "./nowhere"], "--policy: found no './nowhere'"),
+    ],
+)
+def test_command_refuses_what_it_cannot_measure(
+    small: str, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import re
+
+    assert main([small, *arguments]) == 2
+    assert re.search(expected, capsys.readouterr().err)
+
+
+def test_recipe_of_checks_is_whole() -> None:
+    form: Recipe = recipe()
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    assert all(check.red is not None or check.amber is not None for check in CHECKS)
+    assert all(isinstance(check.applies(form), bool) for check in CHECKS)
