@@ -55,3 +55,7 @@ def test_protocol_of_acc_debate(tmp_path: Path) -> None:
     assert plays["debate"].turns == 5 + 4
     assert [plays[name].turns for name in ("direct", "som2", "som4")] == [1, 10, 20]
     assert {"eval/improvement", "eval/som4/improvement"} <= set(setup(tmp_path, "acc").figures())
+    persona = plays["persona"].form
+    assert (plays["persona"].turns, persona.protocol().history_rounds) == (10, 1)
+    assert [persona.persona(agent).name for agent in (0, 1)] == ["Critic", "Scientist"]
+    assert [persona.temperature_of(agent) for agent in (0, 1)] == [1.0, 1.0]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from debate_protocol.forms import DebateForm, Simultaneous
 from debate_protocol.forms.own_contract import ContractChoice
-from debate_protocol.forms.settings import MOST
+from debate_protocol.forms.settings import MOST, PersonaChoice
 from debate_protocol.roles import agents_by_policy
 from debate_protocol.types import Protocol, Transcript
 from debate_train.evaluation.changes import DebateChanges
@@ -159,7 +159,7 @@ class Debate(DebateChanges, DebateMode):
 class SocietyOfMinds(DebateMode):
     """Agents that read all others' last answers and answer again; nobody votes.
 
-    The recipe's prompts, temperature of agent 0 and limits hold; personas do not.
+    The recipe's prompts, temperature of agent 0 and limits hold; its personas do not.
 
     Source: Du et al. (2023), Improving factuality and reasoning in language models through
     multiagent debate: 3 agents, 2 rounds. Deviation: the prompts' words are ours.
@@ -170,6 +170,9 @@ class SocietyOfMinds(DebateMode):
     max_rounds: int = Field(2, ge=1, le=MOST)
     contract: ContractChoice | None = None
     """How answers are read; by default as the recipe's if that is free text, else `boxed`."""
+    personas: PersonaChoice = "none"
+    """Who the agents are to be; each brings a temperature, which `evaluation.temperature` does
+    not change."""
 
     def debated(self, form: DebateForm) -> DebateForm:
         """Return the debate."""
@@ -186,7 +189,7 @@ class SocietyOfMinds(DebateMode):
                 "history_rounds": 1,
                 "contract": contract,
                 "style": speaking.style,
-                "personas": "none",
+                "personas": self.personas,
                 "temperature": form.temperature_of(0),
                 "think": speaking.think,
                 "max_chars_per_field": speaking.max_chars_per_field,
