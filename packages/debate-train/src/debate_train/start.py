@@ -33,3 +33,11 @@ def evaluate() -> int:
     from debate_train.evaluating.command import main
 
     return main()
+
+
+def ask() -> int:
+    """Run `debate-ask`; return its exit code."""
+    leave_on_interrupt()
+    from debate_train.asking.command import main
+
+    return main()

@@ -70,7 +70,7 @@ def run_recipe(
         UsageError: The recipe is wrong, or cannot be run here.
     """
     for name, value in vars(arguments).items():
-        _refuse_unreadable(name, value)
+        refuse_unreadable(name, value)
     from debate_train.reading.recipe_file import load_recipe
     from debate_train.reading.recipe_written import resolved_yaml
     from debate_train.recipe import Recipe
@@ -94,7 +94,7 @@ def run_recipe(
         raise UsageError(redact(str(error))) from error
 
 
-def _refuse_unreadable(name: str, value: object) -> None:
+def refuse_unreadable(name: str, value: object) -> None:
     """Refuse paths that are no text: they could be neither printed nor kept."""
     if isinstance(value, str | Path):
         text = str(value)

@@ -196,6 +196,12 @@ PolicyChoice = Annotated[PolicyConfig, POLICIES]
 """Any policy that stays as it is; recipes choose by `type`."""
 
 
+def brings_model(policy: PolicyConfig, trained: Trained) -> bool:
+    """Return whether its engine is opened without any model, such as an endpoint's."""
+    engine = policy.engine_config(trained)
+    return policy.sampled_model(trained) is None and "tokens" not in engine.capabilities
+
+
 def open_on(config: EngineConfig, chosen: ModelConfig, loaded: LoadedModel) -> Engine:
     """Return an engine on a model that was loaded, or on its folder where it takes one."""
     model: object = loaded.model

@@ -10,7 +10,7 @@ from debate_train.checks.check_policies import missing_libraries, policy_errors,
 from debate_train.data import DataSource
 from debate_train.errors import RecipeError
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.models.policies import Trained, open_on
+from debate_train.models.policies import Trained, brings_model, open_on
 from debate_train.recipe import Recipe
 
 
@@ -45,13 +45,19 @@ def open_engine(recipe: Recipe, loaded: LoadedModel) -> Engine:
 def open_sampling(recipe: Recipe, source: DataSource) -> Engine:
     """Return the engine that samples from the recipe's model, where nothing is trained.
 
-    Weights are loaded here only for engines that take a model.
+    Weights are loaded here only for engines that take a model: endpoints alone need none.
     """
     config, model = recipe.rollout.engine, recipe.model
     script = config.script(source.demonstrate)
     if script is not None:
         return ScriptedEngine().open(script=script)
-    if used_policies(recipe):
+    trained = Trained(config, model, recipe.seed)
+    others = used_policies(recipe)
+    brought = [one.engine_config(trained) for one in others.values() if brings_model(one, trained)]
+    if others and not config.needs_model and len(brought) == len(others):
+        opened = [engine.open(None, None) for engine in brought]
+        return RoutedEngine(config.open(None, None), dict(zip(others, opened, strict=True)))
+    if others:
         return open_engine(recipe, model.load(recipe.seed))
     if not config.needs_model:
         return config.open(None, None)

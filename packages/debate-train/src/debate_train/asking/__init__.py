@@ -1,0 +1,1 @@
+"""A debate about one question, at inference."""
