@@ -160,21 +160,22 @@ def _cause(moves: bool, values: set[float], earned: set[float]) -> str:
 
 
 def _add_update(found: Measured, phase: Recipe, step: Step, loaded: LoadedModel) -> float:
-    """Make one update; return its seconds. What does not fit is a figure, too."""
+    """Make one update; return its seconds, 0 without one. What does not fit is a figure, too."""
     if phase.loss.learns_from != "samples" or phase.offline is not None or not step.batch.rows:
         return 0.0
-    began = time.perf_counter()
     learner = replace(loaded, training=trained_adapters(phase.model.lora, phase.debate))
     whole = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
     try:
         with closing(phase.trainer.open(learner, phase.loss, phase.steps)) as trainer:
+            began = time.perf_counter()
             step.metrics.update(trainer.step(step.batch))
+            seconds = time.perf_counter() - began
     except torch.OutOfMemoryError:
         found.figures["memory/share"] = 1.0
-        return time.perf_counter() - began
+        return 0.0
     if whole:
         found.figures["memory/share"] = torch.cuda.max_memory_reserved() / whole
-    return time.perf_counter() - began
+    return seconds
 
 
 def _add_context(found: Measured, phase: Recipe, played: Sequence[Transcript]) -> None:

@@ -64,8 +64,10 @@ class RunDirectory:
         self._rows = MetricsFile(self.metrics_path)
 
     @classmethod
-    def create(cls, path: str | Path, resolved_recipe_yaml: str) -> "RunDirectory":
-        """Start a new run in a folder that is new or empty.
+    def create(
+        cls, path: str | Path, resolved_recipe_yaml: str, facts: Mapping[str, object] | None = None
+    ) -> "RunDirectory":
+        """Start a new run in a folder that is new or empty; `environment.json` takes `facts`, too.
 
         Raises:
             RunDirectoryError: The folder holds files, is a file, or cannot be written.
@@ -85,7 +87,7 @@ class RunDirectory:
             run.close()
             raise
         try:
-            run._fill(resolved_recipe_yaml)
+            run._fill(resolved_recipe_yaml, facts or {})
         except OSError as error:
             run._remove()
             raise not_writable(path, error) from error
@@ -249,12 +251,12 @@ class RunDirectory:
         """Remove `results.json`, which is of another policy or of other measures."""
         (self.path / RESULTS).unlink(missing_ok=True)
 
-    def _fill(self, resolved_recipe_yaml: str) -> None:
+    def _fill(self, resolved_recipe_yaml: str, facts: Mapping[str, object]) -> None:
         remove_unfinished(self.path)
         write_whole(self.path / RECIPE, resolved_recipe_yaml.encode())
         for folder in (self.transcripts_path, self.tokens_path, self.checkpoints_path):
             folder.mkdir()
-        write_json(self.path / ENVIRONMENT, describe_environment())
+        write_json(self.path / ENVIRONMENT, {**describe_environment(), **facts})
         self.metrics_path.touch()
 
     def _mend(self) -> None:

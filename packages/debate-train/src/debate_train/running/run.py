@@ -13,7 +13,7 @@ import yaml
 
 from debate_train.checkpointing.checkpoint_manifest import Origin
 from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, RunState
-from debate_train.checkpointing.model_print import model_print
+from debate_train.checkpointing.model_print import model_print, weight_prints
 from debate_train.checkpointing.random_states import seed_all
 from debate_train.checks.check_engines import refuse_absent_devices
 from debate_train.commands.progress import Progress
@@ -60,10 +60,12 @@ def run(
     _refuse_early(recipe, path, resume)
     source = recipe.data.open(recipe.seed)
     loaded = _load_model(recipe)
-    directory = RunDirectory.open(path) if resume else RunDirectory.create(path, resolved_yaml)
+    weights = {"weights": weight_prints(loaded)}
+    known = yaml.safe_load(resolved_yaml) | weights
+    new = None if resume else RunDirectory.create(path, resolved_yaml, weights)
+    directory = new or RunDirectory.open(path)
     with _held(directory, is_new=not resume):
-        checkpoints = _checkpoints(recipe, directory, loaded)
-        start, begin = None, directory.begin
+        checkpoints, start, begin = _checkpoints(recipe, directory, loaded), None, directory.begin
         if resume:
             start, begin = _plan_return(recipe, loaded, directory, checkpoints, resolved_yaml)
         seed_all(recipe.seed)
@@ -72,7 +74,7 @@ def run(
             closing.callback(lambda: reports.append(_write_report(directory)))
             engine = open_engine(recipe, loaded)
             closing.callback(engine.close)
-            tracker = recipe.tracking.open(directory, recipe.name, yaml.safe_load(resolved_yaml))
+            tracker = recipe.tracking.open(directory, recipe.name, known)
             closing.push(lambda kind, *_: tracker.close(failed=kind is not None))
             with Progress() as progress, _interrupts(recipe, echo_s) as interrupts:
                 context = RunContext(
