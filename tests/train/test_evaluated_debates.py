@@ -1,6 +1,7 @@
 """Evaluations in other debates than training, at other temperatures, and several times."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -11,6 +12,7 @@ from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.types import Ask, Reply
 from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
+from debate_train.checkpointing.checkpoints import RunState
 from debate_train.checks.check import check, check_collecting
 from debate_train.commands.rollout_cli import main as rollout_main
 from debate_train.data import SignsPuzzle
@@ -244,10 +246,13 @@ def test_results_say_how_they_were_measured(capsys: pytest.CaptureFixture[str]) 
         def write_results(self, results: Any) -> None:
             kept.append(results)
 
+        def metrics(self) -> list[Any]:
+            return []
+
     measure = {"mean": 0.5, "low": 0.4, "high": 0.6, "questions": 3, "run_deviation": 0.013}
     after = {"eval/direct/accuracy": measure}
     setup = recipe().evaluated()
-    state: dict[str, Any] = {"exit_criteria": {}, "step": 1, "seconds": {}}
+    state = asdict(RunState(step=1))
     write_results(Directory(), after, after, state, setup)  # type: ignore[arg-type]
     assert kept[0]["measured"] == setup.described()
     print_results(after, after, {}, setup)
