@@ -122,3 +122,24 @@ def test_reward_config_refuses_what_it_does_not_know(config):
 @pytest.mark.parametrize("name", ["win_rate", "win_minus_loss", "v2", "verifiable"])
 def test_every_reward_takes_an_empty_batch(name):
     assert TypeAdapter(RewardChoice).validate_python({"type": name})([]) == []
+
+
+def test_fading_weight_is_that_of_the_step(hold):
+    fading = {"start": 0.6, "end": 0.2, "steps": 4}
+    parts = {
+        "truth": {"reward": {"type": "verifiable"}, "weight": fading},
+        "peers": {"reward": {"type": "v2"}, "weight": 1.0},
+    }
+    reward = mixed(components=parts, mix="rewards")
+    debate = hold(SILENT, **TRUE_S1)
+    # Agent 1 is right, 0 and 2 are wrong, and nobody voted: what is left is the truth's weight,
+    # 0.6 - 0.4 * step / 4 until it is 0.2.
+    for step, weight in enumerate([0.6, 0.5, 0.4, 0.3, 0.2, 0.2]):
+        (score,) = reward.at(step)([debate])
+        assert score.agents == pytest.approx((-weight, weight, -weight))
+        assert score.metrics["reward/weight/truth"] == pytest.approx(weight)
+        assert "reward/weight/peers" not in score.metrics
+    assert reward.part_weights() == {"truth": 0.6, "peers": 1.0}
+    later = {"truth": {**parts["truth"], "weight": {"start": 0, "end": 1, "steps": 2}}}
+    assert mixed(components=later).part_weights() == {"truth": 1.0}
+    assert mixed().at(7) == mixed()

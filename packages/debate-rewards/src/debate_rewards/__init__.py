@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from debate_rewards.reward_functions import answer_reward, verify
     from debate_rewards.rewards import REWARDS, RewardChoice, get_reward
     from debate_rewards.rewards.majority import Majority
-    from debate_rewards.rewards.mixed import Component, Mixed
+    from debate_rewards.rewards.mixed import Component, Fading, Mixed
     from debate_rewards.rewards.overlong import Overlong
     from debate_rewards.rewards.partial_trajectory import (
         PartialTrajectory,
@@ -57,7 +57,7 @@ _HOMES = {
     "metrics.paired": ("Paired", "paired"),
     "metrics.debate_metrics": ("debate_metrics", "debate_statistics", "question_values"),
     "rewards.majority": ("Majority",),
-    "rewards.mixed": ("Component", "Mixed"),
+    "rewards.mixed": ("Component", "Fading", "Mixed"),
     "rewards.overlong": ("Overlong",),
     "votes.pairwise": ("WinMinusLoss", "WinRate"),
     "rewards.partial_trajectory": ("PartialTrajectory", "StateValue", "state_values"),
@@ -90,6 +90,7 @@ __all__ = [
     "Component",
     "Credit",
     "Estimate",
+    "Fading",
     "GateRule",
     "InOrder",
     "Informative",

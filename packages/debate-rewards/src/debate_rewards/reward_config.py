@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from debate_protocol.config import Config
 from debate_protocol.types import Protocol, Transcript
@@ -40,6 +40,9 @@ class RewardConfig(Config):
     can_be_tried: ClassVar[bool] = False
     """Whether debates that a script writes have values where a policy's would."""
 
+    is_changing: ClassVar[bool] = False
+    """Whether it may be another in each step, as `at` says."""
+
     type: str
     """The name by which recipes choose the reward."""
 
@@ -64,6 +67,14 @@ class RewardConfig(Config):
     def part_weights(self) -> Mapping[str, float]:
         """Return the weight of each part."""
         return {"": 1.0}
+
+    def at(self, step: int) -> Self:
+        """Return the reward of a step of the phase, counted from 0; most are always the same."""
+        return self
+
+    def changes(self) -> list[str]:
+        """Return what changes from step to step, each with the key that it is about."""
+        return []
 
     def needed(self) -> frozenset[Need]:
         """Return what must be there under these settings, or nothing has a value."""

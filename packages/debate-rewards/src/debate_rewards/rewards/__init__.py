@@ -5,7 +5,7 @@ from typing import Annotated
 from debate_protocol.plugins import Variants
 from debate_rewards.reward_config import RewardConfig
 from debate_rewards.rewards.majority import Majority
-from debate_rewards.rewards.mixed import Component, Mixed
+from debate_rewards.rewards.mixed import Component, Fading, Mixed
 from debate_rewards.rewards.overlong import Overlong
 from debate_rewards.rewards.partial_trajectory import PartialTrajectory
 from debate_rewards.rewards.persuasion import Persuasion
@@ -40,6 +40,7 @@ __all__ = [
     "REWARDS",
     "BradleyTerry",
     "Component",
+    "Fading",
     "Majority",
     "Mixed",
     "Overlong",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -13,11 +13,29 @@ from debate_rewards.reward_config import RewardConfig
 from debate_rewards.rewards.single_rewards import SingleReward
 
 
+class Fading(Config):
+    """A weight that changes evenly from `start` to `end` over the first steps of a phase."""
+
+    start: float
+    end: float = 0.0
+    steps: int = Field(ge=1)
+    """The weight is `start` at the phase's first step and `end` from this many steps later on."""
+
+    def at(self, step: int) -> float:
+        """Return the weight at a step of the phase, counted from 0."""
+        done = min(step, self.steps)
+        return (self.start * (self.steps - done) + self.end * done) / self.steps
+
+
 class Component(Config):
-    """A part of a mixed reward and how much it counts."""
+    """A part of a mixed reward and how much it counts, always or for a while."""
 
     reward: SingleReward
-    weight: float
+    weight: float | Fading
+
+    def weight_at(self, step: int) -> float:
+        """Return the weight at a step of the phase, counted from 0."""
+        return self.weight.at(step) if isinstance(self.weight, Fading) else self.weight
 
 
 class Mixed(RewardConfig):
@@ -27,8 +45,13 @@ class Mixed(RewardConfig):
     weight, to be centred over that component's values and then summed. `mix: rewards` adds the
     weighted raw values per turn and stream; None adds 0, and all None stays None.
 
+    A weight `{start: 0.5, end: 0, steps: 100}` fades: `at` makes the reward of a step, whose scores
+    have that weight as the metric `reward/weight/NAME`. Without `at` it is the reward of step 0.
+
     Source: multi-agent debate overview, section 5.1 (0.7 peers + 0.3 correctness).
     """
+
+    is_changing: ClassVar[bool] = True
 
     type: Literal["mixed"] = "mixed"
     components: dict[str, Component] = Field(min_length=1)
@@ -51,8 +74,36 @@ class Mixed(RewardConfig):
         return {name: component.reward for name, component in self.components.items()}
 
     def part_weights(self) -> Mapping[str, float]:
-        """Return the weights of the components."""
-        return {name: component.weight for name, component in self.components.items()}
+        """Return the weights of the components; of one that changes the first that is not 0."""
+        return {
+            name: one.weight_at(0) or (one.weight.end if isinstance(one.weight, Fading) else 0.0)
+            for name, one in self.components.items()
+        }
+
+    def at(self, step: int) -> Self:
+        """Return the reward of a step of the phase, counted from 0."""
+        fading = self._fading()
+        if not fading:
+            return self
+        now = {
+            name: self.components[name].model_copy(
+                update={"weight": Fading(start=weight.at(step), end=weight.at(step), steps=1)}
+            )
+            for name, weight in fading.items()
+        }
+        return self.model_copy(update={"components": {**self.components, **now}})
+
+    def changes(self) -> list[str]:
+        """Return which weights change, and how."""
+        return [
+            f"reward.components.{name}.weight: from {one.start:g} to {one.end:g} over the phase's "
+            f"first {one.steps:,} steps"
+            for name, one in self._fading().items()
+        ]
+
+    def _fading(self) -> dict[str, Fading]:
+        named = ((name, one.weight) for name, one in self.components.items())
+        return {name: weight for name, weight in named if isinstance(weight, Fading)}
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
@@ -63,7 +114,7 @@ class Mixed(RewardConfig):
         ]
 
     def _combine(self, scores: Mapping[str, Score]) -> Score:
-        weights = {name: self.components[name].weight for name in scores}
+        weights = {name: self.components[name].weight_at(0) for name in scores}
         credits = [
             replace(credit, component=name, weight=weights[name])
             for name, score in scores.items()
@@ -81,7 +132,8 @@ class Mixed(RewardConfig):
         }
         if self.mix == "rewards":
             returns = {"": _add_returns(returns, weights, num_agents)}
-        return Score(tuple(credits), agents, _merge_metrics(scores), returns)
+        metrics = {f"reward/weight/{name}": weights[name] for name in self._fading()}
+        return Score(tuple(credits), agents, _merge_metrics(scores) | metrics, returns)
 
 
 def weighted_sum(values: Sequence[tuple[float | None, float]]) -> float | None:

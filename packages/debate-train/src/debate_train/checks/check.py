@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import TRAINED
 from debate_train.checks.check_context import TokenCounter
-from debate_train.checks.check_data import DataView, look_at_data, many
+from debate_train.checks.check_data import DataView, look_at_data, many, overlap_lines
 from debate_train.checks.check_engines import engine_errors, phase_errors
 from debate_train.checks.check_imitation import imitation_errors, made_of, see_demonstrations
 from debate_train.checks.check_learning import truth_errors
@@ -72,6 +72,11 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
             view = views[_identity(data)] = look_at_data(data)
             found.lines += view.lines
             found.errors += view.errors
+    stages = {_identity(one.data): one.data for one in (recipe, *phases.values())}
+    try:
+        found.lines += overlap_lines(views, stages)
+    except UsageError as refusal:
+        found.errors.append(str(refusal))
     windows = Windows(found.lines, found.errors)
     counter = None if found.errors else windows.counter(TRAINED, recipe.model)
     found.errors += recipe.keep_problems() + list(engine_errors(recipe))
@@ -218,6 +223,7 @@ def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
         f"{many(steps * updates, 'update')}, "
         f"at most {turns * steps * phase.rollout.max_tokens:,} tokens in replies",
     ]
+    found.lines += [f"  {change}" for change in phase.reward.changes()]
     if phase.rollout.oversample > 1:
         found.lines.append(_oversampling_line(phase, turns * phase.rollout.max_tokens))
     if phase.pipeline.max_staleness:

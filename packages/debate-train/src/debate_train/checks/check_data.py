@@ -1,10 +1,12 @@
 """What can be said of a recipe's data without downloading any."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from debate_protocol.types import Question
 from debate_train.checks.check_context import ASSUMED_QUESTION_TOKENS
 from debate_train.data import DataConfig, DataSource
+from debate_train.data.source import keep_apart
 from debate_train.errors import UsageError
 
 _SHOWN = ("passage", "choices")
@@ -47,6 +49,24 @@ def look_at_data(data: DataConfig, *, trains: bool = True) -> DataView:
     longest = max(data.looked_at(source), key=_shown_length)
     lines = (data.summary(source), *source.notes)
     return DataView(lines, (), longest, source.can_demonstrate, source)
+
+
+def overlap_lines(views: Mapping[str, DataView], stages: Mapping[str, DataConfig]) -> list[str]:
+    """Say what stages are not trained on, as another one is measured on it.
+
+    Args:
+        views: What was seen of each stage's data.
+        stages: That data, by the same names.
+
+    Raises:
+        DataError: There are such questions, and `overlap` refuses them.
+    """
+    opened = {name: view.source for name, view in views.items() if view.source is not None}
+    found = [
+        keep_apart(own, [one for other, one in opened.items() if other != name], stages[name])
+        for name, own in opened.items()
+    ]
+    return [said for said in found if said]
 
 
 def _shown_length(question: Question) -> int:

@@ -1,6 +1,6 @@
 """Several sources of questions at once, each with its share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal, cast
 
@@ -140,6 +140,10 @@ class MixedSource(DataSource):
             share = round(size * self._weights[part] / total)
             found += [_named(part, question) for question in source.split(name, share)]
         return found[:size]
+
+    def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
+        """Train on none of these questions; return how many there were."""
+        return sum(source.leave_out(held) for source in self.opened.values())
 
     @property
     def can_demonstrate(self) -> bool:

@@ -204,7 +204,7 @@ class QuestionSource(DataSource):
         notes: tuple[str, ...] = (),
         cannot_train: str = "",
     ) -> None:
-        self._splits, self._batch_size, self._seeds = splits, batch_size, seeds
+        self._splits, self._batch_size, self._seeds = dict(splits), batch_size, seeds
         self._cannot_train = cannot_train
         self.notes = notes
         self._order = lru_cache(maxsize=2)(self._shuffled)
@@ -234,6 +234,12 @@ class QuestionSource(DataSource):
         questions = list(self._splits[name])
         random.Random(f"split/{name}/{self._seeds.held_out}").shuffle(questions)
         return questions[:size]
+
+    def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
+        """Train on none of these questions; return how many there were."""
+        self._splits["train"], count = without_overlap(self._splits["train"], held())
+        self._order.cache_clear()
+        return count
 
     @property
     def can_demonstrate(self) -> bool:

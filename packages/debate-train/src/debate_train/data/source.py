@@ -1,7 +1,7 @@
 """What every question source offers to the loop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -9,8 +9,11 @@ from pydantic import Field
 
 from debate_protocol.config import Config
 from debate_protocol.types import Ask, Question
+from debate_train.errors import DataError
 
 Split = Literal["train", "dev", "test"]
+MOST_HELD_OUT = 20_000
+"""Questions of a split that overlap is looked for in; made as needed, puzzles end at fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,13 @@ class DataSource(ABC):
     @abstractmethod
     def split(self, name: Split, size: int) -> list[Question]:
         """Return up to `size` questions of a split, always the same ones."""
+
+    def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
+        """Train on none of these questions; return how many there were.
+
+        Sources that make questions as needed hold out by a rule that all of them share.
+        """
+        return 0
 
     @property
     def can_demonstrate(self) -> bool:
@@ -144,3 +154,28 @@ class DataSettings(Config):
     def may_have_answers(self, source: DataSource | None) -> bool:
         """Return whether a question of the first step has an answer."""
         return source is None or any(question.answer for question in source.batch(0))
+
+
+def keep_apart(own: DataSource, others: Iterable[DataSource], data: DataConfig) -> str | None:
+    """Leave out what other stages of a run hold out; return what is to be said of it, if anything.
+
+    Args:
+        own: The source of a stage.
+        others: Those of the other stages.
+        data: What `own` was opened from.
+
+    Raises:
+        DataError: There are such questions, and `overlap` refuses them.
+    """
+
+    def held() -> list[Question]:
+        names: tuple[Split, ...] = ("dev", "test")
+        return [q for one in others for name in names for q in one.split(name, MOST_HELD_OUT)]
+
+    count = own.leave_out(held)
+    if not count:
+        return None
+    said = f"data: {count:,} training questions of {data.dataset} are held out in another stage"
+    if getattr(data, "overlap", "remove") == "refuse":
+        raise DataError(f"{said}; expected none, or data.overlap=remove to leave them out")
+    return f"{said}, and are not trained on"

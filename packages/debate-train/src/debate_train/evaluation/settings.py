@@ -140,6 +140,9 @@ class Evaluation(DebateChanges):
     """Steps between evaluations on the dev split; 0 leaves them out."""
     questions: int = Field(128, ge=0)
     """Questions of each evaluation; 0 leaves out the one before and after the run, too."""
+    target: bool = False
+    """Whether looks at the dev split of a phase's data also measure that of the recipe's own data,
+    one split for all stages of a curriculum; these figures are called `target/…`."""
     direct_samples: int = Field(4, ge=1)
     """Single-turn replies to each question, in each run."""
     runs: int = Field(1, ge=1)

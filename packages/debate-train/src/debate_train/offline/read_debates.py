@@ -11,13 +11,11 @@ from debate_protocol.types import Ask, Branch, Reply, Transcript, Turn
 from debate_rewards.reading import read_debate
 from debate_rollout.rendering import Renderer
 from debate_train.data.question_source import identity, normalised
-from debate_train.data.source import DataSource
+from debate_train.data.source import MOST_HELD_OUT, DataSource
 from debate_train.offline.offline_set import OfflineSet
 from debate_train.rollout_files.debate_files import debates_in, files_of
 
 _KEY = "offline.path"
-_MOST = 20_000
-"""Questions of a split that are looked at; puzzles that are made as needed end at fewer."""
 
 
 def files_digest(offline: OfflineSet) -> str | None:
@@ -64,7 +62,7 @@ def dev_and_test(sources: Sequence[DataSource]) -> set[str]:
         normalised(identity(question))
         for source in sources
         for name in ("dev", "test")
-        for question in source.split(name, _MOST)
+        for question in source.split(name, MOST_HELD_OUT)
     }
 
 

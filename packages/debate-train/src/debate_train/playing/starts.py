@@ -23,7 +23,7 @@ def named_debates(
     Questions are numbered from `first`.
     """
     runs = []
-    single, forms = direct_form(recipe.debate), recipe.forms
+    single, forms = direct_form(recipe.debate), [recipe.debate, *recipe.rollout.other_forms]
     copies = recipe.rollout.debates_per_question + recipe.rollout.direct_per_question
     for number, question in enumerate(questions, first):
         same = partial(same_answer, question)

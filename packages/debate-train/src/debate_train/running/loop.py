@@ -4,7 +4,6 @@ import time
 import zlib
 
 from debate_train.batches.rows import build_batch
-from debate_train.checkpointing.checkpoints import Best
 from debate_train.evaluation.measuring import evaluate
 from debate_train.offline.example_set import ExampleSet
 from debate_train.playing.step_debates import metrics_of
@@ -61,7 +60,7 @@ def played(run: RunContext, phase: Phase, imitation: Imitation, number: int, beg
     recipe, rollouts, advantage = phase.recipe, phase.rollouts, phase.recipe.advantage
     transcripts = rollouts.take(number)
     with timed(rollouts.times, "score"):
-        scores = recipe.reward(transcripts)
+        scores = phase.reward_at(number - run.state.phase_start)(transcripts)
     with timed(rollouts.times, "rows"):
         compared = advantage.compare(transcripts, scores, run.state.baselines)
         seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
@@ -79,19 +78,19 @@ def why_stop(run: RunContext, phase: Phase) -> Ended | None:
 
 def evaluate_dev(run: RunContext, phase: Phase, saving: Saving) -> bool:
     """Measure the policy on the dev split and log it; False where a signal stopped that."""
-    recipe, state, watch = phase.recipe, run.state, run.progress.watch
+    state, watch = run.state, run.progress.watch
     with phase.rollouts.serving(version=state.step) as serving:
-        questions = phase.source.split("dev", recipe.evaluation.questions)
         played = phase.evaluated(serving, state.step)
-        measures = run.interrupts.stoppable(lambda: evaluate(*played, questions, "dev", watch))
-    if measures is None:
+        measured = run.interrupts.stoppable(
+            lambda: [
+                evaluate(*played, asked, "dev", watch).means() for asked in phase.dev_splits(run)
+            ]
+        )
+    if measured is None:
         return False
-    found = measures.means()
+    found, target = measured[0], phase.on_target(measured)
     # Before its row: a checkpoint carries one that cannot be written.
     state.looked, state.owes_look = (phase.name, state.step, found), False
-    wanted = run.recipe.checkpoint.keep_best
-    value = None if wanted is None else found.get(wanted.metric)
-    if wanted is not None and value is not None and wanted.is_better(value, state.best):
-        state.best = Best(state.step, wanted.metric, value)
-    saving.log_look(found)
+    run.note_best(found)
+    saving.log_look(found | target)
     return True

@@ -13,6 +13,7 @@ from debate_train.adapters import trained_adapters
 from debate_train.checkpointing.policy_files import load_policy
 from debate_train.checkpointing.random_states import load_random_states
 from debate_train.data import DataSource
+from debate_train.data.source import keep_apart
 from debate_train.errors import RecipeError
 from debate_train.evaluation.measuring import evaluate
 from debate_train.keeping.taking_back import is_kept, measure_starts, taken_back
@@ -146,12 +147,13 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
     Raises:
         RecipeError: Its data has no demonstrations.
     """
-    source = run.source if recipe.data == run.recipe.data else recipe.data.open(recipe.seed)
+    source = _source(run, name, recipe)
     start, criterion = run.state.phase_start, recipe.exit_criterion
+    most = max(form.turn_count() for form in recipe.forms)
 
     def play(step: int, engine: Engine) -> Sequence[Transcript]:
         def watched(debates: list[DebateRun]) -> list[DebateRun]:
-            return run.progress.watch(debates, max(x.turn_count() for x in recipe.forms), "turns")
+            return run.progress.watch(debates, most, "turns")
 
         return play_step(recipe, source, step, engine, watched)
 
@@ -166,6 +168,23 @@ def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> 
     staleness = recipe.pipeline.max_staleness
     rollouts = Rollouts(play, run.engine, trainer.weights, staleness, border, demonstrator or idle)
     return Phase(name, recipe, source, trainer, rollouts, demonstrator=demonstrator)
+
+
+def _source(run: RunContext, name: str, recipe: Recipe) -> DataSource:
+    """Return the questions of a phase; it trains on none that another stage is measured on."""
+    stages = {repr(run.recipe.data): run.recipe}
+    stages |= {repr(one.data): one for one in run.recipe.phase_recipes().values()}
+    if len(stages) == 1:
+        return run.source
+    for key, stage in stages.items():
+        if key not in run.sources:
+            own = stage.data == run.recipe.data
+            run.sources[key] = run.source if own else stage.data.open(stage.seed)
+    source = run.sources[repr(recipe.data)]
+    others = [one for one in run.sources.values() if one is not source]
+    if said := keep_apart(source, others, recipe.data):
+        run.progress.note(f"{name}: {said}")
+    return source
 
 
 def _demonstrator(run: RunContext, recipe: Recipe, source: DataSource) -> Engine | None:

@@ -1,12 +1,14 @@
 """What a run and a phase of it work with."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from debate_protocol.types import Question
+from debate_rewards.reward_config import RewardConfig
 from debate_rollout.engine import Engine
-from debate_train.checkpointing.checkpoints import Checkpoints, RunState
+from debate_train.checkpointing.checkpoints import Best, Checkpoints, RunState
 from debate_train.commands.progress import Progress
 from debate_train.data import DataSource
 from debate_train.errors import RunFailure
@@ -43,8 +45,17 @@ class RunContext:
     """Where the run is."""
     start: Path | None = None
     """The checkpoint that the run resumes from."""
+    sources: dict[str, DataSource] = field(default_factory=dict)
+    """Opened sources of all stages, where phases have data of their own."""
     begin: Callable[[], object] = lambda: None
     """Drops what was written after that checkpoint, once nothing can be refused any more."""
+
+    def note_best(self, found: Mapping[str, float]) -> None:
+        """Note a look at the dev split if it is the best so far, where the best one is kept."""
+        wanted, state = self.recipe.checkpoint.keep_best, self.state
+        value = None if wanted is None else found.get(wanted.metric)
+        if wanted is not None and value is not None and wanted.is_better(value, state.best):
+            state.best = Best(state.step, wanted.metric, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,25 @@ class Phase:
             return setup, engine
         current = self.trainer.weights(version=version)
         return self.start.added_to(setup), self.start.beside(engine, current)
+
+    def reward_at(self, step: int) -> RewardConfig:
+        """Return the reward of a step of the phase, counted from 0."""
+        reward = self.recipe.reward
+        return reward.at(step) if reward.is_changing else reward
+
+    def dev_splits(self, run: RunContext) -> list[list[Question]]:
+        """Return what a look measures on: the phase's dev split, and that of the recipe's own data.
+
+        The latter is there where it was asked for (`evaluation.target`) and is another one.
+        """
+        size = self.recipe.evaluation.questions
+        others = [run.source] if self.recipe.evaluation.target else []
+        return [x.split("dev", size) for x in dict.fromkeys([self.source, *others])]
+
+    def on_target(self, measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """Return the means of a look on the recipe's own data, by names of their own."""
+        own = measured[-1] if self.recipe.evaluation.target else {}
+        return {name.replace("eval/", "target/", 1): value for name, value in own.items()}
 
     def evaluation_is_due(self, done: int) -> bool:
         """Return whether the dev split is measured after so many steps of the phase."""

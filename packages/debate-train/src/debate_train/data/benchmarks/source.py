@@ -1,6 +1,6 @@
 """Questions of a published benchmark."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -175,6 +175,10 @@ class BenchmarkSource(DataSource):
     def split(self, name: Split, size: int) -> list[Question]:
         """Return up to `size` questions of a split, always the same ones."""
         return (self._held if name == "test" else self._all).split(name, size)
+
+    def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
+        """Train on none of these questions; return how many there were."""
+        return self._all.leave_out(held)
 
     @property
     def can_demonstrate(self) -> bool:
