@@ -83,6 +83,3 @@ def test_reference_is_the_phases_start_before_and_after_a_resume(
     assert references == whole[3:]
     environment = json.loads((tmp_path / "run/environment.json").read_text())
     assert environment["weights"] == began and len(environment["resumed"]) == 1
-    other = [str(recipe), f"--output={tmp_path / 'other'}", "evaluation.questions=0"]
-    assert main([*other, "trainer.learning_rate=1e-4", "phases.second.steps=1"]) == 0
-    assert json.loads((tmp_path / "other/environment.json").read_text())["weights"] == began
