@@ -1,6 +1,7 @@
-"""Files of examples as other trainers read them: one step of TRL's preference trainer."""
+"""Files of examples as other trainers read them: a step of TRL's, also on the pairs of a run."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,21 @@ from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from debate_train.offline import Completion, Example
+from debate_protocol.types import Transcript
+from debate_train.commands.cli import main
+from debate_train.offline import Completion, Example, GuidedPairs, Taken
 
+RECIPE = Path(__file__).resolve().parents[2] / "recipes/acc_debate_llama3_8b_boolq.yaml"
+ROWS = [
+    {
+        "question": f"is the number {n} even",
+        "title": f"{n}",
+        "answer": n % 2 == 0,
+        "passage": f"{n} -- The number {n} follows {n - 1} and leaves {n % 2} when it is halved.",
+    }
+    for n in range(2, 10)
+]
+"""Made up, with BoolQ's columns: its own rows are under CC BY-SA 3.0."""
 PROMPT = ({"role": "user", "content": "make 4 Q 6 5 1 6"},)
 
 
@@ -34,13 +48,13 @@ def written(folder: Path, pairs: bool) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("pairs", [True, False])
-def test_trl_trains_a_step_on_the_file(base: str, tmp_path: Path, pairs: bool) -> None:
-    data = load_dataset("json", data_files=written(tmp_path, pairs), split="train")
+def train_a_step(base: str, file: str, folder: Path, *, pairs: bool) -> None:
+    """Let TRL's trainer of pairs, or of replies, make one step on a file; it changes weights."""
+    data = load_dataset("json", data_files=file, split="train")
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     settings = {
-        "output_dir": str(tmp_path / "out"),
+        "output_dir": str(folder / "out"),
         "max_steps": 1,
         "per_device_train_batch_size": 2,
         "report_to": [],
@@ -62,3 +76,71 @@ def test_trl_trains_a_step_on_the_file(base: str, tmp_path: Path, pairs: bool) -
     assert found.training_loss > 0
     after = trainer.model.state_dict()
     assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_trl_trains_a_step_on_the_file(base: str, tmp_path: Path, pairs: bool) -> None:
+    train_a_step(base, written(tmp_path, pairs), tmp_path, pairs=pairs)
+
+
+WHERE = {"question": "q"}
+
+
+def guided(self: GuidedPairs, transcripts: Sequence[Transcript]) -> Taken:
+    """Prefer each guided reply: those of a model that was never trained are not worth anything."""
+    taken, agent = Taken(), ("actor", "critic").index(self.role)
+    for transcript in transcripts:
+        for turn in transcript.turns:
+            for branch in turn.branches if turn.agent == agent else ():
+                asked, said = turn.reply, branch.turn.reply
+                if asked and said and asked.token_ids != said.token_ids:
+                    replies = Completion.of(said), Completion.of(asked)
+                    found = Example(
+                        turn.prompt or (), asked.prompt_ids, *replies, agent, self.role, meta=WHERE
+                    )
+                    taken.keep(found, "guided")
+    return taken
+
+
+def test_trl_trains_a_step_on_the_pairs_of_a_run(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GuidedPairs, "take", guided)
+    rows, test_rows = tmp_path / "rows.jsonl", tmp_path / "test.jsonl"
+    for path, part in ((rows, ROWS[:6]), (test_rows, ROWS[6:])):
+        path.write_text("".join(json.dumps(row) + "\n" for row in part))
+    changes = [
+        f"model.name={base}",
+        "model.dtype=float32",
+        "model.lora.rank=2",
+        "rollout.engine={type: transformers, device: cpu}",
+        "rollout.max_tokens=4",
+        f"data.path={rows}",
+        f"data.test_path={test_rows}",
+        "data.batch_size=2",
+        "debate.max_rounds=2",
+        "debate.style=compact",
+        "debate.contract=answer_line",
+        "debate.continuations=1",
+        "debate.guide_round_zero=true",
+        "trainer.device=cpu",
+        "trainer.gradient_checkpointing=false",
+        "evaluation.questions=0",
+        *(
+            f"phases.{side}.offline.{key}=2"
+            for side in ("critic", "actor")
+            for key in ("questions", "batch_size")
+        ),
+        "tracking.wandb=false",
+        "steps=1",
+    ]
+    assert main([str(RECIPE), *changes, "--output", str(tmp_path / "run")]) == 0
+    (file,) = (tmp_path / "run/offline").glob("critic-000000.jsonl")
+    pairs = [json.loads(line) for line in file.read_text().splitlines()]
+    # The natural prompt of the critic: the passage, the question, and nobody's guidance.
+    prompts = [" ".join(m["content"] for m in pair["prompt"]) for pair in pairs]
+    assert prompts and all(
+        "when it is halved" in text and "is the number" in text for text in prompts
+    )
+    assert not any("Let your" in text for text in prompts)
+    train_a_step(base, str(file), tmp_path, pairs=True)
