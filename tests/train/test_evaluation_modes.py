@@ -135,6 +135,17 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "did you mean 'eval/ring/judge/accuracy'",
     ),
     (
+        {},
+        {
+            "exit_criterion": {
+                "metric": "eval/format",
+                "at_least": 1,
+                "also_at_least": {"eval/judge/acuracy": 1},
+            }
+        },
+        "exit_criterion.also_at_least: 'eval/judge/acuracy' is not measured",
+    ),
+    (
         {"debate": None},
         {"checkpoint": {"keep_best": {"metric": "eval/majority/accuracy"}}},
         "checkpoint.keep_best.metric: 'eval/majority/accuracy' is not measured",

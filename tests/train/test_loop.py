@@ -29,6 +29,8 @@ from train.contexts import Kept, Trainer, context, trained
 
 SOURCE = SignsPuzzle(batch_size=3).open()
 CRITERION = {"metric": "eval/format", "at_least": 0.5, "every": 2, "max_steps": 5}
+ALSO = {"also_at_least": {"eval/judge/accuracy": 0.5}}
+NEVER = {"also_at_least": {"eval/judge/accuracy": 0.6}}
 
 
 def recipe(**changes: object) -> Recipe:
@@ -234,6 +236,9 @@ def test_step_counts_when_the_engine_takes_no_weights_after_it(tmp_path: Path) -
         # The last look is at max_steps, wherever the grid of `every` steps has its next point.
         (CRITERION, [0.0, 0.0, 0.0], "criterion missed", [2, 4, 5]),
         (CRITERION | {"max_steps": 4}, [0.0, 0.0], "criterion missed", [2, 4]),
+        # Of several measures all are wanted, at one look.
+        (CRITERION | ALSO, [0.0, 0.9], "criterion met", [2, 4]),
+        (CRITERION | NEVER, [0.9, 0.9, 0.9], "criterion missed", [2, 4, 5]),
     ],
 )
 def test_phase_says_why_it_ended(
@@ -244,7 +249,9 @@ def test_phase_says_why_it_ended(
     left = iter(found)
 
     def evaluate(*arguments: Any) -> Measures:
-        return Measures({"eval/format": Measure(next(left), 0, 1, 1)}, [])
+        # The judge is always right in half of the cases.
+        means = {"eval/format": next(left), "eval/judge/accuracy": 0.5}
+        return Measures({name: Measure(mean, 0, 1, 1) for name, mean in means.items()}, [])
 
     monkeypatch.setattr(loop, "evaluate", evaluate)
     assert trained(run, Trainer())[0] == ended

@@ -171,16 +171,20 @@ class Recipe(Config):
     def _wanted_figures_are_measured(self) -> Self:
         best, setup = self.checkpoint.keep_best, self.evaluated()
         # What is best may be measured in another phase; an exit criterion in its own.
-        for where, wanted, known in (
-            ("exit_criterion", self.exit_criterion, setup.measured()),
-            ("keep_if", self.keep_if, setup.measured()),
-            ("checkpoint.keep_best", best, list(setup.figures())),
+        criterion, keep = self.exit_criterion, self.keep_if
+        also = tuple(criterion.also_at_least) if criterion is not None else ()
+        for where, names, known in (
+            ("exit_criterion.metric", [criterion.metric] if criterion else (), setup.measured()),
+            ("exit_criterion.also_at_least", also, setup.measured()),
+            ("keep_if.metric", [keep.metric] if keep else (), setup.measured()),
+            ("checkpoint.keep_best.metric", [best.metric] if best else (), list(setup.figures())),
         ):
-            if wanted is not None and wanted.metric not in known:
-                raise ValueError(
-                    f"{where}.metric: {wanted.metric!r} is not measured; expected one of "
-                    f"{', '.join(known)}{did_you_mean(wanted.metric, known)}"
-                )
+            for name in names:
+                if name not in known:
+                    raise ValueError(
+                        f"{where}: {name!r} is not measured; expected one of "
+                        f"{', '.join(known)}{did_you_mean(name, known)}"
+                    )
         return self
 
     @model_validator(mode="after")

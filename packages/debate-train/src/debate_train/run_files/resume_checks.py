@@ -144,9 +144,9 @@ class ResumeCheck:
             if (name in ended) != (name in state.exit_criteria) and name in ended:
                 yield f"its state.json does not say whether {name} met its exit criterion"
             elif name in state.exit_criteria:
-                looks = [row for row in rows if row["phase"] == name and criterion.metric in row]
-                found = (looks[-1][criterion.metric] or 0.0) if looks else 0.0
-                if state.exit_criteria[name] != (found >= criterion.at_least):
+                names = {metric for metric, _ in criterion.wanted}
+                looks = [row for row in rows if row["phase"] == name and names & row.keys()]
+                if state.exit_criteria[name] != criterion.is_met(looks[-1] if looks else {}):
                     yield f"its state.json has another outcome of the exit criterion of {name}"
 
     def _kept_problems(self, state: RunState) -> Iterator[str]:

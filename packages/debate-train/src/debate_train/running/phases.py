@@ -14,7 +14,7 @@ from debate_train.checkpointing.policy_files import load_policy
 from debate_train.checkpointing.random_states import load_random_states
 from debate_train.data import DataSource
 from debate_train.data.source import keep_apart
-from debate_train.errors import RecipeError
+from debate_train.errors import RecipeError, RunFailure
 from debate_train.evaluation.measuring import evaluate
 from debate_train.keeping.taking_back import is_kept, measure_starts, taken_back
 from debate_train.models.policy import export_weights
@@ -52,6 +52,7 @@ def run_phases(run: RunContext) -> int:
         if _run_phase(run, name, recipe, checkpoint) == "interrupted":
             return _interrupted(run)
         checkpoint = None
+    _rest_is_skipped(run)  # The last phase, too, may have to end the run.
     return DONE if _finish(run) else _interrupted(run)
 
 
@@ -209,16 +210,28 @@ def _note_exit(run: RunContext, phase: Phase, ended: Ended) -> None:
     is_met = state.exit_criteria[phase.name] = ended == "criterion met"
     run.progress.note(
         f"{phase.name}: exit criterion {'met' if is_met else 'MISSED'} after "
-        f"{state.step - state.phase_start} steps: {criterion.metric} "
-        f"{state.looked[2].get(criterion.metric, 0.0):.3f}, wanted at least {criterion.at_least}"
+        f"{state.step - state.phase_start} steps: {criterion.compared(state.looked[2])}"
     )
 
 
 def _rest_is_skipped(run: RunContext) -> bool:
-    phases = run.recipe.phase_recipes()
-    missed = [phases[name] for name, is_met in run.state.exit_criteria.items() if not is_met]
-    criteria = [phase.exit_criterion for phase in missed]
-    return any(one is not None and one.if_missed == "skip_rest" for one in criteria)
+    """Return whether later phases are skipped, as one missed its exit criterion.
+
+    Raises:
+        RunFailure: One did whose `if_missed` is `fail`.
+    """
+    phases, skipped = run.recipe.phase_recipes(), False
+    for name, is_met in run.state.exit_criteria.items():
+        criterion = phases[name].exit_criterion
+        if is_met or criterion is None:
+            continue
+        if criterion.if_missed == "fail":
+            raise RunFailure(
+                f"phase {name} missed its exit criterion, and exit_criterion.if_missed is fail: "
+                "the run ends; its last checkpoint has the weights of that phase"
+            )
+        skipped = skipped or criterion.if_missed == "skip_rest"
+    return skipped
 
 
 def _finish(run: RunContext) -> bool:

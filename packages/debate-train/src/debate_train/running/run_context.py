@@ -122,8 +122,7 @@ class Phase:
         measured = self._measured(state)
         if measured is None or not criterion.is_due(self.recipe.steps, done):
             return None
-        # A measure without a single case yet (no comparison made) has not been reached.
-        if measured.get(criterion.metric, 0.0) >= criterion.at_least:
+        if criterion.is_met(measured):
             return "criterion met"
         return "criterion missed" if done >= criterion.max_steps else None
 
