@@ -8,6 +8,8 @@ from debate_train.checks.check_learning import (
     lessons_of,
     use_of,
 )
+from debate_train.data import DataSource
+from debate_train.data.source import Split
 from debate_train.recipe import Recipe
 
 
@@ -121,3 +123,17 @@ def _precision_warnings(phase: Recipe) -> Iterator[str]:
             "about a 500th of a weight are lost to rounding; expected float32, model.lora, or "
             "trainer.type: deepspeed with bf16: true, which keeps float32 weights beside"
         )
+
+
+def empty_splits(phase: Recipe, source: DataSource) -> list[str]:
+    """Say which splits that a phase is measured on hold no question."""
+    looks = phase.evaluation.every or phase.exit_criterion or phase.keep_if
+    measured: list[Split] = ["dev", "test"] if looks else ["test"]
+    if not phase.evaluation.questions:
+        return []
+    return [
+        f"evaluation: the {split} split holds no question, so that nothing is measured on it; "
+        "expected more questions, a larger data.holdout, or data.test_path"
+        for split in measured
+        if not source.split(split, 1)
+    ]
