@@ -25,7 +25,9 @@ QWEN3_8B = {
     "max_position_embeddings": 40960,
 }  # fmt: skip
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-LARGE = sorted(path.stem for path in RECIPES.glob("selfplay_*.yaml"))
+TWO_MODELS = "selfplay_stronger_judge"
+"""Made for two GPUs; --plan loads the configuration of its judge from the hub, too."""
+LARGE = sorted({path.stem for path in RECIPES.glob("selfplay_*.yaml")} - {TWO_MODELS})
 SERVED = "rollout.engine={type: vllm_server, max_lora_rank: 32}"
 
 
@@ -96,6 +98,17 @@ def test_plan_fits_the_hardware_that_a_recipe_names_when_made_for_it(
     assert rows and all(" fits |" in line for line in rows)
     assert "it keeps about 131,8" in printed  # (36 - 16.56) GB / 147,456 bytes
     assert "refused: bfloat16" in printed and "  0  " in printed  # stage 0 has no masters
+
+
+def test_plan_counts_the_judge_that_a_recipe_brings(
+    qwen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge = f"rollout.policies.judge.{qwen}"
+    assert main([TWO_MODELS, qwen, judge, "--plan", "--gpus", "2", "--gpu-memory", "80"]) == 0
+    printed = capsys.readouterr().out
+    rows = [line for line in printed.splitlines() if line.startswith("  2*")]
+    assert len(rows) == 2 and all(" fits |" in line for line in rows)
+    assert "its engine (vllm_server) takes 72.00 GB of its own GPUs" in printed
 
 
 def test_plan_says_what_a_run_in_several_processes_needs_when_it_would_be_refused(
