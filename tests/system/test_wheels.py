@@ -203,15 +203,40 @@ def test_console_script_explains_itself_when_installed_alone(
     assert shown.lower().startswith("usage: " + name)
 
 
-def test_train_wheel_ships_the_templates_of_its_report(
-    uv: Uv, repository: Path, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def train_wheel(uv: Uv, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that a release has: built from the source archive, not from the repository."""
+    out = tmp_path_factory.mktemp("train")
     source = repository / "packages" / "debate-train"
-    uv("build", "--wheel", "--quiet", "--python", sys.executable, "--out-dir", tmp_path, source)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as built:
+    uv("build", "--quiet", "--python", sys.executable, "--out-dir", out, source)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def test_train_wheel_ships_the_templates_of_its_report_and_the_recipes(
+    train_wheel: Path, repository: Path
+) -> None:
+    with zipfile.ZipFile(train_wheel) as built:
         members = set(built.namelist())
-    folder = source / "src"
+    folder = repository / "packages" / "debate-train" / "src"
     files = {str(path.relative_to(folder)) for path in folder.glob("**/templates/*")}
     assert "debate_train/report/templates/page.html" in files
-    assert files <= members
+    recipes = {str(path.relative_to(repository)) for path in repository.glob("recipes/**/*.yaml")}
+    assert {"recipes/quickstart.yaml", "recipes/evaluation/sdrl.yaml"} <= recipes
+    assert files | {f"debate_train/{path}" for path in recipes} <= members
+
+
+def test_recipe_is_found_by_name_when_the_wheel_is_installed(
+    train_wheel: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(train_wheel) as built:
+        built.extractall(tmp_path / "installed")
+    shown = subprocess.run(
+        [sys.executable, "-m", "debate_train", "sdrl_freq_puzzle", "steps=7", "--print"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert shown.stdout.startswith("name: sdrl_freq_puzzle\nseed: 0\nsteps: 7\n"), shown.stderr

@@ -9,10 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
+from debate_train.errors import RecipeError
 from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
 from debate_train.reading.recipe_merge import merge
 from debate_train.reading.recipe_schema import Schema, annotation_of, schema_of
 from debate_train.reading.recipe_written import resolved_yaml
+from debate_train.reading.shipped_recipes import SHIPPED, find_recipe, named_recipe
 from debate_train.recipe import Recipe
 
 
@@ -154,6 +156,30 @@ def test_bare_name_finds_shipped_recipe(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     assert load(Path("mine")).path == Path("recipes/mine.yaml")
     assert load(Path("mine.yaml")).path == Path("recipes/mine.yaml")
+
+
+def test_recipe_of_the_package_is_found_by_name_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe("quickstart") == SHIPPED / "quickstart.yaml"
+    assert find_recipe("evaluation/sdrl.yaml") == SHIPPED / "evaluation/sdrl.yaml"
+    write(tmp_path, "extends: quickstart\nname: own\nsteps: 3\n", "own.yaml")
+    recipe = load_recipe("own.yaml", model=Recipe).recipe
+    assert (recipe.name, recipe.steps, recipe.debate.num_agents) == ("own", 3, 3)
+
+
+@pytest.mark.parametrize("name", ["/quickstart", "../recipes/quickstart", ".", ""])
+def test_name_that_leaves_its_folder_is_none(name: str) -> None:
+    assert named_recipe(name) is None
+
+
+def test_name_that_is_misspelt_gets_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError, match=r"did you mean sdrl_freq_puzzle\?$"):
+        find_recipe("sdrl_freq_puzle")
 
 
 SECRET = "s3cret-value"

@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         "--recipe",
         metavar="RECIPE",
         default=str(Path(__file__).with_name("ask.yaml")),
-        help="whose model, debate and rollout are used: a YAML file or a name below recipes/",
+        help="whose model, debate and rollout are used: a file or a name of `debate-train recipes`",
     )
     add(
         "--model",

@@ -17,6 +17,7 @@ from debate_train.commands.recipe_command import (
     recipe_parser,
     run_recipe,
 )
+from debate_train.describing.command import COMMANDS, describing_main
 from debate_train.errors import UsageError
 from debate_train.ranks.followers import dismiss, follow
 from debate_train.ranks.launching import Launch, heed_interrupts, launch
@@ -34,6 +35,9 @@ command line with a dotted name. The run is written to a directory of its own: t
 resolved, metrics, transcripts, checkpoints and a report."""
 
 _EPILOG = """\
+commands:
+  debate-train recipes    list the recipes that ship
+
 examples:
   debate-train recipes/quickstart.yaml
   debate-train quickstart --check
@@ -54,6 +58,9 @@ _GPUS, _GPU_MEMORY = 8, 80.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in COMMANDS:
+        return describing_main(argv)
     arguments = _parser().parse_intermixed_args(argv)
     code = exit_code("debate-train", lambda: _main(arguments))
     end_at_once(code)
@@ -62,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: argparse.Namespace) -> int:
     _check_counts(arguments)
-    if (arguments.nproc or arguments.hostfile) and not (arguments.check or arguments.plan):
+    alone = arguments.check or arguments.plan or arguments.print
+    if (arguments.nproc or arguments.hostfile) and not alone:
         return launch(
             Launch(arguments.nproc, arguments.hostfile, arguments.nodes), _again(arguments)
         )

@@ -42,7 +42,7 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
         allow_abbrev=False,
     )
     parser.add_argument(
-        "recipe", metavar="RECIPE", help="a YAML file, or the name of one below recipes/"
+        "recipe", metavar="RECIPE", help="a YAML file, or a name of `debate-train recipes`"
     )
     parser.add_argument(
         "overrides",
@@ -55,6 +55,11 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
         "--check",
         action="store_true",
         help="say what the recipe would do and whether it can, then stop; loads no weights",
+    )
+    parser.add_argument(
+        "--print",
+        action="store_true",
+        help="print the whole recipe, with what it extends, overrides and defaults, then stop",
     )
     return parser
 
@@ -76,6 +81,9 @@ def run_recipe(
     from debate_train.recipe import Recipe
 
     loaded = load_recipe(arguments.recipe, arguments.overrides, model=Recipe)
+    if arguments.print:
+        print(resolved_yaml(loaded), end="")
+        return DONE
     report = check(loaded.recipe)
     redact = loaded.reading.redact
     for line in (f"recipe: {loaded.path}", *loaded.notes, *report.lines):

@@ -4,7 +4,6 @@ OmegaConf reads YAML and interpolates; the merge rule is ours (`recipe_merge`); 
 what is valid. `extends: other.yaml` makes a file a mapping of differences.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,11 +25,10 @@ from debate_train.reading.recipe_source import (
     value_at,
 )
 from debate_train.reading.recipe_values import Reading, resolve
+from debate_train.reading.shipped_recipes import find_recipe, is_utf8, named_recipe
 
 M = TypeVar("M", bound=BaseModel)
 EXTENDS = "extends"
-SHIPPED = Path("recipes")
-"""Where bare recipe names are looked up, below the working directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def load_recipe(
     """Read, extend, override, resolve and validate a recipe.
 
     Args:
-        path: A file, or the bare name of a recipe that ships below `recipes/`.
+        path: A file, or the name of a recipe as `debate-train recipes` lists them.
         overrides: `key=value` arguments; values are YAML, text fields take them as typed.
         model: The recipe's pydantic model.
 
@@ -99,43 +97,6 @@ def phase_reading(reading: Reading, name: str, schema: Schema) -> Reading:
     return Reading(resolved, written, reading.environment)
 
 
-def find_recipe(name: str | Path) -> Path:
-    """Return the file of a recipe given by path or by the bare name of a shipped one.
-
-    Raises:
-        RecipeError: There is none; names the nearest.
-    """
-    path = Path(name)
-    if "\0" in str(name) or not _is_utf8(str(name)):
-        raise RecipeError(
-            f"{str(name)[:200]!a}: found no name of a file; expected a recipe (.yaml)"
-        )
-    if path.is_file():
-        return path
-    shipped = SHIPPED / path.name
-    if len(path.parts) == 1:
-        for candidate in (shipped, shipped.with_name(f"{path.name}.yaml")):
-            if candidate.is_file():
-                return candidate
-    if path.is_dir():
-        raise RecipeError(f"{path}: found a directory; expected a recipe file (.yaml)")
-    if os.path.lexists(path):
-        raise RecipeError(f"{path}: found no file that can be read; expected a recipe file (.yaml)")
-    folder = path.parent if len(path.parts) > 1 and path.parent.is_dir() else SHIPPED
-    names = sorted(file.stem for file in folder.glob("*.yaml"))
-    near = get_close_matches(path.stem, names, n=1)
-    hint = f"; did you mean {folder / near[0]}.yaml?" if near else ""
-    raise RecipeError(f"{path}: no such recipe; expected a YAML file{hint}")
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
     """Read a file on top of what it extends."""
     real = path.resolve()
@@ -152,8 +113,10 @@ def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
             f"{where}: extends: found {parent_name!r}; expected one file, relative to this one"
         )
     parent_path = path.parent / parent_name
-    if "\0" in parent_name or not _is_utf8(parent_name):
+    if "\0" in parent_name or not is_utf8(parent_name):
         raise RecipeError(f"{where}: extends: found {parent_name!a}; expected the name of a file")
+    if not parent_path.is_file():
+        parent_path = named_recipe(parent_name) or parent_path
     if not parent_path.is_file():
         names = [file.name for file in parent_path.parent.glob("*.yaml")]
         near = get_close_matches(parent_path.name, names, n=1)

@@ -1,0 +1,1 @@
+"""What ships and what a recipe may say, shown without running one."""
