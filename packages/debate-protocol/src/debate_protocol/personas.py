@@ -9,8 +9,11 @@ class Persona(Config):
     """A manner of thinking. `style` completes the prompt; `temperature` is the sampler's."""
 
     name: str = Field(min_length=1)
+    """What it is called."""
     style: str = ""
+    """Text that completes the prompt."""
     temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature; 0 is greedy."""
 
 
 DEFAULT_PERSONAS: tuple[Persona, ...] = (

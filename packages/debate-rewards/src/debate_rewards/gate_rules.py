@@ -133,7 +133,9 @@ class AtMost(_Rule):
 
     type: Literal["at_most"] = "at_most"
     go_on: int = Field(ge=0)
+    """Most debates that go on."""
     others: Literal["keep", "drop"] = "keep"
+    """What becomes of the others: `keep` ends them and trains on their turns, `drop` does not."""
 
     @property
     def counts_debates(self) -> bool:
@@ -161,6 +163,7 @@ class Agreed(_Rule):
 
     type: Literal["agreed"] = "agreed"
     share: float = Field(default=1.0, gt=0, le=1)
+    """Share of the turns of the latest round that must have one answer."""
 
     def __call__(
         self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
@@ -184,6 +187,7 @@ class InOrder(Config):
 
     type: Literal["in_order"] = "in_order"
     rules: tuple[SingleRule, ...] = Field(min_length=1)
+    """The rules, first to last."""
 
     @property
     def counts_debates(self) -> bool:

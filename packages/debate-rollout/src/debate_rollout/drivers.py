@@ -52,7 +52,7 @@ class FreeRunning(Config):
     in_flight: int = Field(1024, ge=1)
     """Most debates that wait for replies at once."""
     timeout_s: float | None = Field(None, gt=0)
-    """As in `lock_step`."""
+    """Most seconds to wait for a reply before it is asked for again."""
 
 
 class Auto(Config):
@@ -62,9 +62,9 @@ class Auto(Config):
 
     type: Literal["auto"] = "auto"
     in_flight: int = Field(1024, ge=1)
-    """As in `free_running`."""
+    """Most debates that wait for replies at once, with engines that stream."""
     timeout_s: float | None = Field(None, gt=0)
-    """As in `lock_step`."""
+    """Most seconds to wait for a reply before it is asked for again."""
 
 
 DriverConfig = Auto | LockStep | FreeRunning

@@ -16,6 +16,7 @@ class ExitCriterion(Config):
     metric: str
     """Name as in the evaluation, such as eval/judge/accuracy."""
     at_least: float
+    """The least value of `metric` that meets it."""
     also_at_least: dict[str, float] = Field(default_factory=dict)
     """Further measures, each with the least that is wanted of it: the phase ends when all are
     reached at one look."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -29,49 +29,10 @@ from debate_train.reading.folder_name import FolderName
 from debate_train.reading.recipe_merge import merge
 from debate_train.reading.recipe_schema import WHOLE_PHASES, Schema
 from debate_train.run_files.tracking import Tracking
+from debate_train.saving_settings import Checkpointing, Recording
 from debate_train.trainers import TrainerChoice
 
-if TYPE_CHECKING:
-    from debate_train.checkpointing.checkpoints import Best
-
-
-class KeepBest(Config):
-    """Which checkpoint is kept besides the last ones."""
-
-    metric: str
-    """Name as in the evaluation on the dev split, such as eval/majority/accuracy."""
-    mode: Literal["max", "min"] = "max"
-
-    def is_better(self, value: float, best: "Best | None") -> bool:
-        """Return whether a value is better than the best so far; equal ones are not."""
-        if best is None or best.metric != self.metric:
-            return True
-        return value > best.value if self.mode == "max" else value < best.value
-
-
-class Checkpointing(Config):
-    """When the run can be resumed from."""
-
-    every: int = Field(0, ge=0)
-    """Steps between checkpoints; 0 counts minutes alone."""
-    every_minutes: float = Field(15.0, ge=0)
-    """Minutes after which a step is followed by a checkpoint; 0 counts steps alone. They are also
-    written at the end of phases, on interrupts, and when a run fails between two updates."""
-    keep_last: int = Field(2, ge=1)
-    keep_best: KeepBest | None = None
-    """Whenever a look at the dev split is the best so far, a checkpoint is written and kept."""
-
-
-class Recording(Config):
-    """What the run directory keeps of rollouts."""
-
-    every: int = Field(10, ge=1)
-    """Steps between two recorded samples."""
-    debates: int = Field(4, ge=0)
-    """Debates in each sample: their transcripts, and their tokens with credits."""
-
-
-_PARTS = ("model", "data", "debate", "reward", "loss", "trainer")
+PARTS = ("model", "data", "debate", "reward", "loss", "trainer")
 """Keys that may be left out where their first variant has a default for everything."""
 
 
@@ -90,29 +51,46 @@ class Recipe(Config):
     name: FolderName
     """Names the run's folder below `runs/`."""
     seed: int = Field(0, ge=0, lt=2**63)
+    """Decides everything that is drawn."""
     steps: int = Field(ge=0)
     """Optimizer steps; a step plays `data.batch_size` questions once."""
     model: ModelChoice
+    """What is trained."""
     data: DataChoice
+    """The questions that are debated, and those that are measured on."""
     debate: FormConfig
+    """The form of the debates: who speaks when, and what they see of each other."""
     rollout: Rollout = Rollout()
+    """How debates are sampled."""
     pipeline: Pipeline = Pipeline()
+    """How far ahead of training debates are played."""
     reward: RewardChoice
+    """What turns, or parts of them, are worth."""
     advantage: AdvantageChoice = Grouped()
+    """What values are compared with before they weigh tokens."""
     loss: LossConfig
+    """What an update minimises."""
     offline: OfflineChoice | None = None
     """Learn from a set of examples that is made once, at the phase's start, in the place of the
     debates of each step."""
     trainer: TrainerChoice
+    """The optimizer, its schedule, and the processes that train."""
     evaluation: Evaluation = Evaluation()
+    """When and how the policy is measured on held-out questions."""
     exit_criterion: ExitCriterion | None = None
+    """What a phase must reach on the dev split before later phases run."""
     keep_if: KeepIf | None = None
     """Keep a phase's weights only if what is measured on the dev split has not fallen."""
     health: Health = Health()
+    """What is watched while a phase samples and learns, and what stops it."""
     checkpoint: Checkpointing = Checkpointing()
+    """When the run can be resumed from."""
     recording: Recording = Recording()
+    """What the run directory keeps of rollouts."""
     tracking: Tracking = Tracking()
+    """Whether and where the run is tracked."""
     phases: dict[FolderName, dict[str, Any]] = Field(default_factory=dict, max_length=_MOST_PHASES)
+    """Names to differences from the rest of the recipe, run in the order they are written."""
 
     def phase_recipes(self) -> dict[str, "Recipe"]:
         """Return each phase as a whole recipe, in order.
@@ -150,7 +128,7 @@ class Recipe(Config):
     @model_validator(mode="before")
     @classmethod
     def _parts_may_be_left_out(cls, data: object) -> object:
-        return {**{key: {} for key in _PARTS}, **data} if isinstance(data, Mapping) else data
+        return {**{key: {} for key in PARTS}, **data} if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")
     def _criterion_can_be_met(self) -> "Recipe":

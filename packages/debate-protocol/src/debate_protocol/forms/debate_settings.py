@@ -33,7 +33,9 @@ class DebateSettings(GatedSettings):
     """
 
     num_agents: int = Field(default=5, le=MOST)
+    """Agents that debate, at least 2."""
     max_rounds: int = Field(default=3, ge=1, le=MOST)
+    """Rounds at most, the first answers included."""
     topology: TopologyName = "all"
     degree: int | None = None
     center: int | None = None

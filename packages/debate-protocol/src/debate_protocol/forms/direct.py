@@ -23,7 +23,9 @@ class Direct(GatedSettings):
 
     type: Literal["direct"] = "direct"
     num_agents: Literal[1] = 1
+    """One agent."""
     max_rounds: Literal[1] = 1
+    """One round."""
 
     @property
     def schedule(self) -> Schedule:

@@ -23,7 +23,9 @@ class GatedSettings(SpeakingSettings):
 
     max_rounds: int = Field(default=1, ge=1, le=MOST)
     gate_after: tuple[NonNegativeInt, ...] = ()
+    """Rounds, from 0, after which `rollout.select` is asked whether the debate goes on."""
     roles: dict[str, RoleSettings] = Field(default_factory=dict)
+    """Names to roles, in the order in which agents are numbered."""
 
     if TYPE_CHECKING:  # A field or a property, as the form has it: pydantic lets none be both.
 
@@ -126,7 +128,9 @@ class SampledSettings(GatedSettings):
     """Settings of forms that sample a prompt several times: such replies have no personas."""
 
     contract: ContractChoice = "boxed"
+    """What a reply must hold and how it is read: a name, or a contract of one's own."""
     personas: Literal["none"] = "none"
+    """Samples of one prompt have none."""
 
     @model_validator(mode="after")
     def _roles_have_no_personas(self) -> Self:

@@ -18,9 +18,12 @@ class OwnContract(Config):
     """
 
     name: str = Field(min_length=1)
+    """What messages and transcripts call it."""
     sections: tuple[str, ...] = ()
+    """Tags of the sections that a reply has, in order."""
     stop: str | None = None
     kind: ContractKind = "xml"
+    """How a reply is read: XML tags, a boxed answer, or a last line with the answer."""
     instructions: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="before")

@@ -40,11 +40,17 @@ class SpeakingSettings(Config):
     """
 
     contract: ContractChoice = "three_section"
+    """What a reply must hold and how it is read: a name, or a contract of one's own."""
     style: StyleChoice = "full"
+    """What agents are shown: `full` instructions, `compact` for tiny models, or own templates."""
     personas: PersonaChoice = "default"
+    """Manners of thinking: `default` (five, each with its temperature), `none`, or a list."""
     temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature of all agents when `personas` is `none`; 0 is greedy."""
     think: ThinkMode = "unwrap"
+    """What tags inside of thinking blocks count for: `unwrap` reads them, `drop` does not."""
     max_chars_per_field: int | None = Field(default=None, ge=1)
+    """Most characters of a section that is shown to others; null cuts nothing."""
 
     agent_keys: ClassVar[tuple[str, ...]] = ("num_agents",)
     """Settings that are a number of agents."""

@@ -37,8 +37,11 @@ class Majority(RewardConfig):
 
     type: Literal["majority"] = "majority"
     values: Literal["plus_minus", "zero_one"] = "zero_one"
+    """With the majority and against it are +1 and -1 (`plus_minus`), or 1 and 0 (`zero_one`)."""
     scope: Literal["debate", "question"] = "question"
+    """Whose majority: that of a `debate`, or of all debates of a `question`."""
     round: Literal["each", "last"] = "each"
+    """Whether a turn is compared with its own round (`each`) or with the `last` rounds."""
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -17,7 +17,9 @@ class Fading(Config):
     """A weight that changes evenly from `start` to `end` over the first steps of a phase."""
 
     start: float
+    """Weight at the first step."""
     end: float = 0.0
+    """Weight from the last of `steps` on."""
     steps: int = Field(ge=1)
     """The weight is `start` at the phase's first step and `end` from this many steps later on."""
 
@@ -31,7 +33,9 @@ class Component(Config):
     """A part of a mixed reward and how much it counts, always or for a while."""
 
     reward: SingleReward
+    """The part's reward."""
     weight: float | Fading
+    """How much it counts: a number, or `{start, end, steps}` for one that changes."""
 
     def weight_at(self, step: int) -> float:
         """Return the weight at a step of the phase, counted from 0."""
@@ -55,7 +59,9 @@ class Mixed(RewardConfig):
 
     type: Literal["mixed"] = "mixed"
     components: dict[str, Component] = Field(min_length=1)
+    """Names to rewards and their weights."""
     mix: Literal["advantages", "rewards"] = "advantages"
+    """Whether weighted `advantages` are added, each of its own reward, or `rewards` before that."""
 
     @property
     def streams(self) -> tuple[str, ...]:

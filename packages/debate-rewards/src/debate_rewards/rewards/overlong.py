@@ -31,9 +31,13 @@ class Overlong(RewardConfig):
 
     type: Literal["overlong"] = "overlong"
     max_tokens: int = Field(ge=1)
+    """Length in tokens from which the whole penalty holds."""
     buffer: int = Field(ge=1)
+    """Tokens below `max_tokens` over which the penalty grows evenly."""
     factor: float = Field(default=1.0, ge=0)
+    """The whole penalty."""
     chars_per_token: float | None = Field(default=4.0, gt=0)
+    """Characters of a token in transcripts that keep no tokens; null refuses these."""
 
     @property
     def streams(self) -> tuple[str, ...]:

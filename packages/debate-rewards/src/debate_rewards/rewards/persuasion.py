@@ -46,7 +46,9 @@ class Persuasion(RewardConfig):
 
     type: Literal["persuasion"] = "persuasion"
     ties: Ties = "half"
+    """What `=` is worth: `half` a win for each side, or nothing (`ignore`)."""
     duplicates: Duplicates = "one"
+    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
 
     @property
     def streams(self) -> tuple[str, ...]:

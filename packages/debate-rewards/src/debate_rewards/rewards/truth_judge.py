@@ -42,8 +42,13 @@ class TruthJudge(RewardConfig):
 
     type: Literal["truth_judge"] = "truth_judge"
     duplicates: Duplicates = "one"
+    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
     judge_credit: JudgeCredit = "block"
+    """Where a judge's values go: one for the `block`, one per `line`, or per `segment` (lines,
+    and each part of the evaluation about one agent)."""
     format_penalty: float | None = Field(default=-0.5, le=0)
+    """What a turn is worth as a judge where comparisons were expected and none counted; null is
+    no penalty."""
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -69,13 +69,23 @@ class V2(RewardConfig):
 
     type: Literal["v2"] = "v2"
     ties: Ties = "half"
+    """What `=` is worth: `half` a win for each side, or nothing (`ignore`)."""
     duplicates: Duplicates = "one"
+    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
     unvoted: Literal["mask", "zero", "literal"] = "mask"
+    """A valid turn that nobody voted on: no signal (`mask`), 0 (`zero`), or -1 (`literal`)."""
     consensus: Consensus = "leave_one_out"
+    """What a judge's verdicts are held against; `none` leaves the stream `judge` out."""
     judge_credit: JudgeCredit = "block"
+    """Where a judge's values go: one for the `block`, one per `line`, or per `segment` (lines,
+    and each part of the evaluation about one agent)."""
     format_penalty: float | None = Field(default=-0.5, le=0)
+    """What a turn is worth as a judge where comparisons were expected and none counted; null is
+    no penalty."""
     shuffle_votes: bool = False
+    """Deal the votes of each round out at random among agents: a control."""
     votes_from: VotesFrom | None = None
+    """Draw the votes from error rates in the place of what agents said: a control."""
 
     @property
     def streams(self) -> tuple[str, ...]:

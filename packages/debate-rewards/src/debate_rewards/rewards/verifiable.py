@@ -28,6 +28,7 @@ class Verifiable(RewardConfig):
 
     type: Literal["verifiable"] = "verifiable"
     values: Literal["plus_minus", "zero_one"] = "plus_minus"
+    """A right and a wrong answer are +1 and -1 (`plus_minus`), or 1 and 0 (`zero_one`)."""
 
     @property
     def streams(self) -> tuple[str, ...]:

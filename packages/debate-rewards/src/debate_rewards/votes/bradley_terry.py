@@ -46,9 +46,13 @@ class BradleyTerry(RewardConfig):
 
     type: Literal["bradley_terry"] = "bradley_terry"
     unit: Literal["turn", "agent"] = "turn"
+    """What has a strength: each `turn`, or each `agent` over all its turns."""
     prior: float = Field(default=1.0, ge=1e-3)
+    """Wins, and as many losses, of everyone against a fictitious opponent of strength 1."""
     ties: Ties = "half"
+    """What `=` is worth: `half` a win for each side, or nothing (`ignore`)."""
     duplicates: Duplicates = "one"
+    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -29,9 +29,14 @@ class VotesFrom(Config):
     """
 
     tpr: float = Field(ge=0, le=1)
+    """Probability that a right turn is called right."""
     fpr: float = Field(ge=0, le=1)
+    """Probability that a wrong turn is called right."""
     errors: Literal["independent", "fixed"] = "independent"
+    """Whether each judge errs on its own (`independent`), or all do on the same answers
+    (`fixed`)."""
     seed: int = 0
+    """Decides the drawn votes."""
 
     def draw(
         self, debate: ReadDebate, votes: Sequence[Vote], right: Mapping[TurnKey, bool]

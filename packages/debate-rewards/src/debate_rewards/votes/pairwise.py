@@ -30,7 +30,9 @@ class _Pairwise(RewardConfig):
     can_be_tried: ClassVar[bool] = True
 
     ties: Ties = "half"
+    """What `=` is worth: `half` a win for each side, or nothing (`ignore`)."""
     duplicates: Duplicates = "one"
+    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ class Stream(Config):
     sections: tuple[str, ...] | dict[str, float] | None = None
     """Sections, or each with a weight of its own; None takes the default of the stream's name."""
     baseline: Baseline | None = None
-    """None takes the advantage's own."""
+    """Whose mean is taken off; None takes the advantage's own."""
 
     def section_weight(self, name: str, section: str) -> float | None:
         """Return what a section's tokens count in a stream of this name, None if not covered."""
@@ -115,6 +115,7 @@ class AdvantageConfig(Config):
             name: Stream() for name in ("generator", "judge", "return", "critic")
         }
     )
+    """Names of the reward's streams to their weights and sections; others are left out."""
 
     @abstractmethod
     def compare(

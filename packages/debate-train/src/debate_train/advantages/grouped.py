@@ -51,6 +51,8 @@ class Grouped(AdvantageConfig):
 
     type: Literal["grouped"] = "grouped"
     baseline: Baseline = "debate"
+    """Whose mean is taken off a value: that of the debate, of the turns of one question and
+    round, of the turns that answer one prompt, of the whole batch, or nobody's."""
     scale: Scale = "none"
     """`std` divides by the group's standard deviation (n-1) + 1e-6; a group without spread is 0."""
     leave_out_zeros: tuple[NonNegativeInt, ...] = ()

@@ -14,6 +14,7 @@ from debate_train.commands.recipe_command import (
     FAILED,
     CheckedRecipe,
     exit_code,
+    parsed,
     recipe_parser,
     run_recipe,
 )
@@ -36,7 +37,8 @@ resolved, metrics, transcripts, checkpoints and a report."""
 
 _EPILOG = """\
 commands:
-  debate-train recipes    list the recipes that ship
+  debate-train recipes          list the recipes that ship
+  debate-train --explain KEY    what a key of recipes means, and what may stand there
 
 examples:
   debate-train recipes/quickstart.yaml
@@ -61,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in COMMANDS:
         return describing_main(argv)
-    arguments = _parser().parse_intermixed_args(argv)
+    arguments = parsed(_parser(), argv)
     code = exit_code("debate-train", lambda: _main(arguments))
     end_at_once(code)
     return code
@@ -69,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: argparse.Namespace) -> int:
     _check_counts(arguments)
-    alone = arguments.check or arguments.plan or arguments.print
+    alone = arguments.check or arguments.plan or arguments.print or arguments.explain
     if (arguments.nproc or arguments.hostfile) and not alone:
         return launch(
             Launch(arguments.nproc, arguments.hostfile, arguments.nodes), _again(arguments)

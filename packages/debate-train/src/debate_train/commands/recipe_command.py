@@ -4,7 +4,7 @@ import argparse
 import errno
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from debate_train.interrupts import ignore_interrupts, raise_interrupts
 
 if TYPE_CHECKING:
     from debate_train.checks.check import CheckReport
+    from debate_train.reading.recipe_file import LoadedRecipe
     from debate_train.recipe import Recipe
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -42,7 +43,10 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
         allow_abbrev=False,
     )
     parser.add_argument(
-        "recipe", metavar="RECIPE", help="a YAML file, or a name of `debate-train recipes`"
+        "recipe",
+        nargs="?",  # --explain needs none.
+        metavar="RECIPE",
+        help="a YAML file, or a name of `debate-train recipes`",
     )
     parser.add_argument(
         "overrides",
@@ -61,7 +65,20 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
         action="store_true",
         help="print the whole recipe, with what it extends, overrides and defaults, then stop",
     )
+    parser.add_argument(
+        "--explain",
+        metavar="KEY",
+        help="say what a key of recipes means, such as reward.components, then stop",
+    )
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments of a parser of `recipe_parser`; exits where they are wrong."""
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.recipe is None and arguments.explain is None:
+        parser.error("the following arguments are required: RECIPE")
+    return arguments
 
 
 def run_recipe(
@@ -80,10 +97,14 @@ def run_recipe(
     from debate_train.reading.recipe_written import resolved_yaml
     from debate_train.recipe import Recipe
 
+    if arguments.recipe is None:
+        return _explain(arguments.explain, None)
     loaded = load_recipe(arguments.recipe, arguments.overrides, model=Recipe)
     if arguments.print:
         print(resolved_yaml(loaded), end="")
         return DONE
+    if arguments.explain is not None:
+        return _explain(arguments.explain, loaded)
     report = check(loaded.recipe)
     redact = loaded.reading.redact
     for line in (f"recipe: {loaded.path}", *loaded.notes, *report.lines):
@@ -100,6 +121,19 @@ def run_recipe(
         return act(CheckedRecipe(loaded.recipe, resolved_yaml(loaded)))
     except UsageError as error:
         raise UsageError(redact(str(error))) from error
+
+
+def _explain(key: str, loaded: "LoadedRecipe[Recipe] | None") -> int:
+    from debate_train.describing.explaining import explain
+    from debate_train.recipe import Recipe
+
+    held: dict[str, object] = {}
+    if loaded is not None:
+        phases = {name: phase.model_dump(mode="json") for name, phase in loaded.phases.items()}
+        held = {**loaded.recipe.model_dump(mode="json"), "phases": phases}
+    for line in explain(key, Recipe, held):
+        print(_shown(line if loaded is None else loaded.reading.redact(line)))
+    return DONE
 
 
 def refuse_unreadable(name: str, value: object) -> None:

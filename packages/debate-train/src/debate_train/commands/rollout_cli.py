@@ -11,6 +11,7 @@ from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
     exit_code,
+    parsed,
     recipe_parser,
     run_recipe,
 )
@@ -37,7 +38,7 @@ exit codes:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = _parser().parse_intermixed_args(argv)
+    arguments = parsed(_parser(), argv)
     return exit_code("debate-rollout", lambda: _main(arguments))
 
 

@@ -45,6 +45,7 @@ class Mixture(DataSettings):
 
     type: Literal["mixture"] = "mixture"
     sources: dict[str, PartOfMixture] = Field(min_length=1)
+    """Names to sources, each with its weight."""
 
     def open(self, run_seed: int = 0) -> "MixedSource":
         """Open all sources."""

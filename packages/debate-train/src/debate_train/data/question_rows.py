@@ -25,20 +25,21 @@ class Fields(Config):
     """Which key of a row holds what; `answer.value` is the key `value` inside of `answer`."""
 
     question: str | None = None
-    """None takes the first of question, problem and prompt that a row has."""
+    """Key of the question; None takes the first of question, problem and prompt of a row."""
     answer: str | None = "answer"
-    """None for open-ended questions."""
+    """Key of the answer; None for open-ended questions."""
     solution: str | None = "solution"
-    """A worked solution, for supervised phases; rows may lack it."""
+    """Key of a worked solution, for supervised phases; rows may lack it."""
     kind: str | None = "kind"
-    """How the row's answer is compared; None where the key means something else."""
+    """Key of how the row's answer is compared; None where it means something else."""
     choices: str | None = "choices"
-    """A list of texts, or an object of label and text; None as for `kind`."""
+    """Key of a list of texts, or an object of label and text; None as for `kind`."""
     passage: str | None = "passage"
-    """A text that the question is about; None as for `kind`."""
+    """Key of a text that the question is about; None as for `kind`."""
     labelled: str | None = "labelled"
-    """True or false: whether the answer may be trained on; rows may lack it."""
+    """Key of whether the answer may be trained on, true or false; rows may lack it."""
     id: str = "id"
+    """Key of a row's id; rows without one are numbered."""
 
 
 @dataclass(frozen=True, slots=True)

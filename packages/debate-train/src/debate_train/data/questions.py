@@ -131,7 +131,9 @@ class Questions(RowSettings):
     split: str = "train"
     """Split of a hub data set."""
     test_split: str = "test"
+    """The split of a hub data set that is evaluated on."""
     fields: Fields = Fields()
+    """Which key of a row holds what."""
     answer_pattern: str | None = None
     r"""Regular expression whose first group is the answer, such as `####\s*(.+)`."""
     kind: Literal["math", "choice", "yes_no", "number", "text"] | None = None

@@ -71,6 +71,7 @@ class SignsPuzzle(DataSettings):
 
     type: Literal["signs_puzzle"] = "signs_puzzle"
     num_digits: int = Field(4, ge=3, le=4)
+    """Digits of a puzzle."""
     largest_digit: int = Field(9, ge=4, le=9)
     """Digits run from 1 to this; fewer make the sums, and so the puzzle, quicker to learn."""
     seed: int | None = None

@@ -12,6 +12,7 @@ from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
     exit_code,
+    parsed,
     recipe_parser,
     run_recipe,
 )
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from debate_train.evaluating.finished.from_files import files_main
 
         return files_main(argv)
-    arguments = _parser().parse_intermixed_args(argv)
+    arguments = parsed(_parser(), argv)
     return exit_code("debate-eval", lambda: _main(arguments))
 
 

@@ -30,17 +30,23 @@ class DebateChanges(Config):
     debate: FormConfig | None = None
     """A whole form in place of the recipe's `debate`; the keys below change it, too."""
     num_agents: int | None = None
+    """Agents that debate."""
     max_rounds: int | None = None
+    """Rounds at most."""
     topology: TopologyName | None = None
-    """With it `degree` and `center` are those of the evaluation, not of training."""
+    """Whom an agent sees; with it `degree` and `center` are those of the evaluation."""
     degree: int | None = None
+    """How many others each agent sees on `sparse`."""
     center: int | None = None
+    """The agent that sees all on `central`."""
     history_rounds: int | None = None
+    """Rounds that an agent sees: -1 all, 0 none, K the last K."""
     conversation: Literal["append", "rebuild"] | None = None
+    """Whether an agent's dialogue only grows (`append`) or is a new prompt each turn."""
     personas: PersonaChoice | None = None
     """`default`, `none` or a list, in place of the recipe's."""
     temperature: float | None = Field(None, ge=0)
-    """Of all agents and direct replies, whatever their personas say; 0 is greedy."""
+    """Sampling temperature of agents and direct replies, over their personas'; 0 is greedy."""
 
     def form(self, training: DebateForm, where: str = "") -> DebateForm:
         """Return the form of evaluated debates.

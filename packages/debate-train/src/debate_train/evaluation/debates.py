@@ -167,7 +167,9 @@ class SocietyOfMinds(DebateMode):
 
     type: Literal["society_of_minds"] = "society_of_minds"
     num_agents: int = Field(3, ge=2, le=MOST)
+    """Agents that answer."""
     max_rounds: int = Field(2, ge=1, le=MOST)
+    """Rounds, the first answers included."""
     contract: ContractChoice | None = None
     """How answers are read; by default as the recipe's if that is free text, else `boxed`."""
     personas: PersonaChoice = "none"

@@ -151,8 +151,11 @@ class Evaluation(DebateChanges):
     """Modes by name, beside `direct` (single replies) and `debate`; null leaves one of these out,
     another mode of the name takes its place."""
     top_p: float | None = Field(None, gt=0, le=1)
+    """As in `rollout`, of evaluated replies; null is the rollout's."""
     top_k: int | None = Field(None, ge=0)
+    """As in `rollout`, of evaluated replies; null is the rollout's."""
     min_p: float | None = Field(None, ge=0, lt=1)
+    """As in `rollout`, of evaluated replies; null is the rollout's."""
 
     @field_validator("modes")
     @classmethod

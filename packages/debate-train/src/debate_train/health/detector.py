@@ -97,16 +97,19 @@ class Detector(Config):
     metric: str = ""
     """Name of a metric of steps."""
     above: float | None = None
+    """The figure is bad above this; null has no such bound."""
     below: float | None = None
+    """The figure is bad below this; null has no such bound."""
     fall: float | None = Field(None, gt=0)
     """The most that the figure may lie below the phase's start."""
     rise: float | None = Field(None, gt=0)
-    """The most that it may lie above that."""
+    """The most that the figure may lie above the phase's start."""
     times: float | None = Field(None, gt=1)
-    """The most that it may be as a multiple of that."""
+    """The most that the figure may be as a multiple of the phase's start."""
     share: float | None = Field(None, gt=0, lt=1)
-    """The least that it may be as a share of that."""
+    """The least that the figure may be as a share of the phase's start."""
     sigmas: float = Field(3.0, ge=0)
+    """Standard errors that a change must exceed, too."""
     advice: str = ""
     """What to do about it."""
 

@@ -21,6 +21,7 @@ class Health(Config):
     """What is watched while a phase learns from what it samples, and what stops it."""
 
     enabled: bool = True
+    """Whether anything is watched."""
     window: int = Field(8, ge=2)
     """Steps whose mean is looked at, and steps at a phase's start that it is compared with."""
     stop_on: tuple[str, ...] = ()

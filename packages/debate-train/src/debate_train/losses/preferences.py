@@ -29,9 +29,13 @@ class Dpo(Config):
 
     type: Literal["dpo"] = "dpo"
     aggregation: Literal["pair_mean"] = "pair_mean"
+    """The mean over pairs."""
     beta: float = Field(0.1, gt=0)
+    """β: how far the policy may go from its reference, more for less."""
     nll_weight: float = Field(0.0, ge=0)
+    """Weight of the mean negative log-likelihood of chosen replies beside it."""
     reference: ReferencePolicy = "phase_start"
+    """The policy Δ is measured from: `phase_start`, `base`, or a directory with weights."""
 
     @property
     def takes_off_policy(self) -> bool:

@@ -31,7 +31,9 @@ class Kl(Config):
     """
 
     weight: float = Field(0.0, ge=0)
+    """Weight β of the penalty; 0 leaves it out."""
     reference: ReferencePolicy = "phase_start"
+    """The policy that is not to be left: `phase_start`, `base`, or a directory with weights."""
 
     def __call__(self, logps_A: "Tensor", reference_logps_A: "Tensor") -> "Tensor":
         """Return k3 of each action, shape (A,), without the weight."""
@@ -48,6 +50,7 @@ class TokenLoss(Config):
     learns_from: ClassVar[Material] = "samples"
 
     kl: Kl = Kl()
+    """Penalty for leaving a reference policy."""
 
     @property
     def takes_off_policy(self) -> bool:
@@ -99,6 +102,8 @@ class RatioLoss(TokenLoss):
     }
 
     old_policy: OldPolicy = "auto"
+    """What ratios are against: the `sampler`, the `trainer` as the batch began, or (`auto`) the
+    trainer where a batch makes several updates, else the sampler."""
     importance_cap: float | None = Field(2.0, gt=0)
     """Largest correction for sampler against trainer; null makes none."""
 
@@ -139,6 +144,8 @@ class ImportanceSampling(RatioLoss):
 
     type: Literal["importance_sampling"] = "importance_sampling"
     aggregation: Aggregation = "token_sum"
+    """How the terms of tokens become one number: their sum, their mean over the update or over
+    each group, or the mean over sequences of their means."""
     allow_off_policy: bool = False
     """Take samples of older weights, too, whose ratios nothing bounds."""
 
@@ -162,6 +169,8 @@ class Reinforce(TokenLoss):
 
     type: Literal["reinforce"] = "reinforce"
     aggregation: Aggregation = "token_mean_batch"
+    """How the terms of tokens become one number: their sum, their mean over the update or over
+    each group, or the mean over sequences of their means."""
     allow_off_policy: bool = False
     """Take samples of older weights, too, though the gradient is then another's."""
 
@@ -179,7 +188,9 @@ class _Clipped(RatioLoss):
     """Clipped ratio: -min(ρ·A, clip(ρ, 1-low, 1+high)·A)."""
 
     clip_low: float = Field(0.2, gt=0, lt=1)
+    """Ratios below 1 - this are cut."""
     clip_high: float = Field(0.28, gt=0)
+    """Ratios above 1 + this are cut."""
 
     def per_ratio(self, ratio_A: "Tensor", advantages_A: "Tensor") -> "Tensor":
         """Return the loss of each action, shape (A,)."""
@@ -201,6 +212,8 @@ class PpoClip(_Clipped):
 
     type: Literal["ppo_clip"] = "ppo_clip"
     aggregation: Aggregation = "token_mean_batch"
+    """How the terms of tokens become one number: their sum, their mean over the update or over
+    each group, or the mean over sequences of their means."""
 
 
 class Dapo(_Clipped):
@@ -213,6 +226,8 @@ class Dapo(_Clipped):
 
     type: Literal["dapo"] = "dapo"
     aggregation: Aggregation = "token_mean_batch"
+    """How the terms of tokens become one number: their sum, their mean over the update or over
+    each group, or the mean over sequences of their means."""
 
 
 class Grpo(_Clipped):
@@ -223,8 +238,12 @@ class Grpo(_Clipped):
 
     type: Literal["grpo"] = "grpo"
     aggregation: Aggregation = "sequence_mean"
+    """How the terms of tokens become one number: their sum, their mean over the update or over
+    each group, or the mean over sequences of their means."""
     clip_high: float = Field(0.2, gt=0)
+    """Ratios above 1 + this are cut."""
     kl: Kl = Kl(weight=0.04)
+    """Penalty for leaving a reference policy."""
 
 
 class Sft(TokenLoss):
@@ -235,6 +254,8 @@ class Sft(TokenLoss):
 
     type: Literal["sft"] = "sft"
     aggregation: Aggregation = "token_mean_batch"
+    """How the terms of tokens become one number: their sum, their mean over the update or over
+    each group, or the mean over sequences of their means."""
 
     def per_action(self, x: LossInputs) -> "Tensor":
         """Return the loss of each action, shape (A,)."""

@@ -1,6 +1,5 @@
 """Models and tokenizers: loaded by name, or made from scratch for a first run."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,6 +19,7 @@ from debate_train.models.model_files import (
     refuse_unfitting,
     without_report,
 )
+from debate_train.models.scratch_model import ScratchModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -44,6 +44,7 @@ class PretrainedModel(Config):
     name: str
     """A local directory or a hub id; a folder with a LoRA adapter is merged with its base."""
     revision: str | None = None
+    """Branch, tag or commit of a hub id; null takes its main branch."""
     dtype: Dtype = "bfloat16"
     """Type the weights are trained in; engines serve the same."""
     lora: Lora | None = None
@@ -211,79 +212,6 @@ def _refuse_other_heads(name: str, model: "PreTrainedModel") -> None:
             f"model.name: the logits of {name!r} pass through {', '.join(found)}, which training "
             "does not compute; expected a plain linear head, as Qwen and Llama have it"
         )
-
-
-class ScratchModel(Config):
-    """A small Qwen3-shaped model with random weights and a word-level tokenizer."""
-
-    type: Literal["scratch"] = "scratch"
-    hidden_size: int = Field(64, ge=8)
-    layers: int = Field(2, ge=1)
-    heads: int = Field(4, ge=1)
-    kv_heads: int = Field(2, ge=1)
-    head_dim: int = Field(16, ge=2)
-    ffn_size: int = Field(192, ge=8)
-    context_window: int = Field(512, ge=16)
-    initializer_range: float = Field(0.1, gt=0)
-    """Standard deviation of the random weights; 0.02, usual at larger sizes, learns slower here."""
-    extra_words: tuple[str, ...] = ()
-    """Words that the tokenizer knows beside its own, each one token."""
-    dtype: Literal["float32"] = "float32"
-    lora: None = None
-
-    @property
-    def source(self) -> None:
-        """It is made here."""
-        return None
-
-    @property
-    def template_kwargs(self) -> Mapping[str, bool | int | str]:
-        """Its chat template takes none."""
-        return {}
-
-    def folder(self) -> None:
-        """Its weights are on no disk."""
-        return None
-
-    def with_lora(self, lora: Lora) -> None:
-        """It is small: every parameter is trained."""
-        return None
-
-    def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
-        """Build the model; equal seeds give equal weights. It is small: it always has values."""
-        from transformers import Qwen3Config, Qwen3ForCausalLM
-
-        tokenizer = self.load_tokenizer()
-        config = Qwen3Config(
-            vocab_size=len(tokenizer),
-            hidden_size=self.hidden_size,
-            intermediate_size=self.ffn_size,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            max_position_embeddings=self.context_window,
-            initializer_range=self.initializer_range,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-
-        def made() -> Qwen3ForCausalLM:
-            import torch
-
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                return Qwen3ForCausalLM(config)
-
-        return LoadedModel(made(), tokenizer, again=made)
-
-    def load_tokenizer(self) -> "PreTrainedTokenizerFast":
-        """Build the word-level tokenizer."""
-        from debate_train.models.word_tokenizer import word_tokenizer
-
-        return word_tokenizer(self.extra_words)
 
 
 ModelConfig = PretrainedModel | ScratchModel

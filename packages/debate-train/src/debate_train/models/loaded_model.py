@@ -19,7 +19,9 @@ class Lora(Config):
     """Low-rank adapters (Hu et al. 2021) on every linear layer, through peft."""
 
     rank: int = Field(32, ge=1)
+    """Rank r of the adapters' matrices."""
     alpha: float = Field(64.0, gt=0)
+    """Adapters are scaled by alpha / rank."""
     dropout: Literal[0] = 0
     """Fixed at 0: with dropout the trained policy is not the sampled one."""
     adapters: tuple[AdapterName, ...] = ()

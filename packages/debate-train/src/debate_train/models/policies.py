@@ -92,7 +92,7 @@ class StartPolicy(Config):
 
     type: Literal["start"] = "start"
     engine: EngineChoice | None = None
-    """None takes the settings of `rollout.engine`."""
+    """Where it is sampled; None takes the settings of `rollout.engine`."""
 
     def engine_config(self, trained: Trained) -> EngineConfig:
         """Return the settings of its engine."""
@@ -122,7 +122,7 @@ class ModelPolicy(Config):
     model: ModelChoice
     """`{type: pretrained, name: …}` takes a checkpoint's folder, LoRA adapters included."""
     engine: EngineChoice | None = None
-    """None takes the settings of `rollout.engine`."""
+    """Where it is sampled; None takes the settings of `rollout.engine`."""
 
     def engine_config(self, trained: Trained) -> EngineConfig:
         """Return the settings of its engine."""
@@ -160,6 +160,7 @@ class EnginePolicy(Config):
 
     type: Literal["engine"] = "engine"
     engine: EngineChoice
+    """Where and how its replies are sampled."""
 
     def engine_config(self, trained: Trained) -> EngineConfig:
         """Return the settings of its engine."""

@@ -32,6 +32,7 @@ class AnswerPairs(OfflineSettings):
 
     type: Literal["answer_pairs"] = "answer_pairs"
     by: By = "majority"
+    """Which answer is chosen: the right one, the majority's, or what agents voted for."""
     round: Round = "last"
     """The round whose replies are compared; in the first one all prompts are alike."""
 
@@ -71,8 +72,11 @@ class ChosenReplies(OfflineSettings):
 
     type: Literal["chosen_replies"] = "chosen_replies"
     by: By | Literal["any"] = "answer"
+    """Which answer is chosen: the right one, the majority's, the votes', or any."""
     round: Round = "last"
+    """Whose replies are taken: those of the first or last round, or of every one."""
     learned_as: Literal["reply", "first_turn"] = "reply"
+    """Imitated as the reply that it was, or as a first answer to the question alone."""
     replies_per_debate: int | None = Field(None, ge=1)
     """Most replies of one round of a debate; None takes all."""
     replies_per_question: int | None = Field(None, ge=1)

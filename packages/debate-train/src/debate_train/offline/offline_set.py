@@ -126,6 +126,7 @@ class OfflineSettings(Config):
     """Transcripts, or rollouts of verifiers or TRL, that are read in the place of playing debates:
     a file, a run directory or a folder of debate-rollout."""
     imported: ImportedRollouts = ImportedRollouts()
+    """How rollouts of other programs become debates."""
     held_out: float = Field(0.0, ge=0, lt=1)
     """Share of these questions whose pairs are never learned from: on them the run measures at the
     phase's end whether it prefers as the pairs do."""

@@ -22,6 +22,7 @@ class Rollout(Config):
     """How debates are sampled."""
 
     engine: Annotated[EngineConfig, ENGINES] = TransformersEngine()
+    """Where and how replies are sampled."""
     policies: dict[str, PolicyChoice] = Field(default_factory=dict)
     """Policies that stay as they are, by the names that roles of the debate give them."""
     driver: DriverChoice = AUTO
@@ -29,8 +30,11 @@ class Rollout(Config):
     max_tokens: int = Field(1024, ge=1)
     """Most tokens of one reply."""
     top_p: float = Field(1.0, gt=0, le=1)
+    """Tokens are drawn from the smallest set of at least this probability; 1 cuts nothing."""
     top_k: int = Field(0, ge=0)
+    """Tokens are drawn from this many of the likeliest; 0 cuts nothing."""
     min_p: float = Field(0.0, ge=0, lt=1)
+    """Tokens less likely than this share of the likeliest are not drawn; 0 cuts nothing."""
     debates_per_question: int = Field(1, ge=1)
     """Independent debates of each question; the group of GRPO when the form is `direct`."""
     direct_per_question: int = Field(0, ge=0)

@@ -13,6 +13,7 @@ from debate_train.commands.recipe_command import (
     FAILED,
     CheckedRecipe,
     exit_code,
+    parsed,
     recipe_parser,
     run_recipe,
 )
@@ -51,7 +52,7 @@ _SHOWN = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = _parser().parse_intermixed_args(argv)
+    arguments = parsed(_parser(), argv)
     return exit_code("debate-preflight", lambda: _main(arguments))
 
 

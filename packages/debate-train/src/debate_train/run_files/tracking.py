@@ -38,10 +38,15 @@ class Tracking(Config):
     """Whether and where a run is tracked."""
 
     wandb: bool = True
+    """Whether there is a Weights & Biases run, offline where no key is set."""
     project: str = "debate"
+    """Project of the run."""
     entity: str | None = None
+    """User or team of the run; null is the account's own."""
     group: str | None = None
+    """Group of the run; null is none."""
     tags: tuple[str, ...] = ()
+    """Tags of the run."""
     name: str | None = None
     """Shown name of the run; the recipe's by default."""
     notes: str | None = None

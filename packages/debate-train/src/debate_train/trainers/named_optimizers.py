@@ -19,6 +19,7 @@ _WHOLE_MATRICES = ("Muon",)
 
 class _Named(OptimizerBase):
     name: str
+    """The optimizer's class."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of its class, by their names there."""
 
@@ -127,6 +128,7 @@ class DeepSpeedOptimizer(_Named):
     name: Literal[
         "FusedAdam", "DeepSpeedCPUAdam", "DeepSpeedCPUAdagrad", "FusedLion", "DeepSpeedCPULion"
     ]
+    """The optimizer's class."""
 
     def make(self, parameters: "Sequence[Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters.

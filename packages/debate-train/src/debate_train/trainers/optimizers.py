@@ -62,9 +62,13 @@ class OptimizerBase(Config, ABC):
 
 class _Adam(OptimizerBase):
     beta1: float = Field(0.9, ge=0, lt=1)
+    """Decay of the mean of gradients."""
     beta2: float = Field(0.95, ge=0, lt=1)
+    """Decay of the mean of squared gradients."""
     eps: float = Field(1e-8, gt=0)
+    """Added to the root of the second moment."""
     weight_decay: float = Field(0.0, ge=0)
+    """Share of the weights that is taken off, times the learning rate."""
 
     def kept(self) -> Kept:
         """Return what it keeps of a parameter."""
@@ -142,9 +146,13 @@ class Sgd(OptimizerBase):
 
     type: Literal["sgd"] = "sgd"
     momentum: float = Field(0.0, ge=0, lt=1)
+    """Decay of the sum of gradients."""
     dampening: float = Field(0.0, ge=0, le=1)
+    """Share of the gradient that the momentum does not take."""
     nesterov: bool = False
+    """Look ahead along the momentum."""
     weight_decay: float = Field(0.0, ge=0)
+    """Share of the weights that is added to the gradient."""
 
     def make(self, parameters: "Sequence[Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters."""

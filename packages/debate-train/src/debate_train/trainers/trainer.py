@@ -122,13 +122,17 @@ class TrainerSettings(Config):
     type: str
     """The name by which recipes choose the trainer."""
     learning_rate: float = Field(1e-5, ge=0)
+    """Learning rate after the warm-up."""
     warmup_steps: int = Field(0, ge=0)
+    """Updates over which the learning rate rises from 0."""
     schedule: Schedule = "constant"
     """After the warm-up: stay, or fall along a line or a cosine over the phase's `steps`."""
     min_lr_ratio: float = Field(0.0, ge=0, le=1)
     """Share of the learning rate that a falling schedule ends at, and stays at."""
     optimizer: OptimizerConfig = AdamW()
+    """The rule of an update."""
     max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
+    """Gradients are scaled down to this norm; .inf leaves them as they are."""
     epochs: int = Field(1, ge=1)
     """Passes over each batch; an update for each minibatch of each pass."""
     minibatches: int = Field(1, ge=1)

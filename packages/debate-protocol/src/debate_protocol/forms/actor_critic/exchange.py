@@ -17,6 +17,7 @@ class ExchangeSettings(FreeTextSettings):
     """Settings of forms whose prompts are written for an actor and a critic: no templates."""
 
     style: StyleName = "full"
+    """What agents are shown: `full` instructions, or `compact` for tiny models."""
 
     @abstractmethod
     def protocol(self) -> Protocol:

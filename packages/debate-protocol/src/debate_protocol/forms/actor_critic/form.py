@@ -48,7 +48,9 @@ class ActorCritic(ExchangeSettings):
 
     type: Literal["actor_critic"] = "actor_critic"
     num_agents: Literal[2] = 2
+    """An actor and a critic."""
     max_rounds: int = Field(default=5, ge=1, le=MOST)
+    """Rounds at most, the first answer included."""
     guided: bool = False
     guide_round_zero: bool = False
     continuations: int = Field(default=0, ge=0, le=MOST)

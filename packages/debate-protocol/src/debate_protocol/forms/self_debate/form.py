@@ -51,8 +51,8 @@ class SelfDebate(SampledSettings):
 
     Attributes:
         first_turns: Samples of the first prompt.
-        second_turns: Samples of the second.
-        pairing: How the pair is drawn; see `pairing.draw_pair`.
+        second_turns: Samples of the second prompt, which shows two first answers.
+        pairing: `freq` pairs the two most common answers, `rand` any two (`pairing.draw_pair`).
         debate_prompt: How the pair is shown: in one user `message`, as in an evaluated debate, or
             as a `conversation` in which the question was asked twice.
 
@@ -63,11 +63,13 @@ class SelfDebate(SampledSettings):
 
     type: Literal["self_debate"] = "self_debate"
     max_rounds: Literal[2] = 2
+    """First answers, then second ones."""
     first_turns: int = Field(default=8, ge=2, le=MOST)
     second_turns: int = Field(default=8, ge=1, le=MOST)
     pairing: Pairing = "freq"
     debate_prompt: Literal["message", "conversation"] = "message"
     gate_after: tuple[NonNegativeInt, ...] = (0,)
+    """Rounds, from 0, after which `rollout.select` is asked whether the debate goes on."""
 
     agent_keys: ClassVar[tuple[str, ...]] = ("first_turns", "second_turns")
 

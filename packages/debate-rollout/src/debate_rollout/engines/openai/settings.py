@@ -66,6 +66,7 @@ class OpenAISettings(EngineSettings):
     leave_out: tuple[LeftOut, ...] = ()
     """Fields that this endpoint refuses; it then samples as it does by default."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """The name by which the endpoint takes the most tokens of a reply."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further fields of each request, such as `reasoning_effort: low`; no secrets."""
 

@@ -25,6 +25,7 @@ class ScriptedEngine(EngineSettings):
     """A list is said in the order of the asks, again from the start at its end. A mapping is read
     by `agent/round`, then `agent/*`, `*/round` and `*`."""
     context_window: int | None = Field(None, ge=1)
+    """Most tokens of prompt and reply; null is no limit."""
     delay: Delay | None = None
     """Makes the engine stream, as a model behind a server would."""
 

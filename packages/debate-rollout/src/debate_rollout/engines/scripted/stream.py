@@ -25,6 +25,7 @@ class Delay(Config):
     """How long replies take: log-normal, the same for the same turn of a debate."""
 
     median_s: float = Field(0.05, gt=0)
+    """Median of the time that a reply takes, in seconds."""
     spread: float = Field(1.0, ge=0)
     """Standard deviation of the logarithm; 0 makes all replies take the same time."""
     slots: int = Field(256, ge=1)

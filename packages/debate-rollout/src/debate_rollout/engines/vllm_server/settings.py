@@ -42,6 +42,7 @@ class VllmServerSettings(VllmSettings):
     """Log of the server that is started; None keeps one in the directory for
     temporary files, and removes it unless the server crashed."""
     start_timeout_s: float = Field(900.0, gt=0)
+    """Seconds within which the server must answer after its start."""
     load_timeout_s: float = Field(900.0, gt=0)
     """Longest that one refresh of weights may take."""
     api_key_env: str = "VLLM_API_KEY"

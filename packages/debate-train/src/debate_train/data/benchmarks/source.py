@@ -27,7 +27,7 @@ class Benchmark(RowSettings):
 
     type: Literal["benchmark"] = "benchmark"
     name: str
-    """One of `BENCHMARKS`."""
+    """Which published benchmark."""
     path: str | None = None
     """A .jsonl, .json or .parquet file in the place of the hub's rows."""
     test: str | None = None
