@@ -1,0 +1,268 @@
+"""Run a study: arms of recipes over seeds, as a YAML file says, and print its tables.
+
+A file of benchmarks/studies/ names starts (runs of the phases before), arms (runs from them),
+seeds, measures and what is compared; its header says what was decided before the first run. For
+each seed the starts are trained once and shared by all arms. A finished run is a line of
+benchmarks/data/NAME.jsonl; what has a line is not run again, and a run that was killed goes on
+from its last checkpoint. Seeds run beside each other, with one thread each; all that a seed needs
+runs in the order of the file.
+
+A start that misses an exit criterion ends its seed: each arm from it has the start's measures
+before and after, so that it counts with a gain of 0.
+
+    python benchmarks/study.py benchmarks/studies/quickstart_five.yaml --jobs 2
+    python benchmarks/study.py benchmarks/studies/quickstart_five.yaml --tables
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from debate_protocol.config import Config
+
+ROOT = Path(__file__).resolve().parents[1]
+Train = Callable[[Sequence[str], Path], int]
+"""From the arguments of `debate-train` and a log to its exit code."""
+MOST_POINTS = 120
+"""Of a curve that is kept; longer ones are thinned out evenly."""
+
+
+class Start(Config):
+    """Phases that several arms begin with."""
+
+    recipe: str
+    settings: tuple[str, ...] = ()
+    """Of this run alone; they end it before the phase that the arms differ in."""
+    phases: tuple[str, ...]
+    """Those that the arms leave out."""
+    seeds: tuple[int, ...] | None = None
+    """None: those of the study."""
+
+
+class Arm(Config):
+    """A run of each seed."""
+
+    recipe: str
+    start: str | None = None
+    settings: tuple[str, ...] = ()
+    seeds: tuple[int, ...] | None = None
+
+
+class Compared(Config):
+    """A difference that is tested: what an arm gained, or gained more than another."""
+
+    arm: str
+    over: str = "start"
+    """`start`: after minus before; the name of an arm: after minus after, paired by seed."""
+    measures: tuple[str, ...]
+
+
+class Study(Config):
+    """A file of benchmarks/studies/."""
+
+    name: str
+    seeds: tuple[int, ...] = Field(min_length=1)
+    settings: tuple[str, ...] = ()
+    """Of every run."""
+    starts: dict[str, Start] = Field(default_factory=dict)
+    arms: dict[str, Arm] = Field(min_length=1)
+    measures: dict[str, str] = Field(min_length=1)
+    """Name in tables: name in results.json."""
+    curves: dict[str, str] = Field(default_factory=dict)
+    """Name: name in metrics.jsonl, kept step by step."""
+    compared: tuple[Compared, ...] = ()
+    plot: tuple[str, ...] = ()
+    """Measures of the plot, or curves."""
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        for name, arm in self.arms.items():
+            if arm.start is not None and arm.start not in self.starts:
+                raise ValueError(f"arms.{name}.start: {arm.start!r} is not among the starts")
+        for one in self.compared:
+            for name in {one.arm, one.over} - {"start"}:
+                if name not in self.arms:
+                    raise ValueError(f"compared: {name!r} is not among the arms")
+            for measure in set(one.measures) - set(self.measures):
+                raise ValueError(f"compared: {measure!r} is not among the measures")
+        for measure in set(self.plot) - set(self.measures) - set(self.curves):
+            raise ValueError(f"plot: {measure!r} is among neither the measures nor the curves")
+        return self
+
+    def all_seeds(self) -> list[int]:
+        """Return the seeds of all arms, in order of their first mention."""
+        each = [self.seeds, *(arm.seeds or () for arm in self.arms.values())]
+        return list(dict.fromkeys(seed for seeds in each for seed in seeds))
+
+    def arms_of(self, seed: int) -> dict[str, Arm]:
+        """Return the arms that have this seed."""
+        found = self.arms.items()
+        return {name: arm for name, arm in found if seed in (arm.seeds or self.seeds)}
+
+
+def read_study(file: Path) -> Study:
+    """Read the file of a study.
+
+    Raises:
+        ValueError: It is not one (pydantic's ValidationError).
+    """
+    return Study.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
+class Lines:
+    """The finished runs of a study, a line each; an unfinished last line does not count."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the lines."""
+        if not self.file.is_file():
+            return []
+        lines = self.file.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def done(self) -> set[tuple[str, int]]:
+        """Return the arm and the seed of each."""
+        return {(line["arm"], line["seed"]) for line in self.read()}
+
+    def mend(self) -> None:
+        """Cut off a line that was being written when the process was killed."""
+        if self.file.is_file():
+            whole, _, torn = self.file.read_bytes().rpartition(b"\n")
+            if torn:
+                self.file.write_bytes(whole + b"\n" if whole else b"")
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Write a line at the end, at once."""
+        with self.file.open("ab", buffering=0) as file:
+            file.write((json.dumps(line) + "\n").encode())
+
+
+def in_a_process(arguments: Sequence[str], log: Path) -> int:
+    """Run `debate-train` with one thread."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
+    command = [sys.executable, "-m", "debate_train", *arguments]
+    with log.open("a", encoding="utf-8") as file:
+        return subprocess.run(command, stdout=file, stderr=file, env=environment).returncode
+
+
+class Runs:
+    """The runs of a study below one folder.
+
+    Args:
+        study: What is run.
+        root: Where run directories and logs go.
+        lines: Where results go.
+        train: Runs `debate-train`.
+    """
+
+    def __init__(self, study: Study, root: Path, lines: Lines, train: Train = in_a_process) -> None:
+        self.study, self.root, self.lines, self.train = study, root, lines, train
+
+    def one_seed(self, seed: int, arms: Sequence[str] | None = None) -> None:
+        """Do what a seed still lacks, of all arms or of some."""
+        for name, arm in self.study.arms_of(seed).items():
+            if (name, seed) in self.lines.done() or name not in (arms or self.study.arms):
+                continue
+            line: dict[str, Any] = {"arm": name, "seed": seed}
+            settings = [*arm.settings]
+            if arm.start is not None:
+                start = self.study.starts[arm.start]
+                folder = self.root / f"{arm.start}-{seed}"
+                found = self.results(folder, start.recipe, [*start.settings], seed)
+                if not all(found["exit_criteria"].values()):
+                    self.lines.add(line | {"start_met": False} | self.missed(found))
+                    continue
+                settings = [*without(start, folder), *arm.settings]
+            folder = self.root / f"{name}-{seed}"
+            found = self.results(folder, arm.recipe, settings, seed)
+            if not all(found["exit_criteria"].values()):
+                self.lines.add(line | {"start_met": False} | self.missed(found))
+                continue
+            figures = {when: self.figures(found[when]) for when in ("before", "after")}
+            taken = {"steps": found["steps"], "seconds": round(sum(found["seconds"].values()), 1)}
+            curves = {"curves": self.curves(folder)} if self.study.curves else {}
+            self.lines.add(line | {"start_met": True} | taken | figures | curves)
+
+    def results(self, folder: Path, recipe: str, settings: list[str], seed: int) -> dict[str, Any]:
+        """Return the results of a run, which is done or ended first where they are missing."""
+        file = folder / "results.json"
+        if not file.is_file():
+            arguments = [str(ROOT / recipe), f"seed={seed}", f"data.seed={seed}"]
+            arguments += [*self.study.settings, *settings, "--output", str(folder)]
+            arguments += ["--resume"] if (folder / "recipe.yaml").is_file() else []
+            log = self.root / f"{folder.name}.log"
+            if code := self.train(arguments, log):
+                raise RuntimeError(f"{folder.name}: exit code {code}, see {log}")
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+
+    def missed(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the measures of a start that missed an exit criterion, as both sides of an arm."""
+        own = self.figures(found["after"])
+        return {"steps": found["steps"], "before": own, "after": own}
+
+    def figures(self, found: dict[str, Any]) -> dict[str, float]:
+        """Return the study's measures of one side of results.json."""
+        names = self.study.measures.items()
+        return {name: round(found[key]["mean"], 6) for name, key in names if key in found}
+
+    def curves(self, folder: Path) -> dict[str, list[list[float]]]:
+        """Return step and value of each curve."""
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        found = {}
+        for name, key in self.study.curves.items():
+            points = [[row["step"], round(row[key], 5)] for row in rows if key in row]
+            found[name] = points[:: -(-len(points) // MOST_POINTS) or 1]
+        return found
+
+
+def without(start: Start, folder: Path) -> list[str]:
+    """Return the settings with which a run begins where a start ended."""
+    checkpoint = max(folder.glob("checkpoints/step-*"))
+    settings = [f"phases.{name}={{steps: 0, exit_criterion: null}}" for name in start.phases]
+    model = ["model.type=pretrained", f"model.name={checkpoint}", "model.dtype=float32"]
+    return [*settings, *model]
+
+
+def main() -> int:
+    """Do what is missing of a study, and print its tables."""
+    from benchmarks.study_tables import tables
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("file", type=Path, help="a file of benchmarks/studies/")
+    parser.add_argument("--output", type=Path, help="of run directories; runs/NAME by default")
+    parser.add_argument("--jobs", type=int, default=2, help="seeds at once, one thread each")
+    parser.add_argument("--seeds", nargs="+", type=int, help="of those of the study, these alone")
+    parser.add_argument("--arms", nargs="+", help="of those of the study, these alone")
+    parser.add_argument("--tables", action="store_true", help="run nothing; print what there is")
+    chosen = parser.parse_args()
+    study = read_study(chosen.file)
+    for wanted in set(chosen.arms or ()) - set(study.arms):
+        parser.error(f"--arms: found {wanted!r}, expected one of {', '.join(study.arms)}")
+    lines = Lines(ROOT / f"benchmarks/data/{study.name}.jsonl")
+    if not chosen.tables:
+        root = (chosen.output or ROOT / "runs" / study.name).resolve()
+        root.mkdir(parents=True, exist_ok=True)
+        lines.mend()
+        with ThreadPoolExecutor(chosen.jobs) as pool:
+            seeds, runs = chosen.seeds or study.all_seeds(), Runs(study, root, lines)
+            list(pool.map(partial(runs.one_seed, arms=chosen.arms), seeds))
+    print("\n".join(tables(study, lines.read(), ROOT / f"docs/studies/{study.name}.svg")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main())
