@@ -43,7 +43,7 @@ def quantile(freedom: int, level: float = LEVEL) -> float:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float | None, float | None]:
-    """Return mean, standard error, half width of the interval, and p; all but one need two seeds."""
+    """Return mean, standard error, half width of the interval and p; None of one seed."""
     if len(values) < 2:
         return fmean(values), math.nan, None, None
     mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
