@@ -38,6 +38,8 @@ resolved, metrics, transcripts, checkpoints and a report."""
 _EPILOG = """\
 commands:
   debate-train recipes          list the recipes that ship
+  debate-train init FILE --method METHOD --size SIZE    write a recipe to begin with
+  debate-train schema           print a JSON Schema of recipes, for editors
   debate-train --explain KEY    what a key of recipes means, and what may stand there
 
 examples:

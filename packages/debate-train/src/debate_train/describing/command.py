@@ -1,10 +1,13 @@
 """What `debate-train` says without a recipe: `debate-train recipes`."""
 
 import argparse
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from debate_protocol.transcripts.control_characters import escaped
 from debate_train.commands.recipe_command import DONE, exit_code
+from debate_train.errors import UsageError
 
 NAME = "debate-train"
 
@@ -15,7 +18,7 @@ def describing_main(argv: Sequence[str]) -> int:
     add, act = COMMANDS[name]
     parser = argparse.ArgumentParser(prog=f"{NAME} {name}", description=act.__doc__)
     add(parser)
-    arguments = parser.parse_args(rest)
+    arguments = parser.parse_intermixed_args(rest)
     return exit_code(NAME, lambda: act(arguments))
 
 
@@ -32,10 +35,56 @@ def _recipes(arguments: argparse.Namespace) -> int:
     return DONE
 
 
+def _init(arguments: argparse.Namespace) -> int:
+    """Write a commented recipe to begin with, made of one that ships."""
+    from debate_train.describing.templates import template
+
+    path: Path = arguments.file
+    if path.exists():
+        raise UsageError(f"{path}: found a file; expected the name of a new one")
+    text = template(arguments.method, arguments.size, path.stem, arguments.overrides)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+    print(escaped(f"{path}: next, {NAME} {path} --check"))
+    return DONE
+
+
+def _add_start(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the recipe to write, new")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings of it"
+    )
+    parser.add_argument(
+        "--method", required=True, help="selfplay, sdrl, acc, dapo, grpo, curriculum"
+    )
+    parser.add_argument(
+        "--size", default="cpu", help="cpu (default), or the model's parameters, such as 8b"
+    )
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    """Print the JSON Schema of recipes, for editors: `# yaml-language-server: $schema=FILE`."""
+    from debate_train.describing.json_schema import recipe_schema
+    from debate_train.recipe import Recipe
+
+    print(json.dumps(recipe_schema(Recipe), indent=1))
+    return DONE
+
+
+def _add_nothing(parser: argparse.ArgumentParser) -> None:
+    """Take no arguments."""
+
+
 def _add_word(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("word", nargs="?", default="", help="only those that this stands in")
 
 
 Part = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
-COMMANDS: Mapping[str, Part] = {"recipes": (_add_word, _recipes)}
+COMMANDS: Mapping[str, Part] = {
+    "recipes": (_add_word, _recipes),
+    "init": (_add_start, _init),
+    "schema": (_add_nothing, _schema),
+}
 """What can stand in the place of a recipe: its arguments, and what it does."""

@@ -7,8 +7,8 @@ class. Reading them while modules are imported would slow every command down.
 import ast
 import inspect
 import re
-import textwrap
 from functools import cache
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -42,10 +42,12 @@ def _is_ours(parent: type) -> bool:
 def _described(model: type[BaseModel]) -> dict[str, str]:
     """Return what the body and docstring of one class say of its fields."""
     try:
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    except (OSError, TypeError, SyntaxError, ValueError):  # Made where there is no source.
+        file = inspect.getsourcefile(model)
+    except TypeError:  # Made where there is no source.
         return {}
-    assert isinstance(tree, ast.ClassDef)
+    tree = _classes(file).get(model.__qualname__) if file is not None else None
+    if tree is None:
+        return {}
     found = _listed(inspect.cleandoc(model.__doc__ or ""))
     for field, below in zip(tree.body, tree.body[1:], strict=False):
         match field, below:
@@ -68,4 +70,27 @@ def _listed(docstring: str) -> dict[str, str]:
             found[name] = entry[2].strip()
         elif inside and name and line.strip():
             found[name] += f" {line.strip()}"
+    return found
+
+
+@cache
+def _classes(file: str) -> dict[str, ast.ClassDef]:
+    """Return the classes of a file by their qualified names; parsing is what takes time."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    found: dict[str, ast.ClassDef] = {}
+
+    def walk(node: ast.AST, above: str) -> None:
+        for below in ast.iter_child_nodes(node):
+            if isinstance(below, ast.ClassDef):
+                found[above + below.name] = below
+                walk(below, f"{above}{below.name}.")
+            elif isinstance(below, ast.FunctionDef | ast.AsyncFunctionDef):
+                walk(below, f"{above}{below.name}.<locals>.")
+            else:
+                walk(below, above)
+
+    walk(tree, "")
     return found

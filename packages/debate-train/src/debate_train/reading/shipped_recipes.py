@@ -1,5 +1,6 @@
 """Recipes by name: those below `recipes/` of the working directory, and those of the package."""
 
+import itertools
 import os
 from difflib import get_close_matches
 from pathlib import Path
@@ -78,12 +79,13 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+def opening(path: Path) -> list[str]:
+    """Return the lines of a recipe's opening comment, without their marks."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return [line[1:].removeprefix(" ").rstrip() for line in said]
+
+
 def _heading(path: Path) -> str:
     """Return the first paragraph of the opening comment."""
-    lines = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        text = line.lstrip("#").strip()
-        if not (line.startswith("#") and text):
-            break
-        lines.append(text)
-    return " ".join(lines)
+    return " ".join(line.strip() for line in itertools.takewhile(bool, opening(path)))
