@@ -77,7 +77,7 @@ def test_step_whose_records_cannot_be_written_has_them_after_a_resume(
     recording = ("recording={debates: 1, every: 1}", "evaluation.questions=0")
     assert run(*recording) == 0
     whole, files = end_of(tmp_path / "run"), files_of(tmp_path / "run")
-    assert len(files) == 6
+    assert len(files) == 9
     shutil.rmtree(tmp_path / "run")
     with monkeypatch.context() as patch:
         at_call(patch, *place, number, no_room)

@@ -112,7 +112,7 @@ def test_every_template_compiles_and_is_used():
     names = set(environment.list_templates())
     sources = [environment.loader.get_source(environment, name)[0] for name in names]
     folder = Path(render.__code__.co_filename).parent
-    sources += [path.read_text() for path in folder.glob("*.py")]
+    sources += [path.read_text() for path in folder.rglob("*.py")]
     assert names and names == {name for name in names if f'"{name}"' in "".join(sources)}
     for name in names - {"style.css"}:
         environment.get_template(name)

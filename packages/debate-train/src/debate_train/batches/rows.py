@@ -20,7 +20,7 @@ from debate_train.advantages import Advantage, Stream, TurnAdvantages
 from debate_train.batches.row_types import Batch, Floats, Row
 from debate_train.batches.token_credit import stream_credit, turn_tokens
 
-__all__ = ["build_batch"]
+__all__ = ["build_batch", "reply_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,13 @@ def _piece(
     tokenizer: PreTrainedTokenizerFast,
 ) -> _Piece:
     assert turn.reply is not None
-    text = _text(turn.reply, tokenizer)
+    text = reply_text(turn.reply, tokenizer)
     values, covers = stream_credit(turn_tokens(transcript, turn, text), advantages, streams)
     adapter = role_of(transcript.protocol, turn.agent).adapter
     return _Piece(turn, turn.reply.prompt_ids if news is None else news, values, covers, adapter)
 
 
-def _text(reply: Reply, tokenizer: PreTrainedTokenizerFast) -> TokenText:
+def reply_text(reply: Reply, tokenizer: PreTrainedTokenizerFast) -> TokenText:
     """Return the decoded reply as its engine found it; decode it where that did not say."""
     if len(reply.starts) == len(reply.token_ids):
         return TokenText(reply.text, reply.starts)

@@ -73,11 +73,9 @@ class ShownDebate:
             }
 
 
-def debates(files: Sequence[Path]) -> Markup:
-    """Return the debates to read, with what could not be read of the files they are from."""
-    read = Reader()
-    shown = [_shown(picked) for picked in pick(files, read)]
-    return render("debates.html", files=files, shown=shown, read=list(read.files.values()))
+def without_scripts(files: Sequence[Path]) -> Markup:
+    """Return the debates that can be read where a browser runs no scripts."""
+    return Markup("\n").join(_shown(picked) for picked in pick(files))
 
 
 def _shown(picked: Pick) -> Markup:

@@ -1,14 +1,16 @@
-"""The whole report: one HTML file that needs nothing else and runs no script."""
+"""The whole report: one HTML file that needs nothing else, and runs no script but its own."""
 
+import base64
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from markupsafe import Markup
 
+from debate_train.report.browsing.part import browser, read_all
 from debate_train.report.charts import write_duration
 from debate_train.report.curves import curves, seconds_of
-from debate_train.report.debates import debates
 from debate_train.report.render import render
 from debate_train.report.results import MAX_ROWS, MAX_SHOWN, results
 from debate_train.report.run_files import RunFiles, read_run
@@ -39,10 +41,26 @@ def make_page(run: RunFiles) -> str:
     parts = (
         ("results", "Before and after", _part(lambda: results(run.results))),
         ("curves", "Learning curves", _part(lambda: curves(run.rows))),
-        ("debates", "Debates", _part(lambda: debates(run.transcripts))),
+        ("debates", "Debates", _part(lambda: browser([run], read_all([run])))),
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
     )
-    return render("page.html", name=run.name, facts=_part(lambda: _facts(run)), parts=parts)
+    facts = _part(lambda: _facts(run))
+    style, script = render("style.css"), render("browser.js")
+    policy = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    return render(
+        "page.html",
+        name=run.name,
+        facts=facts,
+        parts=parts,
+        style=style,
+        script=script,
+        policy=Markup(policy),
+    )
+
+
+def _hash(text: str) -> str:
+    """Return what a content-security policy calls an element with this text."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _part(make: Callable[[], Markup]) -> Markup:

@@ -27,6 +27,8 @@ class RunFiles:
     results: dict[str, object] | None
     environment: dict[str, object]
     transcripts: tuple[Path, ...]
+    tokens: Path
+    """The folder of what recorded tokens earned, which need not be there."""
 
     @property
     def phases(self) -> list[str]:
@@ -73,6 +75,7 @@ def read_run(run_dir: Path) -> RunFiles:
         results=_object(run_dir / "results.json"),
         environment=_object(run_dir / "environment.json") or {},
         transcripts=tuple(_in_order(run_dir / "transcripts", phases)),
+        tokens=run_dir / "tokens",
     )
 
 

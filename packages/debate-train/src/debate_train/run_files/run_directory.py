@@ -1,6 +1,7 @@
 """The folder of one run: recipe, metrics, transcripts, tokens, checkpoints, environment."""
 
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -235,6 +236,14 @@ class RunDirectory:
             whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
             save_file(whole, unfinished)
         with written(path):
+            self.note_record(path)
+        return path
+
+    def write_credit(self, step: int, credit: Mapping[str, object]) -> Path:
+        """Write what recorded tokens earned to `tokens/step-<step>.json`."""
+        path = self.tokens_path / f"step-{step}.json"
+        with written(path):
+            write_whole(path, json.dumps(plain(credit), separators=(",", ":")).encode())
             self.note_record(path)
         return path
 

@@ -1,0 +1,1 @@
+"""All recorded debates of runs, as a page can search and show them."""

@@ -1,0 +1,184 @@
+"""The debates of a page as compressed JSON: a short index, and blocks that are opened on demand."""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from debate_protocol.types import TurnKey
+from debate_rewards.reading import ReadTurn
+from debate_train.report.browsing.reading import Debates, Recorded, states
+
+BLOCK = 25
+MOST_BYTES = 28_000_000
+"""Of all blocks together; what is beyond it is left out, and the page says so."""
+MOST_CREDITED = 200
+"""Debates that keep the advantage of each token."""
+MOST_TEXT = 200_000
+"""Characters of one turn, question or message that are shown."""
+_SHORT = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What a page holds of its debates.
+
+    Attributes:
+        index: What the list of debates shows and filters by.
+        texts: Blocks of debates, JSON that is deflated and then written in base64.
+        prompts: Blocks of their prompts; there may be fewer of them.
+        left_out: Debates, and blocks of prompts, that found no room.
+    """
+
+    index: Mapping[str, Any]
+    texts: Sequence[str]
+    prompts: Sequence[str]
+    left_out: tuple[int, int]
+
+
+def blocks_of(debates: Debates, names: Sequence[str]) -> Blocks:
+    """Return the debates of runs as a page holds them.
+
+    Args:
+        debates: All of them.
+        names: Of the runs.
+    """
+    found = debates.found
+    credited = _credited(found)
+    room, texts, prompts = MOST_BYTES, list[str](), list[str]()
+    parts = [found[start : start + BLOCK] for start in range(0, len(found), BLOCK)]
+    for part in parts:
+        text = _packed([_debate(one, with_credit=id(one) in credited) for one in part])
+        if len(text) > room:
+            break
+        texts.append(text)
+        room -= len(text)
+    for part in parts[: len(texts)]:
+        text = _packed([_prompts(one) for one in part])
+        if len(text) > room:
+            break
+        prompts.append(text)
+        room -= len(text)
+    shown = found[: len(texts) * BLOCK]
+    phases = list(dict.fromkeys(one.phase for one in shown))
+    index = {
+        "block": BLOCK,
+        "runs": list(names),
+        "phases": phases,
+        "prompts": len(prompts),
+        "debates": [_entry(one, phases, credited=id(one) in credited) for one in shown],
+    }
+    return Blocks(index, texts, prompts, (len(found) - len(shown), len(texts) - len(prompts)))
+
+
+def _credited(found: Sequence[Recorded]) -> set[int]:
+    """Return which debates keep their tokens' advantages, evenly spread over those with any."""
+    known = [one for one in found if any(turn.get("tokens") for turn in one.credit.values())]
+    if len(known) > MOST_CREDITED:
+        known = [known[k * len(known) // MOST_CREDITED] for k in range(MOST_CREDITED)]
+    return {id(one) for one in known}
+
+
+def _packed(values: object) -> str:
+    text = json.dumps(values, separators=(",", ":")).encode()
+    return base64.b64encode(zlib.compress(text, 6)).decode()
+
+
+def _entry(one: Recorded, phases: Sequence[str], *, credited: bool) -> list[Any]:
+    """Return [run, phase, step, id, start of the question, marks, right answers, answers]."""
+    last = one.read.last_round
+    verdicts = [one.verdicts[key] for key in one.read.turns if key.round == last]
+    marks = [name for name, is_so in _marks(one, credited=credited) if is_so]
+    question = " ".join(one.transcript.question.text[: 4 * _SHORT].split())[:_SHORT]
+    where = one.run, phases.index(one.phase), one.step
+    return [
+        *where,
+        one.transcript.id[:200],
+        question,
+        marks,
+        verdicts.count("right"),
+        len(verdicts),
+    ]
+
+
+def _marks(one: Recorded, *, credited: bool) -> Iterator[tuple[str, bool]]:
+    decided = next(iter(one.decisions.values()), ("", None))[1]
+    yield "right", decided == "right"
+    yield (
+        "wrong",
+        decided == "wrong" or (not one.decisions and one.transcript.question.answer is not None),
+    )
+    before: dict[int, str | None] = {}
+    turned = set()
+    for key, _, verdict in states(one):
+        turned.add((before.get(key.agent), verdict))
+        before[key.agent] = verdict
+    yield "spoiled", ("right", "wrong") in turned
+    yield "mended", ("wrong", "right") in turned
+    yield "errors", any(_problems(turn) for turn in one.read.judges.values())
+    yield "shown", one.demonstrated
+    yield "tokens", credited
+
+
+def _problems(turn: ReadTurn) -> list[str]:
+    failure = [turn.turn.failure] if turn.turn.failure else []
+    return [*failure, *turn.parsed.problems]
+
+
+def _debate(one: Recorded, *, with_credit: bool) -> dict[str, Any]:
+    question, protocol = one.transcript.question, one.transcript.protocol
+    rules = f"{protocol.num_agents} agents, {protocol.schedule}, {protocol.topology}"
+    return {
+        "question": question.text[:MOST_TEXT],
+        "answer": question.answer,
+        "passage": str(question.meta.get("passage") or "")[:MOST_TEXT],
+        "rules": f"{rules}, contract {protocol.contract}",
+        "streams": list(one.streams),
+        "returns": list(one.returns),
+        "decisions": [[rule, *found] for rule, found in one.decisions.items()],
+        "turns": [
+            _turn(one, key, with_credit=with_credit)
+            for key in sorted(one.read.judges, key=lambda key: (key.round, key.agent))
+        ],
+    }
+
+
+def _turn(one: Recorded, key: TurnKey, *, with_credit: bool) -> dict[str, Any]:
+    turn = one.read.judges[key]
+    judged = one.read.judged_by(turn) if turn.parsed.comparisons else {}
+    verdicts = {agent: one.verdicts.get(of.key) for agent, of in judged.items()}
+    credit = one.credit.get(key, {})
+    found = {
+        "agent": key.agent,
+        "round": key.round,
+        "text": turn.turn.text[:MOST_TEXT],
+        "sections": [[*s.outer, name] for name, s in turn.parsed.sections.items()],
+        "answer": turn.parsed.answer,
+        "verdict": one.verdicts.get(key),
+        "failed": turn.failed,
+        "problems": _problems(turn),
+        "votes": [
+            [vote.left, vote.op, vote.right, _verdict(vote.op, vote.left, vote.right, verdicts)]
+            for vote in turn.parsed.comparisons[:200]
+        ],
+        "values": credit.get("values") or {},
+        "counts": turn.turn.token_counts,
+    }
+    if with_credit:
+        found |= {"starts": credit.get("starts") or [], "tokens": credit.get("tokens") or []}
+    return found
+
+
+def _verdict(op: str, left: int, right: int, verdicts: Mapping[int, str | None]) -> str | None:
+    """Say whether a vote ranks a right and a wrong answer rightly or not; else None."""
+    ranked = verdicts.get(left)
+    return ranked if op == ">" and {ranked, verdicts.get(right)} == {"right", "wrong"} else None
+
+
+def _prompts(one: Recorded) -> list[list[list[str]]]:
+    """Return of each turn, in the order of `_debate`, the messages as [role, content]."""
+    keys = sorted(one.read.judges, key=lambda key: (key.round, key.agent))
+    prompts = (one.read.judges[key].turn.prompt or () for key in keys)
+    return [[[m["role"], m["content"][:MOST_TEXT]] for m in prompt] for prompt in prompts]

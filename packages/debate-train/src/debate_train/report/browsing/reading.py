@@ -1,0 +1,156 @@
+"""Recorded debates read once: what each turn says, whether it is right, and what it earned."""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from debate_protocol.types import Question, Transcript, TurnKey
+from debate_rewards.answers.checking import check
+from debate_rewards.reading import ReadDebate, read_debate
+from debate_rewards.votes.decisions import answer_text, majority_of, peer_vote_of
+from debate_train.recorded.credit import read_credit
+from debate_train.report.run_files import read_debates
+from debate_train.run_files.collected_files import file_name
+
+CHECKING_S = 60.0
+"""How long answers of one page are checked for; later ones count as not checked."""
+_NAME = re.compile(r"(.*)-(\d+)")
+
+
+@dataclass(slots=True)
+class Checking:
+    """Judges each answer to a question once, until the time for it is used up."""
+
+    left_s: float = CHECKING_S
+    skipped: int = 0
+    _known: dict[tuple[str, str | None], str] = field(default_factory=dict)
+
+    def __call__(self, question: Question, answer: str | None) -> str | None:
+        """Return `right`, `wrong` or `unverifiable`; None where it is not known."""
+        if question.answer is None or answer is None:
+            return None
+        asked = f"{question.id}\n{question.text}\n{question.answer}", answer
+        if asked not in self._known:
+            if self.left_s <= 0:
+                self.skipped += 1
+                return None
+            began = time.perf_counter()
+            limit = min(4.0, self.left_s)
+            self._known[asked] = check(question, answer, limit_s=limit).verdict
+            self.left_s -= time.perf_counter() - began
+        return self._known[asked]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One recorded debate of a run with what is known of it."""
+
+    run: int
+    """Place of the run among those of the page."""
+    phase: str
+    step: int
+    read: ReadDebate
+    verdicts: Mapping[TurnKey, str | None]
+    decisions: Mapping[str, tuple[str, str | None]]
+    """By rule: the answer of the debate as a whole, and whether it is right."""
+    credit: Mapping[TurnKey, Mapping[str, Any]]
+    returns: Sequence[float | None]
+    streams: Sequence[str]
+    demonstrated: bool
+
+    @property
+    def transcript(self) -> Transcript:
+        """The debate itself."""
+        return self.read.transcript
+
+
+@dataclass(slots=True)
+class Debates:
+    """All readable debates of a page, and what could not be read."""
+
+    found: list[Recorded] = field(default_factory=list)
+    unreadable: int = 0
+    problem: str = ""
+    checking: Checking = field(default_factory=Checking)
+
+    def add(self, run: int, files: Sequence[Path], tokens: Path, phases: Sequence[str]) -> None:
+        """Read the transcript files of a run.
+
+        Args:
+            run: Its place on the page.
+            files: Its transcript files.
+            tokens: The folder of what recorded tokens earned.
+            phases: Its phases as they are called.
+        """
+        names = {file_name(phase): phase for phase in phases}
+        for path in files:
+            match = _NAME.fullmatch(path.stem)
+            phase, step = (match[1], int(match[2])) if match else (path.stem, 0)
+            content = read_debates(path)
+            self._note(content.unreadable, content.problem)
+            credit = read_credit(tokens / f"step-{step}.json")
+            earned = {debate.get("id"): debate for debate in _dicts(credit.get("debates"))}
+            for debate in content.debates:
+                earned_here = earned.get(debate.id, {})
+                try:
+                    read = read_debate(debate)
+                    verdicts, decisions = self._judged(read)
+                    turns = {
+                        TurnKey(turn["agent"], turn["round"]): turn
+                        for turn in _dicts(earned_here.get("turns"))
+                    }
+                except (ValueError, RuntimeError, TypeError, KeyError) as error:
+                    self._note(1, f"{path.name}: {debate.id}: {error}")
+                    continue
+                returns = earned_here.get("returns")
+                one = Recorded(
+                    run=run,
+                    phase=names.get(phase, phase),
+                    step=step,
+                    read=read,
+                    verdicts=verdicts,
+                    decisions=decisions,
+                    credit=turns,
+                    returns=returns if isinstance(returns, list) else [],
+                    streams=[str(name) for name in credit.get("streams") or ()],
+                    demonstrated=bool(credit.get("demonstrated")),
+                )
+                self.found.append(one)
+
+    def _note(self, lines: int, problem: str) -> None:
+        self.unreadable += lines
+        self.problem = self.problem or problem
+
+    def _judged(
+        self, read: ReadDebate
+    ) -> tuple[dict[TurnKey, str | None], dict[str, tuple[str, str | None]]]:
+        """Return what is known of each turn's answer, and of the debate's by each rule."""
+        question = read.transcript.question
+        verdicts = {
+            key: None if turn.failed else self.checking(question, turn.parsed.answer)
+            for key, turn in read.turns.items()
+        }
+        decided = {"majority": majority_of(read, 0)}
+        if any(turn.parsed.comparisons for turn in read.judges.values()):
+            decided["votes"] = peer_vote_of(read, 0)
+        decisions = {
+            rule: (answer, self.checking(question, answer))
+            for rule, answer in decided.items()
+            if answer is not None
+        }
+        return verdicts, decisions
+
+
+def states(one: Recorded) -> Iterator[tuple[TurnKey, str | None, str | None]]:
+    """Yield each turn in order of rounds: its key, its answer, and whether that is right."""
+    for key in sorted(one.read.turns, key=lambda key: (key.round, key.agent)):
+        yield key, answer_text(one.read, one.read.turns[key]), one.verdicts.get(key)
+
+
+def _dicts(values: object) -> list[dict[str, Any]]:
+    return (
+        [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+    )
