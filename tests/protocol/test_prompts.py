@@ -1,5 +1,6 @@
 """Prompts: what stands in them, and what inserted text can never do."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,26 @@ def test_compact_prompt_is_exactly_the_few_known_words_when_played(play: Play, s
             "content": "Agent 0 : - - +\nevaluation : Agent 1 no\nAgent 2 : no valid response",
         },
     )
+
+
+@pytest.mark.parametrize("conversation", ["append", "rebuild"])
+def test_order_of_turns_is_drawn_for_each_reader_and_debate(play: Play, conversation: Any) -> None:
+    def order(reader: int, round_: int, **settings: Any) -> list[int]:
+        form = compact(num_agents=5, max_rounds=3, conversation=conversation, **settings)
+        news = play(form, seed=7).news(reader, round_)
+        shown = map(int, re.findall(rf"Agent (\d) : s\d{round_ - 1}", news))
+        return [agent for agent in shown if agent != reader]
+
+    for reader in range(5):
+        by_number = [agent for agent in range(5) if agent != reader]
+        drawn = [order(reader, round_, presentation="drawn") for round_ in (1, 2)]
+        # The same turns, in an order that a reader keeps.
+        assert sorted(drawn[0]) == order(reader, 1) == by_number and drawn[0] == drawn[1]
+    # Of the three agents that both see, agents 0 and 1 are not given all in the same order.
+    both = [[a for a in order(reader, 1, presentation="drawn") if a > 1] for reader in (0, 1)]
+    assert both[0] != both[1]
+    assert "presentation" not in compact().protocol().extra
+    assert compact(presentation="drawn").protocol().extra["presentation"] == "drawn"
 
 
 def test_compact_line_cannot_name_another_speaker_when_a_solution_tries(

@@ -11,6 +11,7 @@ from debate_rewards.reading import read_debate
 NEEDED: dict[str, dict[str, Any]] = {
     "overlong": {"max_tokens": 10, "buffer": 4},
     "mixed": {"components": {"a": {"reward": {"type": "v2"}, "weight": 1.0}}},
+    "labelled": {"share": 0.5, "rest": {"type": "v2"}},
 }
 EVERY = [get_reward(name, **NEEDED.get(name, {})) for name in REWARDS]
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from debate_rewards.reward_config import RewardConfig, Use
     from debate_rewards.reward_functions import answer_reward, verify
     from debate_rewards.rewards import REWARDS, RewardChoice, get_reward
+    from debate_rewards.rewards.few_labels.certainty import Certainty
+    from debate_rewards.rewards.few_labels.labelled import Labelled
     from debate_rewards.rewards.majority import Majority
     from debate_rewards.rewards.mixed import Component, Fading, Mixed
     from debate_rewards.rewards.overlong import Overlong
@@ -56,6 +58,8 @@ _HOMES = {
     "metrics.intervals": ("Estimate", "bootstrap_interval"),
     "metrics.paired": ("Paired", "paired"),
     "metrics.debate_metrics": ("debate_metrics", "debate_statistics", "question_values"),
+    "rewards.few_labels.certainty": ("Certainty",),
+    "rewards.few_labels.labelled": ("Labelled",),
     "rewards.majority": ("Majority",),
     "rewards.mixed": ("Component", "Fading", "Mixed"),
     "rewards.overlong": ("Overlong",),
@@ -87,6 +91,7 @@ __all__ = [
     "Agreed",
     "AtMost",
     "BradleyTerry",
+    "Certainty",
     "Component",
     "Credit",
     "Estimate",
@@ -94,6 +99,7 @@ __all__ = [
     "GateRule",
     "InOrder",
     "Informative",
+    "Labelled",
     "Majority",
     "Mixed",
     "Overlong",

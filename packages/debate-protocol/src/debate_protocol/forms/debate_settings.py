@@ -23,6 +23,9 @@ class DebateSettings(GatedSettings):
         center: Belongs to `central`; agent 0 by default.
         history_rounds: How many earlier rounds agents see: -1 all, 0 none, K the last K.
         blind_review: Comparisons of other agents stay hidden.
+        presentation: In which order a round's turns are shown: `by_number`, to all alike, or
+            `drawn` once for each debate and reader, so that what stands first for one judge does
+            not for another.
         conversation: `append` lets each agent's dialogue only grow, `rebuild` restates
             the debate in each turn.
         on_failure: After a turn without a readable solution, end the debate or go on.
@@ -41,6 +44,7 @@ class DebateSettings(GatedSettings):
     center: int | None = None
     history_rounds: int = Field(default=-1, ge=-1)
     blind_review: bool = True
+    presentation: Literal["by_number", "drawn"] = "by_number"
     conversation: Literal["append", "rebuild"] = "append"
     on_failure: Literal["abort", "continue"] = "continue"
     stop_when_agreed: bool = False
@@ -136,5 +140,6 @@ class DebateSettings(GatedSettings):
                 "conversation": self.conversation,
                 "style": self.recorded_style(),
                 "think": self.think,
+                **({"presentation": "drawn"} if self.presentation == "drawn" else {}),
             },
         )

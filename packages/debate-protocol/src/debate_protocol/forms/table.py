@@ -1,10 +1,11 @@
 """The table a debate is held at: what was said, what each agent has been given, what comes next."""
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from debate_protocol.forms.debate_settings import DebateSettings
-from debate_protocol.forms.turns import heard, new_ask, replies_to
+from debate_protocol.forms.turns import heard, new_ask, replies_to, side_seed
 from debate_protocol.parsing.comparisons import says_nothing
 from debate_protocol.parsing.contract import Contract
 from debate_protocol.parsing.final_answer import final_box
@@ -75,7 +76,7 @@ class Table:
             return self._continued(key, dialogue)
         shown = tuple(shown_turns(self.rules, key, self.turns))
         own = [spoken for spoken in self.turns if spoken.agent == agent]
-        turns = sorted((*shown, *own), key=_by_round)
+        turns = self._presented(agent, (*shown, *own))
         messages = opening(self.form.style, self._view(key, turns, shown))
         return replace(new_ask(self.form, self.question, key, self.seed, messages), shown=shown)
 
@@ -129,7 +130,7 @@ class Table:
 
     def _continued(self, key: TurnKey, dialogue: Dialogue) -> Ask:
         shown = tuple(shown_turns(self.rules, key, self.turns))
-        fresh = sorted(set(shown).difference(dialogue.given), key=_by_round)
+        fresh = self._presented(key.agent, set(shown).difference(dialogue.given))
         text = news(self.form.style, self._view(key, fresh, shown))
         messages = dialogue.messages
         if messages[-1]["role"] == "user":
@@ -140,6 +141,13 @@ class Table:
         messages = (*messages, Message(role="user", content=text))
         ask = new_ask(self.form, self.question, key, self.seed, messages)
         return replace(ask, shown=shown, previous=dialogue.previous)
+
+    def _presented(self, reader: int, keys: Iterable[TurnKey]) -> list[TurnKey]:
+        """Return turns in the order in which an agent is given them."""
+        place = list(range(self.rules.num_agents))
+        if self.form.presentation == "drawn":
+            random.Random(side_seed(self.seed, f"presentation/{reader}")).shuffle(place)
+        return sorted(keys, key=lambda key: (key.round, place[key.agent]))
 
     def _view(self, key: TurnKey, turns: Sequence[TurnKey], shown: Sequence[TurnKey]) -> View:
         own_last = self.turns.get(TurnKey(key.agent, key.round - 1))
@@ -189,7 +197,3 @@ def seen_sections(parsed: Parsed, contract: Contract, *, blind: bool) -> dict[st
         fields.pop("comparison", None)
         fields = {name: without_comparison(text) for name, text in fields.items()}
     return {name: text for name, text in fields.items() if not says_nothing(text)}
-
-
-def _by_round(key: TurnKey) -> tuple[int, int]:
-    return key.round, key.agent

@@ -4,6 +4,8 @@ from typing import Annotated
 
 from debate_protocol.plugins import Variants
 from debate_rewards.reward_config import RewardConfig
+from debate_rewards.rewards.few_labels.certainty import Certainty
+from debate_rewards.rewards.few_labels.labelled import Labelled
 from debate_rewards.rewards.majority import Majority
 from debate_rewards.rewards.mixed import Component, Fading, Mixed
 from debate_rewards.rewards.overlong import Overlong
@@ -16,7 +18,9 @@ from debate_rewards.rewards.verifiable import Verifiable
 from debate_rewards.votes.bradley_terry import BradleyTerry
 from debate_rewards.votes.pairwise import WinMinusLoss, WinRate
 
-REWARDS: Variants[RewardConfig] = Variants("debate_rewards.rewards", RewardConfig, *OWN, Mixed)
+REWARDS: Variants[RewardConfig] = Variants(
+    "debate_rewards.rewards", RewardConfig, *OWN, Mixed, Labelled
+)
 """All rewards, those of other installed packages included."""
 
 RewardChoice = Annotated[RewardConfig, REWARDS]
@@ -39,8 +43,10 @@ def get_reward(name: str, **settings: object) -> RewardConfig:
 __all__ = [
     "REWARDS",
     "BradleyTerry",
+    "Certainty",
     "Component",
     "Fading",
+    "Labelled",
     "Majority",
     "Mixed",
     "Overlong",

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from debate_protocol.plugins import Variants
 from debate_rewards.reward_config import RewardConfig
+from debate_rewards.rewards.few_labels.certainty import Certainty
 from debate_rewards.rewards.majority import Majority
 from debate_rewards.rewards.overlong import Overlong
 from debate_rewards.rewards.partial_trajectory import PartialTrajectory
@@ -22,6 +23,7 @@ OWN = (
     Verifiable,
     TruthJudge,
     Majority,
+    Certainty,
     Persuasion,
     Overlong,
     PartialTrajectory,

@@ -1,0 +1,1 @@
+"""Rewards that need no labels, or those of some questions."""
