@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "debate_train": {
         "debate_protocol", "debate_rewards", "debate_rollout", "bitsandbytes", "datasets",
         "deepspeed", "filelock", "jinja2", "liger_kernel", "markupsafe", "numpy", "omegaconf",
-        "regex", "peft", "pydantic", "rich", "safetensors", "tokenizers",
+        "regex", "peft", "pydantic", "rich", "safetensors", "shtab", "tokenizers",
         "torch", "transformers", "wandb", "yaml",
     },
 }  # fmt: skip

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from debate_protocol import __version__
+from debate_protocol.command_options import add_options, heed_options, is_quiet
 from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
 from debate_protocol.parsing.contract import CONTRACTS, Contract, get_contract
 from debate_protocol.parsing.parsed import Parsed
@@ -40,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 done, 1 failed, 2 bad usage, 130 interrupted."""
 
     def run() -> int:
-        options = _parser().parse_args(arguments)
+        options = command_parser().parse_args(arguments)
+        heed_options(options)
         command: Callable[[argparse.Namespace], int] = options.command
         try:
             return command(options)
@@ -51,9 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command(NAME, run)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
     parser = argparse.ArgumentParser(prog=NAME, description=__doc__)
-    parser.add_argument("--version", action="version", version=__version__)
+    add_options(parser, __version__)
     commands = parser.add_subparsers(required=True, metavar="parse | validate | show | export")
     one = commands.add_parser("parse", help="read responses, one JSON object a line")
     one.add_argument("file", help='JSON Lines of {"id", "text"[, "author", "num_agents"]}, or -')
@@ -72,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("file", help=_FILE)
     one.add_argument("--to", choices=("xml", "jsonl"), required=True)
     one.set_defaults(command=_export)
+    for one in commands.choices.values():
+        add_options(one)
     return parser
 
 
@@ -148,7 +153,9 @@ def _validate(options: argparse.Namespace) -> int:
             failed += _failed_turns(read)
     if not debates and not wrong:
         raise UsageError(f"{options.file}: {_NOTHING_FOUND}")
-    _say(f"{debates} debates, {turns} turns, {failed} failed turns, {wrong} lines with problems")
+    if not is_quiet():
+        counts = f"{debates} debates, {turns} turns, {failed} failed turns"
+        _say(f"{counts}, {wrong} lines with problems")
     return FAILED if wrong else DONE
 
 

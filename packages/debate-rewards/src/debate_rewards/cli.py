@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from debate_protocol.command_options import add_options, heed_options
 from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
 from debate_protocol.parsing.contract import get_contract
 from debate_protocol.transcripts.control_characters import escaped_json
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 done, 1 failed, 2 bad usage, 130 interrupted."""
 
     def run() -> int:
-        arguments = _parser().parse_args(argv)
+        arguments = command_parser().parse_args(argv)
+        heed_options(arguments)
         try:
             arguments.run(arguments)
         except ValueError as error:
@@ -47,11 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(NAME, run)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
     parser = argparse.ArgumentParser(
         prog=NAME, description="Score debates, verify answers, print statistics."
     )
-    parser.add_argument("--version", action="version", version=__version__)
+    add_options(parser, __version__)
     commands = parser.add_subparsers(required=True, metavar="score | verify | stats")
     score = commands.add_parser("score", help="one JSON line of credits per debate")
     score.add_argument("file", metavar="TRANSCRIPTS.jsonl", help=_TRANSCRIPTS)
@@ -78,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     stats.add_argument("--seed", type=int, default=0, help="draws among equals and resamples")
     stats.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
     stats.set_defaults(run=_stats)
+    for one in commands.choices.values():
+        add_options(one)
     return parser
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from debate_protocol.command_options import add_options, heed_options
+from debate_train import __version__
 from debate_train.commands.recipe_command import DONE, exit_code, refuse_unreadable
 from debate_train.errors import UsageError
 
@@ -34,7 +36,8 @@ KINDS = ("math", "choice", "yes_no", "number", "text")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = _parser().parse_intermixed_args(argv)
+    arguments = command_parser().parse_intermixed_args(argv)
+    heed_options(arguments)
     return exit_code("debate-ask", lambda: _main(arguments))
 
 
@@ -67,7 +70,8 @@ def _main(arguments: argparse.Namespace) -> int:
     return DONE if found.answer is not None else 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
     parser = argparse.ArgumentParser(
         prog="debate-ask",
         description=_DESCRIPTION,
@@ -102,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--choice", action="append", metavar="TEXT", help="one of the answers to choose from")
     add("--decision", choices=DECISIONS, help="whose answer counts: by default the peers' vote")
     add("--until-agreed", action="store_true", help="end as soon as all agents agree")
+    add_options(parser, __version__, quiet=False)
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print one JSON object")
     shown.add_argument(

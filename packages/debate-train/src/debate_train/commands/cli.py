@@ -40,6 +40,7 @@ commands:
   debate-train recipes          list the recipes that ship
   debate-train init FILE --method METHOD --size SIZE    write a recipe to begin with
   debate-train schema           print a JSON Schema of recipes, for editors
+  debate-train completion SHELL    print what bash or zsh complete of all commands
   debate-train --explain KEY    what a key of recipes means, and what may stand there
 
 examples:
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in COMMANDS:
         return describing_main(argv)
-    arguments = parsed(_parser(), argv)
+    arguments = parsed(command_parser(), argv)
     code = exit_code("debate-train", lambda: _main(arguments))
     end_at_once(code)
     return code
@@ -159,10 +160,13 @@ def _again(arguments: argparse.Namespace) -> list[str]:
     """Return the arguments for each of several processes."""
     found = [arguments.recipe, *arguments.overrides]
     found += ["--resume"] if arguments.resume else []
+    found += ["--quiet"] if arguments.quiet else []
+    found += ["--verbose"] * arguments.verbose
     return found if arguments.output is None else [*found, f"--output={arguments.output}"]
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
     parser = recipe_parser("debate-train", _DESCRIPTION, _EPILOG)
     parser.add_argument(
         "--resume",

@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from debate_protocol.command_options import is_quiet
 from debate_protocol.types import DebateRun
 from debate_train.commands.streams import steady
 from debate_train.playing.watching import counted
@@ -50,7 +51,7 @@ class Progress:
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console = console or Console(file=steady(sys.stderr))
+        self._console = console or Console(file=steady(sys.stderr), quiet=is_quiet())
         self._live = (
             self._console.is_terminal and not os.environ.get("CI") if live is None else live
         )

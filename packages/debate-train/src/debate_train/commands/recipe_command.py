@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from debate_protocol.command_options import add_options, heed_options, is_quiet
 from debate_protocol.transcripts.control_characters import escaped
 from debate_rollout.errors import EngineFailure, RolloutError
+from debate_train import __version__
 from debate_train.commands.streams import steady_streams
 from debate_train.errors import REFUSALS, RunFailure, UsageError
 from debate_train.interrupts import ignore_interrupts, raise_interrupts
@@ -55,6 +57,7 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
         metavar="key=value",
         help="settings that replace the recipe's",
     )
+    add_options(parser, __version__)
     parser.add_argument(
         "--check",
         action="store_true",
@@ -76,6 +79,7 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
 def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments of a parser of `recipe_parser`; exits where they are wrong."""
     arguments = parser.parse_intermixed_args(argv)
+    heed_options(arguments)
     if arguments.recipe is None and arguments.explain is None:
         parser.error("the following arguments are required: RECIPE")
     return arguments
@@ -107,7 +111,7 @@ def run_recipe(
         return _explain(arguments.explain, loaded)
     report = check(loaded.recipe)
     redact = loaded.reading.redact
-    for line in (f"recipe: {loaded.path}", *loaded.notes, *report.lines):
+    for line in () if is_quiet() else (f"recipe: {loaded.path}", *loaded.notes, *report.lines):
         print(_shown(redact(line)))
     for line in report.warnings:
         print(_shown(redact(f"warning: {line}")), file=sys.stderr)

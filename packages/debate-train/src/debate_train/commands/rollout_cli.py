@@ -38,7 +38,7 @@ exit codes:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = parsed(_parser(), argv)
+    arguments = parsed(command_parser(), argv)
     return exit_code("debate-rollout", lambda: _main(arguments))
 
 
@@ -66,7 +66,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
     parser = recipe_parser("debate-rollout", _DESCRIPTION, _EPILOG)
     parser.add_argument(
         "--output",

@@ -5,7 +5,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from debate_protocol.command_options import add_options, heed_options
 from debate_protocol.transcripts.control_characters import escaped
+from debate_train import __version__
 from debate_train.commands.recipe_command import DONE, exit_code
 from debate_train.errors import UsageError
 
@@ -18,7 +20,9 @@ def describing_main(argv: Sequence[str]) -> int:
     add, act = COMMANDS[name]
     parser = argparse.ArgumentParser(prog=f"{NAME} {name}", description=act.__doc__)
     add(parser)
+    add_options(parser, __version__)
     arguments = parser.parse_intermixed_args(rest)
+    heed_options(arguments)
     return exit_code(NAME, lambda: act(arguments))
 
 
@@ -73,6 +77,18 @@ def _schema(arguments: argparse.Namespace) -> int:
     return DONE
 
 
+def _completion(arguments: argparse.Namespace) -> int:
+    """Print what a shell completes of all commands: eval "$(debate-train completion bash)"."""
+    from debate_train.describing.completion import completion
+
+    print(completion(arguments.shell, list(COMMANDS)))
+    return DONE
+
+
+def _add_shell(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh"))
+
+
 def _add_nothing(parser: argparse.ArgumentParser) -> None:
     """Take no arguments."""
 
@@ -86,5 +102,6 @@ COMMANDS: Mapping[str, Part] = {
     "recipes": (_add_word, _recipes),
     "init": (_add_start, _init),
     "schema": (_add_nothing, _schema),
+    "completion": (_add_shell, _completion),
 }
 """What can stand in the place of a recipe: its arguments, and what it does."""

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from debate_train.evaluating.finished.from_files import files_main
 
         return files_main(argv)
-    arguments = parsed(_parser(), argv)
+    arguments = parsed(command_parser(), argv)
     return exit_code("debate-eval", lambda: _main(arguments))
 
 
@@ -113,7 +113,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
     parser = recipe_parser("debate-eval", _DESCRIPTION, _EPILOG)
     parser.add_argument(
         "--policy",

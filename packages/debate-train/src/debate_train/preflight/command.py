@@ -52,7 +52,7 @@ _SHOWN = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = parsed(_parser(), argv)
+    arguments = parsed(command_parser(), argv)
     return exit_code("debate-preflight", lambda: _main(arguments))
 
 
@@ -141,7 +141,8 @@ def _write(
         raise UsageError(f"--json: cannot write {path}: {error.strerror or error}") from error
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
     parser = recipe_parser("debate-preflight", _DESCRIPTION, _EPILOG)
     parser.add_argument(
         "--phase", metavar="NAME", help="default: the first that plays debates with the policy"

@@ -4,7 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from debate_protocol.command_options import add_options, heed_options
 from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
+from debate_train import __version__
 from debate_train.report.page import write_report
 
 
@@ -14,13 +16,12 @@ def report_main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 when written, 2 when the folder is not a run directory, 1 when it cannot be written.
     """
-    parser = argparse.ArgumentParser(
-        prog="debate-report", description="Write report.html from the files of a run directory."
-    )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run")
+    parser = command_parser()
 
     def run() -> int:
-        run_dir: Path = parser.parse_args(argv).run_dir
+        arguments = parser.parse_args(argv)
+        heed_options(arguments)
+        run_dir: Path = arguments.run_dir
         try:
             path = write_report(run_dir)
         except FileNotFoundError as error:
@@ -33,3 +34,13 @@ def report_main(argv: Sequence[str] | None = None) -> int:
         return DONE
 
     return run_command(parser.prog, run)
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
+    parser = argparse.ArgumentParser(
+        prog="debate-report", description="Write report.html from the files of a run directory."
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run")
+    add_options(parser, __version__)
+    return parser

@@ -1,0 +1,51 @@
+"""Options that every command takes: --version, --quiet and --verbose."""
+
+import argparse
+import logging
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_shown = {"quiet": False}
+
+
+def add_options(
+    parser: argparse.ArgumentParser, version: str | None = None, *, quiet: bool = True
+) -> None:
+    """Add the options to a parser.
+
+    Args:
+        parser: That of a command, or of one of its parts.
+        version: What `--version` prints; None for a part, whose command has them, too.
+        quiet: False where the command has a `--quiet` of its own.
+    """
+    if version is not None:
+        parser.add_argument("--version", action="version", version=version)
+    missing = argparse.SUPPRESS if version is None else None
+    if quiet:
+        parser.add_argument(
+            "-q",
+            "--quiet",
+            action="store_true",
+            default=missing or False,
+            help="print results, warnings and errors alone",
+        )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="count",
+        default=missing or 0,
+        help="log to standard error what is done; twice for details",
+    )
+
+
+def heed_options(arguments: argparse.Namespace) -> None:
+    """Be as quiet or verbose from here on as arguments ask for."""
+    _shown["quiet"] = bool(getattr(arguments, "quiet", False))
+    if arguments.verbose:
+        level = logging.INFO if arguments.verbose == 1 else logging.DEBUG
+        logging.basicConfig(level=level, format=_FORMAT)
+        logging.getLogger().setLevel(level)
+
+
+def is_quiet() -> bool:
+    """Return whether only results, warnings and errors are to be printed."""
+    return _shown["quiet"]

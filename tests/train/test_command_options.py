@@ -1,0 +1,89 @@
+"""What all commands take: --version, -q, -v, and completion in shells."""
+
+import argparse
+import logging
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from debate_protocol import cli as protocol
+from debate_protocol.command_options import add_options, heed_options, is_quiet
+from debate_rewards import cli as rewards
+from debate_train.asking import command as asking
+from debate_train.commands import cli, rollout_cli
+from debate_train.commands.progress import Progress
+from debate_train.describing.completion import completion
+from debate_train.evaluating import command as evaluating
+from debate_train.preflight import command as preflight
+from debate_train.report import command as report
+
+MODULES = (cli, rollout_cli, evaluating, asking, preflight, report, protocol, rewards)
+DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
+    heed_options(argparse.Namespace(quiet=False, verbose=0))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_every_command_has_the_options(module, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = module.command_parser()
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.count(".") == 2
+    assert {"-q", "-v"} <= set(parser._option_string_actions)
+
+
+def test_quiet_command_prints_no_counts_and_no_progress(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert protocol.main(["validate", "-q", str(DEBATES)]) == 0
+    assert protocol.main(["-q", "validate", str(DEBATES)]) == 0
+    assert cli.main(["quickstart", "--check", "-q"]) == 0
+    assert is_quiet()
+    with Progress(live=False) as progress:
+        progress.start("quiet", 1)
+        progress.step(1, {"loss": 1.0})
+        progress.note("noted")
+    assert capsys.readouterr() == ("", "")
+    assert protocol.main(["validate", str(DEBATES)]) == 0
+    assert capsys.readouterr().out.startswith("4 debates")
+
+
+@pytest.mark.parametrize(("words", "level"), [([], 30), (["-v"], 20), (["-vv"], 10)])
+def test_verbose_command_logs_more(words: list[str], level: int) -> None:
+    logging.getLogger().setLevel(30)
+    parser = argparse.ArgumentParser()
+    add_options(parser, "1")
+    heed_options(parser.parse_args(words))
+    assert logging.getLogger("debate_train").getEffectiveLevel() == level
+
+
+def test_bash_completes_recipes_and_options(tmp_path: Path) -> None:
+    script = tmp_path / "completion.bash"
+    script.write_text(completion("bash", ["recipes", "init"]))
+    ask = (
+        f"source {script}; COMP_WORDS=(debate-train $0); COMP_CWORD=1;"
+        "_shtab_debate_train; echo ${COMPREPLY[@]}"
+    )
+
+    def completed(word: str) -> list[str]:
+        done = subprocess.run(["bash", "-c", ask, word], capture_output=True, text=True)
+        return done.stdout.split()
+
+    assert completed("sdrl_freq") == ["sdrl_freq_math", "sdrl_freq_puzzle"]
+    assert completed("--expl") == ["--explain"]
+
+
+def test_zsh_script_knows_every_command() -> None:
+    script = completion("zsh", [])
+    for name in ("train", "rollout", "eval", "ask", "preflight", "report", "protocol", "rewards"):
+        assert f"#compdef debate-{name}" in script
+    assert "sdrl_freq_puzzle" in script
