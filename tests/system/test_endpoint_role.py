@@ -66,7 +66,7 @@ def test_run_trains_beside_an_endpoint_and_resumes(
         assert {turn.agent for turn in debate.turns} == {0, 1, 2}
         for turn in debate.turns:
             assert (turn.agent == 2) == (turn.text in SAYS)
-    rows = [load_file(path)["agent_B"] for path in (whole / "tokens").iterdir()]
+    rows = [load_file(path)["agent_B"] for path in (whole / "tokens").glob("*.safetensors")]
     assert rows and {agent for found in rows for agent in found.tolist()} == {0, 1}
     kept = b"".join(path.read_bytes() for path in whole.rglob("*") if path.is_file())
     assert KEY.encode() not in kept

@@ -139,7 +139,7 @@ def test_run_goes_through_its_phases_and_gates(whole: Path) -> None:
     assert {p.name for p in (whole / "checkpoints").iterdir()} == {"step-000007", "step-000010"}
     steps = (1, 2, 4, 6, WARM + 1, WARM + 2)
     assert {p.name for p in (whole / "tokens").iterdir()} == {
-        f"step-{k}.safetensors" for k in steps
+        f"step-{k}.{kind}" for k in steps for kind in ("json", "safetensors")
     }
     assert (whole / "report.html").is_file()
     # The test can fail: losses differ from step to step, and self-play has a gradient.

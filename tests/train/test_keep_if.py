@@ -42,7 +42,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, start: float, *ends: float) -> Non
     """Let the dev split have these values at the starts, and at the ends of phases, in turn."""
 
     def means(value: float) -> Any:
-        return SimpleNamespace(found={}, means=lambda: {METRIC: value})
+        return SimpleNamespace(found={}, means=lambda: {METRIC: value}, values={}, played={})
 
     left = iter(ends)
     monkeypatch.setattr(taking_back, "evaluate", lambda *_: means(start))

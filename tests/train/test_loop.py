@@ -251,7 +251,7 @@ def test_phase_says_why_it_ended(
     def evaluate(*arguments: Any) -> Measures:
         # The judge is always right in half of the cases.
         means = {"eval/format": next(left), "eval/judge/accuracy": 0.5}
-        return Measures({name: Measure(mean, 0, 1, 1) for name, mean in means.items()}, [])
+        return Measures({name: Measure(mean, 0, 1, 1) for name, mean in means.items()}, {})
 
     monkeypatch.setattr(loop, "evaluate", evaluate)
     assert trained(run, Trainer())[0] == ended

@@ -3,7 +3,7 @@ import numpy as np
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn
 from debate_rewards.credits import Credit, Score
 from debate_train.batches.row_types import Batch, Row
-from debate_train.recorded.credit import credit_of, read_credit
+from debate_train.recorded.credit import credit_of, read_credit, write_credit
 from debate_train.run_files.run_directory import RunDirectory
 
 
@@ -54,7 +54,7 @@ def test_credit_is_that_of_the_turns_own_tokens_in_characters(tmp_path):
     found = credit_of([debate], [score], batch, None, demonstrated=False)
 
     run = RunDirectory.create(tmp_path / "run", "steps: 1\n")
-    path = run.write_credit(3, found)
+    path = write_credit(run, 3, found)
     assert path.relative_to(run.path).as_posix() in run.records
     assert read_credit(path) == {
         "schema": "debate-credit/1",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from debate_protocol.types import Message, Protocol, Question, Transcript, Turn, TurnKey
+from debate_train.recorded.credit import write_credit
 from debate_train.report import write_report
 from debate_train.report.browsing import data
 from debate_train.run_files.run_directory import RunDirectory
@@ -77,14 +78,14 @@ def fill(path):
     run = RunDirectory.create(path, "steps: 4\n")
     warm = debate("warm", "444", "444")
     run.write_transcripts("warm_start", 1, [warm])
-    run.write_credit(1, credit(warm, demonstrated=True))
+    write_credit(run, 1, credit(warm, demonstrated=True))
     broken = debate("broken", "455", "455")
     failed = Turn(0, 0, f"no tags {HOSTILE}", failure=f"no_solution {HOSTILE}")
     broken = Transcript("broken", broken.question, broken.protocol, (failed, *broken.turns[1:]))
     own = [debate("mended", "455", "444"), debate("spoiled", "445", "555"), broken]
     own.append(debate(f"hostile{HOSTILE}", "444", "444", HOSTILE))
     run.write_transcripts("self_play", 2, own)
-    run.write_credit(2, credit(*own))
+    write_credit(run, 2, credit(*own))
     for step in (1, 2):
         run.log("warm_start", step, {"loss": 1 / step})
     for step in (3, 4, 5, 6):

@@ -33,6 +33,7 @@ def test_create_writes_the_recipe_and_the_environment(tmp_path):
         ".lock",
         "checkpoints",
         "environment.json",
+        "evaluations",
         "metrics.jsonl",
         "recipe.yaml",
         "tokens",
@@ -63,7 +64,7 @@ def test_directory_is_used_by_one_run_at_a_time_when_it_is_not_closed(tmp_path):
         with pytest.raises(DirectoryInUseError, match=f"in use by process {os.getpid()}"):
             start(run.path)
     run.close()
-    with pytest.raises(RunDirectoryError, match=r"it holds checkpoints, environment.json, metrics"):
+    with pytest.raises(RunDirectoryError, match=r"it holds checkpoints, environment.json, eval"):
         RunDirectory.create(run.path, RECIPE)
     RunDirectory.open(run.path).close()
 

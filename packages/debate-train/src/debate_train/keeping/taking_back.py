@@ -5,6 +5,7 @@ from dataclasses import replace
 from debate_train.checkpointing.policy_files import load_policy
 from debate_train.evaluation.measuring import evaluate
 from debate_train.models.loaded_model import LoadedModel
+from debate_train.recorded.evaluations import keep_evaluation
 from debate_train.running.loop import evaluate_dev
 from debate_train.running.run_context import Phase, RunContext
 from debate_train.running.saving import Saving
@@ -36,6 +37,8 @@ def measure_starts(run: RunContext, phase: Phase) -> bool:
             )
         if found is None:
             return False
+        kept = run.recipe.recording.debates > 0
+        keep_evaluation(run.directory, "start", state.step, found, with_debates=kept)
         state.starts[keeper] = (state.step, found.means())
         value = found.means().get(rule.metric)
         shown = "no case" if value is None else f"{value:.3f}"

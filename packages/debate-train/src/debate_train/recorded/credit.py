@@ -5,7 +5,7 @@ reader needs no tokenizer.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,15 @@ from debate_protocol.types import Transcript, Turn
 from debate_rewards.credits import Score
 from debate_train.batches.row_types import Batch, Row
 from debate_train.batches.rows import reply_text
+from debate_train.checkpointing.whole_files import write_whole
+from debate_train.run_files.collected_files import plain, written
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["credit_of", "read_credit"]
+    from debate_train.run_files.run_directory import RunDirectory
+
+__all__ = ["credit_of", "read_credit", "write_credit"]
 
 SCHEMA = "debate-credit/1"
 
@@ -68,6 +72,15 @@ def credit_of(
         "streams": list(batch.streams),
         "debates": debates,
     }
+
+
+def write_credit(directory: "RunDirectory", step: int, credit: Mapping[str, Any]) -> Path:
+    """Write what `credit_of` found to `tokens/step-<step>.json` of a run."""
+    path = directory.tokens_path / f"step-{step}.json"
+    with written(path):
+        write_whole(path, json.dumps(plain(credit), separators=(",", ":")).encode())
+        directory.note_record(path)
+    return path
 
 
 def read_credit(path: Path) -> dict[str, Any]:

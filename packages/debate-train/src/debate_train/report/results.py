@@ -18,39 +18,43 @@ def results(found: Mapping[str, object] | None) -> Markup:
     if found is None:
         return render("results.html", found=False, others=[])
     rows = list(_read(found.get("table")))
-    values = [value for _, before, after in rows for value in (*before, *after)]
+    values = [value for _, before, after, _ in rows for value in (*before, *after)]
     share = not values or (min(values) >= 0 and max(values) <= 1)
     low, high = (0.0, 1.0) if share else (min(values), max(values))
     axis = Axis(low, high if high > low else low + 1, 6, 174)
-    others = {key: value for key, value in found.items() if key not in ("table", "sha256")}
+    others = {
+        key: value for key, value in found.items() if key not in ("table", "sha256", "summary")
+    }
     return render(
         "results.html",
         found=True,
         share=share,
         scale=("0 %", "100 %") if share else [write_value(end, "number") for end in (low, high)],
+        summary=str(found.get("summary") or "")[:MAX_SHOWN],
         rows=[
             {
                 "measure": measure,
                 "cells": [_cell(before, share), _cell(after, share)],
                 "change": _change(after[0] - before[0], share),
+                "beside": _paired(change, share),
                 "drawn": [
                     (name, y, *map(axis.at, interval))
                     for name, y, interval in (("before", 9, before), ("after", 19, after))
                 ],
             }
-            for measure, before, after in rows
+            for measure, before, after, change in rows
         ],
         others=_listed(others),
     )
 
 
-def _read(rows: object) -> Iterator[tuple[str, Interval, Interval]]:
+def _read(rows: object) -> Iterator[tuple[str, Interval, Interval, object]]:
     for row in rows if isinstance(rows, list) else ():
         if not isinstance(row, Mapping):
             continue
         before, after = _interval(row.get("before")), _interval(row.get("after"))
         if before and after:
-            yield str(row.get("measure", ""))[:MAX_SHOWN], before, after
+            yield str(row.get("measure", ""))[:MAX_SHOWN], before, after, row.get("change")
 
 
 def _interval(value: object) -> Interval | None:
@@ -72,6 +76,17 @@ def _cell(value: Interval, share: bool) -> tuple[str, str]:
     else:
         interval = f"[{write_value(low, 'number')}, {write_value(high, 'number')}]"
     return write_value(mean, "share" if share else "number"), interval if low < high else ""
+
+
+def _paired(change: object, share: bool) -> tuple[str, str]:
+    """Return the interval of a change on the same questions, and how many of them changed."""
+    if not isinstance(change, Mapping):
+        return "", ""
+    low, high, won, lost = (finite(change.get(key)) for key in ("low", "high", "won", "lost"))
+    if low is None or high is None:
+        return "", ""
+    moved = "" if won is None or lost is None else f"{won:,.0f} up, {lost:,.0f} down"
+    return f"[{_change(low, share)}, {_change(high, share)}]", moved
 
 
 def _change(change: float, share: bool) -> str:

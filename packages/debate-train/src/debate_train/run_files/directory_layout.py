@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 from debate_train.errors import UsageError
 from debate_train.run_files.directory_lock import LOCK, refuse_in_use
 
-RUN_FOLDERS = ("transcripts", "tokens", "checkpoints", "offline", "wandb")
+RUN_FOLDERS = ("transcripts", "tokens", "evaluations", "checkpoints", "offline", "wandb")
 RUN_FILES = (
     LOCK,
     "recipe.yaml",
@@ -21,6 +21,7 @@ RUN_FILES = (
     "phase_start.safetensors",
     "transcripts/*",
     "tokens/*",
+    "evaluations/*",
     "offline/*",
     "checkpoints/best.json",
     "wandb/run-id.txt",

@@ -1,7 +1,6 @@
 """The folder of one run: recipe, metrics, transcripts, tokens, checkpoints, environment."""
 
 import hashlib
-import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -162,6 +161,11 @@ class RunDirectory:
         return self.path / "offline"
 
     @property
+    def evaluations_path(self) -> Path:
+        """Folder of what evaluations found."""
+        return self.path / "evaluations"
+
+    @property
     def checkpoints_path(self) -> Path:
         """Folder of checkpoints."""
         return self.path / "checkpoints"
@@ -212,7 +216,7 @@ class RunDirectory:
             How many rows were dropped.
         """
         dropped = self._rows.go_back(rows, unwritten)
-        of_steps = (self.transcripts_path.iterdir(), self.tokens_path.iterdir())
+        of_steps = [folder.iterdir() for folder in self._folders()[:-1]]
         # Sets of examples are named by the step at whose weights they were made.
         for path in chain(*of_steps, self.offline_path.glob("*"), self.path.glob(LATER_RECIPES)):
             if _step_of(path.name) > step:
@@ -239,14 +243,6 @@ class RunDirectory:
             self.note_record(path)
         return path
 
-    def write_credit(self, step: int, credit: Mapping[str, object]) -> Path:
-        """Write what recorded tokens earned to `tokens/step-<step>.json`."""
-        path = self.tokens_path / f"step-{step}.json"
-        with written(path):
-            write_whole(path, json.dumps(plain(credit), separators=(",", ":")).encode())
-            self.note_record(path)
-        return path
-
     def note_record(self, path: Path) -> None:
         """Note the hash of a sample, which a checkpoint names."""
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -263,13 +259,17 @@ class RunDirectory:
     def _fill(self, resolved_recipe_yaml: str, facts: Mapping[str, object]) -> None:
         remove_unfinished(self.path)
         write_whole(self.path / RECIPE, resolved_recipe_yaml.encode())
-        for folder in (self.transcripts_path, self.tokens_path, self.checkpoints_path):
+        for folder in self._folders():
             folder.mkdir()
         write_json(self.path / ENVIRONMENT, {**describe_environment(), **facts})
         self.metrics_path.touch()
 
+    def _folders(self) -> tuple[Path, ...]:
+        samples = (self.transcripts_path, self.tokens_path, self.evaluations_path)
+        return *samples, self.checkpoints_path
+
     def _mend(self) -> None:
-        for folder in (self.path, self.transcripts_path, self.tokens_path, self.checkpoints_path):
+        for folder in (self.path, *self._folders()):
             folder.mkdir(exist_ok=True)
             remove_unfinished(folder)
         finish_replacing(self.checkpoints_path)

@@ -7,6 +7,7 @@ from debate_train.batches.rows import build_batch
 from debate_train.evaluation.measuring import evaluate
 from debate_train.offline.example_set import ExampleSet
 from debate_train.playing.step_debates import metrics_of
+from debate_train.recorded.evaluations import keep_evaluation
 from debate_train.running.imitation import Imitation
 from debate_train.running.records import keep_sample
 from debate_train.running.run_context import Ended, Phase, RunContext
@@ -82,13 +83,14 @@ def evaluate_dev(run: RunContext, phase: Phase, saving: Saving) -> bool:
     with phase.rollouts.serving(version=state.step) as serving:
         played = phase.evaluated(serving, state.step)
         measured = run.interrupts.stoppable(
-            lambda: [
-                evaluate(*played, asked, "dev", watch).means() for asked in phase.dev_splits(run)
-            ]
+            lambda: [evaluate(*played, asked, "dev", watch) for asked in phase.dev_splits(run)]
         )
     if measured is None:
         return False
-    found, target = measured[0], phase.on_target(measured)
+    kept = phase.recipe.recording.debates > 0
+    keep_evaluation(run.directory, "dev", state.step, measured[0], with_debates=kept)
+    means = [one.means() for one in measured]
+    found, target = means[0], phase.on_target(means)
     # Before its row: a checkpoint carries one that cannot be written.
     state.looked, state.owes_look = (phase.name, state.step, found), False
     run.note_best(found)

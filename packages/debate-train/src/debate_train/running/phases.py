@@ -22,6 +22,7 @@ from debate_train.playing.dynamic_sampling import play_step
 from debate_train.playing.phase_start import FILE, PhaseStart, start_mode
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
+from debate_train.recorded.evaluations import changes_of, keep_evaluation
 from debate_train.running.loop import train
 from debate_train.running.offline_phase import measure_held_out, open_examples, score_start
 from debate_train.running.results import measures_json, print_results, write_results
@@ -246,10 +247,11 @@ def _finish(run: RunContext) -> bool:
     if state.before is None:  # A missed exit criterion kept the last phase from starting.
         state.before = after
     setup = _last(run).evaluated()
-    changes = write_results(run.directory, state.before, after, asdict(state), setup)
+    found = {} if state.before is after else changes_of(run.directory, list(setup.figures()))
+    changes = write_results(run.directory, state.before, after, asdict(state), setup, found)
     run.tracker.summarise(changes)
     run.progress.close()
-    print_results(state.before, after, state.seconds, setup)
+    print_results(state.before, after, state.seconds, setup, found)
     return True
 
 
@@ -288,6 +290,8 @@ def _measure(run: RunContext, when: str) -> dict[str, Any] | None:
     found = run.interrupts.stoppable(lambda: evaluate(setup, engine, questions, "test", watch))
     if found is None:
         return None
+    kept = run.recipe.recording.debates > 0
+    keep_evaluation(run.directory, when, run.state.step, found, with_debates=kept)
     taken = run.state.seconds.get("evaluation", 0.0) + time.perf_counter() - started
     run.state.seconds["evaluation"] = taken
     return measures_json(found)

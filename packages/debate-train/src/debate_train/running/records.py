@@ -14,7 +14,7 @@ from debate_train.batches.row_types import Row
 from debate_train.batches.rows import PER_TOKEN
 from debate_train.losses.diagnostics import gradient_shares
 from debate_train.recipe import Recipe
-from debate_train.recorded.credit import credit_of
+from debate_train.recorded.credit import credit_of, write_credit
 from debate_train.run_files.paper_metrics import paper_metrics
 from debate_train.running.run_context import Phase, RunContext, is_due
 from debate_train.running.step import Step
@@ -143,7 +143,7 @@ def keep_sample(run: RunContext, phase: Phase, step: Step) -> None:
     written = not phase.recipe.rollout.engine.is_sampled
     tokenizer = run.loaded.tokenizer
     credit = credit_of(first, scores, step.batch, tokenizer, demonstrated=written)
-    directory.write_credit(number, credit)
+    write_credit(directory, number, credit)
     kept = padded_rows(rows)
     kept["debate_B"] = torch.tensor([row.debate for row in rows])
     kept["agent_B"] = torch.tensor([row.agent for row in rows])

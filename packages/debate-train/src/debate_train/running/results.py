@@ -7,10 +7,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from debate_rewards.metrics.paired import Paired
 from debate_train.evaluation.measuring import Measures
 from debate_train.evaluation.settings import Setup
 from debate_train.health.watch import alarms_of
 from debate_train.playing.phase_start import MODE
+from debate_train.recorded.evaluations import in_words
 from debate_train.run_files.run_directory import RunDirectory
 
 
@@ -28,18 +30,22 @@ def write_results(
     after: Mapping[str, Any],
     state: Mapping[str, Any],
     setup: Setup,
+    changes: Mapping[str, Paired] | None = None,
 ) -> dict[str, float]:
     """Write results.json; return the change of each measure that has a row.
 
-    `setup` is what it was measured with.
+    Args:
+        directory: Of the run.
+        before: Measures on the test split.
+        after: The same at the end.
+        state: Of the run.
+        setup: What they were measured with.
+        changes: Of figures on the same questions, as far as they are known.
     """
-    rows = [
-        {"measure": shown, "name": name, "before": before[name], "after": after[name]}
-        for name, shown in setup.figures().items()
-        if shown and name in before and name in after
-    ]
+    rows = _rows(before, after, setup, changes or {})
     directory.write_results(
         {
+            "summary": in_words(rows),
             "table": rows,
             "measured": setup.described(),
             "before": before,
@@ -55,8 +61,26 @@ def write_results(
     return {f"change/{row['name']}": row["after"]["mean"] - row["before"]["mean"] for row in rows}
 
 
+def _rows(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    setup: Setup,
+    changes: Mapping[str, Paired],
+) -> list[dict[str, Any]]:
+    return [
+        {"measure": shown, "name": name, "before": before[name], "after": after[name]}
+        | ({"change": asdict(changes[name])} if name in changes else {})
+        for name, shown in setup.figures().items()
+        if shown and name in before and name in after
+    ]
+
+
 def print_results(
-    before: Mapping[str, Any], after: Mapping[str, Any], seconds: Mapping[str, float], setup: Setup
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    seconds: Mapping[str, float],
+    setup: Setup,
+    changes: Mapping[str, Paired] | None = None,
 ) -> None:
     """Print the table from before to after, how it was measured, and how long each part took."""
     several = any("run_deviation" in measure for measure in after.values())
@@ -65,13 +89,17 @@ def print_results(
     table.add_column("measure")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
-    table.add_column("change", justify="right")
-    for name, shown in setup.figures().items():
-        if shown and name in before and name in after:
-            change = after[name]["mean"] - before[name]["mean"]
-            table.add_row(shown, _shown(before[name]), _shown(after[name]), f"{change:+.3f}")
+    table.add_column("change, paired", justify="right")
+    rows = _rows(before, after, setup, changes or {})
+    for row in rows:
+        change = f"{row['after']['mean'] - row['before']['mean']:+.3f}"
+        if paired := row.get("change"):
+            change = f"{paired['difference']:+.3f} [{paired['low']:+.3f}, {paired['high']:+.3f}]"
+        table.add_row(row["measure"], _shown(row["before"]), _shown(row["after"]), change)
     console = Console()
     console.print(table)
+    if said := in_words(rows):
+        console.print(said, highlight=False)
     if line := _beside_start(after):
         console.print(line, highlight=False)
     console.print(f"measured: {setup.described()}", highlight=False)

@@ -1,0 +1,74 @@
+import json
+
+import pytest
+
+from debate_protocol.types import Message, Protocol, Question, Transcript, Turn
+from debate_train.evaluation.measuring import Measures
+from debate_train.recorded.evaluations import changes_of, in_words, keep_evaluation
+from debate_train.report import write_report
+from debate_train.run_files.run_directory import RunDirectory
+
+NAME = "eval/majority/accuracy"
+
+
+def row(change, measure="majority vote", name=NAME):
+    return {"measure": measure, "name": name, "change": change}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory.create(tmp_path / "run", "steps: 1\n")
+
+
+def debate():
+    prompt = (Message(role="user", content="a prompt"),)
+    return Transcript("d", Question("q", "?"), Protocol(1, 1), (Turn(0, 0, "said", (), prompt),))
+
+
+def test_values_and_debates_of_an_evaluation_are_kept(run):
+    values = {NAME: {"a": 1.0, "b": 0.0}, "eval/judge/accuracy": {"b": 0.5}}
+    found = Measures({}, {"debate": [debate()]}, values)
+    keep_evaluation(run, "dev", 20, found, with_debates=True)
+    kept = json.loads((run.evaluations_path / "dev-000020.json").read_text())
+    assert kept["questions"] == ["a", "b"] and kept["step"] == 20
+    assert kept["figures"] == {NAME: [1.0, 0.0], "eval/judge/accuracy": [None, 0.5]}
+    debates = run.evaluations_path / "dev-debate-000020.jsonl"
+    assert "said" in debates.read_text() and "a prompt" not in debates.read_text()
+    assert {f"evaluations/{name}" for name in ("dev-000020.json", debates.name)} == set(run.records)
+    keep_evaluation(run, "dev", 10, found, with_debates=False)
+    run.go_back(0, 10)
+    assert [path.name for path in run.evaluations_path.iterdir()] == ["dev-000010.json"]
+
+
+def test_changes_are_paired_question_by_question(run):
+    # Of 20 questions 8 turn right and none turns wrong: McNemar p = 2 / 2^8.
+    before = {str(k): float(k < 8) for k in range(20)}
+    after = {str(k): float(k < 16) for k in range(20)}
+    for name, step, values in (("before", 3, before), ("after", 9, after)):
+        keep_evaluation(run, name, step, Measures({}, {}, {NAME: values}), with_debates=False)
+    change = changes_of(run, [NAME, "eval/improvement"])[NAME]
+    assert (change.difference, change.p, change.won, change.lost) == (0.4, 2 / 2**8, 8, 0)
+    assert 0 < change.low < 0.4 < change.high
+    (run.evaluations_path / "after-000009.json").write_text("{")
+    assert changes_of(run, [NAME]) == {}
+
+
+def test_a_change_is_said_in_words(run):
+    def change(low, high, difference=0.05):
+        return {"questions": 64, "before": 0.5, "after": 0.5 + difference, "won": 9, "lost": 6,
+                "difference": difference, "low": low, "high": high}  # fmt: skip
+
+    rows = [row(change(0.1, 0.3), "judge accuracy", "eval/judge/accuracy"), row(change(-0.1, 0.2))]
+    assert in_words(rows) == (
+        "On 64 questions, majority vote did not change beyond chance: from 50.0 % to 55.0 %, +5.0 "
+        "points, 95 % interval [-10.0, +20.0]; higher on 9 questions, lower on 6; also beyond "
+        "chance: judge accuracy (+5.0 points)."
+    )
+    assert "majority vote rose:" in in_words([row(change(0.01, 0.2))])
+    assert "majority vote fell:" in in_words([row(change(-0.2, -0.01))])
+    assert in_words([row(change(1, 2), "tokens", "eval/tokens/answer"), {"measure": "x"}]) == ""
+    sides = {"before": {"mean": 0.5}, "after": {"mean": 0.55}}
+    run.write_results({"summary": in_words(rows), "table": [rows[1] | sides]})
+    page = write_report(run.path).read_text()
+    assert "majority vote did not change beyond chance" in page
+    assert "[−10.0, +20.0]; 9 up, 6 down" in page
