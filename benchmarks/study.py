@@ -16,107 +16,26 @@ before and after, so that it counts with a gain of 0.
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
-
-import yaml
-from pydantic import Field, model_validator
-
-from debate_protocol.config import Config
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # The folder of this package.
+
+from benchmarks.study_file import Study, read_study  # noqa: E402
+from benchmarks.study_tables import tables  # noqa: E402
+
 Train = Callable[[Sequence[str], Path], int]
 """From the arguments of `debate-train` and a log to its exit code."""
 MOST_POINTS = 120
 """Of a curve that is kept; longer ones are thinned out evenly."""
-
-
-class Start(Config):
-    """Phases that several arms begin with."""
-
-    recipe: str
-    settings: tuple[str, ...] = ()
-    """Of this run alone; they end it before the phase that the arms differ in."""
-    phases: tuple[str, ...]
-    """Those that the arms leave out."""
-    seeds: tuple[int, ...] | None = None
-    """None: those of the study."""
-
-
-class Arm(Config):
-    """A run of each seed."""
-
-    recipe: str
-    start: str | None = None
-    settings: tuple[str, ...] = ()
-    seeds: tuple[int, ...] | None = None
-
-
-class Compared(Config):
-    """A difference that is tested: what an arm gained, or gained more than another."""
-
-    arm: str
-    over: str = "start"
-    """`start`: after minus before; the name of an arm: after minus after, paired by seed."""
-    measures: tuple[str, ...]
-
-
-class Study(Config):
-    """A file of benchmarks/studies/."""
-
-    name: str
-    seeds: tuple[int, ...] = Field(min_length=1)
-    settings: tuple[str, ...] = ()
-    """Of every run."""
-    starts: dict[str, Start] = Field(default_factory=dict)
-    arms: dict[str, Arm] = Field(min_length=1)
-    measures: dict[str, str] = Field(min_length=1)
-    """Name in tables: name in results.json."""
-    curves: dict[str, str] = Field(default_factory=dict)
-    """Name: name in metrics.jsonl, kept step by step."""
-    compared: tuple[Compared, ...] = ()
-    plot: tuple[str, ...] = ()
-    """Measures of the plot, or curves."""
-
-    @model_validator(mode="after")
-    def _names_are_known(self) -> Self:
-        for name, arm in self.arms.items():
-            if arm.start is not None and arm.start not in self.starts:
-                raise ValueError(f"arms.{name}.start: {arm.start!r} is not among the starts")
-        for one in self.compared:
-            for name in {one.arm, one.over} - {"start"}:
-                if name not in self.arms:
-                    raise ValueError(f"compared: {name!r} is not among the arms")
-            for measure in set(one.measures) - set(self.measures):
-                raise ValueError(f"compared: {measure!r} is not among the measures")
-        for measure in set(self.plot) - set(self.measures) - set(self.curves):
-            raise ValueError(f"plot: {measure!r} is among neither the measures nor the curves")
-        return self
-
-    def all_seeds(self) -> list[int]:
-        """Return the seeds of all arms, in order of their first mention."""
-        each = [self.seeds, *(arm.seeds or () for arm in self.arms.values())]
-        return list(dict.fromkeys(seed for seeds in each for seed in seeds))
-
-    def arms_of(self, seed: int) -> dict[str, Arm]:
-        """Return the arms that have this seed."""
-        found = self.arms.items()
-        return {name: arm for name, arm in found if seed in (arm.seeds or self.seeds)}
-
-
-def read_study(file: Path) -> Study:
-    """Read the file of a study.
-
-    Raises:
-        ValueError: It is not one (pydantic's ValidationError).
-    """
-    return Study.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
 
 
 class Lines:
@@ -176,17 +95,12 @@ class Runs:
             if (name, seed) in self.lines.done() or name not in (arms or self.study.arms):
                 continue
             line: dict[str, Any] = {"arm": name, "seed": seed}
-            settings = [*arm.settings]
-            if arm.start is not None:
-                start = self.study.starts[arm.start]
-                folder = self.root / f"{arm.start}-{seed}"
-                found = self.results(folder, start.recipe, [*start.settings], seed)
-                if not all(found["exit_criteria"].values()):
-                    self.lines.add(line | {"start_met": False} | self.missed(found))
-                    continue
-                settings = [*without(start, folder), *arm.settings]
-            folder = self.root / f"{name}-{seed}"
-            found = self.results(folder, arm.recipe, settings, seed)
+            found, settings = self.begun(arm.start, seed, ())
+            if found is None or all(found["exit_criteria"].values()):
+                rates = {} if found is None else call_rates(found["after"])
+                settings += [filled(setting, rates) for setting in arm.settings]
+                folder = self.root / f"{name}-{seed}"
+                found = self.results(folder, arm.recipe, settings, seed)
             if not all(found["exit_criteria"].values()):
                 self.lines.add(line | {"start_met": False} | self.missed(found))
                 continue
@@ -194,6 +108,23 @@ class Runs:
             taken = {"steps": found["steps"], "seconds": round(sum(found["seconds"].values()), 1)}
             curves = {"curves": self.curves(folder)} if self.study.curves else {}
             self.lines.add(line | {"start_met": True} | taken | figures | curves)
+
+    def begun(
+        self, name: str | None, seed: int, again: Sequence[str]
+    ) -> tuple[dict[str, Any] | None, list[str]]:
+        """Return the results of a start, and the settings of a run that goes on from it.
+
+        That run leaves out the phases of the start, but for those that it goes through again.
+        """
+        if name is None:
+            return None, []
+        start, folder = self.study.starts[name], self.root / f"{name}-{seed}"
+        found, settings = self.begun(start.start, seed, start.phases)
+        if found is None or all(found["exit_criteria"].values()):
+            found = self.results(folder, start.recipe, [*settings, *start.settings], seed)
+        if not all(found["exit_criteria"].values()):
+            return found, []
+        return found, without(sorted(self.study.left_out(name) - {*again}), folder)
 
     def results(self, folder: Path, recipe: str, settings: list[str], seed: int) -> dict[str, Any]:
         """Return the results of a run, which is done or ended first where they are missing."""
@@ -228,18 +159,41 @@ class Runs:
         return found
 
 
-def without(start: Start, folder: Path) -> list[str]:
-    """Return the settings with which a run begins where a start ended."""
+def without(phases: Sequence[str], folder: Path) -> list[str]:
+    """Return the settings with which a run leaves phases out and begins where a start ended."""
     checkpoint = max(folder.glob("checkpoints/step-*"))
-    settings = [f"phases.{name}={{steps: 0, exit_criterion: null}}" for name in start.phases]
+    settings = [f"phases.{name}={{steps: 0, exit_criterion: null}}" for name in phases]
     model = ["model.type=pretrained", f"model.name={checkpoint}", "model.dtype=float32"]
     return [*settings, *model]
 
 
+def call_rates(found: Mapping[str, Any]) -> dict[str, float]:
+    """Return the rates of `votes_from` with which drawn votes are as good as a judge's.
+
+    A judge names the right of two turns with probability s (strict accuracy) and is right at half
+    weight for `=` with A (accuracy), so it names the wrong one with w = 1 − 2A + s. Calls with
+    rates t and f name them with t (1 − f) = s and f (1 − t) = w, whose difference is t − f; so t
+    is the larger root of t² − (1 + s − w) t + s = 0. A judge that says `=` less often than two
+    calls can has no root: then t and f are the nearest, with the same difference.
+    """
+    if "eval/judge/strict_accuracy" not in found:
+        return {}
+    right, accuracy = (found[f"eval/judge/{n}"]["mean"] for n in ("strict_accuracy", "accuracy"))
+    difference = 2 * accuracy - 1
+    root = math.sqrt(max(0.0, (1 + difference) ** 2 - 4 * right))
+    tpr = (1 + difference + root) / 2
+    return {"tpr": min(tpr, 1.0), "fpr": min(max(tpr - difference, 0.0), 1.0)}
+
+
+def filled(setting: str, rates: Mapping[str, float]) -> str:
+    """Return a setting with the rates in the place of their names."""
+    for name, rate in rates.items():
+        setting = setting.replace(f"{{{name}}}", f"{rate:.6f}")
+    return setting
+
+
 def main() -> int:
     """Do what is missing of a study, and print its tables."""
-    from benchmarks.study_tables import tables
-
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path, help="a file of benchmarks/studies/")
     parser.add_argument("--output", type=Path, help="of run directories; runs/NAME by default")
@@ -264,5 +218,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     sys.exit(main())

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchmarks.study import Compared, Study
+    from benchmarks.study_file import Compared, Study
 
 Runs = Mapping[tuple[str, int], Mapping[str, Any]]
 LEVEL = 0.95

@@ -98,3 +98,23 @@ def test_majority_is_a_part_of_a_mixture(hold):
     (score,) = mixed([hold(SILENT, ["A1>A2", "A2>A0", "A0>A1"], answers=said(*"aab"))])
     # Votes are a cycle, worth 0 each: ½ for the two with the majority, −½ for the third.
     assert [values(score)[agent, 0] for agent in range(3)] == [0.5, 0.5, -0.5]
+
+
+def test_verified_majority_counts_where_votes_decide_for_it_too(hold) -> None:
+    answers = {(agent, r): "aab"[agent] for agent in range(3) for r in range(2)}
+    for_b = ["A1<A2", "A0<A2", "A0=A1"]
+    for_a = ["A1>A2", "A0>A2", "A0=A1"]
+    batch = [
+        on(name, hold(SILENT, votes, id=name, answers=answers))
+        for name, votes in (("b", for_b), ("a", for_a))
+    ]
+    left_out, kept = (values(s) for s in Majority(scope="debate", verified=True)(batch))
+    assert set(left_out.values()) == {None}
+    assert list(kept.values()) == [1.0, 1.0, 0.0] * 2
+    # Together on one question the debates have one majority; each is verified by its own votes.
+    joint = [on("q", debate) for debate in batch]
+    left_out, kept = (values(s) for s in Majority(verified=True)(joint))
+    assert set(left_out.values()) == {None} and list(kept.values()) == [1.0, 1.0, 0.0] * 2
+    # A failed turn is one all the same.
+    (score,) = Majority(verified=True)([hold(SILENT, [*for_b[:2], None], answers=answers)])
+    assert values(score)[2, 1] == -1.0

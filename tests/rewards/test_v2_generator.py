@@ -1,6 +1,7 @@
 import pytest
 
 from debate_protocol.types import Transcript
+from debate_rewards import Use
 from debate_rewards.rewards import V2
 
 SILENT = ["", "", ""]
@@ -182,3 +183,22 @@ def test_v2_without_comparison_section_expects_none(hold):
     data = hold(SILENT, SILENT, contract="boxed")
     (score,) = V2()([data])
     assert score.metrics["v2/missing_comparisons"] == 0
+
+
+def test_votes_of_one_role_alone_value_turns(hold) -> None:
+    # Agents 0, 1 and 2 debate and agent 3 judges: it prefers 1 to 0, the debaters 0 to 1.
+    lines = ["A1=A2", "A0=A2", "A0>A1", "A0<A1"]
+    roles = [{"name": "debater", "count": 3}, {"name": "judge", "count": 1}]
+    debate = hold([""] * 4, lines, n=4, roles=roles)
+
+    def valued(reward: V2) -> dict[int, float | None]:
+        (score,) = reward([debate])
+        found = [c for c in score.credits if c.stream == "generator" and c.round == 0]
+        return {c.agent: c.value for c in found}
+
+    assert valued(V2(votes_of="judge")) == {0: -1.0, 1: 1.0, 2: None, 3: None}
+    # All: agent 0 wins one of three, with a tie against 2: (1 + 1/2 - 1 - 1/2) / 3 = 0.
+    assert valued(V2()) == {0: 0.0, 1: 0.0, 2: 0.0, 3: None}
+    use = Use(debate.protocol)
+    assert V2(votes_of="judge").silence("generator", use) is None
+    assert "did you mean 'judge'" in (V2(votes_of="juge").silence("generator", use) or "")

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
-from benchmarks.study import ROOT, Lines, Runs, Study, read_study
+from benchmarks.study import ROOT, Lines, Runs, call_rates, filled
+from benchmarks.study_file import Arm, Start, Study, read_study
 from benchmarks.study_tables import fall, interval, quantile, tables, within
 
 from debate_train.commands.cli import main as debate_train
+from debate_train.reading.recipe_file import load_recipe
+from debate_train.recipe import Recipe
 
 RECIPE = "recipes/grpo_puzzle.yaml"
 MINIATURE: dict[str, Any] = {
@@ -138,11 +141,66 @@ def test_fall_is_the_first_look_of_those_that_stay_below(
     assert fall([[number, value] for number, value in enumerate(values, 1)], 0.05) == step
 
 
-@pytest.mark.parametrize(
-    "file", sorted(ROOT.glob("benchmarks/studies/*.yaml")), ids=lambda f: f.stem
-)
-def test_files_of_studies_name_what_is_there(file: Path) -> None:
+def side(strict: float, accuracy: float) -> dict[str, dict[str, float]]:
+    names = {"strict_accuracy": strict, "accuracy": accuracy}
+    return {f"eval/judge/{name}": {"mean": value} for name, value in names.items()}
+
+
+def test_call_rates_give_votes_as_good_as_the_judge() -> None:
+    # Rates .9 and .2: right .9 · .8 = .72, wrong .2 · .1 = .02, the rest `=`: accuracy .85.
+    assert call_rates(side(0.72, 0.85)) == pytest.approx({"tpr": 0.9, "fpr": 0.2})
+    # No `=`: t (1 - f) + f (1 - t) = 1 has no solution but 1 and 0; the difference .6 stays.
+    assert call_rates(side(0.8, 0.8)) == pytest.approx({"tpr": 0.8, "fpr": 0.2})
+    assert call_rates({}) == {}
+
+
+def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_path: Path) -> None:
+    calls: dict[str, list[str]] = {}
+
+    def train(arguments: Sequence[str], log: Path) -> int:
+        folder = Path(arguments[arguments.index("--output") + 1])
+        calls[folder.name] = [*arguments]
+        (folder / "checkpoints/step-000003").mkdir(parents=True)
+        both = {"eval/direct/accuracy": {"mean": 0.25}} | side(0.72, 0.85)
+        found = {"before": both, "after": both, "steps": 3, "seconds": {"all": 1.0}}
+        (folder / "results.json").write_text(json.dumps(found | {"exit_criteria": {}}))
+        return 0
+
+    solver = Start(recipe=RECIPE, settings=("a=1",), phases=("solver",))
+    judge = Start(recipe=RECIPE, start="solver", settings=("b=2",), phases=("judge",))
+    better = Start(recipe=RECIPE, start="judge", phases=("judge",))
+    votes = "reward.votes_from={tpr: {tpr}, fpr: {fpr}}"
+    study = Study(
+        name="x",
+        seeds=(4,),
+        starts={"solver": solver, "judge": judge, "better": better},
+        arms={"drawn": Arm(recipe=RECIPE, start="better", settings=(votes,))},
+        measures={"direct": "eval/direct/accuracy"},
+    )
+    Runs(study, tmp_path, Lines(tmp_path / "lines.jsonl"), train).one_seed(4)
+    assert [*calls] == ["solver-4", "judge-4", "better-4", "drawn-4"]
+    assert "a=1" in calls["solver-4"] and "a=1" not in calls["judge-4"]
+    skipped = "phases.{}={{steps: 0, exit_criterion: null}}".format
+    assert skipped("solver") in calls["judge-4"] and skipped("judge") not in calls["judge-4"]
+    assert skipped("solver") in calls["better-4"] and skipped("judge") not in calls["better-4"]
+    assert {skipped("solver"), skipped("judge")} <= {*calls["drawn-4"]}
+    assert f"model.name={tmp_path}/better-4/checkpoints/step-000003" in calls["drawn-4"]
+    assert "reward.votes_from={tpr: 0.900000, fpr: 0.200000}" in calls["drawn-4"]
+
+
+FILES = sorted(ROOT.glob("benchmarks/studies/*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
     study = read_study(file)
     assert study.name == file.stem
-    for run in (*study.starts.values(), *study.arms.values()):
-        assert (ROOT / run.recipe).is_file(), run.recipe
+    runs = (*study.starts.values(), *study.arms.values())
+    left_out = {phase for run in runs if run.start for phase in study.left_out(run.start)}
+    # Arms that differ in their starts alone are one.
+    for recipe, own in {(run.recipe, run.settings) for run in runs}:
+        settings = [filled(one, {"tpr": 0.9, "fpr": 0.2}) for one in (*study.settings, *own)]
+        loaded = load_recipe(ROOT / recipe, settings, model=Recipe)
+        assert left_out <= {*loaded.phases}
+        figures = {*loaded.recipe.evaluated().measured()}
+        assert {*study.measures.values(), *study.curves.values()} <= figures

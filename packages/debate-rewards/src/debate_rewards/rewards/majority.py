@@ -9,8 +9,9 @@ from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers.checking import answer_classes
 from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
 from debate_rewards.reading import ReadDebate, read_debate
-from debate_rewards.reward_config import RewardConfig, Use
+from debate_rewards.reward_config import Need, RewardConfig, Use
 from debate_rewards.rewards.verifiable import has_known_kind
+from debate_rewards.votes.decisions import peer_vote_of
 
 _log = logging.getLogger(__name__)
 Group = list[tuple[int, TurnKey]]
@@ -24,13 +25,15 @@ class Majority(RewardConfig):
     (`scope: debate`) or of all debates of the batch on the same question (`scope: question`). Each
     turn is compared with its own round (`round: each`), or with the last rounds of these debates
     (`round: last`). A turn without an answer has no vote. Where two classes are largest, or nobody
-    answered, there is no majority and no signal. A failed turn carries −1. No answers of the
-    questions are needed.
+    answered, there is no majority and no signal. With `verified` a debate has a signal only where
+    its peers' votes decide for the majority's answer, too. A failed turn carries −1. No answers of
+    the questions are needed.
 
     Source: TTRL (Zuo et al. 2025, arXiv 2504.16084), section 2: reward 1 if the prediction equals
     the most common of the sampled answers, else 0; there all samples of a prompt are the group,
     which is `scope: question` for single replies. Deviations: answers are counted by equivalence,
-    and a tie has no signal instead of a winner by order.
+    and a tie has no signal instead of a winner by order. `verified` is after CoVerRL (arXiv
+    2603.17775), where the model's own checks filter its majority; here votes on pairs do.
     """
 
     can_be_tried: ClassVar[bool] = True
@@ -41,6 +44,7 @@ class Majority(RewardConfig):
     scope: Literal["debate", "question"] = "question"
     """Whose majority: that of a `debate`, or of all debates of a `question`."""
     round: Literal["each", "last"] = "each"
+    verified: bool = False
     """Whether a turn is compared with its own round (`each`) or with the `last` rounds."""
 
     @property
@@ -57,6 +61,10 @@ class Majority(RewardConfig):
                 if value is not None:
                     in_majority[number][key] = value
         return [self._score(*one) for one in zip(debates, in_majority, strict=True)]
+
+    def needed(self) -> frozenset[Need]:
+        """Return votes, where these verify the majority."""
+        return frozenset(("votes",)) if self.verified else frozenset()
 
     def silence(self, stream: str, use: Use) -> str | None:
         """Return why no turn can differ from the majority."""
@@ -84,7 +92,12 @@ class Majority(RewardConfig):
         """Return per turn of a group whether it agrees with the majority; None without one."""
         turns = [debates[number].turns[key] for number, key in group]
         answers = [None if turn.failed else turn.parsed.answer for turn in turns]
-        classes = answer_classes(debates[group[0][0]].transcript.question, answers)
+        numbers = list(dict.fromkeys(number for number, _ in group)) if self.verified else []
+        decided = [peer_vote_of(debates[number], 0) for number in numbers]
+        question = debates[group[0][0]].transcript.question
+        classes = answer_classes(question, [*answers, *decided])
+        chosen = dict(zip(numbers, classes[len(group) :], strict=True))
+        classes = classes[: len(group)]
         sizes = Counter(
             of
             for (number, key), of in zip(group, classes, strict=True)
@@ -92,7 +105,11 @@ class Majority(RewardConfig):
         ).most_common(2)
         if not sizes or (len(sizes) == 2 and sizes[0][1] == sizes[1][1]):
             return [None] * len(group)
-        return [of == sizes[0][0] for of in classes]
+        most = sizes[0][0]
+        return [
+            of == most if chosen.get(number, most) == most else None
+            for (number, _), of in zip(group, classes, strict=True)
+        ]
 
     def _score(self, debate: ReadDebate, in_majority: dict[TurnKey, bool]) -> Score:
         minority = -1.0 if self.values == "plus_minus" else 0.0

@@ -8,6 +8,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from debate_protocol.plugins import did_you_mean
+from debate_protocol.roles import role_of, roles_of
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
 from debate_rewards.reading import ReadDebate, read_debate
@@ -58,6 +60,7 @@ class V2(RewardConfig):
     keeps its distribution but says nothing about which agent won. `votes_from` is another: the
     generator values come from verdicts that are drawn from the truth with given error rates, on
     the pairs that the judges compared. The judge stream keeps the judges' own verdicts.
+    `votes_of` names the one role whose votes value turns, such as judges that stay as they are.
 
     Source: multi-agent debate overview, section 2.2. Deviations: `unvoted: mask`,
     `duplicates: one`, `ties: half` and `consensus: leave_one_out` are defaults that the text does
@@ -85,6 +88,7 @@ class V2(RewardConfig):
     shuffle_votes: bool = False
     """Deal the votes of each round out at random among agents: a control."""
     votes_from: VotesFrom | None = None
+    votes_of: str | None = None
     """Draw the votes from error rates in the place of what agents said: a control."""
 
     @property
@@ -120,7 +124,13 @@ class V2(RewardConfig):
         return PARTS.get(self.consensus, 0) + 1
 
     def silence(self, stream: str, use: Use) -> str | None:
-        """Return why no judge has a value."""
+        """Return why no turn has a vote that counts, or no judge a value."""
+        names = [role.name for role in roles_of(use.rules)]
+        if stream != JUDGE and self.votes_of is not None and self.votes_of not in names:
+            return (
+                f"votes_of: found {self.votes_of!r}, expected a role of the debate, one of "
+                f"{', '.join(names)}{did_you_mean(self.votes_of, names)}"
+            )
         if stream != JUDGE:
             return None
         if use.questions < self.least_questions:
@@ -203,6 +213,12 @@ class V2(RewardConfig):
         self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
     ) -> Sequence[list[Vote] | None]:
         """Return the votes that the generator is valued by, None where they cannot be drawn."""
+        if (only := self.votes_of) is not None:
+            rules = [debate.transcript.protocol for debate in debates]
+            votes = [
+                [vote for vote in its if role_of(own, vote.judge.agent).name == only]
+                for own, its in zip(rules, votes, strict=True)
+            ]
         if self.votes_from is None:
             return votes
         return [

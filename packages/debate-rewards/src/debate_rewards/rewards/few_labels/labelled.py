@@ -61,7 +61,8 @@ class Labelled(RewardConfig):
 
     def silence(self, stream: str, use: Use) -> str | None:
         """Return why no turn has a value in a stream."""
-        return self.rest.silence(stream, use) if stream in self.rest.streams else None
+        part = self.truth if self.share > 0 and stream in self.truth.streams else self.rest
+        return part.silence(stream, use)
 
     def few_judges(self, use: Use) -> str | None:
         """Return why judges are too few for their stream to teach much."""

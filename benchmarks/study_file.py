@@ -1,0 +1,103 @@
+"""The file of a study: its arms, seeds, measures and what is compared."""
+
+from pathlib import Path
+from typing import Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from debate_protocol.config import Config
+
+
+class Start(Config):
+    """Phases that several arms begin with."""
+
+    recipe: str
+    start: str | None = None
+    """Another start that this one goes on from; phases of both are gone through again."""
+    settings: tuple[str, ...] = ()
+    """Of this run alone; they end it before the phase that the arms differ in."""
+    phases: tuple[str, ...]
+    """Those that the arms leave out."""
+
+
+class Arm(Config):
+    """A run of each seed."""
+
+    recipe: str
+    start: str | None = None
+    settings: tuple[str, ...] = ()
+    """They may hold {tpr} and {fpr}: `call_rates` of the judge that the start has."""
+    seeds: tuple[int, ...] | None = None
+    """None: those of the study."""
+
+
+class Compared(Config):
+    """A difference that is tested: what an arm gained, or gained more than another."""
+
+    arm: str
+    over: str = "start"
+    """`start`: after minus before; the name of an arm: after minus after, paired by seed."""
+    measures: tuple[str, ...]
+
+
+class Study(Config):
+    """A file of benchmarks/studies/."""
+
+    name: str
+    seeds: tuple[int, ...] = Field(min_length=1)
+    settings: tuple[str, ...] = ()
+    """Of every run."""
+    starts: dict[str, Start] = Field(default_factory=dict)
+    arms: dict[str, Arm] = Field(min_length=1)
+    measures: dict[str, str] = Field(min_length=1)
+    """Name in tables: name in results.json."""
+    curves: dict[str, str] = Field(default_factory=dict)
+    """Name: name in metrics.jsonl, kept step by step."""
+    compared: tuple[Compared, ...] = ()
+    plot: tuple[str, ...] = ()
+    """Measures of the plot, or curves."""
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        earlier: list[str] = []
+        for name, start in self.starts.items():
+            if start.start is not None and start.start not in earlier:
+                raise ValueError(f"starts.{name}.start: {start.start!r} is no start above it")
+            earlier.append(name)
+        for name, arm in self.arms.items():
+            if arm.start is not None and arm.start not in self.starts:
+                raise ValueError(f"arms.{name}.start: {arm.start!r} is not among the starts")
+        for one in self.compared:
+            for name in {one.arm, one.over} - {"start"}:
+                if name not in self.arms:
+                    raise ValueError(f"compared: {name!r} is not among the arms")
+            for measure in set(one.measures) - set(self.measures):
+                raise ValueError(f"compared: {measure!r} is not among the measures")
+        for measure in set(self.plot) - set(self.measures) - set(self.curves):
+            raise ValueError(f"plot: {measure!r} is among neither the measures nor the curves")
+        return self
+
+    def left_out(self, name: str) -> set[str]:
+        """Return the phases that runs from a start leave out."""
+        start = self.starts[name]
+        return {*start.phases} | (self.left_out(start.start) if start.start else set())
+
+    def all_seeds(self) -> list[int]:
+        """Return the seeds of all arms, in order of their first mention."""
+        each = [self.seeds, *(arm.seeds or () for arm in self.arms.values())]
+        return list(dict.fromkeys(seed for seeds in each for seed in seeds))
+
+    def arms_of(self, seed: int) -> dict[str, Arm]:
+        """Return the arms that have this seed."""
+        found = self.arms.items()
+        return {name: arm for name, arm in found if seed in (arm.seeds or self.seeds)}
+
+
+def read_study(file: Path) -> Study:
+    """Read the file of a study.
+
+    Raises:
+        ValueError: It is not one (pydantic's ValidationError).
+    """
+    return Study.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
