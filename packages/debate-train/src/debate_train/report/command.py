@@ -1,4 +1,4 @@
-"""The command `debate-report RUN_DIR`."""
+"""The command `debate-report RUN_DIR …`."""
 
 import argparse
 from collections.abc import Sequence
@@ -7,28 +7,34 @@ from pathlib import Path
 from debate_protocol.command_options import add_options, heed_options
 from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
 from debate_train import __version__
-from debate_train.report.page import write_report
+from debate_train.report.page import write_comparison, write_report
 
 
 def report_main(argv: Sequence[str] | None = None) -> int:
-    """Write the report of a run directory and print where it lies.
+    """Write the report of one run, or one page of several, and print where it lies.
 
     Returns:
-        0 when written, 2 when the folder is not a run directory, 1 when it cannot be written.
+        0 when written, 2 when a folder is not a run directory, 1 when it cannot be written.
     """
     parser = command_parser()
 
     def run() -> int:
         arguments = parser.parse_args(argv)
         heed_options(arguments)
-        run_dir: Path = arguments.run_dir
+        runs: list[Path] = arguments.run_dirs
+        output: Path = arguments.output or (
+            runs[0] / "report.html" if len(runs) == 1 else Path("comparison.html")
+        )
         try:
-            path = write_report(run_dir)
+            if len(runs) == 1 and arguments.output is None:
+                path = write_report(runs[0])
+            else:
+                path = write_comparison(runs, output)
         except FileNotFoundError as error:
             complain(parser.prog, error)
             return BAD_USAGE
         except OSError as error:
-            complain(parser.prog, f"cannot write {run_dir}/report.html: {error.strerror}")
+            complain(parser.prog, f"cannot write {output}: {error.strerror}")
             return FAILED
         print(path)
         return DONE
@@ -39,8 +45,15 @@ def report_main(argv: Sequence[str] | None = None) -> int:
 def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
     parser = argparse.ArgumentParser(
-        prog="debate-report", description="Write report.html from the files of a run directory."
+        prog="debate-report",
+        description="Write report.html from the files of a run directory, or one page of several.",
     )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run")
+    parser.add_argument("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help="folder of a run")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the page of several runs (default comparison.html)",
+    )
     add_options(parser, __version__)
     return parser

@@ -3,13 +3,16 @@
 import base64
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
 
 from debate_train.report.browsing.part import browser, read_all
+from debate_train.report.browsing.society import society
 from debate_train.report.charts import write_duration
+from debate_train.report.comparison import comparison, setting_of
 from debate_train.report.curves import curves, seconds_of
 from debate_train.report.render import render
 from debate_train.report.results import MAX_ROWS, MAX_SHOWN, results
@@ -25,9 +28,30 @@ def write_report(run_dir: Path) -> Path:
     Raises:
         FileNotFoundError: The folder is not a run directory.
     """
-    page = make_page(read_run(run_dir))
-    path = run_dir / "report.html"
-    partial = run_dir / f".report.html.{os.getpid()}"
+    return _written(run_dir / "report.html", make_page(read_run(run_dir)))
+
+
+def write_comparison(run_dirs: Sequence[Path], path: Path) -> Path:
+    """Write one page of several runs, and return its path.
+
+    Raises:
+        FileNotFoundError: One of the folders is not a run directory.
+    """
+    runs = [read_run(run_dir) for run_dir in run_dirs]
+    names = [run.name for run in runs]
+    runs = [
+        run if names.count(run.name) == 1 else replace(run, name=f"{_above(run)}/{run.name}")
+        for run in runs
+    ]
+    return _written(path, make_comparison(runs))
+
+
+def _above(run: RunFiles) -> str:
+    return run.tokens.resolve().parent.parent.name
+
+
+def _written(path: Path, page: str) -> Path:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         partial.write_text(page, encoding="utf-8")
         os.replace(partial, path)
@@ -38,18 +62,35 @@ def write_report(run_dir: Path) -> Path:
 
 def make_page(run: RunFiles) -> str:
     """Return the report as text; the same files give the same text."""
+    found = read_all([run])
     parts = (
         ("results", "Before and after", _part(lambda: results(run.results))),
         ("curves", "Learning curves", _part(lambda: curves(run.rows))),
-        ("debates", "Debates", _part(lambda: browser([run], read_all([run])))),
+        ("society", "Who convinces whom", _part(lambda: society(found.found, [run.name]))),
+        ("debates", "Debates", _part(lambda: browser([run], found))),
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
     )
-    facts = _part(lambda: _facts(run))
+    return _page(run.name, _part(lambda: _facts(run)), parts)
+
+
+def make_comparison(runs: Sequence[RunFiles]) -> str:
+    """Return one page of several runs as text."""
+    found, names = read_all(runs), [run.name for run in runs]
+    parts = (
+        ("runs", "Runs side by side", _part(lambda: comparison(runs))),
+        ("society", "Who convinces whom", _part(lambda: society(found.found, names))),
+        ("debates", "Debates", _part(lambda: browser(runs, found))),
+    )
+    facts = render("facts.html", facts=f"{len(runs)} runs")
+    return _page(", ".join(names)[:MAX_PHASE_CHARS], facts, parts)
+
+
+def _page(name: str, facts: Markup, parts: Sequence[tuple[str, str, Markup]]) -> str:
     style, script = render("style.css"), render("browser.js")
     policy = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     return render(
         "page.html",
-        name=run.name,
+        name=name,
         facts=facts,
         parts=parts,
         style=style,
@@ -85,7 +126,8 @@ def _to_repeat(run: RunFiles) -> Markup:
 def _facts(run: RunFiles) -> Markup:
     phases = f"phases: {', '.join(run.phases)}"
     short = f"{phases[:MAX_PHASE_CHARS]}…" if len(phases) > MAX_PHASE_CHARS else phases
-    facts = [short] if run.phases else []
+    facts = [f"{key}: {said}" for key, said in setting_of(run).items()]
+    facts += [short] if run.phases else []
     times = seconds_of(run.rows)
     if times:
         facts.append(write_duration(times[-1]))

@@ -29,6 +29,8 @@ class RunFiles:
     transcripts: tuple[Path, ...]
     tokens: Path
     """The folder of what recorded tokens earned, which need not be there."""
+    evaluations: tuple[Path, ...] = ()
+    """The debates of the test split before and after the run."""
 
     @property
     def phases(self) -> list[str]:
@@ -76,6 +78,12 @@ def read_run(run_dir: Path) -> RunFiles:
         environment=_object(run_dir / "environment.json") or {},
         transcripts=tuple(_in_order(run_dir / "transcripts", phases)),
         tokens=run_dir / "tokens",
+        evaluations=tuple(
+            path
+            for name in ("before", "after")
+            for path in sorted((run_dir / "evaluations").glob(f"{name}-*.jsonl"))
+            if not path.name.startswith(f"{name}-direct-")
+        ),
     )
 
 

@@ -17,6 +17,7 @@ def read_all(runs: Sequence[RunFiles]) -> Debates:
     debates = Debates()
     for place, run in enumerate(runs):
         debates.add(place, run.transcripts, run.tokens, run.phases)
+        debates.add(place, run.evaluations, None, run.phases)
     return debates
 
 

@@ -17,6 +17,8 @@ from debate_train.run_files.collected_files import file_name
 
 CHECKING_S = 60.0
 """How long answers of one page are checked for; later ones count as not checked."""
+MOST_EVALUATED = 128
+"""Debates of each mode of an evaluation that a page has."""
 _NAME = re.compile(r"(.*)-(\d+)")
 
 
@@ -76,13 +78,16 @@ class Debates:
     problem: str = ""
     checking: Checking = field(default_factory=Checking)
 
-    def add(self, run: int, files: Sequence[Path], tokens: Path, phases: Sequence[str]) -> None:
+    def add(
+        self, run: int, files: Sequence[Path], tokens: Path | None, phases: Sequence[str]
+    ) -> None:
         """Read the transcript files of a run.
 
         Args:
             run: Its place on the page.
             files: Its transcript files.
-            tokens: The folder of what recorded tokens earned.
+            tokens: The folder of what recorded tokens earned; None for debates of evaluations, of
+                which the first `MOST_EVALUATED` of a file are taken.
             phases: Its phases as they are called.
         """
         names = {file_name(phase): phase for phase in phases}
@@ -91,34 +96,35 @@ class Debates:
             phase, step = (match[1], int(match[2])) if match else (path.stem, 0)
             content = read_debates(path)
             self._note(content.unreadable, content.problem)
-            credit = read_credit(tokens / f"step-{step}.json")
+            credit = {} if tokens is None else read_credit(tokens / f"step-{step}.json")
             earned = {debate.get("id"): debate for debate in _dicts(credit.get("debates"))}
-            for debate in content.debates:
-                earned_here = earned.get(debate.id, {})
+            for debate in content.debates[: MOST_EVALUATED if tokens is None else None]:
                 try:
-                    read = read_debate(debate)
-                    verdicts, decisions = self._judged(read)
-                    turns = {
-                        TurnKey(turn["agent"], turn["round"]): turn
-                        for turn in _dicts(earned_here.get("turns"))
-                    }
-                except (ValueError, RuntimeError, TypeError, KeyError) as error:
+                    own = self._known(debate, earned.get(debate.id, {}), credit)
+                except Exception as error:  # Files that others have changed cost no more than them.
                     self._note(1, f"{path.name}: {debate.id}: {error}")
-                    continue
-                returns = earned_here.get("returns")
-                one = Recorded(
-                    run=run,
-                    phase=names.get(phase, phase),
-                    step=step,
-                    read=read,
-                    verdicts=verdicts,
-                    decisions=decisions,
-                    credit=turns,
-                    returns=returns if isinstance(returns, list) else [],
-                    streams=[str(name) for name in credit.get("streams") or ()],
-                    demonstrated=bool(credit.get("demonstrated")),
-                )
-                self.found.append(one)
+                else:
+                    where = run, names.get(phase, phase), step
+                    self.found.append(Recorded(*where, **own))
+
+    def _known(
+        self, debate: Transcript, earned: Mapping[str, Any], credit: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what `Recorded` holds of a debate."""
+        read = read_debate(debate)
+        verdicts, decisions = self._judged(read)
+        returns = earned.get("returns")
+        return {
+            "read": read,
+            "verdicts": verdicts,
+            "decisions": decisions,
+            "credit": {
+                TurnKey(turn["agent"], turn["round"]): turn for turn in _dicts(earned.get("turns"))
+            },
+            "returns": returns if isinstance(returns, list) else [],
+            "streams": [str(name) for name in credit.get("streams") or ()],
+            "demonstrated": bool(credit.get("demonstrated")),
+        }
 
     def _note(self, lines: int, problem: str) -> None:
         self.unreadable += lines

@@ -1,0 +1,97 @@
+"""Figures of recorded debates, and several runs on one page."""
+
+import re
+
+import pytest
+
+from debate_train.report import report_main
+from debate_train.report.browsing.part import read_all
+from debate_train.report.browsing.society import _changes, _flow, _rounds, _votes
+from debate_train.report.page import make_comparison
+from debate_train.report.run_files import read_run
+from debate_train.run_files.run_directory import RunDirectory
+from train.test_report_browser import debate
+
+
+def run_of(path, seed, after):
+    run = RunDirectory.create(
+        path, f"seed: {seed}\nmodel: {{type: scratch}}\nreward: {{type: v2}}\n"
+    )
+    for step in (1, 2, 3):
+        run.log("train", step, {"loss": seed / step, "reward/total": step / 9})
+    change = {"low": 0.01, "high": 0.25, "won": 9, "lost": 2}
+    row = {"measure": "majority vote", "before": {"mean": 0.5}, "after": {"mean": after}}
+    run.write_results({"summary": f"Seed {seed} rose.", "table": [row | {"change": change}]})
+    return run
+
+
+@pytest.fixture
+def found(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", "steps: 1\n")
+    run.write_transcripts(
+        "train", 1, [debate("mended", "455", "444"), debate("spoiled", "445", "555")]
+    )
+    return read_all([read_run(run.path)]).found
+
+
+def test_rounds_count_right_answers_and_agreement(found):
+    # Round 1: 4 5 5 and 4 4 5, round 2: 4 4 4 and 5 5 5; 4 is right.
+    assert list(_rounds(found)) == [
+        ["1", "6", "50.0 %", "0.0 %", "–"],
+        ["2", "6", "50.0 %", "100.0 %", "–"],
+    ]
+
+
+def test_answers_flow_from_round_to_round(found):
+    flow = _flow(found)
+    assert [title for *_, title in flow["bars"]] == [
+        "round 1, right: 3", "round 1, wrong: 3", "round 2, right: 3", "round 2, wrong: 3"
+    ]  # fmt: skip
+    assert [title.split(": ", 1)[1] for *_, title in flow["bands"]] == [
+        "right → right: 1", "right → wrong: 2", "wrong → right: 2", "wrong → wrong: 1"
+    ]  # fmt: skip
+    # Agent 2: 5 → 4 and 5 → 5.
+    assert _changes(found)[2] == ["agent 2", "50.0 %", "0.0 %", "50.0 %", "0.0 %", "2"]
+
+
+def test_votes_are_counted_by_judge(found):
+    # Of 4 5 5: 1 > 2 (both wrong), 2 > 0 (wrong), 0 = 1 (half). Of 4 4 5: 1 > 2 (right), 2 > 0
+    # (wrong), 0 = 1 (both right).
+    assert _votes(found) == [
+        ["judge", "accuracy", "=", "for 0", "for 1", "for 2"],
+        ["0", "100.0 %", "0.0 %", "–", "100.0 %", "0.0 %"],
+        ["1", "0.0 %", "0.0 %", "0.0 %", "–", "100.0 %"],
+        ["2", "50.0 %", "100.0 %", "50.0 %", "50.0 %", "–"],
+    ]
+
+
+def test_runs_stand_side_by_side_with_the_deviation_between_them(tmp_path, capsys):
+    runs = [
+        run_of(tmp_path / f"s{seed}" / "run", seed, after) for seed, after in ((1, 0.6), (2, 0.8))
+    ]
+    output = tmp_path / "both.html"
+    assert report_main([str(run.path) for run in runs] + ["--output", str(output)]) == 0
+    assert capsys.readouterr().out.strip() == str(output)
+    text = " ".join(re.sub("<[^>]*>", " ", output.read_text()).split())
+    # Changes of 0.1 and 0.3: their mean is 0.2, their deviation sqrt(2 · 0.1²).
+    assert "+0.200 ± 0.141" in text
+    assert "0.600 (+0.100 [+0.010, +0.250])" in text
+    assert "Seed 1 rose." in text and "s1/run" in text and "s2/run" in text
+    assert "Loss" in text and "last value" in output.read_text()
+    assert report_main([str(runs[0].path), str(tmp_path)]) == 2
+    assert "is not a run directory" in capsys.readouterr().err
+
+
+def test_evaluated_debates_of_both_ends_are_there(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", "steps: 1\n")
+    run.write_transcripts("train", 3, [debate("own", "444", "444")])
+    source = next(run.transcripts_path.iterdir()).read_bytes()
+    for name in ("before-debate", "after-debate", "after-direct", "dev-debate"):
+        (run.evaluations_path / f"{name}-000003.jsonl").write_bytes(source)
+    files = read_run(run.path)
+    assert [one.phase for one in read_all([files]).found] == [
+        "train",
+        "before-debate",
+        "after-debate",
+    ]
+    assert "before-debate" in make_comparison([files, files])
