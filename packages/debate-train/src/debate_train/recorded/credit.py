@@ -34,7 +34,7 @@ def credit_of(
     tokenizer: "PreTrainedTokenizerFast",
     *,
     demonstrated: bool,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what the tokens and turns of a step's first debates earned.
 
     Args:
@@ -74,7 +74,7 @@ def credit_of(
     }
 
 
-def write_credit(directory: "RunDirectory", step: int, credit: Mapping[str, Any]) -> Path:
+def write_credit(directory: "RunDirectory", step: int, credit: Mapping[str, object]) -> Path:
     """Write what `credit_of` found to `tokens/step-<step>.json` of a run."""
     path = directory.tokens_path / f"step-{step}.json"
     with written(path):
@@ -94,7 +94,7 @@ def read_credit(path: Path) -> dict[str, Any]:
 
 def _turn(
     turn: Turn, score: Score, rows: Sequence[Row], tokenizer: "PreTrainedTokenizerFast"
-) -> dict[str, Any]:
+) -> dict[str, object]:
     assert turn.reply is not None
     values: dict[str, float | None] = {}
     for credit in score.credits:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import Any
 
 import yaml
 from markupsafe import Markup
@@ -57,7 +56,7 @@ def _summary(run: RunFiles) -> str:
     return str((run.results or {}).get("summary") or "–")[:500]
 
 
-def _rows(run: RunFiles) -> dict[str, Mapping[str, Any]]:
+def _rows(run: RunFiles) -> dict[str, Mapping[str, object]]:
     table = (run.results or {}).get("table")
     rows = [row for row in table if isinstance(row, Mapping)] if isinstance(table, list) else []
     return {str(row.get("measure", ""))[:100]: row for row in rows}
@@ -79,12 +78,12 @@ def _mean(value: object) -> float | None:
     return finite(value.get("mean") if isinstance(value, Mapping) else value)
 
 
-def _change(row: Mapping[str, Any]) -> float | None:
+def _change(row: Mapping[str, object]) -> float | None:
     before, after = _mean(row.get("before")), _mean(row.get("after"))
     return None if before is None or after is None else after - before
 
 
-def _cell(row: Mapping[str, Any]) -> str:
+def _cell(row: Mapping[str, object]) -> str:
     """Return the end of a run, its change, and the paired interval of that where it is known."""
     change, after = _change(row), _mean(row.get("after"))
     if change is None or after is None:

@@ -86,7 +86,7 @@ def _packed(values: object) -> str:
     return base64.b64encode(zlib.compress(text, 6)).decode()
 
 
-def _entry(one: Recorded, phases: Sequence[str], *, credited: bool) -> list[Any]:
+def _entry(one: Recorded, phases: Sequence[str], *, credited: bool) -> list[object]:
     """Return [run, phase, step, id, start of the question, marks, right answers, answers]."""
     last = one.read.last_round
     verdicts = [one.verdicts[key] for key in one.read.turns if key.round == last]
@@ -127,7 +127,7 @@ def _problems(turn: ReadTurn) -> list[str]:
     return [*failure, *turn.parsed.problems]
 
 
-def _debate(one: Recorded, *, with_credit: bool) -> dict[str, Any]:
+def _debate(one: Recorded, *, with_credit: bool) -> dict[str, object]:
     question, protocol = one.transcript.question, one.transcript.protocol
     rules = f"{protocol.num_agents} agents, {protocol.schedule}, {protocol.topology}"
     return {
@@ -145,7 +145,7 @@ def _debate(one: Recorded, *, with_credit: bool) -> dict[str, Any]:
     }
 
 
-def _turn(one: Recorded, key: TurnKey, *, with_credit: bool) -> dict[str, Any]:
+def _turn(one: Recorded, key: TurnKey, *, with_credit: bool) -> dict[str, object]:
     turn = one.read.judges[key]
     judged = one.read.judged_by(turn) if turn.parsed.comparisons else {}
     verdicts = {agent: one.verdicts.get(of.key) for agent, of in judged.items()}

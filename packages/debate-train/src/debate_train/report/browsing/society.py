@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import Any
 
 from markupsafe import Markup
 
@@ -82,7 +81,7 @@ def _moves(found: Sequence[Recorded]) -> Iterator[tuple[int, int, str, str, bool
                 yield key.agent, key.round, before, then, answer != after[0]
 
 
-def _flow(found: Sequence[Recorded]) -> dict[str, Any]:
+def _flow(found: Sequence[Recorded]) -> dict[str, object]:
     """Return bars of each round by state, and bands from each state to that of the next round."""
     moves = Counter((number, before, after) for _, number, before, after, _ in _moves(found))
     last = min(MAX_ROUNDS, 1 + max((number for number, _, _ in moves), default=-1))
