@@ -67,15 +67,15 @@ def test_labels_go_where_judges_disagree(hold) -> None:
 
 
 def test_labels_go_where_first_answers_disagree(hold) -> None:
-    said = {"aab": "two", "aaa": "one", "abc": "three"}
-    batch = [
-        on(name, hold([""] * 3, ["A1=A2", "A0=A2", "A0=A1"], answers={
-            (agent, round_): answer if round_ == 0 else "z" * (agent + 1)
-            for agent, answer in enumerate(answers) for round_ in range(2)
-        }))
-        for answers, name in said.items()
-    ]  # fmt: skip
-    # 1 − Σ f²: 4/9, 0 and 2/3; second answers all differ and do not count.
+    # In the second round those disagree who agreed in the first.
+    said = {"two": ("aab", "zzy"), "one": ("aaa", "xyz"), "three": ("abc", "zzz")}
+    answers = {
+        name: {(agent, r): by[r][agent] for agent in range(3) for r in range(2)}
+        for name, by in said.items()
+    }
+    lines = ["A1=A2", "A0=A2", "A0=A1"]
+    batch = [on(name, hold([""] * 3, lines, answers=its)) for name, its in answers.items()]
+    # 1 − Σ f²: 4/9, 0 and 2/3 of first answers.
     third, two_thirds = (Labelled(share=s, by="answers", rest=V2()) for s in (1 / 3, 2 / 3))
     assert third.labelled(batch) == {"three"} and two_thirds.labelled(batch) == {"three", "two"}
 
