@@ -91,6 +91,34 @@ class Online:
         self.metrics.append((name, step_metric))
 
 
+def test_an_outage_ends_tracking_and_not_the_run(tmp_path, monkeypatch, capfd):
+    class Broken(Online):
+        sent: ClassVar = []
+        metrics: ClassVar = []
+
+        def log(self, row, step):
+            if step == 1:
+                raise ConnectionError("no route\nto the host")
+            self.sent.append((row, step))
+
+        def finish(self, exit_code):
+            raise AssertionError("a run that is off is not ended")
+
+    monkeypatch.setattr("wandb.init", lambda **_: Broken())
+    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
+    tracker = Tracking().open(run, "recipe", {})
+    capfd.readouterr()
+    for step in (1, 2, 3):
+        tracker.log("p", step, {"loss": 0.5, "tokens_per_s": 9, "judge/accuracy": None})
+    tracker.summarise({"gain": 1})
+    tracker.close()
+    row = {"optim/loss": 0.5, "time/tokens_per_s": 9, "phase": "p", "step": 1}
+    assert Broken.sent == [(row, 0)]
+    assert capfd.readouterr().err == (
+        "warning: W&B is off from here on (no route); metrics.jsonl has all rows\n"
+    )
+
+
 def test_open_does_nothing_when_tracking_is_off(tmp_path, monkeypatch):
     run = RunDirectory.create(tmp_path / "run", "a: 1\n")
     monkeypatch.setenv("WANDB_MODE", "disabled")

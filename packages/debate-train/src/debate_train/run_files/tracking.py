@@ -5,7 +5,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from debate_train.run_files.run_directory import RunDirectory
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 _SHORTEST_SECRET = 8
 _HOST = "api.wandb.ai"
+_GROUPED = {"loss": "optim/loss", "tokens_per_s": "time/tokens_per_s"}
 
 
 class Tracker(Protocol):
@@ -137,21 +138,37 @@ class WandbRun:
 
     def log(self, phase: str, step: int, metrics: Mapping[str, object]) -> None:
         """Send one row; rows that an earlier part of this run sent are not sent again."""
-        if self._open:
-            row = {key: value for key, value in metrics.items() if value is not None}
-            self._run.log({**row, "phase": phase, "step": step}, step=self._rows)
-            self._rows += 1
+        row = {grouped(key): value for key, value in metrics.items() if value is not None}
+        number, self._rows = self._rows, self._rows + 1
+        self._send(lambda: self._run.log({**row, "phase": phase, "step": step}, step=number))
 
     def summarise(self, values: Mapping[str, object]) -> None:
         """Set final values of the run."""
-        if self._open:
-            self._run.summary.update(dict(values))
+        self._send(lambda: self._run.summary.update(dict(values)))
 
     def close(self, *, failed: bool = False) -> None:
         """End the run; a second call does nothing."""
-        if self._open:
+        self._send(lambda: self._run.finish(exit_code=1 if failed else 0))
+        self._open = False
+
+    def _send(self, send: Callable[[], object]) -> None:
+        """Send something; once that fails nothing more is sent, and the run goes on without."""
+        if not self._open:
+            return
+        try:
+            send()
+        except Exception as error:  # Of any kind: a run of days is worth more than its curves.
             self._open = False
-            self._run.finish(exit_code=1 if failed else 0)
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            print(
+                f"warning: W&B is off from here on ({reason}); metrics.jsonl has all rows",
+                file=sys.stderr,
+            )
+
+
+def grouped(name: str) -> str:
+    """Return what W&B calls a metric: each has a group before its first `/`, which is a panel."""
+    return _GROUPED.get(name, name)
 
 
 def without_secrets(value: object, environment: Mapping[str, str]) -> object:
