@@ -8,52 +8,33 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/data/sdrl_study.jsonl"
 PLOT = ROOT / "docs/sdrl_study.svg"
 ARMS = ("start", "dapo", "rand", "freq")
+STEPS = "dapo_steps"
 QUANTILE = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Student's t, two-sided 95 %, by the number of seeds."""
 DECIDING = {
+    "second turns on prompts of training": "pairs freq, T=1, one agent",
     "Debate (all, N=5, T=2)": "all, N=5, T=2, majority",
     "single replies": "direct",
-    "second turns on prompts of training": "pairs freq, T=1, one agent",
 }
-ROWS = {
-    "single replies": ("direct", None),
-    "all, N=5, T=1": ("all, N=5, T=1", "all, N=5, T=0"),
-    "all, N=5, T=2": ("all, N=5, T=2", "all, N=5, T=0"),
-    "all, N=5, T=3": ("all, N=5, T=3", "all, N=5, T=0"),
-    "all, N=5, T=4": ("all, N=5, T=4", "all, N=5, T=0"),
-    "all, N=3, T=1": ("all, N=3, T=1", "all, N=3, T=0"),
-    "all, N=7, T=1": ("all, N=7, T=1", "all, N=7, T=0"),
-    "sparse, N=5, T=1": ("sparse, N=5, T=1", "sparse, N=5, T=0"),
-    "sparse, N=5, T=2": ("sparse, N=5, T=2", "sparse, N=5, T=0"),
-    "central, N=5, T=1": ("central, N=5, T=1", "central, N=5, T=0"),
-    "central, N=5, T=2": ("central, N=5, T=2", "central, N=5, T=0"),
-    "central, T=0, the center": ("central, N=5, T=0, center", None),
-    "central, T=1, the center": ("central, N=5, T=1, center", None),
-    "central, T=2, the center": ("central, N=5, T=2, center", None),
-}
+TOPOLOGIES, SIZES, ROUNDS = ("all", "sparse", "central"), (3, 5, 7), (1, 2, 3, 4)
 Measures = Mapping[tuple[int, str], Mapping[str, float]]
 
 
-def read() -> dict[int, Measures]:
-    """Return for each budget the figures by seed and arm, the start's among them."""
-    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
-    starts = {(one["seed"], one["arm"]): one["measures"] for one in lines if not one["budget"]}
-    found: dict[int, dict[tuple[int, str], Mapping[str, float]]] = {}
-    for line in lines:
-        if line["budget"]:
-            own = found.setdefault(line["budget"], dict(starts))
-            own[line["seed"], line["arm"]] = line["measures"]
-    return dict(sorted(found.items()))
+def read() -> list[dict[str, Any]]:
+    """Return the lines of the study."""
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()]
 
 
 def complete(found: Measures) -> list[int]:
     """Return the seeds of which all arms are measured."""
-    return [seed for seed in sorted({s for s, _ in found}) if all((seed, a) in found for a in ARMS)]
+    wanted = (*ARMS, STEPS)
+    return [s for s in sorted({s for s, _ in found}) if all((s, arm) in found for arm in wanted)]
 
 
 def with_interval(values: Sequence[float], sign: str = "") -> str:
@@ -65,38 +46,84 @@ def with_interval(values: Sequence[float], sign: str = "") -> str:
     return f"{mean:{sign}.1f} ± {half:.1f}"
 
 
-def deciding(found: Measures, seeds: Sequence[int]) -> list[str]:
-    """Return the table of what was to decide."""
-    rows = ["| | arm | minus `dapo` | each seed |", "|---|---|---|---|"]
+def deciding(found: Measures, seeds: Sequence[int], base: str) -> list[str]:
+    """Return the table of what was to decide, beside DAPO at equal tokens or at equal steps."""
+    rows = [f"| | arm | minus `{base}` | each seed |", "|---|---|---|---|"]
     for name, key in DECIDING.items():
         for arm in ("rand", "freq"):
-            gains = [found[seed, arm][key] - found[seed, "dapo"][key] for seed in seeds]
+            gains = [found[seed, arm][key] - found[seed, base][key] for seed in seeds]
             each = ", ".join(f"{100 * gain:+.1f}" for gain in gains)
             rows.append(f"| {name} | `{arm}` | {with_interval(gains, '+')} | {each} |")
     return rows
 
 
-def all_figures(found: Measures, seeds: Sequence[int]) -> list[str]:
-    """Return the table of all debates: Maj, Debate, Δ, and the peers' vote."""
-    rows = [
-        "| | policy | Maj | Debate | Δ | peer vote | one agent |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, (after, before) in ROWS.items():
+def levels(found: Measures, seeds: Sequence[int]) -> list[str]:
+    """Return the table of what was to decide for each policy."""
+    rows = ["| policy | " + " | ".join(DECIDING) + " |", "|---|" + "---|" * len(DECIDING)]
+    for arm in (*ARMS, STEPS):
+        own = [found[seed, arm] for seed in seeds]
+        rows.append(
+            f"| `{arm}` | " + " | ".join(mean(own, key) for key in DECIDING.values()) + " |"
+        )
+    return rows
+
+
+def gains_of_debate(found: Measures, seeds: Sequence[int]) -> list[str]:
+    """Return the table of Δ, means over T = 1 … 4, and how far an arm's is above that of `dapo`."""
+    arms = " | ".join(f"`{arm}`" for arm in ARMS)
+    rows = [f"| mean Δ | {arms} | `rand` minus `dapo` | `freq` minus `dapo` |"]
+    rows.append("|---|" + "---|" * (len(ARMS) + 2))
+    for topology in TOPOLOGIES:
+        for size in SIZES:
+            name = f"{topology}, N={size}"
+            if name == "sparse, N=3":
+                continue  # Of three agents each hears two others: it is `all, N=3`.
+
+            def delta(seed: int, arm: str, name: str = name) -> float:
+                own = found[seed, arm]
+                last = fmean(own[f"{name}, T={t}, majority"] for t in ROUNDS)
+                return last - own[f"{name}, T=0, majority"]
+
+            cells = [with_interval([delta(seed, arm) for seed in seeds], "+") for arm in ARMS]
+            for arm in ("rand", "freq"):
+                above = [delta(seed, arm) - delta(seed, "dapo") for seed in seeds]
+                cells.append(with_interval(above, "+"))
+            rows.append(f"| {name} | {' | '.join(cells)} |")
+    return rows
+
+
+def all_debates(found: Measures, seeds: Sequence[int]) -> list[str]:
+    """Return the table of all debates: Maj, then Δ and the peers' vote by rounds of debate."""
+    rounds = (
+        " | ".join(f"Δ T={t}" for t in ROUNDS) + " | " + " | ".join(f"vote T={t}" for t in ROUNDS)
+    )
+    rows = [f"| | policy | Maj | {rounds} |", "|---|---|---|" + "---|" * 2 * len(ROUNDS)]
+    for topology in TOPOLOGIES:
+        for size in SIZES:
+            name = f"{topology}, N={size}"
+            if name == "sparse, N=3":
+                continue  # It is `all, N=3`.
+            for arm in ARMS:
+                own = [found[seed, arm] for seed in seeds]
+                maj = f"{name}, T=0, majority"
+                cells = [mean(own, maj)]
+                for t in ROUNDS:
+                    gains = [m[f"{name}, T={t}, majority"] - m[maj] for m in own]
+                    cells.append(with_interval(gains, "+"))
+                cells += [mean(own, f"{name}, T={t}, peer vote") for t in ROUNDS]
+                rows.append(f"| {name} | `{arm}` | {' | '.join(cells)} |")
+    return rows
+
+
+def centers(found: Measures, seeds: Sequence[int]) -> list[str]:
+    """Return the table of the center's own answers by round, of debates through a center."""
+    rows = ["| | policy | " + " | ".join(f"T={t}" for t in (0, *ROUNDS)) + " |"]
+    rows.append("|---|---|" + "---|" * (1 + len(ROUNDS)))
+    for size in SIZES:
         for arm in ARMS:
             own = [found[seed, arm] for seed in seeds]
-            if before is None:
-                rows.append(f"| {name} | `{arm}` | | | | | {mean(own, after)} |")
-                continue
-            change = [m[f"{after}, majority"] - m[f"{before}, majority"] for m in own]
-            cells = [
-                mean(own, f"{before}, majority"),
-                mean(own, f"{after}, majority"),
-                with_interval(change, "+"),
-                mean(own, f"{after}, peer vote"),
-                mean(own, f"{after}, one agent"),
-            ]
-            rows.append(f"| {name} | `{arm}` | {' | '.join(cells)} |")
+            each = [mean(own, f"central, N={size}, T={t}, center") for t in (0, *ROUNDS)]
+            rows.append(f"| central, N={size} | `{arm}` | {' | '.join(each)} |")
     return rows
 
 
@@ -136,12 +163,25 @@ def plot(found: Measures, seeds: Sequence[int]) -> str:
 
 
 def main() -> None:
-    """Print the tables and write the plot, which is of the largest budget."""
-    for budget, found in read().items():
-        seeds = complete(found)
-        print(f"\n{budget:,} sampled tokens, seeds {', '.join(map(str, seeds))}; percent\n")
-        print("\n".join([*deciding(found, seeds), "", *all_figures(found, seeds)]))
-        PLOT.write_text(plot(found, seeds), encoding="utf-8")
+    """Print the tables and write the plot."""
+    lines = read()
+    found = {(line["seed"], line["arm"]): line["measures"] for line in lines}
+    seeds = complete(found)
+    print(f"seeds {', '.join(map(str, seeds))}; percent\n")
+    for arm in (*ARMS[1:], STEPS):
+        own = [line for line in lines if line["arm"] == arm and line["seed"] in seeds]
+        steps, tokens = ([line[name] for line in own] for name in ("steps", "sampled_tokens"))
+        print(f"{arm}: steps {steps}, sampled tokens {tokens}")
+    for rows in (
+        levels(found, seeds),
+        deciding(found, seeds, "dapo"),
+        deciding(found, seeds, STEPS),
+        gains_of_debate(found, seeds),
+        all_debates(found, seeds),
+        centers(found, seeds),
+    ):
+        print("\n" + "\n".join(rows))
+    PLOT.write_text(plot(found, seeds), encoding="utf-8")
 
 
 if __name__ == "__main__":
