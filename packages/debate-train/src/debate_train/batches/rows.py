@@ -20,7 +20,7 @@ from debate_train.advantages import Advantage, Stream, TurnAdvantages
 from debate_train.batches.row_types import Batch, Floats, Row
 from debate_train.batches.token_credit import stream_credit, turn_tokens
 
-__all__ = ["build_batch", "reply_text"]
+__all__ = ["build_batch"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from debate_train.run_files.run_directory import RunDirectory
 
-__all__ = ["credit_of", "read_credit", "write_credit"]
-
 SCHEMA = "debate-credit/1"
 
 
