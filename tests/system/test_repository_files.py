@@ -118,6 +118,12 @@ def test_no_file_names_a_registry_or_a_machine() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def test_no_file_has_a_mark_of_a_merge_conflict() -> None:
+    marks = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
+    found = [str(path) for path in tracked_files() if marks.search(path.read_bytes())]
+    assert found == []
+
+
 def test_messages_and_documents_use_the_words_of_the_field() -> None:
     names = {path.relative_to(ROOT).as_posix(): path for path in tracked_files()}
     prose = {name: path for name, path in names.items() if _PROSE.fullmatch(name)}

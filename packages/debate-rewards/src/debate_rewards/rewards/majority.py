@@ -44,8 +44,9 @@ class Majority(RewardConfig):
     scope: Literal["debate", "question"] = "question"
     """Whose majority: that of a `debate`, or of all debates of a `question`."""
     round: Literal["each", "last"] = "each"
-    verified: bool = False
     """Whether a turn is compared with its own round (`each`) or with the `last` rounds."""
+    verified: bool = False
+    """Whether the peers' votes must decide for the majority's answer, too."""
 
     @property
     def streams(self) -> tuple[str, ...]:

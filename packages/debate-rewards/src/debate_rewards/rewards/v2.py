@@ -88,8 +88,9 @@ class V2(RewardConfig):
     shuffle_votes: bool = False
     """Deal the votes of each round out at random among agents: a control."""
     votes_from: VotesFrom | None = None
-    votes_of: str | None = None
     """Draw the votes from error rates in the place of what agents said: a control."""
+    votes_of: str | None = None
+    """The role whose votes alone value turns; null is all roles."""
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -40,10 +40,15 @@ class Labelled(RewardConfig):
 
     type: Literal["labelled"] = "labelled"
     share: float = Field(ge=0, le=1)
+    """Share of the questions that are labelled."""
     by: Literal["random", "votes", "answers"] = "random"
+    """Which are: by a hash, or those on which `votes` or first `answers` disagree the most."""
     truth: SingleReward = Verifiable()
+    """Reward of debates on labelled questions."""
     rest: SingleReward
+    """Reward of debates on the others, and of streams that `truth` does not have."""
     seed: int = 0
+    """Of the hash that draws questions."""
 
     @property
     def streams(self) -> tuple[str, ...]:
