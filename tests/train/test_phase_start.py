@@ -55,6 +55,10 @@ def test_self_play_with_a_batch_engine_is_measured_against_its_start() -> None:
         {"debate": {"num_agents": 3, "max_rounds": 1}},
         {"debate": {"type": "direct"}},
         {"debate": {"roles": {"a": {"count": 2}, "b": {"policy": "start"}}, "max_rounds": 2}},
+        {  # Others speak in training, and evaluations are of debates of equals.
+            "debate": {"roles": {"a": {"count": 2}, "b": {"policy": "start"}}, "max_rounds": 2},
+            "evaluation": {"debate": {"type": "simultaneous", "num_agents": 3, "max_rounds": 2}},
+        },
     ],
 )
 def test_what_is_no_self_play_or_costs_more_is_not(changes: dict[str, Any]) -> None:

@@ -27,9 +27,10 @@ _SERVED: frozenset[Capability] = frozenset(("full_weights", "lora"))
 def start_mode(recipe: Recipe) -> Opponents | None:
     """Return the mode in which a phase is measured against its start, None where it is not.
 
-    That is where one policy plays all roles of debates with several rounds, learns from what it
-    samples, and has an engine that answers batch by batch, into which two sets of weights are
-    loaded in turn at little cost. A mode that the recipe names `start`, or null, takes its place.
+    That is where one policy plays all roles, in training and in the debates of several rounds that
+    are evaluated, learns from what it samples, and has an engine that answers batch by batch, into
+    which two sets of weights are loaded in turn at little cost. A mode that the recipe names
+    `start`, or null, takes its place.
     """
     engine, evaluation = recipe.rollout.engine, recipe.evaluation
     batches = engine.is_sampled and "streams" not in engine.capabilities
@@ -37,7 +38,7 @@ def start_mode(recipe: Recipe) -> Opponents | None:
     if MODE in evaluation.modes or evaluation.questions == 0 or not (batches and learns):
         return None
     form = recipe.evaluated().form
-    roles = roles_of(form.protocol())
+    roles = (*roles_of(form.protocol()), *roles_of(recipe.debate.protocol()))
     is_self_play = all(role.policy == TRAINED and role.adapter is None for role in roles)
     if not (engine.capabilities & _SERVED and is_self_play and form.max_rounds > 1):
         return None
