@@ -110,6 +110,15 @@ def test_rl_loop_learns(run: Run) -> None:
     assert after - before > 0.05
 
 
+def test_train_from_python_learns_what_its_function_values(run: Run, tmp_path: Path) -> None:
+    *steps, last = run("train_from_python.py", str(tmp_path / "run"))
+    values = [float(line.split()[-1]) for line in steps if line.startswith("step ")]
+    assert len(values) == 12
+    # Of random words 1 in some twenty is a plus; a reward of the opposite sign leaves none.
+    assert values[-1] > values[0] + 0.1
+    assert last.startswith("12 rows of metrics; weights: ")
+
+
 def test_tiny_model_loads_and_its_template_knows_thinking(run: Run, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

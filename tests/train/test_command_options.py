@@ -61,7 +61,7 @@ def test_quiet_command_prints_no_counts_and_no_progress(
 def test_verbose_command_logs_more(words: list[str], level: int) -> None:
     logging.getLogger().setLevel(30)
     parser = argparse.ArgumentParser()
-    add_options(parser, "1")
+    add_options(parser, "debate_protocol")
     heed_options(parser.parse_args(words))
     assert logging.getLogger("debate_train").getEffectiveLevel() == level
 

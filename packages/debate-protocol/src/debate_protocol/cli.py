@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from debate_protocol import __version__
 from debate_protocol.command_options import add_options, heed_options, is_quiet
 from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
 from debate_protocol.parsing.contract import CONTRACTS, Contract, get_contract
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
     parser = argparse.ArgumentParser(prog=NAME, description=__doc__)
-    add_options(parser, __version__)
+    add_options(parser, "debate_protocol")
     commands = parser.add_subparsers(required=True, metavar="parse | validate | show | export")
     one = commands.add_parser("parse", help="read responses, one JSON object a line")
     one.add_argument("file", help='JSON Lines of {"id", "text"[, "author", "num_agents"]}, or -')

@@ -2,24 +2,26 @@
 
 import argparse
 import logging
+from importlib import import_module
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _shown = {"quiet": False}
 
 
 def add_options(
-    parser: argparse.ArgumentParser, version: str | None = None, *, quiet: bool = True
+    parser: argparse.ArgumentParser, package: str | None = None, *, quiet: bool = True
 ) -> None:
     """Add the options to a parser.
 
     Args:
         parser: That of a command, or of one of its parts.
-        version: What `--version` prints; None for a part, whose command has them, too.
+        package: Whose version `--version` prints; None for a part, whose command has them, too.
         quiet: False where the command has a `--quiet` of its own.
     """
-    if version is not None:
+    if package is not None:
+        version = import_module(package).__version__
         parser.add_argument("--version", action="version", version=version)
-    missing = argparse.SUPPRESS if version is None else None
+    missing = argparse.SUPPRESS if package is None else None
     if quiet:
         parser.add_argument(
             "-q",

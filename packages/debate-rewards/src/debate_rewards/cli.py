@@ -14,7 +14,6 @@ from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, r
 from debate_protocol.parsing.contract import get_contract
 from debate_protocol.transcripts.control_characters import escaped_json
 from debate_protocol.types import Transcript
-from debate_rewards import __version__
 from debate_rewards.answers.checking import LIMIT_S, accepted_answers, check_many, kind_of
 from debate_rewards.answers.final_answers import KINDS
 from debate_rewards.command_input import UsageError, pairs_in, transcripts_in
@@ -54,7 +53,7 @@ def command_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=NAME, description="Score debates, verify answers, print statistics."
     )
-    add_options(parser, __version__)
+    add_options(parser, "debate_rewards")
     commands = parser.add_subparsers(required=True, metavar="score | verify | stats")
     score = commands.add_parser("score", help="one JSON line of credits per debate")
     score.add_argument("file", metavar="TRANSCRIPTS.jsonl", help=_TRANSCRIPTS)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from debate_protocol.command_options import add_options, heed_options
-from debate_train import __version__
 from debate_train.commands.recipe_command import DONE, exit_code, refuse_unreadable
 from debate_train.errors import UsageError
 
@@ -106,7 +105,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--choice", action="append", metavar="TEXT", help="one of the answers to choose from")
     add("--decision", choices=DECISIONS, help="whose answer counts: by default the peers' vote")
     add("--until-agreed", action="store_true", help="end as soon as all agents agree")
-    add_options(parser, __version__, quiet=False)
+    add_options(parser, "debate_train", quiet=False)
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print one JSON object")
     shown.add_argument(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from debate_protocol.command_options import add_options, heed_options, is_quiet
 from debate_protocol.transcripts.control_characters import escaped
 from debate_rollout.errors import EngineFailure, RolloutError
-from debate_train import __version__
 from debate_train.commands.streams import steady_streams
 from debate_train.errors import REFUSALS, RunFailure, UsageError
 from debate_train.interrupts import ignore_interrupts, raise_interrupts
@@ -57,7 +56,7 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
         metavar="key=value",
         help="settings that replace the recipe's",
     )
-    add_options(parser, __version__)
+    add_options(parser, "debate_train")
     parser.add_argument(
         "--check",
         action="store_true",

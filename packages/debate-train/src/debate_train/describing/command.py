@@ -7,7 +7,6 @@ from pathlib import Path
 
 from debate_protocol.command_options import add_options, heed_options
 from debate_protocol.transcripts.control_characters import escaped
-from debate_train import __version__
 from debate_train.commands.recipe_command import DONE, exit_code
 from debate_train.errors import UsageError
 
@@ -20,7 +19,7 @@ def describing_main(argv: Sequence[str]) -> int:
     add, act = COMMANDS[name]
     parser = argparse.ArgumentParser(prog=f"{NAME} {name}", description=act.__doc__)
     add(parser)
-    add_options(parser, __version__)
+    add_options(parser, "debate_train")
     arguments = parser.parse_intermixed_args(rest)
     heed_options(arguments)
     return exit_code(NAME, lambda: act(arguments))

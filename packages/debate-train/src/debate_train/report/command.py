@@ -6,7 +6,6 @@ from pathlib import Path
 
 from debate_protocol.command_options import add_options, heed_options
 from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
-from debate_train import __version__
 from debate_train.report.page import write_comparison, write_report
 
 
@@ -55,5 +54,5 @@ def command_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the page of several runs (default comparison.html)",
     )
-    add_options(parser, __version__)
+    add_options(parser, "debate_train")
     return parser

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -35,7 +35,7 @@ from debate_train.run_files.resumes import (
 from debate_train.run_files.run_directory import RunDirectory
 from debate_train.running.engine_opening import open_engine, refuse_unusable_engine
 from debate_train.running.phases import run_phases
-from debate_train.running.run_context import RunContext
+from debate_train.running.run_context import RunContext, StepEnd
 
 
 def run(
@@ -44,6 +44,7 @@ def run(
     output: Path | None = None,
     resume: bool = False,
     echo_s: float = 0.0,
+    on_step_end: Callable[[StepEnd], object] | None = None,
 ) -> int:
     """Train as the recipe says; return the exit code.
 
@@ -53,6 +54,7 @@ def run(
         output: the run directory; None makes `runs/<name>-<time>`.
         resume: go on from the directory's last complete checkpoint.
         echo_s: seconds after an interrupt in which another is taken for the same.
+        on_step_end: called after each step.
     """
     if resume and output is None:
         raise RecipeError("--resume: found no --output; expected the directory of the run")
@@ -90,14 +92,19 @@ def run(
                     state=RunState() if start is None else start.state,
                     start=None if start is None else start.path,
                     begin=cache(begin),
+                    on_step_end=on_step_end,
                 )
                 code = run_phases(context)
+    _print_files(reports, checkpoints)
+    return code
+
+
+def _print_files(reports: Sequence[Path | None], checkpoints: Checkpoints) -> None:
     for report in reports:
         if report is not None:
             print(f"report: {report}")
     if written := checkpoints.complete():
         print(f"weights: {written[-1]}")
-    return code
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from debate_protocol.types import Question
+from debate_protocol.types import Question, Transcript
+from debate_rewards.credits import Score
 from debate_rewards.reward_config import RewardConfig
 from debate_rollout.engine import Engine
 from debate_train.checkpointing.checkpoints import Best, Checkpoints, RunState
@@ -29,6 +30,25 @@ Ended = Literal["finished", "criterion met", "criterion missed", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)
+class StepEnd:
+    """A step that is complete, for what is called after each.
+
+    Attributes:
+        phase: Its phase.
+        step: Steps of the run that are complete.
+        metrics: What was measured of it, as in its row of `metrics.jsonl`.
+        transcripts: Its debates; empty where a phase learns from a set of examples.
+        scores: What its reward said of them.
+    """
+
+    phase: str
+    step: int
+    metrics: Mapping[str, float]
+    transcripts: Sequence[Transcript]
+    scores: Sequence[Score]
+
+
+@dataclass(frozen=True, slots=True)
 class RunContext:
     """What all phases of a run share."""
 
@@ -45,6 +65,8 @@ class RunContext:
     """Where the run is."""
     start: Path | None = None
     """The checkpoint that the run resumes from."""
+    on_step_end: Callable[[StepEnd], object] | None = None
+    """Called after each step, outside of what an interrupt waits for."""
     sources: dict[str, DataSource] = field(default_factory=dict)
     """Opened sources of all stages, where phases have data of their own."""
     begin: Callable[[], object] = lambda: None

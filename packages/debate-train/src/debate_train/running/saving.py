@@ -15,7 +15,7 @@ from debate_train.health.detector import Due
 from debate_train.health.watch import HealthWatch
 from debate_train.ranks.processes import own_place
 from debate_train.running.records import step_metrics
-from debate_train.running.run_context import Phase, RunContext, is_due
+from debate_train.running.run_context import Phase, RunContext, StepEnd, is_due
 from debate_train.running.step import Step
 from debate_train.timing import timed
 
@@ -62,10 +62,13 @@ class Saving:
 
     def log(self) -> None:
         """Write the metrics of the last complete step."""
+        step = self._unrecorded
         with self._run.interrupts.guarded():
-            self._log()
+            metrics = self._log()
+        if step is not None and (call := self._run.on_step_end) is not None:
+            call(StepEnd(self._phase.name, step.number + 1, metrics, step.transcripts, step.scores))
 
-    def _log(self) -> None:
+    def _log(self) -> dict[str, float]:
         run, phase, state, step = self._run, self._phase, self._state, self._unrecorded
         assert step is not None
         seconds = time.perf_counter() - step.began
@@ -82,6 +85,7 @@ class Saving:
             run.progress.note(note)
         if not step.batch.rows:
             run.progress.note(f"{phase.name} {state.step}: no reply has a token to learn from")
+        return metrics
 
     def log_look(self, found: dict[str, float]) -> None:
         """Write the measures of a look at the dev split."""

@@ -1,0 +1,73 @@
+"""A reward that is a function, for runs that are started from Python."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from pydantic import PrivateAttr
+
+from debate_protocol.types import Transcript
+from debate_rewards.credits import Credit, Score, mean_returns
+from debate_rewards.reward_config import RewardConfig
+
+Valued = float | None | Sequence[float | None] | Score
+"""A value for all turns of a debate, one for each of its turns, or all credits; None: no signal."""
+RewardFunction = Callable[[Transcript], Valued]
+
+
+class FunctionReward(RewardConfig):
+    """What a function says of each debate, stream `generator`; no recipe can name it."""
+
+    type: Literal["function"] = "function"
+    _function: RewardFunction = PrivateAttr()
+
+    @classmethod
+    def of(cls, function: RewardFunction) -> "FunctionReward":
+        """Return the reward that a function is."""
+        made = cls()
+        made.__pydantic_private__ = {"_function": function}
+        return made
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator",)
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order.
+
+        Raises:
+            ValueError: The function returned something else than `Valued`.
+        """
+        return [_score(transcript, self._function(transcript)) for transcript in transcripts]
+
+
+def _score(transcript: Transcript, valued: Any) -> Score:
+    if isinstance(valued, Score):
+        return valued
+    turns = transcript.turns
+    if valued is None or _is_number(valued):
+        values = [valued] * len(turns)
+    elif isinstance(valued, Sequence) and not isinstance(valued, str | bytes):
+        values = list(valued)
+    else:
+        values = []
+    if len(values) != len(turns) or not all(v is None or _is_number(v) for v in values):
+        raise ValueError(
+            f"reward: found {valued!r:.200} for debate {transcript.id!r}; expected a number, None, "
+            f"one of these for each of its {len(turns)} turns, or a Score"
+        )
+    credits = tuple(
+        Credit(
+            turn.agent,
+            turn.round,
+            "generator",
+            None if value is None else float(value),
+            expected=value is not None,
+        )
+        for turn, value in zip(turns, values, strict=True)
+    )
+    return Score(credits, mean_returns(credits, transcript.protocol.num_agents))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
