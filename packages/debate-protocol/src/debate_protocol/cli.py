@@ -2,11 +2,13 @@
 
 import argparse
 import itertools
+import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import BinaryIO
 
 from debate_protocol.command_options import add_options, heed_options, is_quiet
@@ -30,6 +32,7 @@ _NOTHING_FOUND = "found no transcripts, expected one a line, or an XML document 
 # A document may begin with a byte order mark; no line of JSON does in these encodings.
 _XML_STARTS = (b"<", b"\xef\xbb\xbf<", b"\xff\xfe", b"\xfe\xff")
 NAME = "debate-protocol"
+EXPORTS = ("xml", "jsonl", "inspect", "verifiers", "trl")
 
 
 class UsageError(Exception):
@@ -70,9 +73,9 @@ def command_parser() -> argparse.ArgumentParser:
     one.add_argument("file", help=_FILE)
     one.add_argument("--id", help="which debate; the first by default")
     one.set_defaults(command=_show)
-    one = commands.add_parser("export", help="write transcripts in the other form to stdout")
+    one = commands.add_parser("export", help="write transcripts in another form to stdout")
     one.add_argument("file", help=_FILE)
-    one.add_argument("--to", choices=("xml", "jsonl"), required=True)
+    one.add_argument("--to", choices=EXPORTS, required=True)
     one.set_defaults(command=_export)
     for one in commands.choices.values():
         add_options(one)
@@ -198,10 +201,24 @@ def _export(options: argparse.Namespace) -> int:
             sys.stdout.buffer.write(to_xml(transcripts))
         except TranscriptError as problem:
             raise UsageError(f"{options.file}: {problem}") from None
-    else:
+    elif options.to == "jsonl":
         for transcript in transcripts:
             sys.stdout.buffer.write(_line_of(transcript, options.file))
+    else:
+        _write_for(options.to, transcripts, options.file)
     return DONE
+
+
+def _write_for(program: str, transcripts: Sequence[Transcript], name: str) -> None:
+    """Write a file of another program; half characters, which it may refuse, become `?`."""
+    from debate_protocol.transcripts.log_files import rollout_rows, to_inspect
+
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    log = program == "inspect"
+    rows = [to_inspect(transcripts, name, now)] if log else rollout_rows(transcripts, program)
+    for row in rows:
+        line = json.dumps(row, ensure_ascii=False) + "\n"
+        sys.stdout.buffer.write(line.encode("utf-8", "replace"))
 
 
 def _line_of(transcript: Transcript, name: str) -> bytes:
