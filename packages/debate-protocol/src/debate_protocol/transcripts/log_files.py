@@ -7,7 +7,6 @@ messages, as `results.jsonl` of `vf-eval` and the completions of TRL's trainers 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from debate_protocol.types import Message, Transcript, Turn
 
@@ -16,7 +15,7 @@ _STOPS = {"length": "max_tokens"}
 """What inspect calls how a reply ended, where it is not `stop`."""
 
 
-def to_inspect(transcripts: Sequence[Transcript], name: str, created: str) -> dict[str, Any]:
+def to_inspect(transcripts: Sequence[Transcript], name: str, created: str) -> dict[str, object]:
     """Return an evaluation log of inspect, as JSON holds it.
 
     A sample's messages are its question and its turns in order, each under its agent and round; its
@@ -48,7 +47,7 @@ def to_inspect(transcripts: Sequence[Transcript], name: str, created: str) -> di
     }
 
 
-def rollout_rows(transcripts: Sequence[Transcript], program: str) -> Iterator[dict[str, Any]]:
+def rollout_rows(transcripts: Sequence[Transcript], program: str) -> Iterator[dict[str, object]]:
     """Yield a row for each turn that was said, in the keys of `verifiers` or `trl`.
 
     Where a transcript keeps no prompt of a turn, its prompt is the question. Rows keep the numbers
@@ -59,7 +58,7 @@ def rollout_rows(transcripts: Sequence[Transcript], program: str) -> Iterator[di
         question = transcript.question
         number = numbers.setdefault(question.id, len(numbers))
         for turn in transcript.turns:
-            row: dict[str, Any] = {
+            row: dict[str, object] = {
                 "prompt": _prompt(transcript, turn),
                 "completion": [{"role": "assistant", "content": turn.text}],
                 "answer": question.answer or "",
@@ -78,10 +77,10 @@ def rollout_rows(transcripts: Sequence[Transcript], program: str) -> Iterator[di
             yield row
 
 
-def _sample(transcript: Transcript, epoch: int) -> dict[str, Any]:
+def _sample(transcript: Transcript, epoch: int) -> dict[str, object]:
     question = transcript.question
     said = [_message(turn) for turn in transcript.turns]
-    sample: dict[str, Any] = {
+    sample: dict[str, object] = {
         "id": question.id,
         "epoch": epoch,
         "input": question.text,
@@ -105,7 +104,7 @@ def _sample(transcript: Transcript, epoch: int) -> dict[str, Any]:
     return sample
 
 
-def _message(turn: Turn) -> dict[str, Any]:
+def _message(turn: Turn) -> dict[str, object]:
     where = f"Agent {turn.agent}, round {turn.round}"
     failed = f" (failed: {turn.failure})" if turn.failure is not None else ""
     return {"role": "assistant", "content": f"{where}{failed}\n\n{turn.text}", "source": "generate"}
