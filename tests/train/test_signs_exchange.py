@@ -110,3 +110,20 @@ def test_set_of_every_reply_holds_guided_ones_under_their_own_prompts() -> None:
     assert taken.counts == {"kept/natural": 3, "kept/guided": len(branches)}
     asked = [example.prompt[-1]["content"] for example in taken.examples]
     assert sum("toward : " in prompt for prompt in asked) == len(branches)
+
+
+def test_wrong_natural_replies_may_be_left_out_and_guided_ones_stay() -> None:
+    debates = demonstrated(40)
+    every, clean = EveryReply().take(debates), EveryReply(wrong="leave_out").take(debates)
+    assert clean.counts["kept/guided"] == every.counts["kept/guided"]
+    dropped = clean.counts["left_out/wrong_answer"]
+    assert dropped == every.counts["kept/natural"] - clean.counts["kept/natural"]
+    questions = {debate.question.id: debate.question for debate in debates}
+    named: Counter[str] = Counter()
+    for example in clean.examples:
+        if "toward : " not in example.prompt[-1]["content"]:
+            question = questions[str(example.meta["question"])]
+            answer = re.search("Answer: (.+)", example.chosen.text)
+            named[check(question, answer[1]).verdict if answer else "none"] += 1
+    assert set(named) == {"right", "none"}  # A critic that says ok names no answer.
+    assert dropped > 20

@@ -9,8 +9,10 @@ from pydantic import Field
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.parsing.contract import get_contract
+from debate_protocol.parsing.replies import parse_turn
 from debate_protocol.roles import role_of
 from debate_protocol.types import Transcript, Turn, TurnKey
+from debate_rewards.answers.checking import check_many
 from debate_rewards.reading import ReadDebate, ReadTurn
 from debate_rewards.votes.ballots import all_votes, ballots, tally
 from debate_train.offline.example import Completion, Example
@@ -146,19 +148,34 @@ class EveryReply(OfflineSettings):
     teaches: ClassVar[Teaches] = "demonstrations"
 
     type: Literal["every_reply"] = "every_reply"
+    wrong: Literal["keep", "leave_out"] = "keep"
+    """`leave_out` takes no natural reply that gives a wrong answer, an actor's or a critic's:
+    others still read and check it. Guided ones are taken whatever they were guided to."""
 
     def take(self, transcripts: Sequence[Transcript]) -> Taken:
         """Return the replies of debates."""
         taken = Taken()
         for transcript in transcripts:
+            wrong = _wrong(transcript) if self.wrong == "leave_out" else ()
             for turn in transcript.turns:
                 for said in (turn, *(branch.turn for branch in turn.branches)):
+                    if said.key in wrong and said is turn:
+                        taken.leave_out("wrong_answer")
+                        continue
                     example = _reply(transcript, said)
                     if example is None:
                         taken.leave_out("no_tokens")
                     else:
                         taken.keep(example, "natural" if said is turn else "guided")
         return taken
+
+
+def _wrong(transcript: Transcript) -> set[TurnKey]:
+    """Return the turns that give a wrong answer; one without an answer is not wrong."""
+    given = {turn.key: parse_turn(transcript, turn).answer for turn in transcript.turns}
+    answers = {key: answer for key, answer in given.items() if answer is not None}
+    verdicts = check_many([(transcript.question, answer) for answer in answers.values()])
+    return {key for key, one in zip(answers, verdicts, strict=True) if one.verdict == "wrong"}
 
 
 def _shares(sides: Sides) -> dict[TurnKey, float]:
