@@ -92,6 +92,17 @@ def gains_of_debate(found: Measures, seeds: Sequence[int]) -> list[str]:
     return rows
 
 
+def votes(found: Measures, seeds: Sequence[int]) -> list[str]:
+    """Return the table of how often votes on a right and a wrong answer are right."""
+    keys = {f"N={size}, T={t}": f"all, N={size}, T={t}, judge" for size in SIZES for t in (1, 4)}
+    keys["pairs"] = "pairs freq, T=1, judge"
+    rows = [f"| right votes | {' | '.join(keys)} |", "|---|" + "---|" * len(keys)]
+    for arm in ARMS:
+        own = [found[seed, arm] for seed in seeds]
+        rows.append(f"| `{arm}` | {' | '.join(mean(own, key) for key in keys.values())} |")
+    return rows
+
+
 def all_debates(found: Measures, seeds: Sequence[int]) -> list[str]:
     """Return the table of all debates: Maj, then Δ and the peers' vote by rounds of debate."""
     rounds = (
@@ -177,6 +188,7 @@ def main() -> None:
         deciding(found, seeds, "dapo"),
         deciding(found, seeds, STEPS),
         gains_of_debate(found, seeds),
+        votes(found, seeds),
         all_debates(found, seeds),
         centers(found, seeds),
     ):
