@@ -122,7 +122,10 @@ def _compared(study: "Study", runs: Runs) -> list[str]:
             if half is not None:
                 shown += f" [{mean - half:+.3f}, {mean + half:+.3f}]"
             cells = [f"{one.arm} − {one.over}", measure, str(len(values)), shown]
-            cells += [f"{error:.3f}", f"{min(values):+.3f} to {max(values):+.3f}"]
+            cells += [
+                "–" if p is None else f"{error:.3f}",
+                f"{min(values):+.3f} to {max(values):+.3f}",
+            ]
             rows.append(f"| {' | '.join(cells)} | {'–' if p is None else f'{p:.2g}'} |")
     return rows
 
