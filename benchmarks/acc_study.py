@@ -139,17 +139,19 @@ def arm_recipe(arm: str, start: Path) -> dict[str, Any]:
         phases[arm] = SFT
         return recipe
     del recipe["model"]["lora"]
+    recipe["rollout"] = recipe["rollout"] | {"max_tokens": 64}  # Checks of two answers.
     recipe["evaluation"]["debate"] = {**SOCIETY, "max_rounds": ROUNDS}
     phases[arm] = {
         "steps": 100,
         "data": {"batch_size": 24},
-        "debate": SOCIETY,
+        "debate": {**SOCIETY, "max_rounds": ROUNDS},
         "rollout": {"engine": {"type": "demonstrations"}},
         "reward": {"type": "verifiable", "values": "zero_one"},
         "advantage": {"streams": {"generator": {"sections": {"solution": 3, "comparison": 1}}}},
         "loss": {"type": "sft"},
         "trainer": {"learning_rate": 3.0e-3, "schedule": "linear", "warmup_steps": 5},
     }
+    phases["speak"] = {"steps": 0}  # The policy speaks with the recipe's engine, not by rule.
     return recipe
 
 

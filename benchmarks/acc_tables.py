@@ -43,6 +43,7 @@ CONTRASTS = (
     ("ACC: actor alone", "untrained"),
     ("ACC: critic alone", "untrained"),
     ("ACC-Debate+", "ACC-Debate"),
+    ("ACC-Debate+", "untrained"),
     ("SFT", "untrained"),
 )
 FIRST, LAST = 0, 4
