@@ -202,6 +202,33 @@ def mechanism(study: Study) -> list[str]:
     return rows
 
 
+def held_out_by_side(study: Study) -> list[str]:
+    """Return held-out preference accuracy of all phases of a side: the mean over their questions.
+
+    Its standard error comes from those of the phases, which are independent samples of questions;
+    a phase's is a quarter of the length of its interval.
+    """
+    rows = ["| side | phases | questions | held-out preference accuracy |", "|---|---|---|---|"]
+    for side in ("critic", "actor"):
+        phases = [
+            own
+            for line in study.lines("acc")
+            for phase, own in line["phases"].items()
+            if phase.startswith(side) and "held_out/preference_accuracy" in own
+        ]
+        sizes = [own["held_out/questions"] for own in phases]
+        ends = [
+            [own[f"held_out/preference_accuracy_{e}"] for e in ("low", "high")] for own in phases
+        ]
+        errors = [size * (high - low) / 4 for size, (low, high) in zip(sizes, ends, strict=True)]
+        values = [own["held_out/preference_accuracy"] for own in phases]
+        mean = sum(n * v for n, v in zip(sizes, values, strict=True)) / sum(sizes)
+        half = 1.96 * math.hypot(*errors) / sum(sizes)
+        interval = f"{mean:.2f} [{mean - half:.2f}, {mean + half:.2f}]"
+        rows.append(f"| {side} | {len(phases)} | {sum(sizes):.0f} | {interval} |")
+    return rows
+
+
 def main() -> None:
     """Print the tables."""
     study = Study([json.loads(line) for line in RESULTS.read_text().splitlines()])
@@ -210,6 +237,7 @@ def main() -> None:
     print(f"steps of the start: {[line['steps'] for line in study.lines('start')]}")
     for rows in (
         mechanism(study),
+        held_out_by_side(study),
         by_round(study),
         contrasts(study),
         cross_table(study, "ACC-Debate"),
