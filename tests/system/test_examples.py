@@ -81,6 +81,41 @@ def test_trl_reward_prints_one_value_a_completion(run: Run) -> None:
     assert run("trl_reward.py") == ["[1.0, 0.0, 1.0, 0.0]", "[0.0, 0.0, 0.0, 0.0]"]
 
 
+def test_trl_rollout_trains_a_policy_on_turns_of_its_debates(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("trl", reason="the group trl is not installed")
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM
+    from trl import GRPOConfig, GRPOTrainer
+
+    model, output = str(tmp_path / "model"), str(tmp_path / "output")
+    run("tiny_model.py", model)
+    assert (
+        run("trl_rollout.py", model, output)[-1] == "reward 0.0"
+    )  # Random weights agree on nothing.
+
+    example = runpy.run_path(str(EXAMPLES / "trl_rollout.py"), run_name="example")
+    config = GRPOConfig(
+        output, per_device_train_batch_size=2, num_generations=2, max_completion_length=8,
+        max_steps=1, learning_rate=1e-3, use_cpu=True, bf16=False, report_to=[],
+        save_strategy="no", logging_steps=1,
+    )  # fmt: skip
+
+    def first(completions: list[str], agreement: list[float], **columns: object) -> list[float]:
+        assert agreement == [0.0, 0.0]
+        return [1.0, 0.0]
+
+    questions = Dataset.from_dict({"prompt": ["1 + 1 = ?"]})
+    trainer = GRPOTrainer(model, [first], config, questions, rollout_func=example["debates"])
+    trainer.train()
+    (step, *_) = trainer.state.log_history
+    assert step["grad_norm"] > 0
+    assert step["rewards/first/mean"] == 0.5
+    before = AutoModelForCausalLM.from_pretrained(model).state_dict()
+    after = trainer.model.state_dict()
+    assert any(not torch.equal(before[name], after[name].cpu()) for name in before)
+
+
 def test_verl_reward_prints_scores_and_what_they_rest_on(run: Run) -> None:
     assert run("verl_reward.py") == [
         "{'score': 1.0, 'unverifiable': 0.0, 'timeout': 0.0}",
