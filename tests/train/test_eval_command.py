@@ -208,6 +208,18 @@ def test_weights_are_refused_where_the_engine_takes_none(
     assert "valid format" in capsys.readouterr().out
 
 
+def test_policies_answer_by_the_other_phases_engine_where_the_last_one_imitates(home: Path) -> None:
+    imitate = (
+        "phases={imitate: {rollout: {engine: {type: demonstrations}}, loss: {type: sft}, "
+        "reward: {type: verifiable}, advantage: {baseline: none, scale: none}}}"
+    )
+    run = str(home / "run")
+    evaluated(home, f"last={run}", more=(imitate,))
+    imitating = said(home, "last")
+    evaluated(home, f"last={run}")
+    assert imitating == said(home, "last")
+
+
 def test_check_counts_turns_and_context_and_writes_nothing(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,8 +51,14 @@ class Evaluating:
 
 
 def measured_phase(recipe: Recipe, most: int | None) -> Recipe:
-    """Return the last phase of a recipe, which is what a run measures, with so many questions."""
+    """Return the last phase of a recipe, which is what a run measures, with so many questions.
+
+    Where its debates are demonstrated, policies answer through the engine of the other phases.
+    """
     phase = list(recipe.phase_recipes().values())[-1]
+    if not phase.rollout.engine.is_sampled:
+        rollout = phase.rollout.model_copy(update={"engine": recipe.rollout.engine})
+        phase = phase.model_copy(update={"rollout": rollout})
     if most is None:
         return phase
     return phase.model_copy(
