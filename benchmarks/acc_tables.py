@@ -12,16 +12,16 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
+
+from sdrl_tables import with_interval as over_seeds
 
 from debate_rewards.metrics.intervals import RESAMPLES, quantile
 from debate_rewards.metrics.paired import paired
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/data/acc_study.jsonl"
-QUANTILE = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Student's t, two-sided 95 %, by the number of seeds."""
 ARMS = {
     "untrained": ("start", ""),
     "SFT": ("sft", ""),
@@ -96,17 +96,8 @@ def minus(after: Grid, before: Grid) -> Grid:
     return [{q: one[q] - other[q] for q in one} for one, other in zip(after, before, strict=True)]
 
 
-def over_seeds(values: Sequence[float], sign: str = "") -> str:
-    """Return the mean with its interval over seeds, in percent."""
-    mean = 100 * fmean(values)
-    if len(values) not in QUANTILE:
-        return f"{mean:{sign}.1f}"
-    half = 100 * QUANTILE[len(values)] * stdev(values) / math.sqrt(len(values))
-    return f"{mean:{sign}.1f} ± {half:.1f}"
-
-
 def over_both(grid: Grid) -> str:
-    """Return the interval of a mean over questions and seeds, both drawn anew, in percent."""
+    """Return the interval of a mean over questions and seeds, both drawn again, in percent."""
     chance = random.Random(0)
     questions = sorted(grid[0])
     drawn = []

@@ -48,8 +48,8 @@ def written(folder: Path, pairs: bool) -> str:
     return str(path)
 
 
-def train_a_step(base: str, file: str, folder: Path, *, pairs: bool) -> None:
-    """Let TRL's trainer of pairs, or of replies, make one step on a file; it changes weights."""
+def train_a_step(base: str, file: str, folder: Path, *, pairs: bool) -> tuple[float, bool]:
+    """Let TRL train on pairs, or on replies, for a step; return its loss, and if weights moved."""
     data = load_dataset("json", data_files=file, split="train")
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -72,15 +72,16 @@ def train_a_step(base: str, file: str, folder: Path, *, pairs: bool) -> None:
         trainer = SFTTrainer(
             model, args=SFTConfig(**settings), train_dataset=data, processing_class=tokenizer
         )
-    found = trainer.train()
-    assert found.training_loss > 0
+    loss = trainer.train().training_loss
     after = trainer.model.state_dict()
-    assert any(not torch.equal(before[name], after[name]) for name in before)
+    return loss, any(not torch.equal(before[name], after[name]) for name in before)
 
 
 @pytest.mark.parametrize("pairs", [True, False])
 def test_trl_trains_a_step_on_the_file(base: str, tmp_path: Path, pairs: bool) -> None:
-    train_a_step(base, written(tmp_path, pairs), tmp_path, pairs=pairs)
+    loss, moved = train_a_step(base, written(tmp_path, pairs), tmp_path, pairs=pairs)
+    assert loss > 0
+    assert moved
 
 
 WHERE = {"question": "q"}
@@ -143,4 +144,6 @@ def test_trl_trains_a_step_on_the_pairs_of_a_run(
         "when it is halved" in text and "is the number" in text for text in prompts
     )
     assert not any("Let your" in text for text in prompts)
-    train_a_step(base, str(file), tmp_path, pairs=True)
+    loss, moved = train_a_step(base, str(file), tmp_path, pairs=True)
+    assert loss > 0
+    assert moved
