@@ -25,19 +25,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(path) for path in sorted(ROOT.glob("packages/*/src"))]
 
-PEAK_TFLOPS = {
-    "B200": 2250.0,
-    "GH200": 989.5,
-    "H200": 989.5,
-    "H100 PCIe": 756.5,
-    "H100 NVL": 835.5,
-    "H100": 989.5,
-    "A100": 312.0,
-    "L40S": 362.1,
-    "RTX 4090": 165.2,
-}
-"""Dense bfloat16 of NVIDIA's datasheets, by part of the device's name."""
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run all parts; return 1 when a check or a part failed."""
@@ -98,15 +85,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def peak_of(options: argparse.Namespace) -> float | None:
     """Return the peak in FLOP/s that utilisation refers to, None where it is not known."""
-    import torch
+    from debate_train.batches.throughput import peak_flops
 
-    if options.peak_tflops is not None:
-        return float(options.peak_tflops) * 1e12
-    if options.cpu_smoke:
-        return None
-    name = torch.cuda.get_device_name()
-    known = [peak for part, peak in PEAK_TFLOPS.items() if part in name]
-    return known[0] * 1e12 if known else None
+    return peak_flops(options.peak_tflops)
 
 
 class Runner:

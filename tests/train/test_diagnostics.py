@@ -1,8 +1,10 @@
-"""Shares of the gradient, worked by hand."""
+"""Shares of the gradient, and of turns that have none, worked by hand."""
 
 import numpy as np
 import pytest
 
+from debate_protocol.types import AgentRole, Protocol, Question, Transcript, Turn, TurnKey
+from debate_train.advantages import Advantage, Compared
 from debate_train.batches.rows import Batch, Row
 from debate_train.losses import Dapo
 from debate_train.losses.diagnostics import gradient_shares
@@ -53,3 +55,27 @@ def test_shares_are_of_weighted_sizes() -> None:
 
 def test_nothing_has_no_share() -> None:
     assert gradient_shares(Batch((), ("generator",), 0, 0), Dapo()) == {}
+
+
+def turns_of(question: str, name: str, *agents: int) -> Transcript:
+    turns = tuple(Turn(agent, 0, "said") for agent in agents)
+    rules = Protocol(
+        num_agents=3, roles=(AgentRole("solver", 2), AgentRole("judge", 1, trains=False))
+    )
+    return Transcript(name, Question(question, "?"), rules, turns)
+
+
+def test_turns_that_teach_nothing_are_counted_by_cause() -> None:
+    one, zero = [Advantage("generator", 0.5)], [Advantage("generator", 0.0)]
+    debates = [turns_of("q", "a", 0, 1, 2), turns_of("q", "b", 0), turns_of("p", "c", 0, 1)]
+    # Agent 2 is not trained on. Of q agent 1 is at its baseline; nobody's of p has an advantage.
+    given = [{(0, 0): one, (1, 0): zero}, {}, {(0, 0): zero, (1, 0): zero}]
+    turns = [{TurnKey(*key): own for key, own in found.items()} for found in given]
+    assert Compared(turns, {"x": 2.0}).metrics(debates) == {
+        "advantage/baseline/x": 2.0,
+        "advantage/zero/share": 4 / 5,
+        "advantage/zero/no_value": 1 / 5,
+        "advantage/zero/no_contrast": 2 / 5,
+        "advantage/zero/at_baseline": 1 / 5,
+    }
+    assert Compared([]).metrics([]) == {}

@@ -131,6 +131,22 @@ def test_mismatch_corrects_for_the_sampler_up_to_its_cap() -> None:
     )
 
 
+def test_policy_and_kl_loss_add_up_to_the_loss() -> None:
+    x = inputs([1.0, 1.1], [2.0, -1.0], reference=[-1.0 + LN2, -1.0])
+    x = replace(x, weights_A=vector([0.5, 0.25]))
+    loss = Grpo(kl=Kl(weight=0.5))
+    found = {name: values.sum().item() for name, values in loss.diagnostics(x).items()}
+    # k3 of the first action, r = log 2: 2 - log 2 - 1; its policy loss -1·2, the second's 1.1·1.
+    assert found["optim/loss_policy"] == pytest.approx(0.5 * -2.0 + 0.25 * 1.1, rel=1e-12)
+    second = math.exp(-math.log(1.1)) + math.log(1.1) - 1
+    penalty = 0.5 * (0.5 * (1 - LN2) + 0.25 * second)
+    assert found["optim/loss_kl"] == pytest.approx(penalty, rel=1e-12)
+    assert loss(x).item() == pytest.approx(
+        found["optim/loss_policy"] + found["optim/loss_kl"], rel=1e-12
+    )
+    assert "optim/loss_kl" not in PpoClip().diagnostics(inputs([1.0], [1.0]))
+
+
 def test_kl_is_k3() -> None:
     # r = ref - p = ln 2: 2 - ln 2 - 1; r = -ln 2: 1/2 + ln 2 - 1; r = 0: 0
     logps = vector([-1.0, -1.0, -1.0])

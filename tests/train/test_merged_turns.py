@@ -12,7 +12,7 @@ from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_rollout.engines.scripted.engine import ScriptedPlayer
 from debate_train.advantages import Stream
-from debate_train.batches.rows import build_batch
+from debate_train.batches.rows import Batch, build_batch
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
 from debate_train.running.records import step_metrics
@@ -107,6 +107,11 @@ def test_replies_that_ended_by_length_are_a_fraction_and_lengths_have_bounds(
     assert found["rollout/reply_tokens_min"] < found["rollout/reply_tokens_max"]
     assert found["rollout/reply_tokens_max"] == room
     assert found["memory/peak_gib"] > 0.01  # An interpreter with torch is larger than 10 MB.
+
+
+def test_a_step_without_debates_has_no_speed_of_sampling() -> None:
+    found, problem = step_metrics(Step(0, (), (), Batch((), (), 0, 0), {}), RECIPE, 1.0)
+    assert problem is None and "tokens_per_s" not in found
 
 
 def test_step_metrics_hold_the_names_of_the_papers(tiny: Callable[..., LoadedModel]) -> None:

@@ -130,6 +130,8 @@ def test_metrics_are_means_over_all_sampled_tokens(tiny: MakeModel) -> None:
         "optim/ratio_min": min(ratio),
         "optim/ratio_max": max(ratio),
         "optim/kl_reference": 0.0,
+        "optim/loss_policy": -sum(gains) / 4,
+        "optim/loss_kl": 0.0,
     }
     assert {name: metrics[name] for name in expected} == pytest.approx(
         expected, rel=1e-12, abs=1e-14

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from debate_protocol.config import Config
+from debate_protocol.roles import is_trained_on
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.credits import Score
 
@@ -69,6 +70,8 @@ Baselines = Mapping[str, float]
 """Running baselines by name: what a stateful advantage has learned so far."""
 METRIC = "advantage/baseline/"
 """Begins the names of their metrics."""
+ZERO = "advantage/zero/"
+"""Begins the names of shares of turns that teach nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +99,39 @@ class Compared:
             for one, gone in zip(transcripts, self.left_out, strict=True)
         ]
 
-    def metrics(self) -> dict[str, float]:
-        """Return the baselines as metrics of the step."""
-        return {f"{METRIC}{name}": value for name, value in self.baselines.items()}
+    def metrics(self, transcripts: Sequence[Transcript]) -> dict[str, float]:
+        """Return the baselines as metrics of the step, and which turns teach nothing, and why.
+
+        - `advantage/zero/share`: turns that may be trained on and whose advantages are all 0 or
+          absent. The others are its parts, and add up to it.
+        - `advantage/zero/no_value`: no stream of the reward that counts has a value for the turn.
+        - `advantage/zero/no_contrast`: it has one, but no turn of its question has an advantage:
+          all are worth the same, as where all answers are right, or all wrong.
+        - `advantage/zero/at_baseline`: other turns of its question have one, and its own value is
+          just what it is compared with.
+        """
+        found = {f"{METRIC}{name}": value for name, value in self.baselines.items()}
+        values = [
+            (one.question.id, turns.get(turn.key))
+            for one, turns in zip(transcripts, self.turns, strict=True)
+            for turn in one.turns
+            if is_trained_on(one.protocol, turn.agent)
+        ]
+        teaches = {question for question, own in values if _moves(own)}
+        causes = {"no_value": 0, "no_contrast": 0, "at_baseline": 0}
+        for question, own in values:
+            if not own:
+                causes["no_value"] += 1
+            elif not _moves(own):
+                causes["at_baseline" if question in teaches else "no_contrast"] += 1
+        if values:
+            found[f"{ZERO}share"] = sum(causes.values()) / len(values)
+            found |= {f"{ZERO}{cause}": count / len(values) for cause, count in causes.items()}
+        return found
+
+
+def _moves(advantages: Sequence[Advantage] | None) -> bool:
+    return any(one.value for one in advantages or ())
 
 
 class AdvantageConfig(Config):

@@ -26,7 +26,7 @@ SHOWN = (
     ("reward", ("reward/total",), "{:+.3f}"),
     ("accuracy", ("train/correct", "eval/direct/accuracy"), "{:.1%}"),
     ("judge", ("judge/accuracy", "eval/judge/accuracy"), "{:.1%}"),
-    ("tokens/s", ("tokens_per_s",), "{:,.0f}"),
+    ("tokens/s", ("tokens_per_s", "tokens_per_s/trained"), "{:,.0f}"),
 )
 _RECENT_STEPS = 20
 _BAR_WIDTH = 24

@@ -31,7 +31,7 @@ class Dpo(Config):
     aggregation: Literal["pair_mean"] = "pair_mean"
     """The mean over pairs."""
     beta: float = Field(0.1, gt=0)
-    """β: how far the policy may go from its reference, more for less."""
+    """β: what leaving the reference costs. The larger it is, the closer the policy stays to it."""
     nll_weight: float = Field(0.0, ge=0)
     """Weight of the mean negative log-likelihood of chosen replies beside it."""
     reference: ReferencePolicy = "phase_start"

@@ -82,7 +82,12 @@ class TokenLoss(Config):
         """Return what this loss is watched by, of each action and by name."""
         if x.reference_logps_A is None:
             return {}
-        return {"optim/kl_reference": self.kl(x.logps_A, x.reference_logps_A)}
+        kl_A = self.kl(x.logps_A, x.reference_logps_A)
+        return {
+            "optim/kl_reference": kl_A,
+            "optim/loss_policy": self.per_action(x) * x.weights_A,
+            "optim/loss_kl": self.kl.weight * kl_A * x.weights_A,
+        }
 
 
 class RatioLoss(TokenLoss):

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
+from pydantic import Field
+
 from debate_protocol.config import Config
 from debate_train.run_files.run_directory import RunDirectory
 
@@ -52,6 +54,9 @@ class Tracking(Config):
     """Shown name of the run; the recipe's by default."""
     notes: str | None = None
     """What is said about the run."""
+    peak_tflops: float | None = Field(None, gt=0)
+    """Peak of one training device in 10^12 FLOP/s, of which `time/mfu` is a share; null takes that
+    of GPUs whose datasheet is known, and measures no share on others."""
 
     def open(
         self, run_directory: RunDirectory, name: str, resolved: Mapping[str, object]

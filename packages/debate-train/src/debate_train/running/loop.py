@@ -68,7 +68,7 @@ def played(run: RunContext, phase: Phase, imitation: Imitation, number: int, beg
         taught = compared.taught(transcripts)
         batch = build_batch(taught, compared.turns, advantage.streams, run.loaded.tokenizer, seed)
         batch, counts = imitation.fit(transcripts, batch)
-    metrics = counts | compared.metrics() | metrics_of(transcripts)
+    metrics = counts | compared.metrics(transcripts) | metrics_of(transcripts)
     return Step(number, transcripts, scores, batch, metrics, compared.baselines, began)
 
 

@@ -66,7 +66,6 @@ def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
         "env/all/total_episodes": float(debates),
         "env/all/total_turns": float(turns),
         "env/all/by_group/frac_mixed": fmean(mixed) if mixed else 0.0,
-        "tokens_per_s": sampled / seconds,
         "time/step_s": seconds,
         "memory/peak_gib": peak_memory_gib(),
     }
@@ -82,6 +81,7 @@ def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
         )
     if lengths := [sampled for _, sampled in counts]:
         metrics |= {
+            "tokens_per_s": sampled / seconds,
             "rollout/reply_tokens_max": float(max(lengths)),
             "rollout/reply_tokens_min": float(min(lengths)),
         }

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from debate_train.batches.throughput import Speed
 from debate_train.checkpointing.random_states import (
     RandomStates,
     random_states,
@@ -35,6 +36,7 @@ class Saving:
         self._unrecorded: Step | None = None
         self._seconds: dict[str, float] = {}
         """Of checkpoints since the last step."""
+        self._speed = Speed.of(phase.recipe, run.loaded.model, own_place().size)
         rows = run.directory.metrics()
         self.watch = HealthWatch(phase.name, phase.recipe, rows, run.state.phase_start)
 
@@ -73,7 +75,7 @@ class Saving:
         assert step is not None
         seconds = time.perf_counter() - step.began
         metrics, problem = step_metrics(step, phase.recipe, seconds)
-        metrics |= self._seconds
+        metrics |= self._seconds | self._speed.measured(step.batch, metrics)
         self._seconds.clear()
         self._unrecorded = None  # A row that cannot be written is carried by a checkpoint.
         alarms = self._write(metrics, "step")

@@ -13,7 +13,7 @@ from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packed_attention import attention_of
 from debate_train.packed_rows.packs import Pack
 
-SHARES = ("loss", "optim/preference_")
+SHARES = ("loss", "optim/loss_", "optim/preference_")
 """How sums begin whose terms hold the update's denominators already."""
 
 
