@@ -2,48 +2,77 @@
 
     python benchmarks/health_runs.py --output runs/health
 
-- `good_0`, `good_1`: the quickstart with seeds 0 and 1; the first looks at the dev split, too.
-- The others start where self-play of `good_0` started:
-  `fast`: a learning rate ten times as large and no KL;
-  `liars`: verdicts that name the wrong one of a right and a wrong answer nine times in ten.
-
-Runs that are done are not repeated. Prints the alarms of each run, and writes what detectors read
-of its last phase to `tests/train/health_rows/NAME.json`, rounded to four digits.
+`good_0` and `good_1` are the quickstart with seeds 0 and 1; the first looks at the dev split, too.
+Those of `FAILURES` start where self-play of `good_0` started. Runs that are done are not repeated,
+those that were stopped go on. Prints the alarms of each run, and writes to
+`tests/train/health_rows` what detectors read of its last phase (`NAME.json`, rounded to four
+digits) and the step of each alarm (`alarms.json`).
 """
 
 import argparse
 import json
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import health_failures as made
 import yaml
 
+from debate_train import train
 from debate_train.health.detectors import OWN
 from debate_train.health.watch import alarms_of
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "tests" / "train" / "health_rows"
 GOOD = {"good_0": ("seed=0", "evaluation.every=10"), "good_1": ("seed=1",)}
-BAD: Mapping[str, Sequence[str]] = {
-    "fast": ("trainer.learning_rate=3e-3", "loss.kl.weight=0"),
-    "liars": ("reward.votes_from={tpr: 0.1, fpr: 0.9}", "reward.consensus=none"),
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A self-play that is made to fail: changes of its recipe, another reward or reference."""
+
+    changes: Sequence[str] = ()
+    reward: made.Reward | None = None
+    reference: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+LOOKS = ("evaluation.questions=256", "evaluation.every=10")
+FREE = ("trainer.learning_rate=1e-3", "loss.kl.weight=0")
+FAILURES: Mapping[str, Failure] = {
+    "fast": Failure((*LOOKS, "trainer.learning_rate=3e-3", "loss.kl.weight=0")),
+    "liars": Failure((*LOOKS, "reward.votes_from={tpr: 0.1, fpr: 0.9}", "reward.consensus=none")),
+    "plus_signs": Failure((*LOOKS, *FREE), made.plus_signs),
+    "ties": Failure(FREE, made.ties),
+    "first_shown": Failure(FREE, made.first_shown),
+    "agent_1": Failure(FREE, made.agent_1),
+    "tokens": Failure((*FREE, "rollout.max_tokens=96"), made.tokens),
+    "moving": Failure(("steps=10",), reference=made.moving_reference),
+    "exchanged": Failure(("steps=10",), reference=made.exchanged_reference),
 }
 READ = (
     *(model().metric for model in OWN),
-    *("eval/direct/maj@4", "eval/start/learned/accuracy", "eval/start/opponent/accuracy"),
+    *("eval/direct/accuracy", "eval/direct/maj@2", "eval/direct/maj@4"),
+    *("eval/direct/tokens/answer", "train/tokens/answer"),
+    *("eval/start/learned/accuracy", "eval/start/opponent/accuracy"),
     *(f"judge/wins/agent_{agent}" for agent in range(3)),
     *("reward/total", "optim/grad_norm"),
 )
 
 
-def train(recipe: Path, output: Path, overrides: Sequence[str]) -> None:
-    """Run `debate-train` unless that is done."""
+def trained(recipe: Path, output: Path, failure: Failure) -> list[Mapping[str, Any]]:
+    """Return the metrics of a run, which is made or gone on with unless that is done."""
     if not (output / "results.json").exists():
-        program = [sys.executable, "-m", "debate_train", str(recipe), f"--output={output}"]
-        subprocess.run([*program, *overrides], check=True, cwd=ROOT)
+        with failure.reference():
+            train(
+                recipe,
+                failure.changes,
+                output=output,
+                resume=(output / "checkpoints").exists(),
+                reward=failure.reward,
+            )
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
 def self_play(output: Path, good: Path) -> Path:
@@ -52,22 +81,23 @@ def self_play(output: Path, good: Path) -> Path:
     del recipe["phases"]
     start = min((good / "checkpoints").glob("step-*"))
     recipe["model"] = {"type": "pretrained", "name": str(start.resolve()), "dtype": "float32"}
-    recipe |= {"steps": 40, "evaluation": {"questions": 256, "every": 10}}
+    recipe |= {"steps": 40, "evaluation": {"questions": 0}, "tracking": {"wandb": False}}
     path = output / "self_play.yaml"
     path.write_text("# The quickstart's self-play, from its start.\n" + yaml.safe_dump(recipe))
     return path
 
 
-def keep(name: str, run: Path) -> None:
+def keep(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Print the alarms of a run, and keep what detectors read of its last phase."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    print(name, json.dumps(alarms_of(rows)))
+    alarms = {one["detector"]: one["step"] for one in alarms_of(rows)}
+    print(name, json.dumps(alarms), flush=True)
     last = [row for row in rows if row["phase"] == rows[-1]["phase"]]
     columns = ["step", *(n for n in dict.fromkeys(READ) if any(n in row for row in last))]
     kept = [[_short(row.get(column)) for column in columns] for row in last]
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in [columns, *kept])
     FIXTURES.mkdir(exist_ok=True)
     (FIXTURES / f"{name}.json").write_text(f"[\n{lines}\n]\n")
+    return alarms
 
 
 def _short(value: Any) -> Any:
@@ -80,13 +110,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "health")
     output = parser.parse_args().output
     output.mkdir(parents=True, exist_ok=True)
-    for name, overrides in GOOD.items():
-        train(ROOT / "recipes" / "quickstart.yaml", output / name, overrides)
-        keep(name, output / name)
+    quickstart = ROOT / "recipes" / "quickstart.yaml"
+    said = {
+        name: keep(name, trained(quickstart, output / name, Failure(changes)))
+        for name, changes in GOOD.items()
+    }
     recipe = self_play(output, output / "good_0")
-    for name, overrides in BAD.items():
-        train(recipe, output / name, overrides)
-        keep(name, output / name)
+    for name, failure in FAILURES.items():
+        said[name] = keep(name, trained(recipe, output / name, failure))
+    (FIXTURES / "alarms.json").write_text(json.dumps(said, indent=1) + "\n")
 
 
 if __name__ == "__main__":

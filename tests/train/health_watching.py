@@ -11,6 +11,8 @@ from debate_train.health.watch import HealthWatch, alarms_of, is_look
 from debate_train.recipe import Recipe
 
 ROWS = Path(__file__).parent / "health_rows"
+ALARMS: dict[str, dict[str, int]] = json.loads((ROWS / "alarms.json").read_text())
+"""What the watch said during each run: the step of each alarm, by detector."""
 Rows = list[dict[str, Any]]
 
 

@@ -8,6 +8,7 @@ from debate_protocol.forms import Direct, Simultaneous
 from debate_protocol.types import Question, Reply, Transcript, Turn
 from debate_train.evaluation import DirectAnswers, debate_curves, reply_curves
 from debate_train.evaluation.curves import most_replies
+from debate_train.evaluation.measuring import Measures
 
 QUESTION = Question("q", "How many?", "4", {"kind": "number"})
 
@@ -96,3 +97,12 @@ def test_curves_have_no_tokens_where_turns_hold_none() -> None:
     bare = replace(whole, turns=tuple(replace(turn, reply=None) for turn in whole.turns))
     assert debate_curves([bare])["debate/agent"][0].tokens is None
     assert not debate_curves([])
+
+
+def test_looks_have_the_majority_of_two_four_and_eight_replies() -> None:
+    other = replace(QUESTION, id="r")
+    played = [*replies("444555"), *replies("555555", question=other)]
+    # Three right of six, two classes: by symmetry each majority is right half of the time.
+    measured = Measures({}, {}, curves={"eval/direct/maj@k": reply_curves(played, 6)["maj@k"]})
+    assert measured.votes() == {"eval/direct/maj@2": 0.25, "eval/direct/maj@4": 0.25}
+    assert Measures({}, {}).votes() == {}

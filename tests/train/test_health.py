@@ -19,31 +19,22 @@ from debate_train.health.watch import HealthWatch, alarms_of, is_look
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.running.results import write_results
 from train.contexts import Trainer, context, trained
-from train.health_watching import changing, recipe, recorded, steady, watched
+from train.health_watching import ALARMS, changing, recipe, recorded, steady, watched
 
 
 @pytest.mark.parametrize(("name", "looks"), [("good_0", 7), ("good_1", 0)])
 def test_watch_is_silent_on_the_quickstart(name: str, looks: int) -> None:
     rows = recorded(name)
     assert len(rows) == 70 + looks
-    assert watched(rows) == {}
+    assert watched(rows) == ALARMS[name] == {}
     figures = {key for row in rows for key in row if key.startswith("health/")}
     due = {model().type for model in OWN if looks or model.due == "step"}
     assert figures == {f"health/{name}" for name in due}
 
 
-@pytest.mark.parametrize(
-    ("name", "agents", "expected"),
-    [
-        ("fast", 3, {"unheard", "coverage", "truncation", "collapse", "entropy", "start_vote"}),
-        ("liars", 3, {"reward_accuracy", "collapse", "start_vote"}),
-    ],
-)
-def test_watch_notices_a_run_that_was_made_to_fail(
-    name: str, agents: int, expected: set[str]
-) -> None:
-    debate = {"num_agents": agents, "max_rounds": 2, "style": "compact", "personas": "none"}
-    assert watched(recorded(name), recipe(debate=debate)).keys() == expected
+@pytest.mark.parametrize("name", [name for name in ALARMS if not name.startswith("good")])
+def test_watch_notices_a_run_that_was_made_to_fail(name: str) -> None:
+    assert watched(recorded(name)) == ALARMS[name] != {}
 
 
 def held(votes: Sequence[str], round_0: str = "") -> dict[str, float]:

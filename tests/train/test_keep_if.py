@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 
 from debate_train.checks.check import check
 from debate_train.commands.cli import main
+from debate_train.evaluation.measuring import Measure, Measures
 from debate_train.keeping import taking_back
 from debate_train.keeping.keep_if import KeepIf
 from debate_train.recipe import Recipe
@@ -41,8 +41,8 @@ def weights(run: Path, step: int) -> bytes:
 def measured(monkeypatch: pytest.MonkeyPatch, start: float, *ends: float) -> None:
     """Let the dev split have these values at the starts, and at the ends of phases, in turn."""
 
-    def means(value: float) -> Any:
-        return SimpleNamespace(found={}, means=lambda: {METRIC: value}, values={}, played={})
+    def means(value: float) -> Measures:
+        return Measures({METRIC: Measure(value, 0, 1, 1)}, {})
 
     left = iter(ends)
     monkeypatch.setattr(taking_back, "evaluate", lambda *_: means(start))

@@ -17,6 +17,7 @@ from debate_rollout.token_text import TokenText, token_text
 from debate_train.batches.rows import Batch
 from debate_train.checks.check_warnings import warnings_of
 from debate_train.data import SignsPuzzle
+from debate_train.evaluation.curves import Point
 from debate_train.evaluation.measuring import Measure, Measures
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.starts import start_debates
@@ -251,12 +252,15 @@ def test_phase_says_why_it_ended(
     def evaluate(*arguments: Any) -> Measures:
         # The judge is always right in half of the cases.
         means = {"eval/format": next(left), "eval/judge/accuracy": 0.5}
-        return Measures({name: Measure(mean, 0, 1, 1) for name, mean in means.items()}, {})
+        curves = {"eval/direct/maj@k": [Point(2, None, {"q": 0.75})]}
+        return Measures({n: Measure(m, 0, 1, 1) for n, m in means.items()}, {}, curves=curves)
 
     monkeypatch.setattr(loop, "evaluate", evaluate)
     assert trained(run, Trainer())[0] == ended
     rows = [json.loads(line) for line in run.directory.metrics_path.read_text().splitlines()]
-    assert [row["step"] for row in rows if "eval/format" in row] == evaluated
+    looks = [row for row in rows if "eval/format" in row]
+    assert [row["step"] for row in looks] == evaluated
+    assert all(row["eval/direct/maj@2"] == 0.75 for row in looks)
     assert run.state.step == max(evaluated, default=2)
 
 

@@ -49,6 +49,15 @@ class Measures:
         """Return the means alone."""
         return {name: measure.mean for name, measure in self.found.items()}
 
+    def votes(self) -> dict[str, float]:
+        """Return the accuracy of the majority of 2, 4, 8, … direct replies: `eval/direct/maj@k`.
+
+        None of these is a figure of its own: they are points of a curve.
+        """
+        points = self.curves.get("eval/direct/maj@k", ())
+        chosen = (one for one in points if one.x > 1 and one.x & (one.x - 1) == 0)
+        return {f"eval/direct/maj@{one.x}": fmean(one.values.values()) for one in chosen}
+
 
 def evaluate(
     setup: Setup,

@@ -1,8 +1,9 @@
 """What a detector looks at, and when it speaks."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import isfinite, sqrt
 from statistics import fmean, pstdev
 from typing import Any, ClassVar, Literal
@@ -12,6 +13,7 @@ from pydantic import Field
 from debate_protocol.config import Config
 
 Row = Mapping[str, Any]
+_MAJORITY = "eval/direct/maj@"
 Due = Literal["step", "look"]
 """After which rows of metrics a detector speaks: those of steps, or of looks at the dev split."""
 
@@ -25,6 +27,8 @@ class Facts:
     """Of a step."""
     keeps_start: bool = False
     """Whether the KL reference is the policy at the phase's start."""
+    debates: int = 1
+    """Of a question, in a step."""
 
 
 @dataclass(slots=True)
@@ -38,14 +42,18 @@ class History:
     first: list[Row] = field(default_factory=list)
     last: deque[Row] = field(default_factory=deque)
     looks: list[Row] = field(default_factory=list)
-    """Each with the mean of `reward/total` over the last steps before it."""
+    """Each with the mean of `reward/total` over the last steps before it, and of `tokens`."""
+    tokens: list[float] = field(default_factory=list)
+    """Sampled for a question, by step."""
 
     def add(self, row: Row, due: Due) -> None:
         """Take one more row of the phase."""
         if due == "look":
             self.start = row if self.start is None else self.start
-            self.looks.append({**row, "reward/total": self.now("reward/total")})
+            spent = fmean(self.tokens) if self.tokens else None
+            self.looks.append({**row, "reward/total": self.now("reward/total"), "tokens": spent})
             return
+        self.tokens += [self.facts.debates * one for one in numbers([row], "train/tokens/answer")]
         if len(self.first) < self.window:
             self.first.append(row)
         self.last.append(row)
@@ -72,6 +80,27 @@ def numbers(rows: "deque[Row] | list[Row]", metric: str) -> list[float]:
     """Return the values of a metric that were observed and are finite."""
     found = (row.get(metric) for row in rows)
     return [float(v) for v in found if isinstance(v, int | float) and isfinite(v)]
+
+
+def votes_of(look: Row) -> list[tuple[float, float]]:
+    """Return tokens and accuracy of the majority of k replies, for each k that was measured."""
+    length = look.get("eval/direct/tokens/answer")
+    found = {1: look.get("eval/direct/accuracy")} | {
+        int(name.removeprefix(_MAJORITY)): look[name] for name in look if name.startswith(_MAJORITY)
+    }
+    if length is None or len(found) == 1:
+        return []
+    return sorted((k * length, value) for k, value in found.items() if value is not None)
+
+
+def accuracy_for(votes: Sequence[tuple[float, float]], tokens: float) -> float | None:
+    """Return the accuracy at so many tokens, between two k a mixture of both."""
+    if not votes:
+        return None
+    for (less, low), (more, high) in pairwise(votes):
+        if tokens < more:
+            return low + max(0.0, tokens - less) / (more - less) * (high - low)
+    return votes[-1][1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from debate_train.health.detector import Detector, Due, History
+from debate_train.health.detector import Detector, Due, History, accuracy_for, votes_of
 
 _START = ("eval/start/learned/accuracy", "eval/start/opponent/accuracy")
 
@@ -39,23 +39,28 @@ class Collapse(Detector):
 
 
 class StartVote(Detector):
-    """The majority of the policy's replies against the majority of as many of its start's."""
+    """A vote of the policy's replies against one of its start's, for the same tokens.
+
+    These are the tokens that training has sampled for a question so far, or those of all replies
+    that the start was measured with where these are fewer.
+    """
 
     due: ClassVar[Due] = "look"
     type: Literal["start_vote"] = "start_vote"
     below: float | None = -0.1
     advice: str = (
-        "a vote of the start's replies, which costs no training, is now better than one of the "
-        "policy's: go back to an earlier checkpoint"
+        "for the tokens that training spends on a question, a vote of the start's replies is now "
+        "better than one of the policy's: go back to an earlier checkpoint"
     )
 
     def figure(self, seen: History) -> float | None:
-        """Return maj@K of the last look minus maj@K of the start."""
+        """Return the policy's maj@k minus the start's, each k what the tokens buy."""
         start, now = seen.start or {}, seen.looks[-1]
-        names = [n for n in now if n.startswith("eval/direct/maj@") and n in start]
-        if not names or start.get("step") == now.get("step"):
+        if start.get("step") == now.get("step") or not (had := votes_of(start)):
             return None
-        return float(now[names[-1]]) - float(start[names[-1]])
+        most = had[-1][0] if (spent := now["tokens"]) is None else min(had[-1][0], spent)
+        before, after = accuracy_for(had, most), accuracy_for(votes_of(now), most)
+        return None if before is None or after is None else after - before
 
 
 class EqualVotes(Detector):

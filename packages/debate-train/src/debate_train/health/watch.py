@@ -117,4 +117,5 @@ def _facts(recipe: "Recipe") -> Facts:
         agents=recipe.debate.num_agents,
         updates=recipe.trainer.epochs * recipe.trainer.minibatches,
         keeps_start=recipe.loss.reference_policy == "phase_start",
+        debates=recipe.rollout.debates_per_question,
     )

@@ -94,5 +94,5 @@ def evaluate_dev(run: RunContext, phase: Phase, saving: Saving) -> bool:
     # Before its row: a checkpoint carries one that cannot be written.
     state.looked, state.owes_look = (phase.name, state.step, found), False
     run.note_best(found)
-    saving.log_look(found | target)
+    saving.log_look(found | target, measured[0].votes())
     return True

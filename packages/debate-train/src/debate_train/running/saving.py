@@ -89,10 +89,10 @@ class Saving:
             run.progress.note(f"{phase.name} {state.step}: no reply has a token to learn from")
         return metrics
 
-    def log_look(self, found: dict[str, float]) -> None:
-        """Write the measures of a look at the dev split."""
+    def log_look(self, found: dict[str, float], more: dict[str, float]) -> None:
+        """Write the measures of a look at the dev split, and what the display has no room for."""
         shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
-        alarms, where = self._write(found, "look"), f"{self._phase.name} {self._state.step}"
+        alarms, where = self._write(more | found, "look"), f"{self._phase.name} {self._state.step}"
         for line in (f"{where}: dev split: {shown}", *alarms):
             self._run.progress.note(line)
 
