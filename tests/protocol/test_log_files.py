@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from debate_protocol import from_json, read_transcripts
 from debate_protocol.cli import main
-from debate_protocol.transcripts.log_files import rollout_rows, to_inspect
+from debate_protocol.transcripts.log_files import rollout_rows, to_inspect, to_verifiers
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
 
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
@@ -38,8 +39,10 @@ def test_log_has_a_sample_for_each_debate_with_its_turns_in_order() -> None:
     assert log["eval"]["config"] == {"epochs": 2}
 
 
+@pytest.mark.tools
 def test_inspect_opens_the_log(capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
-    log = pytest.importorskip("inspect_ai.log")
+    from inspect_ai import log
+
     main(["export", str(DEBATES), "--to", "inspect"])
     path = tmp_path / "debates.json"
     path.write_bytes(capsysbinary.readouterr().out)
@@ -48,15 +51,48 @@ def test_inspect_opens_the_log(capsysbinary: pytest.CaptureFixture[bytes], tmp_p
     assert read.samples[0].messages[1].text.startswith("Agent 0, round 0")
 
 
-@pytest.mark.parametrize(("program", "keys"), [("verifiers", "example_id"), ("trl", "step")])
-def test_rows_are_one_for_each_turn(
-    program: str, keys: str, capsysbinary: pytest.CaptureFixture[bytes]
+@pytest.mark.tools
+def test_verifiers_opens_the_traces(
+    capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
 ) -> None:
-    rows = exported(capsysbinary, program)
-    assert len(rows) == 24 and all(keys in row for row in rows)
-    first, second, third = rollout_rows([DEBATE], program)
+    from verifiers.v1.trace import WireTrace
+    from verifiers.v1.utils.trace_store import TRACES_FILE, read_episodes
+
+    main(["export", str(DEBATES), "--to", "verifiers"])
+    (tmp_path / TRACES_FILE).write_bytes(capsysbinary.readouterr().out)
+    episodes = read_episodes(tmp_path, WireTrace)
+    assert [len(episode.traces) for episode in episodes] == [3, 3, 3, 3]
+    first = episodes[0].by_agent["agent 0"][0]
+    assert first.num_turns == 2
+    assert [message.content for message in first.assistant_messages] == [
+        turn.text for turn in read_transcripts(DEBATES)[0].turns if turn.agent == 0
+    ]
+
+
+def test_episode_has_a_trace_for_each_agent_whose_branches_are_its_prompts() -> None:
+    asked, said = {"role": "user", "content": "a"}, {"role": "assistant", "content": "1"}
+    prompts = [(asked,), (asked, said, {"role": "user", "content": "b"}), (asked,)]
+    turns = tuple(
+        Turn(0, round, text, prompt=prompt, extra={"tokens": [3, 1]})
+        for round, (text, prompt) in enumerate(zip("121", prompts, strict=True))
+    )
+    debate = Transcript("d", DEBATE.question, Protocol(2, max_rounds=3), turns, META)
+    episode = to_verifiers(debate)
+    (trace,) = episode["traces"]  # Agent 1 said nothing.
+    # The second turn goes on from the first; the third is another reply to the first prompt.
+    assert [node["parent"] for node in trace["nodes"]] == [None, 0, 1, 2, 0]
+    assert [node["sampled"] for node in trace["nodes"]] == [False, True, False, True, True]
+    assert [call["node"] for call in trace["calls"]] == [1, 3, 4]
+    assert trace["calls"][0]["usage"] == {"prompt_tokens": 3, "completion_tokens": 1}
+    assert (trace["rewards"], trace["metrics"]) == ({"reward": {"score": 0.5}}, {})
+    assert from_json(trace["info"]["debate"]).turns == debate.turns
+
+
+def test_rows_of_trl_are_one_for_each_turn(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    rows = exported(capsysbinary, "trl")
+    assert len(rows) == 24 and all("step" in row for row in rows)
+    first, second, third = rollout_rows([DEBATE])
     assert first["prompt"] == [{"role": "user", "content": "2 + 2, agent 0?"}]
     assert third["prompt"] == [{"role": "user", "content": "2 + 2?"}]
     assert second["completion"] == [{"role": "assistant", "content": "five"}]
     assert (first["reward"], "note" in first, "nan" in first) == (0.5, False, False)
-    assert ("token_usage" in second) == (program == "verifiers")

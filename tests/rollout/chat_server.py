@@ -39,6 +39,10 @@ def said(text: Any, finish: str | None = "stop", **choice: Any) -> Answer:
     usage = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
     return Answer(
         body={
+            "id": "chat-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "any",
             "choices": [{"index": 0, "message": message, "finish_reason": finish, **choice}],
             "usage": usage,
         }

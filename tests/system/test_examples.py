@@ -32,7 +32,7 @@ def test_every_example_is_short_and_tested() -> None:
     source = Path(__file__).read_text()
     for example in EXAMPLES.glob("*.py"):
         assert f'run("{example.name}"' in source
-        most = 120 if example.name == "rl_loop.py" else 60
+        most = 120 if example.name in ("rl_loop.py", "verifiers_debate.py") else 60
         assert len(example.read_text().splitlines()) <= most
 
 
@@ -114,6 +114,49 @@ def test_trl_rollout_trains_a_policy_on_turns_of_its_debates(run: Run, tmp_path:
     before = AutoModelForCausalLM.from_pretrained(model).state_dict()
     after = trainer.model.state_dict()
     assert any(not torch.equal(before[name], after[name].cpu()) for name in before)
+
+
+@pytest.mark.tools
+def test_verifiers_plays_and_pays_our_debates(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from debate_train.rollout_files import import_rollouts
+    from rollout.chat_server import Answer, Endpoint, Seen, said, serving
+
+    turn = "<solution>{}</solution><evaluation>ok</evaluation><comparison>{}</comparison>"
+
+    def debater(number: int, seen: Seen) -> Answer:
+        last = seen.body["messages"][-1]["content"]
+        if last.startswith("Round 2"):  # Whoever may judge agent 0 prefers it.
+            return said(turn.format(42, "Agent 0 > Agent 1\nAgent 0 > Agent 2"))
+        return said(turn.format(42 if "Agent 0" in last else 32, "N/A"))
+
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    endpoint = Endpoint(debater)
+    with serving(endpoint) as url:
+        where = ("--client.base-url", url, "-o", str(tmp_path), "--run.dir", "run")
+        run("verifiers_debate.py", "-m", "any", "-n", "1", *where, "--no-push", "--no-rich")
+    assert len(endpoint.seen) == 6  # Three agents, two rounds, one question.
+    (episode,) = map(json.loads, (tmp_path / "run/traces.jsonl").read_text().splitlines())
+    assert episode["ok"]
+    for trace in episode["traces"]:
+        roles = [node["message"]["role"] for node in trace["nodes"]]
+        assert roles == ["system", "user", "assistant", "user", "assistant"]
+    agents = {trace["info"]["agent"]: trace["rewards"] for trace in episode["traces"]}
+    # Agent 1 votes 0 > 2 and agent 2 votes 0 > 1; nobody judges itself.
+    assert {agent: paid["peers"]["score"] for agent, paid in agents.items()} == {0: 1, 1: -1, 2: -1}
+    (debate,) = import_rollouts(tmp_path / "run/traces.jsonl")
+    assert (debate.protocol.contract, debate.meta["peers"]) == ("three_section", -1 / 3)
+    for trace in episode["traces"]:
+        del trace["info"]["debate"]  # As of an environment that is not ours.
+    (tmp_path / "plain.jsonl").write_text(json.dumps(episode))
+    (plain,) = import_rollouts(tmp_path / "plain.jsonl")
+    assert [(turn.key, turn.text) for turn in plain.turns] == [
+        (turn.key, turn.text) for turn in debate.turns
+    ]
+    assert plain.turns[3].prompt == debate.turns[3].prompt
+    assert plain.question.text == debate.question.text
 
 
 def test_verl_reward_prints_scores_and_what_they_rest_on(run: Run) -> None:

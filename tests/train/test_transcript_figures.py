@@ -190,10 +190,10 @@ def test_completions_of_trl_are_replies_to_the_same_prompts(tmp_path: Path, suff
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "found no rows; expected results.jsonl of verifiers"),
+        ("", "found no rows; expected traces.jsonl or results"),
         ("{", ":1: not JSON"),
         ("[1]", ":1: expected an object"),
-        ('{"text": "a"}', "row 1: found text; expected results.jsonl of verifiers"),
+        ('{"text": "a"}', "row 1: found text; expected traces.jsonl or"),
         ('{"prompt": 1, "completion": "a"}', "row 1: prompt: found int; expected a text or"),
     ],
 )

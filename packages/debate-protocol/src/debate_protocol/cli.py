@@ -2,13 +2,11 @@
 
 import argparse
 import itertools
-import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import BinaryIO
 
 from debate_protocol.command_options import add_options, heed_options, is_quiet
@@ -205,20 +203,10 @@ def _export(options: argparse.Namespace) -> int:
         for transcript in transcripts:
             sys.stdout.buffer.write(_line_of(transcript, options.file))
     else:
-        _write_for(options.to, transcripts, options.file)
+        from debate_protocol.transcripts.log_files import lines_for
+
+        sys.stdout.buffer.writelines(lines_for(options.to, transcripts, options.file))
     return DONE
-
-
-def _write_for(program: str, transcripts: Sequence[Transcript], name: str) -> None:
-    """Write a file of another program; half characters, which it may refuse, become `?`."""
-    from debate_protocol.transcripts.log_files import rollout_rows, to_inspect
-
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    log = program == "inspect"
-    rows = [to_inspect(transcripts, name, now)] if log else rollout_rows(transcripts, program)
-    for row in rows:
-        line = json.dumps(row, ensure_ascii=False) + "\n"
-        sys.stdout.buffer.write(line.encode("utf-8", "replace"))
 
 
 def _line_of(transcript: Transcript, name: str) -> bytes:

@@ -1,18 +1,39 @@
 """Transcripts as files of other programs, which their viewers and readers open.
 
 inspect (`to_inspect`): one evaluation log, a sample for each debate; `inspect view` shows it.
-verifiers and TRL (`rollout_rows`): one row for each turn, with `prompt` and `completion` as
-messages, as `results.jsonl` of `vf-eval` and the completions of TRL's trainers have them.
+verifiers (`to_verifiers`): one episode for each debate, a trace for each agent, as `traces.jsonl`
+of `vf-eval` has them (verifiers 0.4, schema 1).
+TRL (`rollout_rows`): one row for each turn, with `prompt` and `completion` as messages, as the
+completions of its trainers have them.
 """
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
+from debate_protocol.transcripts.files import to_json
 from debate_protocol.types import Message, Transcript, Turn
 
 _INSPECT_VERSION = 2
 _STOPS = {"length": "max_tokens"}
 """What inspect calls how a reply ended, where it is not `stop`."""
+
+
+def lines_for(program: str, transcripts: Sequence[Transcript], name: str) -> Iterator[bytes]:
+    """Yield the lines of a file of `inspect`, `verifiers` or `trl`.
+
+    Half characters, which the program may refuse, become `?`. `name` is what the log is called.
+    """
+    rows: Iterable[dict[str, object]]
+    if program == "inspect":
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        rows = [to_inspect(transcripts, name, now)]
+    else:
+        is_verifiers = program == "verifiers"
+        rows = map(to_verifiers, transcripts) if is_verifiers else rollout_rows(transcripts)
+    for row in rows:
+        yield (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
 def to_inspect(transcripts: Sequence[Transcript], name: str, created: str) -> dict[str, object]:
@@ -47,34 +68,88 @@ def to_inspect(transcripts: Sequence[Transcript], name: str, created: str) -> di
     }
 
 
-def rollout_rows(transcripts: Sequence[Transcript], program: str) -> Iterator[dict[str, object]]:
-    """Yield a row for each turn that was said, in the keys of `verifiers` or `trl`.
+def to_verifiers(transcript: Transcript) -> dict[str, object]:
+    """Return an episode of verifiers, as JSON holds it.
+
+    A trace has the messages of one agent as a tree: turns whose prompts extend each other are one
+    branch. The numbers in the transcript's `meta` are metrics of each trace, `reward` its reward.
+    The first trace's `info` keeps the transcript itself, which `import_rollouts` reads back.
+    """
+    question = transcript.question
+    data = {"id": question.id, "prompt": question.text, "answer": question.answer or ""}
+    task = {"type": "Debate", "data": data}
+    speakers = sorted({turn.agent for turn in transcript.turns})
+    traces = [_trace(transcript, agent, task) for agent in speakers]
+    for trace in traces[:1]:
+        trace["info"] = {"agent": speakers[0], "debate": to_json(transcript)}
+    return {
+        "id": transcript.id,
+        "env": {"id": "debate"},
+        "task": task,
+        "ok": True,
+        "traces": traces,
+    }
+
+
+def rollout_rows(transcripts: Sequence[Transcript]) -> Iterator[dict[str, object]]:
+    """Yield a row for each turn that was said, in the keys of TRL's completions.
 
     Where a transcript keeps no prompt of a turn, its prompt is the question. Rows keep the numbers
-    in the transcript's `meta`, such as `reward`, which both programs show.
+    in the transcript's `meta`, such as `reward`.
     """
-    numbers: dict[str, int] = {}
     for transcript in transcripts:
-        question = transcript.question
-        number = numbers.setdefault(question.id, len(numbers))
         for turn in transcript.turns:
-            row: dict[str, object] = {
+            yield {
+                "step": 0,
+                "id": transcript.question.id,
                 "prompt": _prompt(transcript, turn),
                 "completion": [{"role": "assistant", "content": turn.text}],
-                "answer": question.answer or "",
+                "answer": transcript.question.answer or "",
                 **_numbers(transcript),
                 "debate": transcript.id,
                 "agent": turn.agent,
                 "round": turn.round,
             }
-            if program == "verifiers":
-                row = {"example_id": number, "task": "debate", "reward": 0.0, **row}
-                if turn.token_counts is not None:
-                    read, said = turn.token_counts
-                    row["token_usage"] = {"input_tokens": read, "output_tokens": said}
-            else:
-                row = {"step": 0, "id": question.id, **row}
-            yield row
+
+
+def _trace(transcript: Transcript, agent: int, task: Mapping[str, object]) -> dict[str, object]:
+    nodes: list[dict[str, object]] = []
+    calls: list[dict[str, object]] = []
+    places: dict[tuple[int | None, str, str], int] = {}
+
+    def placed(parent: int | None, message: Message, *, sampled: bool) -> int:
+        key = (parent, message["role"], message["content"])
+        if sampled or key not in places:
+            places[key] = len(nodes)
+            nodes.append({"parent": parent, "message": dict(message), "sampled": sampled})
+        return places[key]
+
+    for turn in transcript.turns:
+        if turn.agent != agent:
+            continue
+        parent = None
+        for message in _prompt(transcript, turn):
+            parent = placed(parent, message, sampled=False)
+        reply = Message(role="assistant", content=turn.text)
+        call: dict[str, object] = {"node": placed(parent, reply, sampled=True)}
+        if turn.token_counts is not None:
+            read, said = turn.token_counts
+            call["usage"] = {"prompt_tokens": read, "completion_tokens": said}
+        calls.append(call)
+    numbers = dict(_numbers(transcript))
+    reward = numbers.pop("reward", None)
+    return {
+        "id": f"{transcript.id}/{agent}",
+        "task": task,
+        "agent": {"config": {}, "name": f"agent {agent}"},
+        "nodes": nodes,
+        "calls": calls,
+        "rewards": {} if reward is None else {"reward": {"score": reward}},
+        "metrics": numbers,
+        "info": {"agent": agent},
+        "is_completed": True,
+        "ok": True,
+    }
 
 
 def _sample(transcript: Transcript, epoch: int) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -84,6 +85,25 @@ def _completion(arguments: argparse.Namespace) -> int:
     return DONE
 
 
+def _import(arguments: argparse.Namespace) -> int:
+    """Print what verifiers or TRL have written as transcripts: `… > debates.jsonl`."""
+    from debate_protocol.transcripts.files import to_json
+    from debate_protocol.transcripts.json_lines import json_line
+    from debate_train.rollout_files import import_rollouts
+
+    choices = {"contract": arguments.contract, "kind": arguments.kind, "answer": arguments.answer}
+    for debate in import_rollouts(arguments.file, **choices):
+        sys.stdout.buffer.write(json_line(to_json(debate)))
+    return DONE
+
+
+def _add_rollouts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="rollouts, .jsonl or .parquet")
+    parser.add_argument("--contract", default="boxed", help="how replies mark answers (boxed)")
+    parser.add_argument("--kind", help="how answers are compared (mathematics)")
+    parser.add_argument("--answer", metavar="COLUMN", help="with the right answers")
+
+
 def _add_shell(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh"))
 
@@ -101,6 +121,7 @@ COMMANDS: Mapping[str, Part] = {
     "recipes": (_add_word, _recipes),
     "init": (_add_start, _init),
     "schema": (_add_nothing, _schema),
+    "import": (_add_rollouts, _import),
     "completion": (_add_shell, _completion),
 }
 """What can stand in the place of a recipe: its arguments, and what it does."""

@@ -12,7 +12,7 @@ _WHOLE, _SAMPLES = "transcripts.jsonl", "transcripts/*.jsonl"
 def debates_in(
     path: Path, key: str, *, contract: str = "boxed", kind: str | None = None, answer: str | None
 ) -> list[Transcript]:
-    """Return the debates of a file, in order; rows with a completion are rollouts of others.
+    """Return the debates of a file, in order; rows with completions or traces are of others.
 
     Args:
         path: The file.
@@ -67,4 +67,4 @@ def _holds_completions(path: Path) -> bool:
             first = json.loads(next((line for line in file if line.strip()), "null"))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(first, dict) and "completion" in first
+    return isinstance(first, dict) and ("completion" in first or "traces" in first)

@@ -1,6 +1,7 @@
 """Files of verifiers and of TRL: which one it is, and its rows as transcripts.
 
-Each row is one reply to one prompt. verifiers writes `results.jsonl` (`vf-eval --save-results`):
+verifiers 0.4 writes `traces.jsonl` (`vf-eval`), an episode in each row: `episodes.py`. All other
+rows are one reply to one prompt. Before 0.4 it wrote `results.jsonl` (`vf-eval --save-results`):
 `example_id`, `prompt` and `completion` as messages or text, `answer`, `reward`, and
 `token_usage` with `input_tokens` and `output_tokens`. TRL's trainers write
 `completions/completions_STEP.parquet` (`log_completions=True`): `step`, `prompt`, `completion`, a
@@ -11,7 +12,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast, get_args
+from typing import cast
 
 from debate_protocol.parsing.contract import get_contract
 from debate_protocol.types import (
@@ -19,22 +20,23 @@ from debate_protocol.types import (
     Message,
     Protocol,
     Question,
-    Role,
     Transcript,
     Turn,
 )
 from debate_train.data.row_files import read_rows
 from debate_train.errors import UsageError
+from debate_train.rollout_files.episodes import debate_of_episode
+from debate_train.rollout_files.messages import read_messages
 
 Row = Mapping[str, object]
 
-_EXPECTED = "expected results.jsonl of verifiers or completions of TRL, .parquet or .jsonl"
+_EXPECTED = "expected traces.jsonl or results.jsonl of verifiers, or completions of TRL"
 
 
 def import_rollouts(
     path: Path, *, contract: str = "boxed", kind: str | None = None, answer: str | None = None
 ) -> list[Transcript]:
-    """Return the rows of a file as transcripts of one turn each, in order.
+    """Return the rows of a file as transcripts, in order: of one turn each, but for episodes.
 
     Replies to one question have its id: the `example_id` of verifiers; of TRL, whose rows name
     none, a number made of the prompt. What rows say beside is in `meta`: numbers such as `reward`
@@ -58,6 +60,9 @@ def import_rollouts(
     found = []
     for number, row in enumerate(read_rows(str(path), "rollouts")):
         where = f"{path}, row {number + 1}"
+        if isinstance(row.get("traces"), list):
+            found.append(debate_of_episode(row, where, rules.name, kind, answer))
+            continue
         if not {"prompt", "completion"} <= row.keys():
             names = ", ".join(sorted(row)[:8]) or "nothing"
             raise UsageError(f"{where}: found {names}; {_EXPECTED}, with prompt and completion")
@@ -76,7 +81,7 @@ def import_rollouts(
 
 
 def _question(row: Row, where: str, kind: str | None, answer: str | None) -> Question:
-    messages = _messages(row["prompt"], "user", f"{where}: prompt")
+    messages = read_messages(row["prompt"], "user", f"{where}: prompt")
     asked = [message["content"] for message in messages if message["role"] == "user"]
     text = asked[-1] if asked else "\n\n".join(message["content"] for message in messages)
     if answer is not None and answer not in row:
@@ -96,37 +101,15 @@ def _question(row: Row, where: str, kind: str | None, answer: str | None) -> Que
 
 def _said(row: Row, where: str) -> tuple[str, tuple[Message, ...], int]:
     """Return the last reply, all messages before it, and how many replies there are."""
-    prompt = _messages(row["prompt"], "user", f"{where}: prompt")
+    prompt = read_messages(row["prompt"], "user", f"{where}: prompt")
     if row["completion"] is None:  # verifiers keeps rollouts that failed.
         return "", tuple(prompt), 0
-    completion = _messages(row["completion"], "assistant", f"{where}: completion")
+    completion = read_messages(row["completion"], "assistant", f"{where}: completion")
     replies = [n for n, message in enumerate(completion) if message["role"] == "assistant"]
     if not replies:
         return "", (*prompt, *completion), 0
     before = (*prompt, *completion[: replies[-1]])
     return completion[replies[-1]]["content"], before, len(replies)
-
-
-def _messages(value: object, role: Role, where: str) -> list[Message]:
-    """Return messages; a text is one. Roles that a transcript does not have are the user's."""
-    if isinstance(value, str):
-        return [Message(role=role, content=value)]
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise UsageError(f"{where}: found {type(value).__name__}; expected a text or messages")
-    found = []
-    for one in value:
-        own = one.get("role")
-        known = cast(Role, own) if own in get_args(Role) else "user"
-        found.append(Message(role=known, content=_text(one.get("content"))))
-    return found
-
-
-def _text(content: object) -> str:
-    """Return the text of a message's content, which may come in parts."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, Mapping)]
-        return "".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) else ""
 
 
 def _tokens(row: Row) -> list[int] | None:
