@@ -11,7 +11,7 @@ from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.evaluation.measuring import evaluate
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.recipe import Recipe
-from debate_train.report.curves import curves
+from train.report_runs import drawn
 
 QUESTIONS = SignsPuzzle().open().split("dev", 3)
 ANSWERS = ((1, 0, 0, 0), (1, 0, 1, 0), (1, 1, 0, 0))
@@ -91,4 +91,4 @@ def test_figure_of_a_role_can_be_a_gate_and_has_a_row_and_a_chart() -> None:
     with pytest.raises(ValueError, match="'eval/role/rival/accuracy' is not measured"):
         recipe("trained", exit_criterion=criterion)
     logged = [{"phase": "p", "step": n, "eval/role/rival/accuracy": n / 4} for n in (1, 2)]
-    assert "rival/accuracy" in curves(logged)
+    assert "rival/accuracy" in drawn(logged)

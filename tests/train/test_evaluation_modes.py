@@ -25,7 +25,8 @@ from debate_train.evaluation.settings import Setup
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.rollout_settings import Rollout
 from debate_train.recipe import Recipe
-from debate_train.report.curves import OWN_FIGURES, curves
+from debate_train.report.curves import OWN_FIGURES
+from train.report_runs import drawn
 
 QUESTIONS = SignsPuzzle().open().split("dev", 2)
 
@@ -200,11 +201,11 @@ def test_check_counts_the_turns_tokens_and_context_of_all_modes() -> None:
 def test_report_draws_the_figures_of_each_named_mode() -> None:
     assert {name.split("/")[1] for name in recipe({}).evaluated().figures()} == OWN_FIGURES
     rows = [{"phase": "train", "step": n, "eval/ring/format": n / 4} for n in (1, 2)]
-    assert "Held out: ring" in curves(rows)
+    assert "Held out: ring" in drawn(rows)
     of_round = [{"phase": "train", "step": n, "eval/ring/maj/round_1": n / 4} for n in (1, 2)]
-    assert "Held out" not in curves(of_round)
+    assert "Held out" not in drawn(of_round)
     plain = [{"phase": "train", "step": n, "eval/pass@k": n / 4} for n in (1, 2)]
-    assert "Held out" not in curves(plain)
+    assert "Held out" not in drawn(plain)
 
 
 def test_protocol_names_what_the_base_class_offers() -> None:

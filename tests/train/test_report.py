@@ -195,9 +195,12 @@ def test_every_part_is_there(page):
 
 def test_each_chart_says_in_words_what_it_shows(page):
     labels = [value for tag, name, value in checked(page).attributes if name == "aria-label"]
-    assert "Entropy: entropy from 0.595 at step 1 to 0.300 at step 60" in labels
-    assert "Held-out accuracy: direct from 45.3 % at step 10 to 62.0 % at step 60; " in (
-        "".join(label for label in labels if label.startswith("Held-out accuracy"))
+    assert (
+        "Entropy: entropy from 0.595 at self_play, step 1 to 0.300 at self_play, step 60" in labels
+    )
+    assert (
+        "Held-out accuracy: one reply from 45.3 % at self_play, step 10 to 62.0 % at self_play, "
+        "step 60" in ("".join(label for label in labels if label.startswith("Held-out accuracy")))
     )
 
 
@@ -219,7 +222,7 @@ def test_unfinished_run_has_a_page_too(tmp_path):
     (run.path / "results.json").write_text("{")
     page = write_report(run.path).read_text()
     checked(page)
-    assert "All 1 measures" in page and "No results yet" in page and "<svg" not in page
+    assert "all 1 measures of 1 steps" in page and "No results yet" in page and "<svg" not in page
 
 
 def test_command_prints_where_the_report_lies(tmp_path, capsys):

@@ -3,124 +3,144 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal
+from itertools import groupby, pairwise
 
 from markupsafe import Markup
 
 from debate_train.report.render import render
-
-Form = Literal["share", "number", "small", "count", "seconds"]
+from debate_train.report.timeline.along import Along, plain
+from debate_train.report.timeline.axes import Axis, Form, tick_text, ticks, write_value
 
 WIDTH, HEIGHT = 360, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 26
+NAMES = 18
+"""Height of the names of phases."""
+DIGIT, LETTER = 6.2, 5.9
+"""Widths that are enough for a character of the axes, in pixels."""
 MAX_DRAWN = 300
 MAX_HOVER = 72
 MAX_ROWS = 12
 DOTS_BELOW = 40
 MAX_SERIES = 6
+MAX_RAW = 3
+"""Lines of a chart beside which their noisy values are drawn, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: its label and its (step, value) points in order of step."""
+    """One line: its label and its (position, value) points in order of position."""
 
     label: str
     points: tuple[tuple[float, float], ...]
+    colour: int = 0
+    """Which of the six colours; 0 is that of its place."""
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """A range of values mapped to a range of pixels."""
+class Bound:
+    """What a measure had to reach in a stretch of the axis, and where it did."""
 
-    low: float
-    high: float
     start: float
     end: float
-
-    def at(self, value: float) -> float:
-        """Return the pixel of a value."""
-        share = (value - self.low) / (self.high - self.low)
-        return round(self.start + share * (self.end - self.start), 1)
+    value: float
+    met: float | None
+    """Position of the look that reached it."""
 
 
-def write_value(value: float, form: Form) -> str:
-    """Return a value as a person reads it."""
-    if abs(value) >= 1e12:
-        text = f"{value:.3g}"
-    elif form == "share":
-        text = f"{100 * value:.1f} %"
-    elif form == "count":
-        text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    elif form == "seconds":
-        text = f"{value:.3g} s"
-    elif form == "small":
-        text = f"{value:.2g}"
-    else:
-        text = f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
-    return text.replace("-", "−")
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What a figure of lines shows."""
+
+    title: str
+    note: str
+    series: Sequence[Series]
+    form: Form
+    why: str = ""
+    """How it is read, folded beside the title."""
+    bounds: Sequence[Bound] = ()
 
 
-def write_duration(seconds: float) -> str:
-    """Return a time as a person reads it."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What happened on a time line."""
+
+    outcomes: Sequence[tuple[str, str]] = ()
+    """Of each stretch: `good`, `bad` or nothing, and the reason in words."""
+    alarms: Sequence[tuple[float, str]] = ()
+    """Position and words of each alarm."""
 
 
-def line_chart(title: str, note: str, series: Sequence[Series], form: Form) -> Markup:
-    """Return a figure of lines over steps, with a legend and its numbers folded below.
+def line_chart(chart: Chart, along: Along | None = None, marks: Marks | None = None) -> Markup:
+    """Return a figure of lines, with a legend and its numbers folded below.
 
-    Of many noisy points the bold line is a running mean and the pale one the values themselves.
+    Of many noisy points the bold line is a running mean; of a few lines a pale one has the values.
+
+    Args:
+        chart: What it shows; at most `MAX_SERIES` lines are drawn.
+        along: The axis whose positions the points have; None is that of their numbers as steps.
+        marks: What happened along it.
     """
-    series = series[:MAX_SERIES]
-    x, _ = _axes(series, form)
+    series, marks = chart.series[:MAX_SERIES], marks or Marks()
+    along = along or plain([step for line in series for step, _ in line.points], "step")
+    drawn = _drawn(chart, series, along, marks)
     return render(
         "chart.html",
-        **_drawn(title, series, form, "step"),
-        note=note,
-        columns=list(_columns(series, x, form)),
+        **drawn,
+        note=chart.note,
+        why=chart.why,
+        bounded=bool(chart.bounds),
+        columns=list(_columns(series, along, chart.form)),
         head=["step", *(line.label for line in series)],
-        numbers=_numbers(series, form),
+        numbers=_numbers(series, along, chart.form),
     )
 
 
 def line_drawing(title: str, series: Sequence[Series], form: Form, unit: str) -> Markup:
     """Return lines with their legend as an SVG file of its own; `unit` is that of the x axis."""
-    return render("drawing.svg", **_drawn(title, series[:MAX_SERIES], form, unit))
+    series = series[:MAX_SERIES]
+    along = plain([step for line in series for step, _ in line.points], unit)
+    return render("drawing.svg", **_drawn(Chart(title, "", series, form), series, along, Marks()))
 
 
-def _drawn(title: str, series: Sequence[Series], form: Form, unit: str) -> dict[str, object]:
+def _drawn(chart: Chart, series: Sequence[Series], along: Along, marks: Marks) -> dict[str, object]:
     """Return what templates draw of lines."""
-    x, y = _axes(series, form)
-    marks = ticks(y.low, y.high, 4)
+    form, named = chart.form, len(along.stretches) > 1
+    x = Axis(*along.ends, LEFT, WIDTH - RIGHT)
+    y = _upright(series, chart.bounds, form, TOP + (NAMES if named else 0))
+    rows = ticks(y.low, y.high, 4)
     return {
-        "title": title,
-        "unit": unit,
-        "spoken": "; ".join(_spoken(line, form, unit) for line in series),
+        "title": chart.title,
+        "unit": along.unit,
+        "spoken": "; ".join(_spoken(line, form, along) for line in series),
         "width": WIDTH,
         "height": HEIGHT,
         "x": x,
         "y": y,
-        "across": [(y.at(at), _tick(at, marks, form), "grid" if at else "zero") for at in marks],
-        "along": [(x.at(at), f"{at:,.0f}") for at in ticks(x.low, x.high, 5, whole=True)],
+        "across": [(y.at(at), tick_text(at, rows, form), "grid" if at else "zero") for at in rows],
+        "along": _along(along, x),
+        "phases": list(_names(along, x, marks)) if named else [],
+        "bounds": [
+            (x.at(one.start), x.at(one.end), y.at(one.value), one.met and x.at(one.met))
+            for one in chart.bounds
+        ],
+        "alarms": [(x.at(position), said) for position, said in marks.alarms],
         "lines": [
             {
-                "place": place,
+                "place": line.colour or place,
                 "label": line.label,
                 "last": write_value(line.points[-1][1], form),
-                **_line(line, x, y),
+                **_line(line, along, x, y, with_raw=len(series) <= MAX_RAW),
             }
             for place, line in enumerate(series, 1)
         ],
     }
 
 
-def _axes(series: Sequence[Series], form: Form) -> tuple[Axis, Axis]:
-    steps = [step for line in series for step, _ in line.points]
+def _upright(
+    series: Sequence[Series], bounds: Sequence[Bound], form: Form, top_pixel: float
+) -> Axis:
     values = [value for line in series for _, value in line.points]
+    values += [bound.value for bound in bounds]
     low, high = min(values), max(values)
     least = 0.05 if form == "share" else max(abs(high), abs(low)) * 0.02 or 1.0
     half = 0.56 * max(high - low, least)
@@ -130,57 +150,66 @@ def _axes(series: Sequence[Series], form: Form) -> tuple[Axis, Axis]:
         bottom, top = max(bottom, 0.0), max(top, least)
     if form == "share" and high <= 1:
         bottom, top = min(bottom, 1.0 - least), min(top, 1.0)
-    first, last = min(steps), max(steps)
-    x = Axis(first, last if last > first else first + 1, LEFT, WIDTH - RIGHT)
-    return x, Axis(bottom, top, HEIGHT - BOTTOM, TOP)
+    return Axis(bottom, top, HEIGHT - BOTTOM, top_pixel)
 
 
-def ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
-    """Return round values inside [low, high], about as many as asked."""
-    raw = (high - low) / about
-    unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= raw * 0.999)
-    if whole:
-        step = max(1.0, round(step))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(place * step, 12) for place in range(first, last + 1)]
+def _along(along: Along, x: Axis) -> list[tuple[float, float, str]]:
+    """Return ticks: pixels of the line and of its label, none of which touches another."""
+    found: list[tuple[float, float, str]] = []
+    free = x.start - 3.5  # The unit stands left of the axis.
+    for stretch in along.stretches:
+        width = x.at(stretch.end) - x.at(stretch.start)
+        about = max(1, min(5, int(width / 50)))
+        for step in ticks(
+            stretch.first, max(stretch.last, stretch.first + 1), about, whole=True
+        ) or [stretch.last]:
+            label, at = f"{step:,.0f}", x.at(stretch.at(step))
+            half = len(label) * DIGIT / 2
+            at_end = min(at, WIDTH - half)
+            if step <= stretch.last and at_end - half >= free:
+                found.append((at, round(at_end, 1), label))
+                free = at_end + half + DIGIT
+    return found
 
 
-def _tick(value: float, marks: Sequence[float], form: Form) -> str:
-    largest = max(abs(mark) for mark in marks)
-    if form == "share":
-        step = marks[1] - marks[0] if len(marks) > 1 else 1.0
-        text = f"{100 * value:.{0 if step >= 0.00999 else 1}f} %"
-    elif value == 0:
-        text = "0"
-    elif largest < 1e-3:
-        text = f"{value:.2g}".replace("e-0", "e-")
-    elif largest >= 10_000:
-        text = f"{value / 1000:,.4g}k"
-    else:
-        text = f"{value:.4g}"
-    return text.replace("-", "−")
+def _names(along: Along, x: Axis, marks: Marks) -> Iterator[dict[str, object]]:
+    """Yield each stretch: its pixels, as much of its name as there is room for, its outcome."""
+    for place, stretch in enumerate(along.stretches):
+        start, end = x.at(stretch.start), x.at(stretch.end)
+        outcome, said = marks.outcomes[place] if place < len(marks.outcomes) else ("", "")
+        sign = {"good": " ✓", "bad": " ✗"}.get(outcome, "")
+        labels = (f"{place + 1} {stretch.name}{sign}", f"{place + 1}{sign}", f"{place + 1}", "")
+        label = next(text for text in labels if LETTER * len(text) <= end - start or not text)
+        words = f"{place + 1} {stretch.name}" + (f": {said}" if said else "")
+        yield {"start": start, "end": end, "label": label, "outcome": outcome, "said": words}
 
 
-def _line(line: Series, x: Axis, y: Axis) -> dict[str, object]:
-    """Return the paths of a line, each with its kind, and its dots."""
-    points = _thin(line.points, MAX_DRAWN)
-    path = _path(points, x, y)
-    if len(line.points) < DOTS_BELOW:
-        return {"paths": [("", path)], "dots": [(x.at(at), y.at(value)) for at, value in points]}
-    if not _noisy(points):
-        return {"paths": [("", path)], "dots": []}
-    smooth = _running_mean(points, max(3, len(points) // 15))
-    return {"paths": [(" raw", path), ("", _path(smooth, x, y))], "dots": []}
+def _line(line: Series, along: Along, x: Axis, y: Axis, *, with_raw: bool) -> dict[str, object]:
+    """Return the paths of a line, each with its kind, and its dots; paths end where phases do."""
+    paths: list[tuple[str, str]] = []
+    dots: list[tuple[float, float]] = []
+    size = math.ceil(len(line.points) / MAX_DRAWN)
+    for _, group in groupby(line.points, key=lambda point: along.place(point[0])):
+        part = list(group)
+        points = _thin(part, size)
+        if len(part) < DOTS_BELOW and len(line.points) < MAX_DRAWN:
+            dots += [(x.at(at), y.at(value)) for at, value in points]
+            paths.append(("", _path(points, x, y)))
+        elif _noisy(points):
+            smooth = _running_mean(points, max(3, len(points) // 15))
+            paths += [(" raw", _path(points, x, y))] if with_raw else []
+            paths.append(("", _path(smooth, x, y)))
+        else:
+            paths.append(("", _path(points, x, y)))
+    return {"paths": paths, "dots": dots}
 
 
 def _path(points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> str:
     return "M" + "L".join(f"{x.at(step)},{y.at(value)}" for step, value in points)
 
 
-def _thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """Return at most `most` points: means of neighbours when there are more."""
-    size = math.ceil(len(points) / most)
+def _thin(points: Sequence[tuple[float, float]], size: int) -> list[tuple[float, float]]:
+    """Return the means of so many neighbours at a time."""
     if size == 1:
         return list(points)
     chunks = [points[start : start + size] for start in range(0, len(points), size)]
@@ -205,41 +234,45 @@ def _running_mean(points: Sequence[tuple[float, float]], window: int) -> list[tu
 
 
 def _columns(
-    series: Sequence[Series], x: Axis, form: Form
+    series: Sequence[Series], along: Along, form: Form
 ) -> Iterator[tuple[float, float, float, str]]:
-    """Yield the middle, left and right of columns over the chart, and the values at their step."""
+    """Yield the middle, left and right of columns over the chart, and the values there."""
+    x = Axis(*along.ends, LEFT, WIDTH - RIGHT)
     known = [dict(line.points) for line in series]
-    steps = sorted({step for line in known for step in line})
-    shown = steps[:: math.ceil(len(steps) / MAX_HOVER)]
-    middles = [x.at(step) for step in shown]
+    positions = sorted({position for line in known for position in line})
+    shown = positions[:: math.ceil(len(positions) / MAX_HOVER)]
+    middles = [x.at(position) for position in shown]
     edges = [x.start, *((left + right) / 2 for left, right in pairwise(middles)), x.end]
-    for step, middle, (left, right) in zip(shown, middles, pairwise(edges), strict=True):
+    for position, middle, (left, right) in zip(shown, middles, pairwise(edges), strict=True):
         values = [
-            f"{line.label}: {write_value(points[step], form)}"
+            f"{line.label}: {write_value(points[position], form)}"
             for line, points in zip(series, known, strict=True)
-            if step in points
+            if position in points
         ]
-        yield middle, left, right, "\n".join([f"step {step:,.0f}", *values])
+        yield middle, left, right, "\n".join([along.said(position), *values])
 
 
-def _spoken(line: Series, form: Form, unit: str) -> str:
+def _spoken(line: Series, form: Form, along: Along) -> str:
     (first, start), (last, end) = line.points[0], line.points[-1]
     return (
-        f"{line.label} from {write_value(start, form)} at {unit} {first:,.0f} "
-        f"to {write_value(end, form)} at {unit} {last:,.0f}"
+        f"{line.label} from {write_value(start, form)} at {along.said(first)} "
+        f"to {write_value(end, form)} at {along.said(last)}"
     )
 
 
-def _numbers(series: Sequence[Series], form: Form) -> list[list[str]]:
+def _numbers(series: Sequence[Series], along: Along, form: Form) -> list[list[str]]:
     known = [dict(line.points) for line in series]
-    steps = sorted({step for line in known for step in line})
-    if len(steps) > MAX_ROWS:
-        places = {round(k * (len(steps) - 1) / (MAX_ROWS - 1)) for k in range(MAX_ROWS)}
-        steps = [steps[place] for place in sorted(places)]
+    positions = sorted({position for line in known for position in line})
+    if len(positions) > MAX_ROWS:
+        places = {round(k * (len(positions) - 1) / (MAX_ROWS - 1)) for k in range(MAX_ROWS)}
+        positions = [positions[place] for place in sorted(places)]
     return [
         [
-            f"{step:,.0f}",
-            *(write_value(points[step], form) if step in points else "" for points in known),
+            along.said(position).removeprefix(f"{along.unit} "),
+            *(
+                write_value(points[position], form) if position in points else ""
+                for points in known
+            ),
         ]
-        for step in steps
+        for position in positions
     ]

@@ -3,51 +3,71 @@
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 
-import yaml
 from markupsafe import Markup
 
-from debate_train.report.charts import Series, line_chart, write_value
-from debate_train.report.curves import PANELS, series_of
+from debate_train.report.charts import Chart, Marks, Series, line_chart
+from debate_train.report.curves import placed
 from debate_train.report.render import render
 from debate_train.report.run_files import RunFiles, finite
+from debate_train.report.timeline.along import Along, phases
+from debate_train.report.timeline.axes import Axis, write_value
+from debate_train.report.timeline.explained import meaning
+from debate_train.report.timeline.panels import PANELS
+from debate_train.report.timeline.stages import Stage, recipe_of, stages
 
 MAX_RUNS = 6
 """Runs that are drawn; tables have all."""
+MAX_PHASES = 20
+FIRST_GROUPS = 2
+"""Groups of curves that are open; the others are folded."""
 _SAID = ("model", "data", "reward", "loss")
 
 
 def setting_of(run: RunFiles) -> dict[str, str]:
     """Return what a run trained: type or name of its parts, and its seed."""
-    try:
-        recipe = yaml.safe_load(run.recipe)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return {}
+    recipe = recipe_of(run)
     found: dict[str, str] = {}
-    for key in _SAID if isinstance(recipe, Mapping) else ():
+    for key in _SAID:
         part = recipe.get(key)
         if isinstance(part, Mapping) and (said := part.get("name") or part.get("type")):
             found[key] = str(said)[:100]
-    if isinstance(recipe, Mapping) and "seed" in recipe:
+    if "seed" in recipe:
         found["seed"] = str(recipe["seed"])[:20]
     return found
 
 
+def shared_setting(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
+    """Return what all runs have in common, and how many they are."""
+    settings = [setting_of(run) for run in runs]
+    common = [(key, said) for key, said in settings[0].items()
+              if all(found.get(key) == said for found in settings)]  # fmt: skip
+    return [("runs", str(len(runs))), *common]
+
+
 def comparison(runs: Sequence[RunFiles]) -> Markup:
-    """Return a table of the runs, one of their results, and curves with a line for each run."""
+    """Return a table of the runs, their results drawn together, and curves with a line for each."""
     labels = [run.name for run in runs]
     settings = [setting_of(run) for run in runs]
-    keys = list(dict.fromkeys(key for found in settings for key in found))
+    common = dict(shared_setting(runs))
+    keys = [key for key in dict.fromkeys(key for found in settings for key in found)
+            if key not in common]  # fmt: skip
     about = [
         [label, *(found.get(key, "–") for key in keys), _summary(run)]
         for label, found, run in zip(labels, settings, runs, strict=True)
     ]
+    groups = list(_groups(runs, labels))
+    rows, scale = _drawn_results(runs)
     return render(
         "comparison.html",
         head=["run", *keys, "what happened"],
         about=about,
+        labels=labels[:MAX_RUNS],
         columns=["measure", *labels, "mean ± deviation"],
+        rows=rows,
+        scale=scale,
         results=list(_results(runs)),
-        charts=list(_charts(runs, labels)),
+        open_groups=groups[:FIRST_GROUPS],
+        folded_groups=groups[FIRST_GROUPS:],
         left_out=max(0, len(runs) - MAX_RUNS),
     )
 
@@ -62,49 +82,140 @@ def _rows(run: RunFiles) -> dict[str, Mapping[str, object]]:
     return {str(row.get("measure", ""))[:100]: row for row in rows}
 
 
+def _drawn_results(runs: Sequence[RunFiles]) -> tuple[list[dict[str, object]], str]:
+    """Return each measure, with means and the change of each run drawn, and the largest change."""
+    tables = [_rows(run) for run in runs]
+    measures = list(dict.fromkeys(name for table in tables for name in table))
+    changes = {name: [_interval(table.get(name, {})) for table in tables] for name in measures}
+    ends = [abs(value) for found in changes.values() for one in found if one for value in one]
+    most = max([*ends, 1e-9])
+    axis, rows = Axis(-most, most, 8, 272), list[dict[str, object]]()
+    for name in measures:
+        own = [(place, one) for place, one in enumerate(changes[name]) if one]
+        if not own:
+            continue
+        both = [(_mean(t[name].get("before")), _mean(t[name].get("after")))
+                for t in tables if name in t]  # fmt: skip
+        before, after = (
+            fmean(v for v in side if v is not None) for side in zip(*both, strict=True)
+        )
+        kind = next((str(table[name].get("name", "")) for table in tables if name in table), "")
+        rows.append(
+            {
+                "measure": name,
+                "why": meaning(kind),
+                "before": write_value(before, "number"),
+                "after": write_value(after, "number"),
+                "spread": _spread([one[0] for _, one in own]),
+                "height": 13 * len(own) + 6,
+                "dots": [
+                    (
+                        min(place + 1, MAX_RUNS + 1),
+                        9 + 13 * row,
+                        *map(axis.at, one),
+                        f"{runs[place].name}: {one[0]:+.3f}",
+                    )
+                    for row, (place, one) in enumerate(own)
+                ],
+                "zero": axis.at(0),
+            }
+        )
+    return rows, f"{most:.2g}"
+
+
 def _results(runs: Sequence[RunFiles]) -> Iterator[list[str]]:
     tables = [_rows(run) for run in runs]
     for measure in dict.fromkeys(name for table in tables for name in table):
         found = [table.get(measure, {}) for table in tables]
-        changes = [change for row in found if (change := _change(row)) is not None]
-        spread = "–"
-        if changes:
-            spread = f"{fmean(changes):+.3f}"
-            spread += f" ± {stdev(changes):.3f}" if len(changes) > 1 else ""
-        yield [measure, *map(_cell, found), spread]
+        changes = [one[0] for row in found if (one := _interval(row)) is not None]
+        yield [measure, *map(_cell, found), _spread(changes)]
+
+
+def _spread(changes: Sequence[float]) -> str:
+    if not changes:
+        return "–"
+    spread = f" ± {stdev(changes):.3f}" if len(changes) > 1 else ""
+    return f"{round(fmean(changes), 3) + 0.0:+.3f}{spread}".replace("-", "−")
 
 
 def _mean(value: object) -> float | None:
     return finite(value.get("mean") if isinstance(value, Mapping) else value)
 
 
-def _change(row: Mapping[str, object]) -> float | None:
+def _interval(row: Mapping[str, object]) -> tuple[float, float, float] | None:
+    """Return the change of a run and its paired interval, of no width where that is not known."""
     before, after = _mean(row.get("before")), _mean(row.get("after"))
-    return None if before is None or after is None else after - before
+    if before is None or after is None:
+        return None
+    paired = row.get("change")
+    ends = (
+        [finite(paired.get(key)) for key in ("low", "high")] if isinstance(paired, Mapping) else []
+    )
+    low, high = (after - before if end is None else end for end in (ends or [None, None]))
+    return after - before, low, high
 
 
 def _cell(row: Mapping[str, object]) -> str:
     """Return the end of a run, its change, and the paired interval of that where it is known."""
-    change, after = _change(row), _mean(row.get("after"))
-    if change is None or after is None:
+    found, after = _interval(row), _mean(row.get("after"))
+    if found is None or after is None:
         return "–"
-    paired = row.get("change")
-    beside = ""
-    if isinstance(paired, Mapping):
-        low, high = finite(paired.get("low")), finite(paired.get("high"))
-        beside = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
-    return f"{write_value(after, 'number')} ({change:+.3f}{beside})"
+    change, low, high = found
+    beside = f" [{low:+.3f}, {high:+.3f}]" if low < high else ""
+    return f"{write_value(after, 'number')} ({change:+.3f}{beside})".replace("-", "−")
 
 
-def _charts(runs: Sequence[RunFiles], labels: Sequence[str]) -> Iterator[Markup]:
-    known = [series_of(run.rows) for run in runs[:MAX_RUNS]]
-    for panel in PANELS:
-        for name, label in panel.lines:
-            lines = [
-                Series(run, tuple(sorted(series[name].items())))
-                for run, series in zip(labels, known, strict=False)
-                if len(series.get(name, {})) > 1
-            ]
-            if lines:
-                several = f"{panel.title}: {label}" if len(panel.lines) > 1 else panel.title
-                yield line_chart(several, panel.note, lines, panel.form)
+def _groups(runs: Sequence[RunFiles], labels: Sequence[str]) -> Iterator[dict[str, object]]:
+    """Yield each heading with its charts: one a measure, with a line for each run.
+
+    Phases of the runs begin at the same place, and steps are counted from there.
+    """
+    found = [stages(run) for run in runs[:MAX_RUNS]]
+    names = list(dict.fromkeys(one.name for own in found for one in own))[:MAX_PHASES]
+    lengths = {name: (1.0, max(_length(own, name) for own in found)) for name in names}
+    if not lengths:
+        return
+    along = phases(lengths, "step")
+    known = [_placed(own, along, names) for own in found]
+    marks = Marks(outcomes=[("", "steps are counted from the start of the phase")] * len(names))
+    for heading, panels in PANELS:
+        charts: list[Markup] = []
+        for panel in panels:
+            every = dict.fromkeys(name for series in known for name in series)
+            measures = list(panel.names(every))
+            for name, label in measures:
+                lines = [
+                    Series(run, tuple(sorted(series[name].items())), colour)
+                    for colour, (run, series) in enumerate(zip(labels, known, strict=False), 1)
+                    if len(series.get(name, {})) > 1
+                ]
+                if any(value for line in lines for _, value in line.points):
+                    several = f"{panel.title}: {label}" if len(measures) > 1 else panel.title
+                    chart = Chart(several, panel.note, lines, panel.form, panel.why)
+                    charts.append(line_chart(chart, along, marks))
+        if charts:
+            yield {"heading": heading, "charts": charts}
+
+
+def _length(own: Sequence[Stage], name: str) -> float:
+    return max((one.steps[1] - one.steps[0] + 1 for one in own if one.name == name), default=1.0)
+
+
+def _placed(
+    own: Sequence[Stage], along: Along, names: Sequence[str]
+) -> dict[str, dict[float, float]]:
+    """Return value by position of each measure of a run."""
+    by_name = {one.name: one for one in own}
+    rows: list[list[Mapping[str, object]]] = []
+    for name in names:
+        stage = by_name.get(name)
+        first = stage.steps[0] if stage else 0.0
+        rows.append(
+            [{**row, "step": _counted(row, first)} for row in (stage.rows if stage else ())]
+        )
+    muted = [by_name[name].muted if name in by_name else frozenset[str]() for name in names]
+    return placed(rows, muted, along)
+
+
+def _counted(row: Mapping[str, object], first: float) -> float:
+    return (finite(row.get("step")) or 0.0) - first + 1

@@ -1,89 +1,25 @@
-"""Which measures of a run are drawn together, phase by phase."""
+"""Learning curves: one time line of all phases, then each phase by itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from debate_train.health.watch import alarms_of
-from debate_train.report.charts import Form, Series, line_chart, write_duration, write_value
+from debate_train.report.charts import Bound, Chart, Marks, Series, line_chart
 from debate_train.report.render import render
-from debate_train.report.run_files import finite
+from debate_train.report.run_files import RunFiles, finite
+from debate_train.report.timeline.along import Along, phases
+from debate_train.report.timeline.axes import Form, write_duration, write_value
+from debate_train.report.timeline.panel import Panel
+from debate_train.report.timeline.panels import PANELS
+from debate_train.report.timeline.stages import MAX_STEP, Row, Stage, stages, step_of
 
 ROW_KEYS = ("phase", "step", "time_s")
 MAX_PHASES = 20
 MAX_MEASURES = 500
-MAX_STEP = 1e12
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A chart: title, what its axis means, and the (measure, label) pairs it draws."""
-
-    title: str
-    note: str
-    form: Form
-    lines: tuple[tuple[str, str], ...]
-
-
-PANELS = (
-    Panel("Loss", "", "number", (("loss", "loss"),)),
-    Panel(
-        "Reward",
-        "mean over turns with a value",
-        "number",
-        (
-            ("reward/total", "total"),
-            ("reward/gen/mean", "generator"),
-            ("reward/judge/mean", "judge"),
-        ),
-    ),
-    Panel(
-        "Accuracy in training",
-        "turns of the last round",
-        "share",
-        (("train/correct", "correct"),),
-    ),
-    Panel(
-        "Held-out accuracy",
-        "share of questions",
-        "share",
-        (
-            ("eval/direct/accuracy", "direct"),
-            ("eval/majority/accuracy", "majority"),
-            ("eval/peer_vote/accuracy", "peer vote"),
-        ),
-    ),
-    Panel(
-        "Judge accuracy",
-        "right against wrong, = is ½",
-        "share",
-        (("judge/accuracy", "training"), ("eval/judge/accuracy", "held out")),
-    ),
-    Panel(
-        "Votes",
-        "made of those expected; equal",
-        "share",
-        (("v2/comparisons_made", "made"), ("judge/equal_share", "equal")),
-    ),
-    Panel(
-        "Valid format",
-        "share of turns",
-        "share",
-        (("train/format", "training"), ("eval/format", "held out")),
-    ),
-    Panel("Entropy", "nats a token", "number", (("optim/entropy", "entropy"),)),
-    Panel("KL to the reference", "nats a token", "small", (("optim/kl_reference", "KL"),)),
-    Panel(
-        "KL, sampler to trainer",
-        "nats a token",
-        "small",
-        (("optim/kl_sample_train_v1", "KL"),),
-    ),
-    Panel("Gradient norm", "before clipping", "number", (("optim/grad_norm", "norm"),)),
-    Panel("Learning rate", "", "small", (("optim/learning_rate", "rate"),)),
-    Panel("Speed", "tokens a second", "count", (("tokens_per_s", "tokens/s"),)),
-)
+STREAMS = {"reward/gen/mean": "generator"}
+"""Measures of a stream that are not called as it is."""
+Known = Mapping[str, Mapping[float, float]]
+"""Value by position of each measure."""
 
 OWN_FIGURES = frozenset(
     {
@@ -95,64 +31,149 @@ OWN_FIGURES = frozenset(
 """What follows `eval/` in names of figures; of a mode that a recipe names, its name does."""
 
 
-def curves(rows: Sequence[Mapping[str, object]]) -> Markup:
-    """Return a section a phase, in the order they ran: its charts, then all measures folded."""
-    phases: dict[str, list[Mapping[str, object]]] = {}
-    for row in rows:
-        phases.setdefault(str(row.get("phase", "")), []).append(row)
-    shown = list(phases.items())
-    left_out = max(0, len(shown) - MAX_PHASES)
-    before = MAX_PHASES // 2
-    if left_out:
-        shown = shown[:before] + shown[before + left_out :]
+def curves(run: RunFiles) -> Markup:
+    """Return the phases and what became of them, charts over all of them, then each by itself."""
+    found = stages(run)
+    if len(found) > MAX_PHASES:
+        half = MAX_PHASES // 2
+        shown = [*found[:half], *found[-half:]]
+    else:
+        shown = found
+    along = phases({one.name: one.steps for one in shown})
+    known = placed([one.rows for one in shown], [one.muted for one in shown], along)
+    marks = _marks(shown, along) if shown else Marks()
+    several = len(shown) > 1
     return render(
         "curves.html",
-        phases=[_phase(name, measured) for name, measured in shown],
-        left_out=left_out,
-        before_left_out=before,
+        left_out=len(found) - len(shown),
+        stages=[_about(place, one) for place, one in enumerate(shown, 1)],
+        groups=list(groups(known, along, marks, _bounds(shown, along))) if shown else [],
+        single=[_alone(one, with_charts=several) for one in shown],
     )
 
 
-def _phase(name: str, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    known = series_of(rows)
-    steps = {_step(row) for row in rows}
-    return {
-        "name": name,
-        "note": f"{len(steps):,} steps measured{_took(rows)}{_alarms(rows)}",
-        "charts": [
-            line_chart(panel.title, panel.note, drawn, panel.form)
-            for panel in (*PANELS, *_mode_panels(known), *_time_panels(known))
-            if (drawn := list(_drawn(panel, known)))
-        ],
-        "measured": len(known),
-        "measures": [_measure(name, known[name]) for name in sorted(known)[:MAX_MEASURES]],
-    }
+def placed(
+    rows: Sequence[Sequence[Row]], muted: Sequence[frozenset[str]], along: Along
+) -> dict[str, dict[float, float]]:
+    """Return value by position of every measure that can be drawn; the last row of a step wins.
+
+    Args:
+        rows: Of each stretch of the axis.
+        muted: Streams of each stretch that are not shown.
+        along: The axis.
+    """
+    known: dict[str, dict[float, float]] = {}
+    for own, silent, stretch in zip(rows, muted, along.stretches, strict=True):
+        for name, values in series_of(own).items():
+            stream = STREAMS.get(name) or (name.split("/")[1] if _of_stream(name) else "")
+            if stream in silent:
+                continue
+            known.setdefault(name, {}).update(
+                {stretch.at(step): value for step, value in values.items()}
+            )
+    return known
 
 
-def series_of(rows: Sequence[Mapping[str, object]]) -> dict[str, dict[float, float]]:
+def _of_stream(name: str) -> bool:
+    return name.startswith("reward/") and name.endswith("/mean")
+
+
+def series_of(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
     """Return value by step of every measure that can be drawn; the last row of a step wins."""
     known: dict[str, dict[float, float]] = {}
     for row in rows:
         for name, value in row.items():
             number = None if name in ROW_KEYS else finite(value)
             if number is not None:
-                known.setdefault(name, {})[_step(row)] = number
+                known.setdefault(name, {})[step_of(row)] = number
     return known
 
 
-def _step(row: Mapping[str, object]) -> float:
-    step = finite(row.get("step"))
-    return step if step is not None and 0 <= step <= MAX_STEP else 0.0
+def groups(
+    known: Known, along: Along, marks: Marks, bounds: Mapping[str, Sequence[Bound]]
+) -> Iterator[dict[str, object]]:
+    """Yield each heading with its charts, and the titles of those that are 0 throughout."""
+    last = len(PANELS) - 1
+    for place, (heading, panels) in enumerate(PANELS):
+        every = list(panels)
+        every += _mode_panels(known) if place == 0 else ()
+        every += _time_panels(known) if place == last else ()
+        charts, silent = list[Markup](), list[str]()
+        for panel in every:
+            asked = list(panel.names(known))
+            wanted = [bound for name, _ in asked for bound in bounds.get(name, ())]
+            drawn = [
+                Series(label, tuple(sorted(known[name].items())))
+                for name, label in asked
+                if len(known[name]) > 1 or bounds.get(name)
+            ]
+            if drawn and not any(value for line in drawn for _, value in line.points):
+                silent.append(panel.title.lower())
+            elif drawn:
+                chart = Chart(panel.title, panel.note, drawn, panel.form, panel.why, wanted)
+                charts.append(line_chart(chart, along, marks))
+        if charts or silent:
+            yield {"heading": heading, "charts": charts, "silent": silent}
 
 
-def _drawn(panel: Panel, known: Mapping[str, Mapping[float, float]]) -> Iterator[Series]:
-    for name, label in panel.lines:
-        points = known.get(name, {})
-        if len(points) > 1:
-            yield Series(label, tuple(sorted(points.items())))
+def _about(place: int, stage: Stage) -> list[str]:
+    first, last = stage.steps
+    steps = f"{first:,.0f} – {last:,.0f}" if last > first else f"{first:,.0f}"
+    alarms = ", ".join(f"{name} (step {step:,.0f})" for step, name in stage.alarms)
+    outcome = [stage.criterion[:MAX_MEASURES], stage.keeping, alarms[:MAX_MEASURES]]
+    return [
+        f"{place} {stage.name[:200]}",
+        steps,
+        _took(stage.rows),
+        *(text or "–" for text in outcome),
+    ]
 
 
-def _mode_panels(known: Mapping[str, Mapping[float, float]]) -> Iterator[Panel]:
+def _marks(shown: Sequence[Stage], along: Along) -> Marks:
+    return Marks(
+        outcomes=[
+            (one.outcome, "; ".join(filter(None, (one.criterion, one.keeping)))) for one in shown
+        ],
+        alarms=[
+            (stretch.at(step), f"health alarm at step {step:,.0f}: {name}")
+            for one, stretch in zip(shown, along.stretches, strict=True)
+            for step, name in one.alarms
+        ],
+    )
+
+
+def _bounds(shown: Sequence[Stage], along: Along) -> dict[str, list[Bound]]:
+    """Return of each measure of an exit criterion what was wanted of it, phase by phase."""
+    found: dict[str, list[Bound]] = {}
+    for one, stretch in zip(shown, along.stretches, strict=True):
+        met = None if one.met is None else stretch.at(one.met)
+        for name, least in one.wanted.items():
+            found.setdefault(name, []).append(Bound(stretch.start, stretch.end, least, met))
+    return found
+
+
+def _alone(stage: Stage, *, with_charts: bool) -> dict[str, object]:
+    """Return a phase by itself: its charts, where they would not say the same, and its measures."""
+    steps = {step_of(row) for row in stage.rows}
+    along = phases({stage.name: stage.steps})
+    known = placed([stage.rows], [stage.muted], along)
+    marks = Marks(alarms=_marks([stage], along).alarms)
+    drawn = groups(known, along, marks, _bounds([stage], along)) if with_charts else ()
+    measures = series_of(stage.rows)
+    return {
+        "name": stage.name,
+        "steps": len(steps),
+        "charts": [chart for group in drawn for chart in _list(group["charts"])],
+        "measured": len(measures),
+        "measures": [_measure(name, measures[name]) for name in sorted(measures)[:MAX_MEASURES]],
+    }
+
+
+def _list(values: object) -> list[object]:
+    return values if isinstance(values, list) else []
+
+
+def _mode_panels(known: Known) -> Iterator[Panel]:
     """Yield one panel for each evaluation mode that a recipe names."""
     modes: dict[str, list[tuple[str, str]]] = {}
     for name in known:
@@ -165,16 +186,17 @@ def _mode_panels(known: Mapping[str, Mapping[float, float]]) -> Iterator[Panel]:
     for mode, lines in modes.items():
         values = [value for name, _ in lines for value in known[name].values()]
         form: Form = "share" if min(values) >= 0 and max(values) <= 1 else "number"
-        yield Panel(f"Held out: {mode[:40]}", "", form, tuple(lines))
+        yield Panel.of(f"Held out: {mode[:40]}", "", form, lines)
 
 
-def _time_panels(known: Mapping[str, Mapping[float, float]]) -> Iterator[Panel]:
+def _time_panels(known: Known) -> Iterator[Panel]:
     """Yield one panel of the parts of a step that take longest."""
     names = [name for name in known if name.startswith("time/") and name.endswith("_s")]
+    names = [name for name in names if "tokens" not in name]
     names.sort(key=lambda name: -sum(known[name].values()))
     if names:
-        lines = tuple((name, name[len("time/") : -len("_s")]) for name in names)
-        yield Panel("Time a step", "the longest parts", "seconds", lines)
+        lines = [(name, name[len("time/") : -len("_s")]) for name in names]
+        yield Panel.of("Time a step", "seconds, the longest parts", "seconds", lines)
 
 
 def _measure(name: str, points: Mapping[float, float]) -> list[str | int]:
@@ -187,20 +209,12 @@ def _exact(value: float) -> str:
     return write_value(value, "count") if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def seconds_of(rows: Sequence[Mapping[str, object]]) -> list[float]:
+def seconds_of(rows: Sequence[Row]) -> list[float]:
     """Return how long the run had taken, in seconds, at each row that says so."""
     times = (finite(row.get("time_s")) for row in rows)
     return [time for time in times if time is not None and 0 <= time <= MAX_STEP]
 
 
-def _alarms(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return which detectors of the health watch gave an alarm, and when."""
-    found = [f"{one['detector']} at step {one['step']}" for one in alarms_of(rows)]
-    return f"; health alarms: {', '.join(found)[:MAX_MEASURES]}" if found else ""
-
-
-def _took(rows: Sequence[Mapping[str, object]]) -> str:
+def _took(rows: Sequence[Row]) -> str:
     times = seconds_of(rows)
-    if len(times) < 2:
-        return ""
-    return f" in {write_duration(times[-1] - times[0])}"
+    return write_duration(times[-1] - times[0]) if len(times) > 1 else "–"

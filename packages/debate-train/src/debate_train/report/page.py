@@ -11,12 +11,12 @@ from markupsafe import Markup
 
 from debate_train.report.browsing.part import browser, read_all
 from debate_train.report.browsing.society import society
-from debate_train.report.charts import write_duration
-from debate_train.report.comparison import comparison, setting_of
+from debate_train.report.comparison import comparison, setting_of, shared_setting
 from debate_train.report.curves import curves, seconds_of
 from debate_train.report.render import render
 from debate_train.report.results import MAX_ROWS, MAX_SHOWN, results
-from debate_train.report.run_files import RunFiles, read_run
+from debate_train.report.run_files import RunFiles, finite, read_run
+from debate_train.report.timeline.axes import write_duration
 
 MAX_RECIPE_CHARS = 100_000
 MAX_PHASE_CHARS = 300
@@ -65,7 +65,7 @@ def make_page(run: RunFiles) -> str:
     found = read_all([run])
     parts = (
         ("results", "Before and after", _part(lambda: results(run.results))),
-        ("curves", "Learning curves", _part(lambda: curves(run.rows))),
+        ("curves", "Learning curves", _part(lambda: curves(run))),
         ("society", "Who convinces whom", _part(lambda: society(found.found, [run.name]))),
         ("debates", "Debates", _part(lambda: browser([run], found))),
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
@@ -81,12 +81,12 @@ def make_comparison(runs: Sequence[RunFiles]) -> str:
         ("society", "Who convinces whom", _part(lambda: society(found.found, names))),
         ("debates", "Debates", _part(lambda: browser(runs, found))),
     )
-    facts = render("facts.html", facts=f"{len(runs)} runs")
-    return _page(", ".join(names)[:MAX_PHASE_CHARS], facts, parts)
+    facts = _part(lambda: render("facts.html", facts=shared_setting(runs)))
+    return _page(f"Comparison of {len(runs)} runs", facts, parts)
 
 
 def _page(name: str, facts: Markup, parts: Sequence[tuple[str, str, Markup]]) -> str:
-    style, script = render("style.css"), render("browser.js")
+    style, script = render("style.css"), render("page.js")
     policy = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     return render(
         "page.html",
@@ -124,18 +124,25 @@ def _to_repeat(run: RunFiles) -> Markup:
 
 
 def _facts(run: RunFiles) -> Markup:
-    phases = f"phases: {', '.join(run.phases)}"
-    short = f"{phases[:MAX_PHASE_CHARS]}…" if len(phases) > MAX_PHASE_CHARS else phases
-    facts = [f"{key}: {said}" for key, said in setting_of(run).items()]
-    facts += [short] if run.phases else []
+    facts = list(setting_of(run).items())
+    table = (run.results or {}).get("table")
+    first = table[0] if isinstance(table, list) and table else {}
+    after = first.get("after") if isinstance(first, Mapping) else None
+    if isinstance(after, Mapping) and (asked := finite(after.get("questions"))) is not None:
+        facts.append(("test questions", f"{asked:,.0f}"))
+    if run.phases:
+        phases = ", ".join(run.phases)
+        short = f"{phases[:MAX_PHASE_CHARS]}…" if len(phases) > MAX_PHASE_CHARS else phases
+        facts.append(("phases", short))
     times = seconds_of(run.rows)
     if times:
-        facts.append(write_duration(times[-1]))
+        facts.append(("time", write_duration(times[-1])))
     if run.environment.get("device"):
-        facts.append(str(run.environment["device"])[:MAX_PHASE_CHARS])
+        facts.append(("device", str(run.environment["device"])[:MAX_PHASE_CHARS]))
     if run.environment.get("started"):
-        facts.append(f"started {str(run.environment['started'])[:16].replace('T', ' ')} UTC")
-    return render("facts.html", facts=" · ".join(facts))
+        started = str(run.environment["started"])[:16].replace("T", " ")
+        facts.append(("started", f"{started} UTC"))
+    return render("facts.html", facts=facts)
 
 
 def _environment(values: Mapping[str, object]) -> list[tuple[str, str]]:

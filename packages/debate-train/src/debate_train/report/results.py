@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 
 from markupsafe import Markup
 
-from debate_train.report.charts import Axis, write_value
 from debate_train.report.render import render
 from debate_train.report.run_files import finite
+from debate_train.report.timeline.axes import Axis, write_value
+from debate_train.report.timeline.explained import meaning
 
 Interval = tuple[float, float, float]
 MAX_ROWS, MAX_SHOWN = 500, 500
@@ -18,7 +19,7 @@ def results(found: Mapping[str, object] | None) -> Markup:
     if found is None:
         return render("results.html", found=False, others=[])
     rows = list(_read(found.get("table")))
-    values = [value for _, before, after, _ in rows for value in (*before, *after)]
+    values = [value for _, _, before, after, _ in rows for value in (*before, *after)]
     share = not values or (min(values) >= 0 and max(values) <= 1)
     low, high = (0.0, 1.0) if share else (min(values), max(values))
     axis = Axis(low, high if high > low else low + 1, 6, 174)
@@ -34,6 +35,7 @@ def results(found: Mapping[str, object] | None) -> Markup:
         rows=[
             {
                 "measure": measure,
+                "why": meaning(name),
                 "cells": [_cell(before, share), _cell(after, share)],
                 "change": _change(after[0] - before[0], share),
                 "beside": _paired(change, share),
@@ -42,19 +44,20 @@ def results(found: Mapping[str, object] | None) -> Markup:
                     for name, y, interval in (("before", 9, before), ("after", 19, after))
                 ],
             }
-            for measure, before, after, change in rows
+            for measure, name, before, after, change in rows
         ],
         others=_listed(others),
     )
 
 
-def _read(rows: object) -> Iterator[tuple[str, Interval, Interval, object]]:
+def _read(rows: object) -> Iterator[tuple[str, str, Interval, Interval, object]]:
     for row in rows if isinstance(rows, list) else ():
         if not isinstance(row, Mapping):
             continue
         before, after = _interval(row.get("before")), _interval(row.get("after"))
         if before and after:
-            yield str(row.get("measure", ""))[:MAX_SHOWN], before, after, row.get("change")
+            label, name = (str(row.get(key, ""))[:MAX_SHOWN] for key in ("measure", "name"))
+            yield label, name, before, after, row.get("change")
 
 
 def _interval(value: object) -> Interval | None:

@@ -7,13 +7,16 @@ from statistics import fmean
 from markupsafe import Markup
 
 from debate_train.report.browsing.reading import Recorded, states
-from debate_train.report.charts import write_value
 from debate_train.report.render import render
+from debate_train.report.timeline.axes import write_value
 
 MAX_GROUPS, MAX_AGENTS, MAX_ROUNDS = 12, 12, 12
 STATES = ("right", "wrong", "none")
 """Of an answer: `none` is not readable, or not known to be right or wrong."""
-WIDTH, HEIGHT, BAR, STEP = 360, 150, 12, 110
+HEIGHT, BAR, STEP, BELOW = 140, 44, 150, 18
+"""Of the flow in pixels: `BELOW` the bars stand the names of rounds."""
+OPEN_PHASES = 2
+"""Of each run: the last ones; earlier ones are folded."""
 
 
 def society(found: Sequence[Recorded], names: Sequence[str]) -> Markup:
@@ -28,11 +31,16 @@ def society(found: Sequence[Recorded], names: Sequence[str]) -> Markup:
         if one.transcript.protocol.num_agents > 1:
             groups.setdefault((one.run, one.phase), []).append(one)
     several = len(names) > 1
+    own_phases = (
+        [group for group in groups if group[0] == run] for run in sorted({run for run, _ in groups})
+    )
+    last = {group for phases in own_phases for group in phases[-OPEN_PHASES:]}
     shown = [
         {
             "name": f"{names[run]}: {phase}" if several else phase,
             "debates": len(own),
             "demonstrated": own[0].demonstrated,
+            "folded": (run, phase) not in last,
             "rounds": list(_rounds(own)),
             "flow": _flow(own),
             "changes": _changes(own),
@@ -94,11 +102,12 @@ def _flow(found: Sequence[Recorded]) -> dict[str, object]:
             own[after] += count * (at == number - 1 == last - 1)
         total, top, placed = sum(own.values()) or 1, 0.0, {}
         for state in STATES:
-            size = (HEIGHT - 10) * own[state] / total
+            size = (HEIGHT) * own[state] / total
             placed[state] = (top, size)
             if own[state]:
                 title = f"round {number + 1}, {state}: {own[state]:,}"
-                bars.append((number * STEP, round(top, 1), round(size, 1), state, title))
+                said = f"{100 * own[state] / total:.0f} %" if size >= 13 else ""
+                bars.append((number * STEP, round(top, 1), round(size, 1), state, title, said))
             top += size
         heights.append(placed)
     for number in range(last):
@@ -110,7 +119,7 @@ def _flow(found: Sequence[Recorded]) -> dict[str, object]:
                 count = moves[number, before, after]
                 if not count:
                     continue
-                size = (HEIGHT - 10) * count / total
+                size = (HEIGHT) * count / total
                 x, end = number * STEP + BAR, (number + 1) * STEP
                 a, b = left[before], right[after]
                 path = f"M{x},{a:.1f}L{end},{b:.1f}L{end},{b + size:.1f}L{x},{a + size:.1f}Z"
@@ -118,7 +127,13 @@ def _flow(found: Sequence[Recorded]) -> dict[str, object]:
                 right[after] += size
                 title = f"round {number + 1} to {number + 2}: {before} → {after}: {count:,}"
                 bands.append((path, after if before != after else "kept", title))
-    return {"width": last * STEP + BAR, "height": HEIGHT, "bars": bars, "bands": bands}
+    return {
+        "width": last * STEP + BAR,
+        "height": HEIGHT + BELOW,
+        "bars": bars,
+        "bands": bands,
+        "rounds": [(number * STEP + BAR / 2, number + 1) for number in range(last + 1)],
+    }
 
 
 def _changes(found: Sequence[Recorded]) -> list[list[str]]:

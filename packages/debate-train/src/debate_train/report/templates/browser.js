@@ -292,20 +292,7 @@
     }
   }
 
-  // What is under the pointer, and keys.
-  const tip = el("div", "tip");
-  tip.hidden = true;
-  document.body.append(tip);
-  root.addEventListener("pointerover", (event) => {
-    const note = event.target.dataset ? event.target.dataset.note : undefined;
-    tip.hidden = !note;
-    if (!note) return;
-    tip.textContent = note;
-    const box = event.target.getBoundingClientRect();
-    tip.style.left = `${Math.max(4, Math.min(box.left, innerWidth - 240))}px`;
-    tip.style.top = `${box.bottom + 6}px`;
-  });
-  addEventListener("scroll", () => (tip.hidden = true), { passive: true });
+  // Keys and controls.
   let waiting = 0;
   root.addEventListener("input", () => {
     clearTimeout(waiting);

@@ -1,0 +1,2 @@
+{% include "tip.js" %}
+{% include "browser.js" %}

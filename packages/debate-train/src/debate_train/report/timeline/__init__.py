@@ -1,0 +1,1 @@
+"""A run's phases on one time line, and what is drawn over it."""
