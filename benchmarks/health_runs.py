@@ -3,7 +3,7 @@
     python benchmarks/health_runs.py --output runs/health
 
 `good_0` and `good_1` are the quickstart with seeds 0 and 1; the first looks at the dev split, too.
-Those of `FAILURES` start where self-play of `good_0` started. Runs that are done are not repeated,
+Those of `FAILURES` start where self-play of `good_0` started. Runs that ended are not repeated,
 those that were stopped go on. Prints the alarms of each run, and writes to
 `tests/train/health_rows` what detectors read of its last phase (`NAME.json`, rounded to four
 digits) and the step of each alarm (`alarms.json`).
@@ -47,7 +47,7 @@ FAILURES: Mapping[str, Failure] = {
     "ties": Failure(FREE, made.ties),
     "first_shown": Failure(FREE, made.first_shown),
     "agent_1": Failure(FREE, made.agent_1),
-    "tokens": Failure((*FREE, "rollout.max_tokens=96"), made.tokens),
+    "tokens": Failure((*FREE, "rollout.max_tokens=96", "steps=25"), made.tokens),
     "moving": Failure(("steps=10",), reference=made.moving_reference),
     "exchanged": Failure(("steps=10",), reference=made.exchanged_reference),
 }
@@ -62,16 +62,15 @@ READ = (
 
 
 def trained(recipe: Path, output: Path, failure: Failure) -> list[Mapping[str, Any]]:
-    """Return the metrics of a run, which is made or gone on with unless that is done."""
-    if not (output / "results.json").exists():
-        with failure.reference():
-            train(
-                recipe,
-                failure.changes,
-                output=output,
-                resume=(output / "checkpoints").exists(),
-                reward=failure.reward,
-            )
+    """Return the metrics of a run, which is begun or gone on with; one that ended does nothing."""
+    with failure.reference():
+        train(
+            recipe,
+            failure.changes,
+            output=output,
+            resume=(output / "checkpoints").exists(),
+            reward=failure.reward,
+        )
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 

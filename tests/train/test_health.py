@@ -37,6 +37,10 @@ def test_watch_notices_a_run_that_was_made_to_fail(name: str) -> None:
     assert watched(recorded(name)) == ALARMS[name] != {}
 
 
+def test_each_detector_noticed_a_run_that_was_made_to_fail() -> None:
+    assert {name for run in ALARMS.values() for name in run} == {model().type for model in OWN}
+
+
 def held(votes: Sequence[str], round_0: str = "") -> dict[str, float]:
     """Return the metrics of one debate in which each agent compares the two others."""
     said = "<solution>{}</solution><evaluation>{}</evaluation><comparison>{}</comparison>"
