@@ -14,12 +14,18 @@ from debate_rewards import cli as rewards
 from debate_train.asking import command as asking
 from debate_train.commands import cli, rollout_cli
 from debate_train.commands.progress import Progress
+from debate_train.describing.command import COMMANDS, part_parser
 from debate_train.describing.completion import completion
 from debate_train.evaluating import command as evaluating
+from debate_train.evaluating.finished import beside_theory, comparison, from_files
 from debate_train.preflight import command as preflight
 from debate_train.report import command as report
+from debate_train.theory import command as theory
 
-MODULES = (cli, rollout_cli, evaluating, asking, preflight, report, protocol, rewards)
+MODULES = (
+    *(cli, rollout_cli, evaluating, asking, preflight, report, protocol, rewards),
+    *(comparison, beside_theory, from_files, theory),
+)
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
 
 
@@ -31,14 +37,37 @@ def _as_it_was() -> Iterator[None]:
     heed_options(argparse.Namespace(quiet=False, verbose=0))
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_every_command_has_the_options(module, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = module.command_parser()
+def parsers() -> Iterator[argparse.ArgumentParser]:
+    """Those of every command and of every part of one."""
+    for module in MODULES:
+        parser = module.command_parser()
+        yield parser
+        for action in parser._actions:
+            if isinstance(action.choices, dict):
+                yield from action.choices.values()
+    yield from map(part_parser, COMMANDS)
+
+
+@pytest.mark.parametrize("parser", parsers(), ids=lambda parser: parser.prog)
+def test_every_command_and_part_has_the_options(
+    parser: argparse.ArgumentParser, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         parser.parse_args(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.count(".") == 2
     assert {"-q", "-v"} <= set(parser._option_string_actions)
+
+
+def test_quiet_figures_of_files_come_without_the_reasons_of_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert evaluating.main(["--transcripts", str(DEBATES)]) == 0
+    told = capsys.readouterr().out
+    assert evaluating.main(["--transcripts", str(DEBATES), "-q"]) == 0
+    quiet = capsys.readouterr().out
+    assert "debates: no " in told and "debates: no " not in quiet
+    assert told.startswith(quiet.rstrip())
 
 
 def test_quiet_command_prints_no_counts_and_no_progress(

@@ -76,7 +76,7 @@ def command_parser() -> argparse.ArgumentParser:
     one.add_argument("--to", choices=EXPORTS, required=True)
     one.set_defaults(command=_export)
     for one in commands.choices.values():
-        add_options(one)
+        add_options(one, "debate_protocol", part=True)
     return parser
 
 

@@ -9,19 +9,19 @@ _shown = {"quiet": False}
 
 
 def add_options(
-    parser: argparse.ArgumentParser, package: str | None = None, *, quiet: bool = True
+    parser: argparse.ArgumentParser, package: str, *, part: bool = False, quiet: bool = True
 ) -> None:
     """Add the options to a parser.
 
     Args:
         parser: That of a command, or of one of its parts.
-        package: Whose version `--version` prints; None for a part, whose command has them, too.
+        package: Whose version `--version` prints.
+        part: Whether it is that of a part, whose command takes them, too.
         quiet: False where the command has a `--quiet` of its own.
     """
-    if package is not None:
-        version = import_module(package).__version__
-        parser.add_argument("--version", action="version", version=version)
-    missing = argparse.SUPPRESS if package is None else None
+    version = import_module(package).__version__
+    parser.add_argument("--version", action="version", version=version)
+    missing = argparse.SUPPRESS if part else None
     if quiet:
         parser.add_argument(
             "-q",

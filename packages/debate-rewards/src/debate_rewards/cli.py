@@ -81,7 +81,7 @@ def command_parser() -> argparse.ArgumentParser:
     stats.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
     stats.set_defaults(run=_stats)
     for one in commands.choices.values():
-        add_options(one)
+        add_options(one, "debate_rewards", part=True)
     return parser
 
 

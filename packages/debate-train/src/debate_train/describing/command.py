@@ -17,13 +17,18 @@ NAME = "debate-train"
 def describing_main(argv: Sequence[str]) -> int:
     """Run one of `COMMANDS`, named by the first argument; return its exit code."""
     name, *rest = argv
+    arguments = part_parser(name).parse_intermixed_args(rest)
+    heed_options(arguments)
+    return exit_code(NAME, lambda: COMMANDS[name][1](arguments))
+
+
+def part_parser(name: str) -> argparse.ArgumentParser:
+    """Return what one of `COMMANDS` takes."""
     add, act = COMMANDS[name]
     parser = argparse.ArgumentParser(prog=f"{NAME} {name}", description=act.__doc__)
     add(parser)
     add_options(parser, "debate_train")
-    arguments = parser.parse_intermixed_args(rest)
-    heed_options(arguments)
-    return exit_code(NAME, lambda: act(arguments))
+    return parser
 
 
 def _recipes(arguments: argparse.Namespace) -> int:

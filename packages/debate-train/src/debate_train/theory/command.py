@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from debate_protocol.command_options import add_options, heed_options
 from debate_protocol.command_streams import BAD_USAGE, DONE, complain, run_command
 from debate_protocol.types import Transcript
 from debate_train.errors import UsageError
@@ -20,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables and return the exit code: 0 done, 2 bad usage, 130 interrupted."""
 
     def run() -> int:
-        arguments = _parser().parse_args(argv)
+        arguments = command_parser().parse_args(argv)
+        heed_options(arguments)
         try:
             found = _of_run(arguments) if arguments.transcripts else _of_grid(arguments)
         except ValueError as error:
@@ -32,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(NAME, run)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {NAME}",
         description="The belief model of SDRL, simulated, beside what the paper says of it; or a "
@@ -44,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--transcripts", metavar="FILE.jsonl", help="debates of a finished run, or - for stdin"
     )
+    add_options(parser, "debate_train")
     return parser
 
 

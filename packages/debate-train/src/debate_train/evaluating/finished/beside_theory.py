@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from debate_protocol.command_options import add_options, heed_options
 from debate_protocol.roles import agents_by_policy
 from debate_protocol.transcripts.fields import TranscriptError
 from debate_protocol.transcripts.files import read_transcripts
@@ -24,6 +25,14 @@ debates on a question (evaluation.runs of 2 or more). docs/theory.md has the for
 
 def theory_main(argv: Sequence[str]) -> int:
     """Run `debate-eval theory`; return its exit code."""
+    parser = command_parser()
+    arguments = parser.parse_args(argv)
+    heed_options(arguments)
+    return exit_code(parser.prog, lambda: _lay_beside(arguments))
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
     parser = argparse.ArgumentParser(
         prog="debate-eval theory",
         description=_DESCRIPTION,
@@ -32,8 +41,8 @@ def theory_main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("evaluation", metavar="FOLDER[:POLICY]")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    arguments = parser.parse_args(argv)
-    return exit_code(parser.prog, lambda: _lay_beside(arguments))
+    add_options(parser, "debate_train")
+    return parser
 
 
 def _lay_beside(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from debate_protocol.command_options import add_options, heed_options, is_quiet
 from debate_protocol.plugins import did_you_mean
 from debate_train.commands.recipe_command import DONE, exit_code
 from debate_train.errors import UsageError
@@ -55,7 +56,8 @@ class Row:
 
 def compare_main(argv: Sequence[str]) -> int:
     """Run `debate-eval compare`; return its exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = command_parser().parse_args(argv)
+    heed_options(arguments)
     return exit_code("debate-eval compare", lambda: _compare(arguments))
 
 
@@ -182,6 +184,8 @@ def _print(before: Side, after: Side, rows: Sequence[Row]) -> None:
     for side, text in zip((before, after), measured, strict=True):
         if measured[0] != measured[1]:
             console.print(f"{side.label}: {text}", highlight=False, markup=False)
+    if is_quiet():
+        return
     for line in (
         "p: McNemar's exact test; with * from questions resampled in pairs",
         "each p is of one figure: of twenty without any difference one is below .05",
@@ -189,7 +193,8 @@ def _print(before: Side, after: Side, rows: Sequence[Row]) -> None:
         console.print(line, highlight=False)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
     parser = argparse.ArgumentParser(
         prog="debate-eval compare",
         description=_DESCRIPTION,
@@ -201,4 +206,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--baseline", metavar="POLICY", help="compared with all others")
     parser.add_argument("--all", action="store_true", help="also figures without a row in tables")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    add_options(parser, "debate_train")
     return parser

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from debate_protocol.command_options import add_options, heed_options, is_quiet
 from debate_rewards.answers.final_answers import KINDS
 from debate_train.commands.recipe_command import DONE, exit_code
 from debate_train.errors import UsageError
@@ -21,7 +22,7 @@ from debate_train.rollout_files.debate_files import debates_in
 from debate_train.run_files.collected_files import plain
 
 _DESCRIPTION = """\
-Measure finished transcripts, or rollouts of verifiers (results.jsonl) and TRL (files of
+Measure finished transcripts, or rollouts of verifiers (traces.jsonl) and TRL (files of
 completions, .parquet or .jsonl), without a recipe or model: every figure that the files allow, with
 95 % intervals over questions, and what the others would need. A file is one policy, called NAME by
 NAME=FILE. With --output the results are kept as those of an evaluation, for debate-eval compare."""
@@ -29,11 +30,13 @@ NAME=FILE. With --output the results are kept as those of an evaluation, for deb
 
 def files_main(argv: Sequence[str]) -> int:
     """Run `debate-eval --transcripts`; return its exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = command_parser().parse_args(argv)
+    heed_options(arguments)
     return exit_code("debate-eval", lambda: _measure(arguments))
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
     parser = argparse.ArgumentParser(
         prog="debate-eval --transcripts",
         description=_DESCRIPTION,
@@ -50,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--answer", metavar="COLUMN", help="with the right answers of rollouts")
     parser.add_argument("--output", type=Path, metavar="DIR", help="a new or empty folder")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    add_options(parser, "debate_train")
     return parser
 
 
@@ -150,6 +154,6 @@ def _print(
         table.add_row(figure, *(shown_measure(one["figures"].get(figure)) for one in found))
     console = Console()
     console.print(table)
-    for name, reasons in left_out.items():
+    for name, reasons in () if is_quiet() else left_out.items():
         for figure, reason in reasons.items():
             console.print(f"{name}: no {figure}: {reason}", highlight=False, markup=False)
