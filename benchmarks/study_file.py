@@ -41,6 +41,31 @@ class Compared(Config):
     measures: tuple[str, ...]
 
 
+class Levels(Config):
+    """Gains of arms that differ in a level: the table says where they change sign."""
+
+    name: str
+    measure: str
+    levels: dict[float, str] = Field(min_length=2)
+    """Level: arm."""
+    over: dict[float, str] | None = None
+    """Level: arm whose gain is taken off, paired by seed."""
+    place: str | None = None
+    """Measure whose mean before stands in the place of the level, as judges reach it."""
+
+
+class Worth(Config):
+    """What an arm with few labels gains, in labels that gain as much without what else it has."""
+
+    name: str
+    measure: str
+    arm: str
+    share: float = Field(gt=0, le=1)
+    """Of the questions whose labels the arm has."""
+    line: dict[float, str] = Field(min_length=2)
+    """Share of labels: the arm that has these alone."""
+
+
 class Study(Config):
     """A file of benchmarks/studies/."""
 
@@ -55,6 +80,8 @@ class Study(Config):
     curves: dict[str, str] = Field(default_factory=dict)
     """Name: name in metrics.jsonl, kept step by step."""
     compared: tuple[Compared, ...] = ()
+    sign_changes: tuple[Levels, ...] = ()
+    worths: tuple[Worth, ...] = ()
     plot: tuple[str, ...] = ()
     """Measures of the plot, or curves."""
 
@@ -77,6 +104,22 @@ class Study(Config):
         for measure in set(self.plot) - set(self.measures) - set(self.curves):
             raise ValueError(f"plot: {measure!r} is among neither the measures nor the curves")
         return self
+
+    @model_validator(mode="after")
+    def _levels_are_known(self) -> Self:
+        for one in self.sign_changes:
+            if one.over is not None and one.over.keys() != one.levels.keys():
+                raise ValueError(f"sign_changes: {one.name!r} has other levels in over")
+            self._check({*one.levels.values(), *(one.over or {}).values()}, one.measure, one.place)
+        for worth in self.worths:
+            self._check({worth.arm, *worth.line.values()}, worth.measure)
+        return self
+
+    def _check(self, arms: set[str], *measures: str | None) -> None:
+        for name in arms - set(self.arms):
+            raise ValueError(f"sign_changes or worths: {name!r} is not among the arms")
+        for measure in {*measures} - {None, *self.measures}:
+            raise ValueError(f"sign_changes or worths: {measure!r} is not among the measures")
 
     def left_out(self, name: str) -> set[str]:
         """Return the phases that runs from a start leave out."""

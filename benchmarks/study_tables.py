@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.study_levels import level_tables
+
 if TYPE_CHECKING:
     from benchmarks.study_file import Compared, Study
 
@@ -62,6 +64,7 @@ def tables(study: "Study", lines: Sequence[Mapping[str, Any]], plot: Path) -> li
         *_levels(study, runs, arms),
         "",
         *_compared(study, runs),
+        *level_tables(study, runs),
         "",
         *_each(study, runs, arms),
     ]

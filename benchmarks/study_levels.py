@@ -1,0 +1,173 @@
+"""Where the gain of arms changes sign over levels, and how many labels votes are worth.
+
+Between two levels a curve is a straight line of means over seeds. Intervals are of percentiles,
+95 %, over seeds that are resampled whole, a run with its partners at all levels.
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.study_file import Levels, Study, Worth
+
+Runs = Mapping[tuple[str, int], Mapping[str, Any]]
+Point = tuple[float, float]
+RESAMPLES = 2000
+TAIL = 0.025
+
+
+def level_tables(study: "Study", runs: Runs) -> list[str]:
+    """Return the tables that a study asks for.
+
+    A level that a run's start missed is none of that seed's; it counts as gain 0 among worths.
+    """
+    met = {key: line for key, line in runs.items() if line["start_met"]}
+    found: list[str] = []
+    if study.sign_changes:
+        found += [
+            "",
+            "| gain | measure | mean by level | sign changes at [95 %] |",
+            "|---|---|---|---|",
+        ]
+        found += [_sign_row(one, met) for one in study.sign_changes]
+    if study.worths:
+        found += ["", "| arm | measure | worth [95 %] |", "|---|---|---|"]
+        found += [_worth_row(one, runs) for one in study.worths]
+    return found
+
+
+def sign_change(points: Sequence[Point]) -> float | None:
+    """Return the first place at which a curve of straight lines changes sign; None without one.
+
+    Args:
+        points: Place and value, by place. A value of 0 has no sign: a curve that touches 0 and
+            turns back does not change it, one that goes on does so where it is first 0.
+    """
+    for here in range(1, len(points)):
+        x, y = points[here]
+        earlier = [number for number in range(here) if points[number][1]]
+        if not y or not earlier or y * points[earlier[-1]][1] > 0:
+            continue
+        if earlier[-1] + 1 < here:
+            return points[earlier[-1] + 1][0]
+        return _zero(points[here - 1], (x, y))
+    return None
+
+
+def reached(points: Sequence[Point], value: float) -> float:
+    """Return the least place at which a curve of straight lines is at least a value.
+
+    It is −inf where the curve is above the value from its first point on, inf where it never is.
+    """
+    for here, (x, y) in enumerate(points):
+        if y >= value:
+            if here == 0:
+                return x if y == value else -math.inf
+            before = points[here - 1]
+            return _zero((before[0], before[1] - value), (x, y - value))
+    return math.inf
+
+
+def resampled(seeds: Sequence[int], figure: Callable[[Sequence[int]], float | None]) -> list[float]:
+    """Return a figure of resampled seeds, sorted, where there is one."""
+    draws = random.Random(0)
+    found = (figure(draws.choices(seeds, k=len(seeds))) for _ in range(RESAMPLES))
+    return sorted(one for one in found if one is not None)
+
+
+def _zero(low: Point, high: Point) -> float:
+    return low[0] + (high[0] - low[0]) * low[1] / (low[1] - high[1])
+
+
+def _gain(runs: Runs, arm: str, measure: str, seed: int) -> float | None:
+    line = runs.get((arm, seed))
+    if line is None or measure not in line["before"] or measure not in line["after"]:
+        return None
+    return float(line["after"][measure] - line["before"][measure])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return fmean(known) if known else None
+
+
+def _points(one: "Levels", runs: Runs, seeds: Sequence[int]) -> list[Point]:
+    """Return the mean gain at each level, at its place."""
+    found = []
+    for level, arm in one.levels.items():
+        values = []
+        for seed in seeds:
+            gain = _gain(runs, arm, one.measure, seed)
+            base = _gain(runs, one.over[level], one.measure, seed) if one.over else 0.0
+            is_known = gain is not None and base is not None
+            values.append((seed, gain - base) if is_known else None)
+        known = [value for value in values if value is not None]
+        if known:
+            starts = [runs[arm, seed]["before"] for seed, _ in known]
+            place = fmean(start[one.place] for start in starts) if one.place else level
+            found.append((place, fmean(value for _, value in known)))
+    return sorted(found)
+
+
+def _seeds(runs: Runs, arms: Sequence[str]) -> list[int]:
+    return sorted({seed for arm, seed in runs if arm in arms})
+
+
+def _sign_row(one: "Levels", runs: Runs) -> str:
+    seeds = _seeds(runs, [*one.levels.values()])
+    points = _points(one, runs, seeds)
+    shown = ", ".join(f"{place:.3f}: {value:+.3f}" for place, value in points) or "–"
+    where = sign_change(points)
+    if where is not None:
+        drawn = resampled(seeds, lambda some: sign_change(_points(one, runs, some)))
+        text = f"{where:.3f}" + _shown(drawn, seeds, "{:.3f}".format)
+        if len(drawn) < RESAMPLES:
+            text += f"; no change in {1 - len(drawn) / RESAMPLES:.0%} of resamples"
+    elif points:
+        signs = {value > 0 for _, value in points if value}
+        text = "no change of sign: " + _side(signs)
+    else:
+        text = "no finished run"
+    return f"| {one.name} | {one.measure} | {shown} | {text} |"
+
+
+def _side(signs: set[bool]) -> str:
+    if not signs:
+        return "0 at every level"
+    return "nowhere below 0" if signs == {True} else "nowhere above 0"
+
+
+def _worth_row(one: "Worth", runs: Runs) -> str:
+    seeds = _seeds(runs, [one.arm, *one.line.values()])
+
+    def worth(some: Sequence[int]) -> float | None:
+        value = _mean([_gain(runs, one.arm, one.measure, seed) for seed in some])
+        line = [
+            (share, gain)
+            for share, arm in sorted(one.line.items())
+            if (gain := _mean([_gain(runs, arm, one.measure, seed) for seed in some])) is not None
+        ]
+        return reached(line, value) / one.share if value is not None and line else None
+
+    def said(times: float) -> str:
+        if math.isinf(times):
+            end = max(one.line) if times > 0 else min(one.line)
+            return f"{'more' if times > 0 else 'less'} than {end / one.share:.2f}"
+        return f"{times:.2f}"
+
+    times = worth(seeds) if seeds else None
+    if times is None:
+        return f"| {one.name} | {one.measure} | no finished run |"
+    text = f"{said(times)}{_shown(resampled(seeds, worth), seeds, said)} times the labels"
+    return f"| {one.name} | {one.measure} | {text} |"
+
+
+def _shown(drawn: Sequence[float], seeds: Sequence[int], said: Callable[[float], str]) -> str:
+    """Return the interval in brackets; one seed has none."""
+    if len(seeds) < 2 or not drawn:
+        return ""
+    last = len(drawn) - 1
+    return f" [{said(drawn[round(TAIL * last)])}, {said(drawn[round((1 - TAIL) * last)])}]"
