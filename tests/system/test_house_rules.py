@@ -35,7 +35,7 @@ MAY_IMPORT = {
         "debate_protocol", "debate_rewards", "debate_rollout", "bitsandbytes", "datasets",
         "deepspeed", "filelock", "jinja2", "liger_kernel", "markupsafe", "numpy", "omegaconf",
         "regex", "peft", "pydantic", "rich", "safetensors", "shtab", "tokenizers",
-        "torch", "transformers", "wandb", "yaml",
+        "tensorboard", "torch", "trackio", "transformers", "wandb", "yaml",
     },
 }  # fmt: skip
 ENGINE_IMPORTS = {

@@ -17,12 +17,12 @@ from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
 from debate_train.run_files.run_directory import RunDirectory
-from debate_train.run_files.tracking import NoTracking
 from debate_train.running.loop import train
 from debate_train.running.phases import open_phase
 from debate_train.running.run_context import Ended, Phase, RunContext
 from debate_train.running.saving import Saving
 from debate_train.running.step import Step
+from debate_train.tracking.tracker import NoTracking
 
 
 class Trainer:

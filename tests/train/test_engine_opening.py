@@ -12,10 +12,11 @@ from debate_train.checks.check_policies import missing_libraries
 from debate_train.commands.cli import main
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
-from debate_train.run_files.tracking import NoTracking, Tracking
 from debate_train.running import run as runs
 from debate_train.running.engine_opening import open_engine
 from debate_train.running.run_context import RunContext
+from debate_train.tracking.settings import Tracking
+from debate_train.tracking.tracker import NoTracking
 
 Opened = list[tuple[Any, Any]]
 

@@ -13,8 +13,9 @@ from debate_train.commands.progress import Progress
 from debate_train.playing import playing_ahead
 from debate_train.playing.lookahead import read_lookahead
 from debate_train.playing.rollouts import Rollouts
-from debate_train.run_files import metrics_file, run_directory, tracking
+from debate_train.run_files import metrics_file, run_directory
 from debate_train.running import loop, records, saving
+from debate_train.tracking.tracker import NoTracking
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.small_runs import AHEAD, End, Run, at_call, end_of, steps
 
@@ -41,7 +42,7 @@ def no_engine() -> None:
         ((saving, "step_metrics"), 2, fail, 2),  # trained, though not recorded
         ((metrics_file, "open_plain"), 2, no_room, 2),  # its row is in the checkpoint
         ((metrics_file, "open_plain"), 3, no_room, 2),  # and so is that of the look after it
-        ((tracking.NoTracking, "log"), 2, fail, 2),
+        ((NoTracking, "log"), 2, fail, 2),
         ((Progress, "step"), 2, fail, 2),
     ],
 )

@@ -1,13 +1,16 @@
 import os
-import time
 from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 from pydantic import ValidationError
 
+from debate_train.commands.cli import main
 from debate_train.run_files.run_directory import RunDirectory
-from debate_train.run_files.tracking import Tracking, WandbRun, _mode, without_secrets
+from debate_train.tracking import settings
+from debate_train.tracking.settings import Tracking
+from debate_train.tracking.shareable import shareable, shareable_page
+from debate_train.tracking.tracker import Logged, NoTracking, Trackers
+from debate_train.tracking.wandb_run import _is_online
 
 
 @pytest.fixture(autouse=True)
@@ -17,106 +20,131 @@ def no_login(monkeypatch, tmp_path):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
 
 
-def stored(run):
-    """Bytes of all files that wandb wrote for a run."""
-    files = [path for path in run.path.rglob("*") if path.is_file() and "wandb" in path.parts]
-    return b"".join(path.read_bytes() for path in files)
-
-
-def whole_record(run, last):
-    """What would be sent of a run; its process writes it within a moment of the run's end."""
-    (record,) = run.path.rglob("*.wandb")  # Logs beside it stay here.
-    until = time.monotonic() + 60
-    while last not in (content := record.read_bytes()) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert last in content
-    return content
-
-
-def test_offline_run_holds_the_metrics_and_no_secret(tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("SOME_SERVICE_TOKEN", "value-of-a-secret")
-    monkeypatch.setattr("sys.argv", ["debate-train", "key=value-on-the-command-line"])
-    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
-    tracker = Tracking(group="seeds").open(run, "first", {"data": {"url": "x/value-of-a-secret"}})
-    assert isinstance(tracker, WandbRun) and tracker.offline
-    tracker.log("self_play", 1, {"reward/total": 0.5, "judge/accuracy": None})
-    run.log("self_play", 1, {"reward/total": 0.5})
-    tracker.summarise({"gain": 0.25})
-    tracker.close()
-    tracker.close()
-    tracker.log("self_play", 2, {})  # after the end: nothing happens
-
-    resumed = Tracking().open(run, "first", {})
-    resumed.log("self_play", 2, {"reward/total": 0.75})
-    resumed.close(failed=True)
-
-    content = stored(run)
-    for text in (b"reward/total", b"self_play", b"gain", b"x/[secret]"):
-        assert text in content
-    assert b"judge/accuracy" not in content
-    assert b"value-of-a-secret" not in content and b"on-the-command-line" not in content
-    identity = (run.path / "wandb" / "run-id.txt").read_text().strip()
-    assert len(list(run.path.glob(f"wandb/offline-run-*-{identity}*"))) == 2
-    printed = capfd.readouterr()
-    assert printed.out == "" and printed.err == ""
-
-
-def test_run_is_drawn_over_the_training_step_and_names_no_host(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr("socket.gethostname", lambda: "host-of-this-machine")
-    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
-    tracker = Tracking(name="shown", notes="why it was run").open(run, "recipe", {})
-    axis = tracker._run._settings
-    assert (axis.run_name, axis.run_notes, axis.host) == ("shown", "why it was run", "")
-    for step, loss in ((5, 0.5), (10, 0.125)):
-        tracker.log("self_play", step, {"loss": loss})
-    tracker.close()
-    content = whole_record(run, last=b"0.125")
-    assert b"why it was run" in content
-    assert b"host-of-this-machine" not in content
-    with pytest.MonkeyPatch.context() as patch:  # Online runs have an address.
-        patch.setattr("wandb.init", lambda **_: Online())
-        Tracking().open(run, "recipe", {})
-    assert "W&B: https://example.org/run" in capfd.readouterr().err
-    assert Online.metrics == [("step", None), ("*", "step")]
-
-
-class Online:
-    """A run that is kept online."""
+class Run:
+    """What `wandb.init` gives."""
 
     url = "https://example.org/run"
     settings = SimpleNamespace(_offline=False)
-    metrics: ClassVar = []
+
+    def __init__(self):
+        self.metrics, self.sent, self.summary = [], [], {}
 
     def define_metric(self, name, step_metric=None):
         self.metrics.append((name, step_metric))
 
+    def log(self, row, step):
+        if step == 1:
+            raise ConnectionError("no route\nto the host")
+        self.sent.append((row, step))
+
+    def finish(self, exit_code):
+        raise AssertionError("a run that is off is not ended")
+
+
+def test_run_has_its_name_and_notes_and_an_address_when_online(tmp_path, monkeypatch, capfd):
+    asked, made = [], Run()
+    monkeypatch.setattr("wandb.init", lambda **named: asked.append(named) or made)
+    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
+    tracking = Tracking(name="shown", notes="why it was run", group="seeds")
+    assert tracking.open(run, "recipe", {"a": 1}).names == ["W&B"]
+    (arguments,) = asked
+    named = {"name": "shown", "notes": "why it was run", "group": "seeds", "config": {"a": 1}}
+    assert {key: arguments[key] for key in named} == named
+    assert arguments["settings"].host == "" and arguments["resume"] == "allow"
+    assert "W&B: https://example.org/run" in capfd.readouterr().err
+    assert made.metrics == [("step", None), ("*", "step")]
+    assert os.environ["WANDB_DATA_DIR"] == str((run.path / "wandb" / "data").resolve())
+
 
 def test_an_outage_ends_tracking_and_not_the_run(tmp_path, monkeypatch, capfd):
-    class Broken(Online):
-        sent: ClassVar = []
-        metrics: ClassVar = []
-
-        def log(self, row, step):
-            if step == 1:
-                raise ConnectionError("no route\nto the host")
-            self.sent.append((row, step))
-
-        def finish(self, exit_code):
-            raise AssertionError("a run that is off is not ended")
-
-    monkeypatch.setattr("wandb.init", lambda **_: Broken())
+    made = Run()
+    monkeypatch.setattr("wandb.init", lambda **_: made)
     run = RunDirectory.create(tmp_path / "run", "a: 1\n")
     tracker = Tracking().open(run, "recipe", {})
     capfd.readouterr()
     for step in (1, 2, 3):
-        tracker.log("p", step, {"loss": 0.5, "tokens_per_s": 9, "judge/accuracy": None})
+        tracker.log("p", step, {"loss": 0.5, "tokens_per_s": 9, "round": 0, "a/b": None})
     tracker.summarise({"gain": 1})
+    tracker.keep(None, None)
     tracker.close()
-    row = {"optim/loss": 0.5, "time/tokens_per_s": 9, "phase": "p", "step": 1}
-    assert Broken.sent == [(row, 0)]
+    row = {"optim/loss": 0.5, "time/tokens_per_s": 9, "train/round": 0, "phase": "p", "step": 1}
+    assert made.sent == [(row, 0)] and made.summary == {}
     assert capfd.readouterr().err == (
         "warning: W&B is off from here on (no route); metrics.jsonl has all rows\n"
     )
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_a_run_that_cannot_be_started_costs_one_warning(tmp_path, monkeypatch, capfd, mode):
+    def init(**_):
+        raise OSError("no room\nat all")
+
+    monkeypatch.setenv("WANDB_MODE", mode)
+    monkeypatch.setattr("wandb.init", init)
+    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
+    tracker = Tracking().open(run, "recipe", {})
+    assert isinstance(tracker, NoTracking)
+    tracker.log("p", 1, {"loss": 1.0})
+    said = capfd.readouterr().err
+    assert said.count("warning: W&B is off from here on (no room)") == 1
+    assert ("kept offline in" in said) == (mode == "online")
+    assert "WANDB_DATA_DIR" not in os.environ
+
+
+def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path, capfd):
+    run = RunDirectory.create(tmp_path / "run", "a: 1\n")
+    (run.path / "wandb").write_text("in the way")
+    assert isinstance(Tracking().open(run, "recipe", {}), NoTracking)
+    assert "warning: W&B is off from here on (" in capfd.readouterr().err
+
+
+def test_one_service_that_fails_leaves_the_others_and_views_that_fail_the_rows(capfd):
+    class Service:
+        def __init__(self, name):
+            self.name, self.rows, self.ends = name, [], []
+
+        def log(self, row):
+            self.rows.append(row)
+            if self.name == "b":
+                raise ValueError("full")
+
+        def close(self, failed):
+            self.ends.append(failed)
+
+    def view(phase, step):
+        raise KeyError("unreadable")
+
+    services = [Service("a"), Service("b"), Service("c")]
+    tracker = Trackers(7, view)
+    for service in services:
+        tracker.add(service.name, lambda service=service: service)
+    for step in (1, 2):
+        tracker.log("p", step, {"loss": 0.5}, made=object())
+    assert tracker.names == ["a", "c"]
+    tracker.close(failed=True)
+    tracker.close()
+    a, b, c = services
+    assert a.rows == c.rows == [Logged(n, "p", n - 6, {"optim/loss": 0.5}, []) for n in (7, 8)]
+    assert len(b.rows) == 1 and (a.ends, b.ends, c.ends) == ([True], [], [True])
+    assert capfd.readouterr().err.splitlines() == [
+        "warning: no turns are tracked from here on ('unreadable')",
+        "warning: b is off from here on (full); metrics.jsonl has all rows",
+    ]
+
+
+def test_a_library_that_is_missing_is_named_with_how_to_install_it(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
+    wanted = Tracking(wandb=False, tensorboard=True, trackio=True)
+    assert list(wanted.missing_libraries()) == [
+        f"tracking.{name}: found true, which needs {name}; install it with "
+        f"pip install 'debate-train[{name}]', or leave it out"
+        for name in ("tensorboard", "trackio")
+    ]
+    assert list(Tracking().missing_libraries()) == []
+    command = ["quickstart", "tracking.tensorboard=true", "--output", str(tmp_path / "run")]
+    assert main(command) == 2
+    assert "tracking.tensorboard: found true" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_open_does_nothing_when_tracking_is_off(tmp_path, monkeypatch):
@@ -131,31 +159,42 @@ def test_open_does_nothing_when_tracking_is_off(tmp_path, monkeypatch):
 
 
 def test_mode_is_offline_without_a_key_and_as_wandb_mode_says(monkeypatch, tmp_path):
-    assert _mode() == "offline"
+    assert not _is_online()
     (tmp_path / "netrc").write_text("machine example.org login a password b\n")
-    assert _mode() == "offline"
+    assert not _is_online()
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password key\n")
-    assert _mode() == "online"
+    assert _is_online()
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert _mode() == "offline"
+    assert not _is_online()
     monkeypatch.delenv("WANDB_MODE")
     (tmp_path / "netrc").unlink()
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    assert _mode() == "online"
+    assert _is_online()
 
 
-def test_without_secrets_blots_values_by_the_names_of_their_variables():
+def test_what_is_shared_has_no_secret_and_no_place_on_a_disk():
     environment = {
         "HF_TOKEN": "abcdefgh",
         "PASSWORD": "abcdefgh-long",
         "SHORT_KEY": "1",
-        "HOME": "/root",
+        "HOME": "/people",
     }
-    value = {"a": ["abcdefgh-long", "x abcdefgh"], "b": {"home": "/root", "n": 1, "m": None}}
-    assert without_secrets(value, environment) == {
+    value = {"a": ["abcdefgh-long", "x abcdefgh"], "b": {"path": "/mnt/m/base", "n": 1, "m": None}}
+    assert shareable(value, environment) == {
         "a": ["[secret]", "x [secret]"],
-        "b": {"home": "/root", "n": 1, "m": None},
+        "b": {"path": "…/base", "n": 1, "m": None},
     }
+    kept = ["https://host/a/b/c", "org/model", "runs/a/b", "~/data/a", "1/2/3", "/", "a / b"]
+    assert shareable(kept, {}) == kept
+    assert shareable(["file:///data/a/b", "from /data/a/b on"], {}) == ["…/b", "from …/b on"]
+
+
+def test_a_page_that_is_shared_has_none_either(monkeypatch, tmp_path):
+    monkeypatch.setenv("A_TOKEN", "abcdefgh-long")
+    monkeypatch.setenv("HOME", "/people/someone")
+    text = f"<b>/data/sets/a.jsonl</b> {tmp_path} /people/someone/x abcdefgh-long</b></i>"
+    page = shareable_page(text, {"data": {"path": ["/data/sets/a.jsonl"]}}, tmp_path)
+    assert page == "<b>…/a.jsonl</b> … ~/x [secret]</b></i>"
 
 
 def test_unknown_setting_is_refused():

@@ -28,8 +28,8 @@ from debate_train.playing.rollout_settings import Rollout
 from debate_train.reading.folder_name import FolderName
 from debate_train.reading.recipe_merge import merge
 from debate_train.reading.recipe_schema import WHOLE_PHASES, Schema
-from debate_train.run_files.tracking import Tracking
 from debate_train.saving_settings import Checkpointing, Recording
+from debate_train.tracking.settings import Tracking
 from debate_train.trainers import TrainerChoice
 
 PARTS = ("model", "data", "debate", "reward", "loss", "trainer")

@@ -107,7 +107,7 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
     found.lines.append(crash_cost(recipe))
     found.warnings += [*run_warnings(recipe), *adapter_warnings(recipe)]
     # What to install before it can run here: it may run elsewhere.
-    found.warnings += missing_libraries(recipe)
+    found.warnings += [*missing_libraries(recipe), *recipe.tracking.missing_libraries()]
     warnings, errors = (tuple(dict.fromkeys(one)) for one in (found.warnings, found.errors))
     return CheckReport(tuple(found.lines), warnings, errors)
 

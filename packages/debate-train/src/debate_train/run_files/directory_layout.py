@@ -9,7 +9,16 @@ from tempfile import TemporaryFile
 from debate_train.errors import UsageError
 from debate_train.run_files.directory_lock import LOCK, refuse_in_use
 
-RUN_FOLDERS = ("transcripts", "tokens", "evaluations", "checkpoints", "offline", "wandb")
+RUN_FOLDERS = (
+    "transcripts",
+    "tokens",
+    "evaluations",
+    "checkpoints",
+    "offline",
+    "wandb",
+    "tensorboard",
+    "trackio",
+)
 RUN_FILES = (
     LOCK,
     "recipe.yaml",
@@ -24,7 +33,9 @@ RUN_FILES = (
     "evaluations/*",
     "offline/*",
     "checkpoints/best.json",
-    "wandb/run-id.txt",
+    "wandb/*.txt",
+    "tensorboard/*",
+    "trackio/*",
 )
 """Plain files and folders of a run, in or below its folder."""
 _UNBORN = re.compile(r"\.recipe\.yaml\.\d+")

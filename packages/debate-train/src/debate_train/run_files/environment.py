@@ -23,6 +23,8 @@ PACKAGES = (
     "safetensors",
     "tokenizers",
     "wandb",
+    "tensorboard",
+    "trackio",
 )
 
 

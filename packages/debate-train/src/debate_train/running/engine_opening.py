@@ -15,12 +15,13 @@ from debate_train.recipe import Recipe
 
 
 def refuse_unusable_engine(recipe: Recipe) -> None:
-    """Refuse an engine that cannot be opened, before a model is loaded for it.
+    """Refuse an engine or a tracker that cannot be opened, before a model is loaded for it.
 
     Raises:
-        RecipeError: Its library is missing, or it has not what training needs.
+        RecipeError: A library is missing, or the engine has not what training needs.
     """
     errors = [*engine_errors(recipe), *policy_errors(recipe), *missing_libraries(recipe)]
+    errors += recipe.tracking.missing_libraries()
     if errors:
         raise RecipeError("\n".join(errors))
 

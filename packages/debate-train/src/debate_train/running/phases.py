@@ -248,8 +248,9 @@ def _finish(run: RunContext) -> bool:
         state.before = after
     setup = _last(run).evaluated()
     found = {} if state.before is after else changes_of(run.directory, list(setup.figures()))
-    changes = write_results(run.directory, state.before, after, asdict(state), setup, found)
-    run.tracker.summarise(changes)
+    run.tracker.summarise(
+        write_results(run.directory, state.before, after, asdict(state), setup, found)
+    )
     run.progress.close()
     print_results(state.before, after, state.seconds, setup, found)
     return True

@@ -1,6 +1,6 @@
 """The end of a run: the table from before to after, kept and printed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -31,8 +31,8 @@ def write_results(
     state: Mapping[str, Any],
     setup: Setup,
     changes: Mapping[str, Paired] | None = None,
-) -> dict[str, float]:
-    """Write results.json; return the change of each measure that has a row.
+) -> dict[str, float | str]:
+    """Write results.json; return what a tracked run is summarised by.
 
     Args:
         directory: Of the run.
@@ -58,7 +58,21 @@ def write_results(
             "seconds": state["seconds"],
         }
     )
-    return {f"change/{row['name']}": row["after"]["mean"] - row["before"]["mean"] for row in rows}
+    return {"results/summary": in_words(rows)} | _flat(rows)
+
+
+def _flat(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return each measure before and after, and its change, each with the ends of its interval."""
+    found = {}
+    for row in rows:
+        where = f"results/{row['name'].removeprefix('eval/')}"
+        for when in ("before", "after"):
+            found[f"{where}/{when}"] = row[when]["mean"]
+            found |= {f"{where}/{when}_{end}": row[when][end] for end in ("low", "high")}
+        found[f"{where}/change"] = row["after"]["mean"] - row["before"]["mean"]
+        if paired := row.get("change"):
+            found |= {f"{where}/change_{end}": paired[end] for end in ("low", "high")}
+    return found
 
 
 def _rows(

@@ -36,6 +36,7 @@ from debate_train.run_files.run_directory import RunDirectory
 from debate_train.running.engine_opening import open_engine, refuse_unusable_engine
 from debate_train.running.phases import run_phases
 from debate_train.running.run_context import RunContext, StepEnd
+from debate_train.tracking.tracker import Tracker
 
 
 def run(
@@ -73,11 +74,11 @@ def run(
         seed_all(recipe.seed)
         reports: list[Path | None] = []
         with ExitStack() as closing:  # Each is closed, whatever closing another ends with.
-            closing.callback(lambda: reports.append(_write_report(directory)))
             engine = open_engine(recipe, loaded)
             closing.callback(engine.close)
             tracker = recipe.tracking.open(directory, recipe.name, known)
             closing.push(lambda kind, *_: tracker.close(failed=kind is not None))
+            closing.callback(lambda: reports.append(_keep_files(directory, tracker, checkpoints)))
             with Progress() as progress, _interrupts(recipe, echo_s) as interrupts:
                 context = RunContext(
                     recipe=recipe,
@@ -185,6 +186,13 @@ def _plan_return(
             directory.drop_results()
 
     return start, begin
+
+
+def _keep_files(directory: RunDirectory, tracker: Tracker, checkpoints: Checkpoints) -> Path | None:
+    """Write the report, and send it and the last checkpoint before the tracked run ends."""
+    report = _write_report(directory)
+    tracker.keep(report, next(reversed(checkpoints.complete()), None))
+    return report
 
 
 def _write_report(directory: RunDirectory) -> Path | None:

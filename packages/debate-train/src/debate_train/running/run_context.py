@@ -20,8 +20,8 @@ from debate_train.playing.phase_start import PhaseStart
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
 from debate_train.run_files.run_directory import RunDirectory
-from debate_train.run_files.tracking import Tracker
 from debate_train.running.step import Step
+from debate_train.tracking.tracker import Tracker
 from debate_train.trainers import Trainer
 
 Ended = Literal["finished", "criterion met", "criterion missed", "interrupted"]

@@ -78,7 +78,7 @@ class Saving:
         metrics |= self._seconds | self._speed.measured(step.batch, metrics)
         self._seconds.clear()
         self._unrecorded = None  # A row that cannot be written is carried by a checkpoint.
-        alarms = self._write(metrics, "step")
+        alarms = self._write(metrics, "step", step)
         run.progress.step(state.step - state.phase_start, metrics)
         for alarm in alarms:
             run.progress.note(alarm)
@@ -96,12 +96,12 @@ class Saving:
         for line in (f"{where}: dev split: {shown}", *alarms):
             self._run.progress.note(line)
 
-    def _write(self, found: dict[str, float], due: Due) -> list[str]:
+    def _write(self, found: dict[str, float], due: Due, made: Step | None = None) -> list[str]:
         """Write a row with what the health watch adds to it; return its new alarms."""
         run, name, step = self._run, self._phase.name, self._state.step
         more, alarms = self.watch.see(step, found, due)
         run.directory.log(name, step, found | more)
-        run.tracker.log(name, step, found | more)
+        run.tracker.log(name, step, found | more, made)
         return alarms
 
     def is_due(self) -> bool:

@@ -1,0 +1,1 @@
+"""Where a run is followed besides its directory: W&B, TensorBoard, trackio."""

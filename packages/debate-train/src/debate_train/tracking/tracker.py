@@ -1,0 +1,242 @@
+"""What a run hands to whoever tracks it, and what becomes of a tracker that fails."""
+
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from debate_train.batches.row_types import Floats
+    from debate_train.running.step import Step
+
+Cell = str | int | float | None
+COLUMNS = (
+    *("phase", "step", "debate", "question", "agent", "role", "round"),
+    *("text", "right", "votes", "credit", "advantage"),
+)
+"""Of the table of turns."""
+TURNS = "transcripts/turns"
+"""What the table of turns is called."""
+_GROUPED = {"loss": "optim/loss", "tokens_per_s": "time/tokens_per_s"}
+
+
+class Tracker(Protocol):
+    """Where metrics go besides the run directory."""
+
+    def log(
+        self, phase: str, step: int, metrics: Mapping[str, object], made: "Step | None" = None
+    ) -> None:
+        """Send one row, with the debates and the advantages of the step that it is of, if any."""
+        ...
+
+    def summarise(self, values: Mapping[str, object]) -> None:
+        """Set final values of the run."""
+        ...
+
+    def keep(self, report: Path | None, checkpoint: Path | None) -> None:
+        """Send the run's report, its recipe and its last checkpoint, where that is wanted."""
+        ...
+
+    def close(self, *, failed: bool = False) -> None:
+        """End the run; a second call does nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One row as trackers take it.
+
+    Attributes:
+        number: Of the row in `metrics.jsonl`, from 0.
+        phase: Of the run.
+        step: Of the whole run, from 1.
+        metrics: Each with a group before its first `/`.
+        turns: Rows of the table of turns, as `COLUMNS` says; empty on most steps.
+        histograms: Values by name.
+    """
+
+    number: int
+    phase: str
+    step: int
+    metrics: Mapping[str, object]
+    turns: Sequence[Sequence[Cell]] = ()
+    histograms: Mapping[str, "Floats"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a service begins with. All but `folder` and `resolved` may leave this machine.
+
+    Attributes:
+        folder: The run directory.
+        resolved: The recipe as it is.
+        recipe: The same without secrets and places on the disk.
+        name: Shown name of the run.
+        project: Its project.
+        group: Its group, if any.
+        entity: Whose it is in W&B, None for the account's own.
+        tags: Its tags there.
+        notes: What is said about it there.
+        checkpoints: Whether the last checkpoint is sent.
+    """
+
+    folder: Path
+    resolved: Mapping[str, object] = field(default_factory=dict)
+    recipe: Mapping[str, object] = field(default_factory=dict)
+    name: str = ""
+    project: str = "debate"
+    group: str | None = None
+    entity: str | None = None
+    tags: Sequence[str] = ()
+    notes: str | None = None
+    checkpoints: bool = False
+
+
+class Service(Protocol):
+    """One place that a run is tracked at; it may raise anything."""
+
+    name: str
+    """As users know it."""
+
+    def log(self, row: Logged) -> None:
+        """Send one row."""
+        ...
+
+    def summarise(self, values: Mapping[str, object]) -> None:
+        """Set final values."""
+        ...
+
+    def keep(self, report: Path | None, checkpoint: Path | None) -> None:
+        """Send files, where the service takes any."""
+        ...
+
+    def close(self, failed: bool) -> None:
+        """End the run there."""
+        ...
+
+
+class NoTracking:
+    """Sends nothing."""
+
+    def log(
+        self, phase: str, step: int, metrics: Mapping[str, object], made: "Step | None" = None
+    ) -> None:
+        """Do nothing."""
+
+    def summarise(self, values: Mapping[str, object]) -> None:
+        """Do nothing."""
+
+    def keep(self, report: Path | None, checkpoint: Path | None) -> None:
+        """Do nothing."""
+
+    def close(self, *, failed: bool = False) -> None:
+        """Do nothing."""
+
+
+class Trackers:
+    """Hands all to several services; one that fails is left out from there on, with one warning."""
+
+    def __init__(
+        self, rows: int, view: "Callable[[str, Step], tuple[list[list[Cell]], dict[str, Floats]]]"
+    ) -> None:
+        """`rows` is how many there are already; `view` makes the table and histograms of a step."""
+        self._services: list[Service] = []
+        self._rows, self._view, self._sees = rows, view, True
+
+    def add(self, name: str, start: Callable[[], Service]) -> None:
+        """Start a service and hand it all from here on, if it starts."""
+        self._attempt(name, lambda: self._services.append(start()))
+
+    @property
+    def names(self) -> list[str]:
+        """The services that have not failed."""
+        return [service.name for service in self._services]
+
+    def log(
+        self, phase: str, step: int, metrics: Mapping[str, object], made: "Step | None" = None
+    ) -> None:
+        """Send one row."""
+        number, self._rows = self._rows, self._rows + 1
+        if not self._services:
+            return
+        sent = {grouped(name): value for name, value in metrics.items() if value is not None}
+        turns, histograms = self._seen(phase, made)
+        row = Logged(number, phase, step, sent, turns, histograms)
+        self._all(lambda service: service.log(row))
+
+    def _seen(
+        self, phase: str, made: "Step | None"
+    ) -> "tuple[list[list[Cell]], dict[str, Floats]]":
+        if made is not None and self._sees:
+            try:
+                return self._view(phase, made)
+            except Exception as error:  # Of any kind, as debates of other packages are read, too.
+                self._sees = False
+                _warn(f"no turns are tracked from here on ({_reason(error)})")
+        return [], {}
+
+    def summarise(self, values: Mapping[str, object]) -> None:
+        """Set final values of the run."""
+        self._all(lambda service: service.summarise(values))
+
+    def keep(self, report: Path | None, checkpoint: Path | None) -> None:
+        """Send the run's files."""
+        self._all(lambda service: service.keep(report, checkpoint))
+
+    def close(self, *, failed: bool = False) -> None:
+        """End the run; a second call does nothing."""
+        self._all(lambda service: service.close(failed))
+        self._services.clear()
+
+    def _all(self, act: Callable[[Service], object]) -> None:
+        for service in list(self._services):
+            if not self._attempt(service.name, lambda service=service: act(service)):  # type: ignore[misc]
+                self._services.remove(service)
+
+    def _attempt(self, name: str, act: Callable[[], object]) -> bool:
+        """Do something; return whether it went well."""
+        try:
+            act()
+        except Exception as error:  # Of any kind: a run of days is worth more than its curves.
+            _warn(f"{name} is off from here on ({_reason(error)}); metrics.jsonl has all rows")
+            return False
+        return True
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def grouped(name: str) -> str:
+    """Return what trackers call a metric: each has a group before its first `/`."""
+    return _GROUPED.get(name, name if "/" in name else f"train/{name}")
+
+
+class Identity:
+    """Which run of a service belongs to a run directory, and how many rows it has got."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        identity, self._count = folder / "run-id.txt", folder / "rows-sent.txt"
+        self.is_new = not identity.exists()
+        self.id = secrets.token_hex(4) if self.is_new else identity.read_text().strip()
+        identity.write_text(self.id + "\n")
+        try:
+            self._sent = int(self._count.read_text())
+        except (OSError, ValueError):
+            self._sent = 0
+
+    def is_sent(self, row: Logged) -> bool:
+        """Return whether a row was sent before the run was resumed."""
+        return row.number < self._sent
+
+    def note(self, row: Logged) -> None:
+        """Note that a row is sent."""
+        self._sent = row.number + 1
+        self._count.write_text(f"{self._sent}\n")
