@@ -7,6 +7,9 @@ SHELL := /bin/sh
 # Name one to override the search: make setup PYTHON=/path/to/python3.12
 PYTHON ?=
 PYTEST_ARGS ?=
+# Test processes at once; a file stays in one, so that what it sets up is set up once.
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist loadfile
 RECIPE_ARGS ?=
 
 # vllm on a machine with CUDA.
@@ -88,13 +91,13 @@ quickstart: setup  ## train a tiny debater from scratch and show what it gained 
 
 test: setup lint types  ## lint, types and every test that needs neither a GPU nor vLLM
 	@echo "== pytest"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not vllm" --durations=10 $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not vllm" $(PARALLEL) --durations=10 $(PYTEST_ARGS)
 
 test-arithmetics: setup  ## the numeric tests again, under each vector arithmetic of this processor
-	@$(BIN)/python .ci/arithmetics.py $(PYTEST_ARGS) tests/train tests/rollout
+	@$(BIN)/python .ci/arithmetics.py $(PARALLEL) $(PYTEST_ARGS) tests/train tests/rollout
 
 test-newest-python: setup  ## protocol, rewards and rollout on the newest Python there is (.venv-newest)
-	@UV_FIND_LINKS="$(UV_FIND_LINKS)" UV="$(UV)" $(BIN)/python .ci/newest_python.py $(PYTEST_ARGS)
+	@UV_FIND_LINKS="$(UV_FIND_LINKS)" UV="$(UV)" $(BIN)/python .ci/newest_python.py $(PARALLEL) $(PYTEST_ARGS)
 
 test-tools: setup  ## the tests that need verifiers and inspect, which are laid over .venv for them
 	@echo "== pytest -m tools"

@@ -14,7 +14,13 @@ OLDEST, NEWEST = 11, 16
 FOLDER = ".venv-newest"
 USABLE = "import sys; print(sys.version_info[1] if sys.version_info[3] == 'final' else 0)"
 PACKAGES = ("debate-protocol", "debate-rewards[math]", "debate-rollout[openai]")
-TOOLS = ("hypothesis>=6.150", "pytest>=8.4", "pytest-timeout>=2.4", "pyyaml>=6")
+TOOLS = (
+    "hypothesis>=6.150",
+    "pytest>=8.4",
+    "pytest-timeout>=2.4",
+    "pytest-xdist>=3.8",
+    "pyyaml>=6",
+)
 TORCH = ("torch==2.13.0", "transformers==5.19.0", "peft==0.21.2")
 SUITES = ("tests/protocol", "tests/rewards", "tests/rollout")
 
