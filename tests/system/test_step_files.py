@@ -19,7 +19,7 @@ from system.test_house_counts import code_lines
 from train.contexts import context, trained
 
 PACKAGES = str(Path(__file__).resolve().parents[2] / "packages")
-MOST_FILES = 79
+MOST_FILES = 80
 """Files whose functions run in one step."""
 RECIPE = {
     "name": "step",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from debate_rollout.engine import Sampling
 from debate_rollout.engines.transformers.drawing import Draws
+from debate_rollout.engines.transformers.key_cache import growing_cache, sharing_keys
 from debate_rollout.engines.transformers.stop_strings import StopStrings
 from debate_rollout.errors import NotFiniteError
 
@@ -90,6 +90,10 @@ class Decoder:
     @torch.inference_mode()
     def sample(self, jobs: Sequence[Job]) -> list[Sampled]:
         """Return one sampled reply a job; all of them run side by side."""
+        with sharing_keys(self._model):
+            return self._sample(jobs)
+
+    def _sample(self, jobs: Sequence[Job]) -> list[Sampled]:
         longest = max(job.sampling.max_tokens for job in jobs)
         out_BT = torch.zeros((len(jobs), longest), dtype=torch.long, device=self._device)
         logps_BT = torch.zeros((len(jobs), longest), device=self._device)
@@ -143,7 +147,7 @@ class Decoder:
         ids = [[self._pad_id] * (width - len(p)) + list(p) for p in places]
         mask = [[0] * (width - len(p)) + [1] * len(p) for p in places]
         mask_UT = torch.tensor(mask, device=self._device)
-        cache = DynamicCache(config=self._model.config)
+        cache = growing_cache(self._model.config)
         logits_UV = self._model(
             input_ids=torch.tensor(ids, device=self._device),
             attention_mask=mask_UT,
