@@ -1,15 +1,27 @@
 import os
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from debate_protocol.forms import Simultaneous
+from debate_rewards import Verifiable
+from debate_rewards.reading import read_debate
+from debate_rollout.drivers import play
+from debate_rollout.engines import ScriptedEngine
+from debate_train.advantages import Grouped
+from debate_train.batches.rows import Batch, Row, build_batch
 from debate_train.commands.cli import main
+from debate_train.data import SignsPuzzle
+from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.run_files.run_directory import RunDirectory
+from debate_train.running.step import Step
 from debate_train.tracking import settings
 from debate_train.tracking.settings import Tracking
 from debate_train.tracking.shareable import shareable, shareable_page
-from debate_train.tracking.tracker import Logged, NoTracking, Trackers
+from debate_train.tracking.tracker import COLUMNS, Logged, NoTracking, Trackers
+from debate_train.tracking.view import histograms_of, turn_table
 from debate_train.tracking.wandb_run import _is_online
 
 
@@ -200,3 +212,48 @@ def test_a_page_that_is_shared_has_none_either(monkeypatch, tmp_path):
 def test_unknown_setting_is_refused():
     with pytest.raises(ValidationError):
         Tracking.model_validate({"projekt": "x"})
+
+
+def test_table_says_of_each_turn_whether_it_is_right_its_votes_and_what_it_earned():
+    source, tokenizer = SignsPuzzle(batch_size=2).open(), word_tokenizer()
+    player = ScriptedEngine().open(None, tokenizer, script=source.demonstrate)
+    form = Simultaneous(num_agents=3, max_rounds=2, style="compact", personas="none")
+    played = play([form.start(q, seed=0) for q in source.batch(0)], player, max_tokens=64)
+    scores = Verifiable()(played)
+    advantage = Grouped(baseline="none")
+    given = advantage(played, scores)
+    batch = build_batch(played, given, advantage.streams, tokenizer)
+    table = turn_table("p", Step(4, played, scores, batch, {}), most=7)
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in table]
+    assert [(r["debate"], r["agent"], r["round"]) for r in rows] == [
+        (debate.id, turn.agent, turn.round) for debate in played for turn in debate.turns
+    ][:7]
+    assert {(r["phase"], r["step"], r["role"]) for r in rows} == {("p", 5, "debater")}
+    assert {r["votes"] for r in rows if r["round"] == 0} == {""}
+    turns = [turn for debate in played for turn in read_debate(debate).judges.values()]
+    means: dict = {}  # Of each agent's turns in order: rows, and segments within them, are so.
+    for own in batch.rows:
+        for segment in range(1, own.segments.max() + 1):
+            mean = own.advantages[own.segments == segment].sum() / (own.segments == segment).sum()
+            means.setdefault((played[own.debate].id, own.agent), []).append(float(mean))
+    for row, turn in zip(rows, turns, strict=False):
+        votes = [f"{one.left}{one.op}{one.right}" for one in turn.parsed.comparisons]
+        assert row["votes"] == ", ".join(votes) and bool(votes) == (row["round"] == 1)
+        value = {"right": 1.0, "wrong": -1.0}[row["right"]]
+        assert row["credit"] == f"generator {value:.3g}" and row["advantage"] * value > 0
+        mean = means[row["debate"], row["agent"]][row["round"]]
+        assert row["advantage"] == pytest.approx(mean, rel=1e-6)
+    assert {r["right"] for r in rows} == {"right", "wrong"}
+
+
+def test_histograms_leave_out_what_is_not_finite():
+    tokens = np.arange(4)
+    mask, segments = np.array([0, 1, 1, 1], np.float32), np.array([0, 1, 1, 2])
+    advantages = np.array([9, 1, np.nan, 2], np.float32)
+    row = Row(tokens, mask, advantages, mask, mask, segments, segments, segments, 0, 0)
+    found = histograms_of(Batch((row,), ("s",), 3, 2))
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "histograms/advantage": [1.0, 2.0],
+        "histograms/turn_tokens": [2.0, 1.0],
+    }
+    assert histograms_of(Batch((), ("s",), 0, 0)) == {}

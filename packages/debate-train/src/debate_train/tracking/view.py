@@ -94,4 +94,5 @@ def histograms_of(batch: "Batch") -> "dict[str, Floats]":
     found = {"advantage": np.concatenate(advantages)}
     if lengths:
         found["turn_tokens"] = np.concatenate(lengths).astype(np.float32)
-    return {f"histograms/{name}": values for name, values in found.items() if len(values)}
+    finite = {name: values[np.isfinite(values)] for name, values in found.items()}
+    return {f"histograms/{name}": values for name, values in finite.items() if len(values)}
