@@ -48,6 +48,13 @@ def test_step_takes_the_first_accuracy_there_is_and_leaves_out_none():
     assert out.getvalue().splitlines()[1] == "p 1/1  accuracy 50.0%  took 0:00 min"
 
 
+def test_step_without_sampling_shows_the_speed_of_its_update():
+    progress, out, _ = plain()
+    progress.start("p", 1)
+    progress.step(1, {"loss": 0.5, "tokens_per_s/trained": 2345.6})
+    assert out.getvalue().splitlines()[1] == "p 1/1  loss 0.500  tokens/s 2,346  took 0:00 min"
+
+
 def test_time_left_counts_only_the_steps_done_now_when_resumed():
     progress, out, clock = plain()
     progress.start("p", 100)

@@ -24,7 +24,8 @@ from train.small_runs import RECIPE, at_call
 SECRET = "value-of-a-secret"
 TRACKED = (
     "tracking={wandb: true, tensorboard: true, trackio: true, project: tracked, turns: 3, "
-    f"turns_every: 2, notes: said of it, tags: [/data/someone/sets/file.txt, {SECRET}]}}",
+    "turns_every: 2, checkpoints: true, notes: said of it, "
+    f"tags: [/data/someone/sets/file.txt, {SECRET}]}}",
     "recording={debates: 1, every: 1}",
 )
 
@@ -115,6 +116,10 @@ def test_a_resumed_run_goes_on_as_the_same_one_without_a_repeat(tracked: Tracked
         assert sent.get("train/parse_error") == row.get("parse_error")
 
 
+def test_the_part_that_failed_says_so(tracked: Tracked) -> None:
+    assert [one.exit_code for one in tracked.of("exit")] == [1, 0]
+
+
 def test_rows_are_drawn_over_the_step_and_each_name_has_a_group(tracked: Tracked) -> None:
     axes = [(one.name, one.glob_name, one.step_metric) for one in tracked.of("metric")]
     assert axes == [("step", "", ""), ("", "*", "step")] * 2
@@ -163,8 +168,9 @@ def test_the_summary_has_the_results_with_their_intervals(tracked: Tracked) -> N
 
 def test_report_and_recipe_are_artifacts_within_the_run(tracked: Tracked) -> None:
     kinds = [one.type for one in tracked.of("artifact")]
-    assert kinds == ["run_table", "run_table", "recipe", "report", "recipe", "report"]
+    assert kinds == ["run_table"] * 2 + ["recipe", "report", "model"] * 2
     found = {one.type: one.manifest.contents for one in tracked.of("artifact")}
+    assert {"manifest.json", "model.safetensors"} <= {entry.path for entry in found["model"]}
     (report,), (recipe,) = found["report"], found["recipe"]
     assert (report.path, recipe.path) == ("report.html", "recipe.yaml")
     for one in tracked.of("artifact"):
@@ -177,16 +183,21 @@ def test_report_and_recipe_are_artifacts_within_the_run(tracked: Tracked) -> Non
 
 
 def test_no_host_user_path_or_secret_is_sent(tracked: Tracked) -> None:
+    sent = "".join(
+        Path(entry.local_path).read_text()
+        for one in tracked.of("artifact")
+        if one.type != "model"  # A checkpoint goes as it is.
+        for entry in one.manifest.contents
+    )
     for part in tracked.parts:
         for one in part:
-            for entry in one.artifact.manifest.contents:
+            record = type(one).FromString(one.SerializeToString())
+            for entry in record.artifact.manifest.contents:
                 entry.ClearField("local_path")  # It stays here, for `wandb sync`.
-    sent = "".join(str(one) for part in tracked.parts for one in part)
+            sent += str(record)
     names = [one.key for run in tracked.of("run") for one in run.config.update]
     assert {"model", "tracking", "weights"} <= set(names)
     assert all(one.host == "" and one.notes == "said of it" for one in tracked.of("run"))
-    staged = [p for p in tracked.folder.glob("wandb/data/**/*") if p.is_file()]
-    sent += "".join(path.read_text() for path in staged)
     for text in (SECRET, str(tracked.folder), "/data/someone", os.path.expanduser("~/")):
         assert text not in sent
     for name in (socket.gethostname(), getpass.getuser()):
