@@ -11,6 +11,7 @@ import os
 import random
 import re
 import shutil
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -28,7 +29,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--debates", type=int, default=5000)
     parser.add_argument("--characters", type=int, default=1200, help="of one turn")
+    parser.add_argument("--attempts", type=int, default=5, help="of opening the page")
+    parser.add_argument("--report", type=Path, help="open this page, and write none")
     arguments = parser.parse_args()
+    if arguments.report is not None:
+        print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        opened(arguments.report, arguments.attempts)
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         (path / "recipe.yaml").write_text("steps: 1\n")
@@ -42,7 +49,8 @@ def main() -> None:
         report = write_report(path)
         print(f"written in {time.perf_counter() - began:.1f} s")
         print(f"size {report.stat().st_size / 1e6:.1f} MB")
-        opened(report)
+        print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        opened(report, arguments.attempts)
 
 
 def debate(rng: random.Random, number: int, characters: int) -> Transcript:
@@ -62,8 +70,8 @@ def debate(rng: random.Random, number: int, characters: int) -> Transcript:
     return Transcript(str(number), question, Protocol(AGENTS, ROUNDS), tuple(turns))
 
 
-def opened(report: Path) -> None:
-    """Print how long it takes until the first debate of a page is shown."""
+def opened(report: Path, attempts: int) -> None:
+    """Print how long it takes until a page shows a debate, is read to its end, and is searched."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -71,19 +79,25 @@ def opened(report: Path) -> None:
             executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium"),
             args=["--no-sandbox"] if os.geteuid() == 0 else [],
         )
-        for attempt in range(3):
+        taken: dict[str, list[float]] = {"shown": [], "loaded": [], "searched": []}
+        for _ in range(attempts):
             page = browser.new_page()
             began = time.perf_counter()
-            page.goto(report.as_uri())
+            page.goto(report.as_uri(), wait_until="commit")
             page.wait_for_selector("#debate h3")
-            print(f"opened in {time.perf_counter() - began:.2f} s (attempt {attempt + 1})")
+            taken["shown"].append(time.perf_counter() - began)
+            page.wait_for_load_state("load")
+            taken["loaded"].append(time.perf_counter() - began)
             began = time.perf_counter()
             page.fill("[name=search]", "no such words in any reply")
             # Not wait_for_function, which evaluates text as code: the page's policy forbids that.
             page.locator("#found", has_text=re.compile(r"^0 of")).wait_for()
-            print(f"searched in {time.perf_counter() - began:.2f} s")
+            taken["searched"].append(time.perf_counter() - began)
             page.close()
         browser.close()
+    for name, seconds in taken.items():
+        every = ", ".join(f"{one:.2f}" for one in sorted(seconds))
+        print(f"{name:8} {statistics.median(seconds):.2f} s, the median of {every}")
 
 
 WORDS = [

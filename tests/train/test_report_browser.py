@@ -18,7 +18,7 @@ HOSTILE = (
     "\u202egnitirwer\u202c \x00\x1b[31m &lt;b&gt; 🦉👩‍👩‍👧‍👦 漢字かな <!-- ]]> '\"`"
 )
 SHOTS = os.environ.get("REPORT_SCREENSHOTS")
-"""A folder that screenshots are written to."""
+"""A folder that screenshots are written to, as CI asks for."""
 
 
 def executable(playwright):
@@ -129,6 +129,7 @@ def opened(page, name):
 
 def shot(page, name):
     if SHOTS:
+        Path(SHOTS).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
 
 

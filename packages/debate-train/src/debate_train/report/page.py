@@ -9,7 +9,8 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from debate_train.report.browsing.part import browser, read_all
+from debate_train.report.browsing.part import Browser, browser, read_all
+from debate_train.report.browsing.reading import Debates
 from debate_train.report.browsing.society import society
 from debate_train.report.comparison import comparison, setting_of, shared_setting
 from debate_train.report.curves import curves, seconds_of
@@ -63,29 +64,33 @@ def _written(path: Path, page: str) -> Path:
 def make_page(run: RunFiles) -> str:
     """Return the report as text; the same files give the same text."""
     found = read_all([run])
+    debates = _debates([run], found)
     parts = (
         ("results", "Before and after", _part(lambda: results(run.results))),
         ("curves", "Learning curves", _part(lambda: curves(run))),
         ("society", "Who convinces whom", _part(lambda: society(found.found, [run.name]))),
-        ("debates", "Debates", _part(lambda: browser([run], found))),
+        ("debates", "Debates", debates.shown),
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
     )
-    return _page(run.name, _part(lambda: _facts(run)), parts)
+    return _page(run.name, _part(lambda: _facts(run)), parts, debates)
 
 
 def make_comparison(runs: Sequence[RunFiles]) -> str:
     """Return one page of several runs as text."""
     found, names = read_all(runs), [run.name for run in runs]
+    debates = _debates(runs, found)
     parts = (
         ("runs", "Runs side by side", _part(lambda: comparison(runs))),
         ("society", "Who convinces whom", _part(lambda: society(found.found, names))),
-        ("debates", "Debates", _part(lambda: browser(runs, found))),
+        ("debates", "Debates", debates.shown),
     )
     facts = _part(lambda: render("facts.html", facts=shared_setting(runs)))
-    return _page(f"Comparison of {len(runs)} runs", facts, parts)
+    return _page(f"Comparison of {len(runs)} runs", facts, parts, debates)
 
 
-def _page(name: str, facts: Markup, parts: Sequence[tuple[str, str, Markup]]) -> str:
+def _page(
+    name: str, facts: Markup, parts: Sequence[tuple[str, str, Markup]], debates: Browser
+) -> str:
     style, script = render("style.css"), render("page.js")
     policy = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     return render(
@@ -96,6 +101,7 @@ def _page(name: str, facts: Markup, parts: Sequence[tuple[str, str, Markup]]) ->
         style=style,
         script=script,
         policy=Markup(policy),
+        debates=debates,
     )
 
 
@@ -111,6 +117,17 @@ def _part(make: Callable[[], Markup]) -> Markup:
     except Exception as error:
         text = f"This part cannot be shown: {type(error).__name__}: {str(error)[:500]}"
         return render("failed.html", text=text, limit=1000)
+
+
+def _debates(runs: Sequence[RunFiles], found: Debates) -> Browser:
+    made: list[Browser] = []
+
+    def make() -> Markup:
+        made.append(browser(runs, found))
+        return made[0].shown
+
+    shown = _part(make)
+    return made[0] if made else Browser(shown, Markup(), Markup())
 
 
 def _to_repeat(run: RunFiles) -> Markup:

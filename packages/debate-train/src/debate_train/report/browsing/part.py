@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -21,24 +22,46 @@ def read_all(runs: Sequence[RunFiles]) -> Debates:
     return debates
 
 
-def browser(runs: Sequence[RunFiles], debates: Debates) -> Markup:
-    """Return the list of debates, the place of the one that is open, and their data."""
+@dataclass(frozen=True, slots=True)
+class Browser:
+    """The list of debates with the place of the one that is open, and their data.
+
+    A page has `shown`, `first`, its script and then `rest`, so that the first debate can be read
+    while most of the data is still on its way.
+    """
+
+    shown: Markup
+    first: Markup
+    rest: Markup
+
+
+def browser(runs: Sequence[RunFiles], debates: Debates) -> Browser:
+    """Return what shows all debates of runs."""
     blocks = blocks_of(debates, [run.name for run in runs])
-    return render(
+    named = [
+        (kind, number, block)
+        for kind, own in (("texts", blocks.texts), ("prompts", blocks.prompts))
+        for number, block in enumerate(own)
+    ]
+    shown = render(
         "browser.html",
-        index=as_data(blocks.index),
         files=sum(len(run.transcripts) for run in runs),
         entries=len(blocks.index["debates"]),
         runs=blocks.index["runs"],
         phases=blocks.index["phases"],
-        texts=blocks.texts,
-        prompts=blocks.prompts,
         left_out=blocks.left_out[0],
         left_prompts=blocks.left_out[1],
         unreadable=debates.unreadable,
         problem=debates.problem,
         unchecked=debates.checking.skipped,
         without_scripts=without_scripts(runs[0].transcripts),
+    )
+    if not named:
+        return Browser(shown, Markup(), Markup())
+    return Browser(
+        shown,
+        render("blocks.html", index=as_data(blocks.index), blocks=named[:1]),
+        render("blocks.html", index="", blocks=named[1:]),
     )
 
 

@@ -55,6 +55,7 @@ class Recorded:
     phase: str
     step: int
     read: ReadDebate
+    answers: Mapping[TurnKey, str | None]
     verdicts: Mapping[TurnKey, str | None]
     decisions: Mapping[str, tuple[str, str | None]]
     """By rule: the answer of the debate as a whole, and whether it is right."""
@@ -116,6 +117,7 @@ class Debates:
         returns = earned.get("returns")
         return {
             "read": read,
+            "answers": {key: answer_text(read, turn) for key, turn in read.turns.items()},
             "verdicts": verdicts,
             "decisions": decisions,
             "credit": {
@@ -153,7 +155,7 @@ class Debates:
 def states(one: Recorded) -> Iterator[tuple[TurnKey, str | None, str | None]]:
     """Yield each turn in order of rounds: its key, its answer, and whether that is right."""
     for key in sorted(one.read.turns, key=lambda key: (key.round, key.agent)):
-        yield key, answer_text(one.read, one.read.turns[key]), one.verdicts.get(key)
+        yield key, one.answers[key], one.verdicts.get(key)
 
 
 def _dicts(values: object) -> list[dict[str, Any]]:

@@ -37,14 +37,27 @@
 
   // Blocks of debates are unpacked when one of theirs is wanted.
   const kept = new Map();
+  // Most of them stand after this script, so that the first debate need not wait for them.
+  const whole = new Promise((done) => {
+    if (document.readyState !== "loading") return done();
+    document.addEventListener("DOMContentLoaded", done, { once: true });
+  });
+  const bytesOf = (text) => {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+    const packed = atob(text);
+    const bytes = new Uint8Array(packed.length);
+    for (let k = 0; k < packed.length; k++) bytes[k] = packed.charCodeAt(k);
+    return bytes;
+  };
+  const unpacked = async (key) => {
+    if (!byId(key)) await whole;
+    const bytes = bytesOf(byId(key).textContent);
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Response(stream).json();
+  };
   const unpack = (kind, block) => {
     const key = `${kind}-${block}`;
-    if (!kept.has(key)) {
-      const packed = atob(byId(key).textContent.trim());
-      const bytes = Uint8Array.from(packed, (c) => c.charCodeAt(0));
-      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-      kept.set(key, new Response(stream).json());
-    }
+    if (!kept.has(key)) kept.set(key, unpacked(key));
     return kept.get(key);
   };
   const place = (entry) => [Math.floor(entry.number / index.block), entry.number % index.block];
@@ -82,7 +95,9 @@
         const listed = `${entry.id} ${entry.question}`.toLowerCase().includes(wanted);
         if (listed || holds(await debateOf(entry), wanted)) kept.push(entry);
         if (mine !== state.search) return;
-        if (done % 250 === 0) byId("found").textContent = `searched ${done} of ${found.length} …`;
+        if (done % 250) continue;
+        byId("found").textContent = `searched ${done} of ${found.length} …`;
+        await new Promise((painted) => setTimeout(painted));
       }
       found = kept;
     }
