@@ -229,6 +229,10 @@ def test_command_prints_where_the_report_lies(tmp_path, capsys):
     run = RunDirectory.create(tmp_path / "run", RECIPE)
     assert report_main([str(run.path)]) == 0
     assert capsys.readouterr().out.strip() == str(run.path / "report.html")
+    elsewhere = tmp_path / "other.html"
+    assert report_main([str(run.path), "--output", str(elsewhere)]) == 0
+    assert elsewhere.read_text() == (run.path / "report.html").read_text()
+    assert capsys.readouterr().out.strip() == str(elsewhere)
     assert report_main([str(tmp_path)]) == 2
     assert "is not a run directory" in capsys.readouterr().err
     (run.path / "report.html").unlink()

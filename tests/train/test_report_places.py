@@ -114,6 +114,8 @@ def test_names_of_compared_runs_are_only_text(visit, poisoned, tmp_path):
     unfold(page)
     text = page.inner_text("#runs")
     assert text.count("onerror='window.hacked=8'") > 4 and "window.hacked = 2" in text
+    # A sentence in a column of a table would be a word wide.
+    assert page.locator(".happened").first.bounding_box()["width"] > 300
     assert "onerror" in page.locator("[name=run] option").nth(1).inner_text()
     is_unharmed(page)
     shot(page, "comparison-420")

@@ -25,8 +25,8 @@ def report_main(argv: Sequence[str] | None = None) -> int:
             runs[0] / "report.html" if len(runs) == 1 else Path("comparison.html")
         )
         try:
-            if len(runs) == 1 and arguments.output is None:
-                path = write_report(runs[0])
+            if len(runs) == 1:
+                path = write_report(runs[0], output)
             else:
                 path = write_comparison(runs, output)
         except FileNotFoundError as error:
@@ -52,7 +52,7 @@ def command_parser() -> argparse.ArgumentParser:
         "--output",
         type=Path,
         metavar="FILE",
-        help="the page of several runs (default comparison.html)",
+        help="the page (default report.html of one run's folder, comparison.html of several)",
     )
     add_options(parser, "debate_train")
     return parser

@@ -52,15 +52,16 @@ def comparison(runs: Sequence[RunFiles]) -> Markup:
     keys = [key for key in dict.fromkeys(key for found in settings for key in found)
             if key not in common]  # fmt: skip
     about = [
-        [label, *(found.get(key, "–") for key in keys), _summary(run)]
-        for label, found, run in zip(labels, settings, runs, strict=True)
+        [label, *(found.get(key, "–") for key in keys)]
+        for label, found in zip(labels, settings, strict=True)
     ]
     groups = list(_groups(runs, labels))
     rows, scale = _drawn_results(runs)
     return render(
         "comparison.html",
-        head=["run", *keys, "what happened"],
+        head=["run", *keys],
         about=about,
+        summaries=[(run.name, said) for run in runs if (said := _summary(run))],
         labels=labels[:MAX_RUNS],
         columns=["measure", *labels, "mean ± deviation"],
         rows=rows,
@@ -73,7 +74,7 @@ def comparison(runs: Sequence[RunFiles]) -> Markup:
 
 
 def _summary(run: RunFiles) -> str:
-    return str((run.results or {}).get("summary") or "–")[:500]
+    return str((run.results or {}).get("summary") or "")[:500]
 
 
 def _rows(run: RunFiles) -> dict[str, Mapping[str, object]]:

@@ -43,10 +43,12 @@ def curves(run: RunFiles) -> Markup:
     known = placed([one.rows for one in shown], [one.muted for one in shown], along)
     marks = _marks(shown, along) if shown else Marks()
     several = len(shown) > 1
+    head, rows = _about(shown)
     return render(
         "curves.html",
         left_out=len(found) - len(shown),
-        stages=[_about(place, one) for place, one in enumerate(shown, 1)],
+        head=head,
+        stages=rows,
         groups=list(groups(known, along, marks, _bounds(shown, along))) if shown else [],
         single=[_alone(one, with_charts=several) for one in shown],
     )
@@ -116,17 +118,22 @@ def groups(
             yield {"heading": heading, "charts": charts, "silent": silent}
 
 
-def _about(place: int, stage: Stage) -> list[str]:
-    first, last = stage.steps
-    steps = f"{first:,.0f} – {last:,.0f}" if last > first else f"{first:,.0f}"
-    alarms = ", ".join(f"{name} (step {step:,.0f})" for step, name in stage.alarms)
-    outcome = [stage.criterion[:MAX_MEASURES], stage.keeping, alarms[:MAX_MEASURES]]
-    return [
-        f"{place} {stage.name[:200]}",
-        steps,
-        _took(stage.rows),
-        *(text or "–" for text in outcome),
-    ]
+def _about(shown: Sequence[Stage]) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the rows of the table of phases; what no phase has is no column."""
+    columns: dict[str, list[str]] = {"phase": [], "steps": [], "time": []}
+    columns |= {"exit criterion": [], "weights": [], "health alarms": []}
+    for place, one in enumerate(shown, 1):
+        first, last = one.steps
+        steps = f"{first:,.0f}–{last:,.0f}" if last > first else f"{first:,.0f}"
+        alarms = ", ".join(f"{name} (step {step:,.0f})" for step, name in one.alarms)
+        # Times do not break at their spaces.
+        cells = [f"{place} {one.name[:200]}", steps, _took(one.rows).replace(" ", "\xa0")]
+        cells += [one.criterion[:MAX_MEASURES], one.keeping, alarms[:MAX_MEASURES]]
+        for column, cell in zip(columns.values(), cells, strict=True):
+            column.append(cell)
+    kept = {name: cells for name, cells in columns.items() if any(cells)}
+    rows = zip(*kept.values(), strict=True)
+    return list(kept), [[cell or "–" for cell in row] for row in rows]
 
 
 def _marks(shown: Sequence[Stage], along: Along) -> Marks:
@@ -217,4 +224,4 @@ def seconds_of(rows: Sequence[Row]) -> list[float]:
 
 def _took(rows: Sequence[Row]) -> str:
     times = seconds_of(rows)
-    return write_duration(times[-1] - times[0]) if len(times) > 1 else "–"
+    return write_duration(times[-1] - times[0]) if len(times) > 1 else ""

@@ -23,13 +23,17 @@ MAX_RECIPE_CHARS = 100_000
 MAX_PHASE_CHARS = 300
 
 
-def write_report(run_dir: Path) -> Path:
-    """Write `report.html` into a run directory from what is there, and return its path.
+def write_report(run_dir: Path, path: Path | None = None) -> Path:
+    """Write the report of a run from what is there, and return its path.
+
+    Args:
+        run_dir: The run directory.
+        path: The file to write; None is `report.html` in the run directory.
 
     Raises:
         FileNotFoundError: The folder is not a run directory.
     """
-    return _written(run_dir / "report.html", make_page(read_run(run_dir)))
+    return _written(path or run_dir / "report.html", make_page(read_run(run_dir)))
 
 
 def write_comparison(run_dirs: Sequence[Path], path: Path) -> Path:
