@@ -44,9 +44,11 @@ def test_turns_come_one_by_one_and_the_peers_decide(capsys: pytest.CaptureFixtur
     assert asked(Agents()) == 0
     printed = capsys.readouterr().out
     heads = [line for line in printed.splitlines() if line.startswith("---")]
-    assert heads == [f"--- Agent {a}, round {r}" for r in (1, 2) for a in range(3)]
+    assert heads == [f"--- Agent {a}, round {r}, 3 tokens" for r in (1, 2) for a in range(3)]
     end = printed[printed.index("answer:") :].splitlines()
     assert end[0] == "answer: 391" and "peer_vote, after 2 rounds" in end[1]
+    # The endpoint counts 10 tokens of prompt and 3 of reply in each of six responses.
+    assert end[1].endswith("; 18 tokens sampled, 60 read")
     assert end[2].endswith("381: 2, 391: 1")
     assert "majority: 381" in end[3] and "peer_vote: 391" in end[3]
 
@@ -97,7 +99,7 @@ def test_no_answer_is_a_failure_and_nothing_acts_on_the_terminal(
     ("options", "found"),
     [
         (("--decision", "central"), "--topology central"),
-        (("--topology", "rnig"), "topology"),
+        (("--topology", "rnig"), "found 'rnig'; expected all, ring, sparse or central"),
         (("--model", "a", "--model", "b", "--agents", "1"), "--agents: found 1 for 2 models"),
     ],
 )
@@ -131,3 +133,8 @@ def test_a_model_in_a_folder_debates_under_a_recipe(
     assert main(["make 7 Q 3 1 4 1", "--recipe", "quickstart", *small, "--json"]) in (0, 1)
     found = json.loads(capsys.readouterr().out)
     assert len(found["turns"]) == 3 and 0 < found["tokens"]["sampled"] <= 12
+
+
+def test_no_model_is_said_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([QUESTION, "--until-agreed"]) == 2
+    assert "found no --model; expected a run, a folder or a hub id" in capsys.readouterr().err

@@ -98,6 +98,13 @@ class Reply:
     weight_version: int = 0
     version_spans: tuple[tuple[int, int, int], ...] = ()
     starts: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    counted: tuple[int, int] | None = field(default=None, compare=False, repr=False)
+    """(prompt tokens, sampled tokens) as an endpoint says that returns no ids."""
+
+    @property
+    def token_counts(self) -> tuple[int, int]:
+        """(prompt tokens, sampled tokens), 0 where they are not known."""
+        return self.counted or (len(self.prompt_ids), len(self.token_ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +169,7 @@ class Turn:
     def token_counts(self) -> tuple[int, int] | None:
         """(prompt tokens, sampled tokens), None where neither reply nor counts are kept."""
         if self.reply is not None:
-            return len(self.reply.prompt_ids), len(self.reply.token_ids)
+            return self.reply.token_counts
         match self.extra.get(TOKENS):
             case [int(prompt), int(sampled)]:
                 return prompt, sampled

@@ -54,7 +54,9 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
 
     def put(key: str, value: object) -> None:
         if value is not None:
-            found.append(f"{key}={json.dumps(value)}")
+            # A word as it was given, which is how messages show it.
+            is_word = isinstance(value, str) and value.isidentifier()
+            found.append(f"{key}={value if is_word else json.dumps(value)}")
 
     if arguments.url is not None:
         if not models:

@@ -29,6 +29,8 @@ where that is set.
 exit codes:
   0 done; 1 a failure while running, or no answer; 2 bad usage or recipe; 130 interrupted"""
 
+PLAIN = str(Path(__file__).with_name("ask.yaml"))
+"""The recipe where none is named: it has no model."""
 DECISIONS = ("majority", "peer_vote", "bradley_terry", "confidence", "central")
 KINDS = ("math", "choice", "yes_no", "number", "text")
 
@@ -52,6 +54,12 @@ def _main(arguments: argparse.Namespace) -> int:
     from debate_train.recipe import Recipe
 
     overrides = [*settings_of(arguments), *arguments.overrides]
+    names_model = any(one.startswith(("model", "rollout.engine")) for one in overrides)
+    if arguments.recipe == PLAIN and not names_model:
+        raise UsageError(
+            "found no --model; expected a run, a folder or a hub id, with --url what the endpoint "
+            "calls the model, or a --recipe that has one"
+        )
     recipe = load_recipe(arguments.recipe, overrides, model=Recipe).recipe
     meta: dict[str, Any] = {"kind": arguments.kind}
     if arguments.choice:
@@ -84,7 +92,7 @@ def command_parser() -> argparse.ArgumentParser:
     add(
         "--recipe",
         metavar="RECIPE",
-        default=str(Path(__file__).with_name("ask.yaml")),
+        default=PLAIN,
         help="whose model, debate and rollout are used: a file or a name of `debate-train recipes`",
     )
     add(

@@ -25,7 +25,8 @@ class Printer:
         role = role_of(self._rules, ask.agent)
         who = f"Agent {ask.agent}, round {ask.round + 1}"
         who += f" ({role.name})" if len(self._rules.roles) > 1 else ""
-        tokens = f", {len(reply.token_ids):,} tokens" if reply.token_ids else ""
+        sampled = reply.token_counts[1]
+        tokens = f", {sampled:,} tokens" if sampled else ""
         cut = ", cut off" if reply.finish == "length" else ""
         print(f"--- {who}{tokens}{cut}\n{_shown(reply.text.strip())}\n", flush=True)
 
@@ -73,7 +74,8 @@ def _summary(found: Answer) -> str:
         for name, answer in found.decisions.items()
     )
     tokens = _tokens(found)
-    spent = f"; {tokens['sampled']:,} tokens sampled" if tokens["sampled"] else ""
+    spent = f"; {tokens['sampled']:,} tokens sampled, {tokens['prompt']:,} read"
+    spent = spent if tokens["sampled"] else ""
     answer = "none that can be read" if found.answer is None else _shown(found.answer)
     return (
         f"answer: {answer}\n"

@@ -94,10 +94,10 @@ def _import(arguments: argparse.Namespace) -> int:
     """Print what verifiers or TRL have written as transcripts: `… > debates.jsonl`."""
     from debate_protocol.transcripts.files import to_json
     from debate_protocol.transcripts.json_lines import json_line
-    from debate_train.rollout_files import import_rollouts
+    from debate_train.rollout_files.debate_files import debates_in
 
     choices = {"contract": arguments.contract, "kind": arguments.kind, "answer": arguments.answer}
-    for debate in import_rollouts(arguments.file, **choices):
+    for debate in debates_in(arguments.file, "FILE", **choices):
         sys.stdout.buffer.write(json_line(to_json(debate)))
     return DONE
 

@@ -78,8 +78,14 @@ def read_reply(content: bytes, request: Request) -> tuple[Reply, int, int]:
     text, finish = _ended(text, first, request)
     used = said.get("usage")
     counts = used if isinstance(used, dict) else {}
-    reply = Reply(text, finish=finish, temperature=request.sampling.temperature)
-    return reply, _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
+    read, sampled = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
+    reply = Reply(
+        text,
+        finish=finish,
+        temperature=request.sampling.temperature,
+        counted=(read, sampled) if read or sampled else None,
+    )
+    return reply, read, sampled
 
 
 def says_overflow(content: bytes) -> bool:
