@@ -73,6 +73,7 @@ def test_numbers_of_a_reply_come_back_exactly(tmp_path: Path) -> None:
         temperature=0.7,
         weight_version=4,
         version_spans=((3, 0, 1), (4, 1, 3)),
+        counted=(9, 2),
     )
     leaf = Turn(1, 1, "leaf", reply=replace(reply, token_ids=(8,), version_spans=()))
     beside = Branch("4", Turn(0, 0, "no reply", continuations=(leaf,)))
@@ -81,6 +82,7 @@ def test_numbers_of_a_reply_come_back_exactly(tmp_path: Path) -> None:
     write_lookahead(tmp_path, {0: [debate]})
     (found,) = read_lookahead(tmp_path)[0]
     assert replies(found) == [reply, None, leaf.reply, leaf.reply, leaf.reply]
+    assert found.turns[0].token_counts == (9, 2)  # Which replies are not compared by.
     assert found.turns == (turn,)
 
 

@@ -114,6 +114,7 @@ def _record(reply: Reply) -> dict[str, object]:
         "temperature": reply.temperature,
         "weight_version": reply.weight_version,
         "version_spans": reply.version_spans,
+        "counted": reply.counted,
         "counts": [len(getattr(reply, name)) for name in _NUMBERS],
     }
 
@@ -140,6 +141,7 @@ class _Numbers:
             temperature=record["temperature"],
             weight_version=record["weight_version"],
             version_spans=tuple((v, start, end) for v, start, end in record["version_spans"]),
+            counted=tuple(counted) if (counted := record.get("counted")) else None,
             **found,
         )
 
