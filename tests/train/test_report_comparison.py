@@ -1,5 +1,6 @@
 """Figures of recorded debates, and several runs on one page."""
 
+import json
 import re
 
 import pytest
@@ -95,3 +96,15 @@ def test_evaluated_debates_of_both_ends_are_there(tmp_path):
         "after-debate",
     ]
     assert "before-debate" in make_comparison([files, files])
+
+
+def test_change_of_a_run_is_that_on_the_same_questions(tmp_path):
+    runs = [run_of(tmp_path / f"seed_{k}", k, 0.7) for k in (0, 1)]
+    results = json.loads((runs[0].path / "results.json").read_text())
+    # As where the later evaluation has a value for other questions, too.
+    results["table"][0]["change"]["difference"] = 0.124
+    runs[0].write_results(results)
+    page = make_comparison([read_run(run.path) for run in runs])
+    assert "seed_0: +0.124" in page
+    assert "seed_1: +0.200" in page
+    assert "+0.162 ± 0.054" in page.replace("−", "-")  # deviation .076 / √2

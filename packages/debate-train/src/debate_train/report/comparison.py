@@ -144,16 +144,18 @@ def _mean(value: object) -> float | None:
 
 
 def _interval(row: Mapping[str, object]) -> tuple[float, float, float] | None:
-    """Return the change of a run and its paired interval, of no width where that is not known."""
+    """Return the change of a run on the same questions and its interval.
+
+    Where they are not known: after minus before, and no width.
+    """
     before, after = _mean(row.get("before")), _mean(row.get("after"))
     if before is None or after is None:
         return None
     paired = row.get("change")
-    ends = (
-        [finite(paired.get(key)) for key in ("low", "high")] if isinstance(paired, Mapping) else []
-    )
-    low, high = (after - before if end is None else end for end in (ends or [None, None]))
-    return after - before, low, high
+    known = paired if isinstance(paired, Mapping) else {}
+    change, low, high = (finite(known.get(key)) for key in ("difference", "low", "high"))
+    change = after - before if change is None else change
+    return change, change if low is None else low, change if high is None else high
 
 
 def _cell(row: Mapping[str, object]) -> str:
