@@ -1,6 +1,7 @@
 """`debate-ask`: one question, any engine, each turn as it comes, the answer and its votes."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tests.rollout.chat_server import Answer, Endpoint, Seen, said, serving
 
 from debate_train.asking.command import main
+from debate_train.asking.printing import Printer
 
 QUESTION = "What is 17 * 23?"
 
@@ -51,6 +53,23 @@ def test_turns_come_one_by_one_and_the_peers_decide(capsys: pytest.CaptureFixtur
     assert end[1].endswith("; 18 tokens sampled, 60 read")
     assert end[2].endswith("381: 2, 391: 1")
     assert "majority: 381" in end[3] and "peer_vote: 391" in end[3]
+
+
+def test_a_turn_is_printed_while_others_of_its_round_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed, agents = threading.Semaphore(0), Agents()
+    own, waited = agents.endpoint.behave, list[bool]()
+
+    def say(number: int, seen: Seen) -> Answer:
+        if number:
+            waited.append(printed.acquire(timeout=20))
+        return own(number, seen)
+
+    agents.endpoint.behave = say
+    monkeypatch.setattr(Printer, "turn", lambda *_: printed.release())
+    assert asked(agents) == 0
+    assert waited == [True] * 5
 
 
 def test_json_has_the_answer_of_every_rule_and_all_turns(

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from debate_protocol.types import Ask, DebateRun, Gate, Question, Reply, Transcript
+from debate_protocol.types import Ask, Question, Reply, Transcript
 from debate_rewards.answers.checking import answer_classes, same_answer
 from debate_rewards.gate_rules import Agreed
 from debate_rewards.reading import read_debate
 from debate_rewards.votes.decisions import answer_text, decisions_of, last_turns
+from debate_rollout.engine import Request
+from debate_rollout.forwarding import HeardEngine
 from debate_train.checks.check_engines import refuse_absent_devices
 from debate_train.checks.check_policies import missing_libraries
 from debate_train.errors import UsageError
@@ -122,10 +124,15 @@ def ask(
     seed = zlib.crc32(f"{recipe.seed}/ask".encode())
     same = partial(same_answer, question)
     run = form.start(question, seed=seed, debate_id="asked", same_answer=same)
+
+    def hear(replies: list[tuple[Request, Reply]]) -> None:
+        for asked, reply in replies:
+            spoken(asked.ask, reply)
+
     engine = open_sampling(recipe, recipe.data.open(recipe.seed))
     try:
         select = None if rule is None else partial(rule, seed=seed)
-        transcript = recipe.rollout.play([_heard(run, spoken)], engine, select)[0]
+        transcript = recipe.rollout.play([run], HeardEngine(engine, hear), select)[0]
     finally:
         engine.close()
     return decided(transcript, decision, seed)
@@ -174,20 +181,3 @@ def _roles(models: int, agents: int) -> dict[str, object]:
         | ({"policy": f"model_{n + 1}"} if n else {})
         for n in range(models)
     }
-
-
-def _heard(run: DebateRun, spoken: Spoken) -> DebateRun:
-    """Return the debate; `spoken` hears its turns."""
-    try:
-        waits = next(run)
-        while True:
-            sent = yield waits
-            if not isinstance(waits, Gate):
-                for one, reply in zip(waits, sent, strict=True):
-                    assert isinstance(reply, Reply)
-                    spoken(one, reply)
-            waits = run.send(sent)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-    finally:
-        run.close()

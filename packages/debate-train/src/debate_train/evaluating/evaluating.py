@@ -13,7 +13,7 @@ from debate_train.commands.progress import Progress
 from debate_train.data.source import Split
 from debate_train.errors import UsageError
 from debate_train.evaluating.directory import SCHEMA, EvaluationDirectory, Plan
-from debate_train.evaluating.journal import JournaledEngine
+from debate_train.evaluating.journal import journaled
 from debate_train.evaluating.policies import NamedPolicy
 from debate_train.evaluating.results import Found, Shown, found_of, print_table, write_all
 from debate_train.evaluating.serving import Serving
@@ -154,7 +154,7 @@ class _Run:
         self.progress.start(policy.name)
         journal = self.directory.journal(policy.name)
         try:
-            engine = JournaledEngine(self.serving.serve(policy, version=number + 1), journal)
+            engine = journaled(self.serving.serve(policy, version=number + 1), journal)
             shared, watch = SharedTurns(journal.known), self.progress.watch
             measures = evaluate(self.setup, engine, self.questions, self.split, watch, shared)
         finally:

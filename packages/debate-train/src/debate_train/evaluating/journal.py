@@ -7,23 +7,15 @@ are then those of an evaluation that nobody stopped.
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import (
-    Capability,
-    Engine,
-    Finished,
-    Request,
-    StreamingEngine,
-    Weights,
-    streaming,
-)
+from debate_rollout.engine import Engine
+from debate_rollout.forwarding import HeardEngine
 from debate_train.checkpointing.whole_files import cut_torn_line, open_plain
 from debate_train.errors import UsageError
 from debate_train.evaluation.shared_turns import ask_key
@@ -81,74 +73,9 @@ def _read(path: Path) -> dict[str, Reply]:
     return known
 
 
-class JournaledEngine:
-    """An engine whose replies are kept before anyone sees them.
-
-    Args:
-        engine: Samples.
-        journal: Takes the replies.
-    """
-
-    def __init__(self, engine: Engine, journal: ReplyJournal) -> None:
-        self._engine, self._journal = engine, journal
-        self._keys: dict[int, str] = {}
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """Those of the engine."""
-        return self._engine.capabilities
-
-    @property
-    def renderer(self) -> Any:
-        """That of the engine."""
-        return self._engine.renderer
-
-    @property
-    def context_window(self) -> int | None:
-        """That of the engine."""
-        return self._engine.context_window
-
-    def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order."""
-        replies = self._engine.generate(requests)
-        keys = [ask_key(request.ask) for request in requests]
-        self._journal.append(zip(keys, replies, strict=False))  # The driver counts them.
-        return replies
-
-    def load(self, weights: Weights) -> None:
-        """Serve these weights."""
-        self._engine.load(weights)
-
-    def close(self) -> None:
-        """Close the engine."""
-        self._engine.close()
-
-    def submit(self, request: Request) -> int:
-        """Take a request and return its ticket."""
-        ticket = self._streaming.submit(request)
-        self._keys[ticket] = ask_key(request.ask)
-        return ticket
-
-    def collect(self, timeout_s: float) -> list[Finished]:
-        """Return the requests that have ended since the last call."""
-        ended = self._streaming.collect(timeout_s)
-        keys = [self._keys.pop(one.ticket) for one in ended]
-        kept = [
-            (key, one.outcome)
-            for key, one in zip(keys, ended, strict=True)
-            if isinstance(one.outcome, Reply)
-        ]
-        if kept:
-            self._journal.append(kept)
-        return ended
-
-    def cancel(self, ticket: int) -> None:
-        """Give a request up."""
-        self._keys.pop(ticket, None)
-        self._streaming.cancel(ticket)
-
-    @property
-    def _streaming(self) -> StreamingEngine:
-        engine = streaming(self._engine)
-        assert engine is not None  # Where it does not stream, `capabilities` does not say it does.
-        return engine
+def journaled(engine: Engine, journal: ReplyJournal) -> HeardEngine:
+    """Return an engine whose replies are kept before anyone sees them."""
+    return HeardEngine(
+        engine,
+        lambda replies: journal.append((ask_key(asked.ask), reply) for asked, reply in replies),
+    )

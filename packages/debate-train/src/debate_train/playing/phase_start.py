@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from debate_protocol.roles import roles_of
 from debate_protocol.types import TRAINED, Reply
 from debate_rollout.engine import Capability, Engine, Request, Weights
+from debate_rollout.forwarding import ForwardingEngine
 from debate_train.checkpointing.whole_files import whole_file
 from debate_train.evaluation import Opponents
 from debate_train.evaluation.settings import Setup
@@ -125,23 +126,12 @@ def _said(phase: str, tensors: "Mapping[str, Tensor]") -> dict[str, str]:
     return {"sha256": digest.hexdigest()}
 
 
-class _InTurn:
+class _InTurn(ForwardingEngine):
     """An engine that serves the start where an ask names it; else, and afterwards, the policy."""
 
     def __init__(self, engine: Engine, start: Weights, current: Weights) -> None:
-        self._engine, self._start, self._current = engine, start, current
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        return self._engine.capabilities
-
-    @property
-    def renderer(self) -> Any:
-        return self._engine.renderer
-
-    @property
-    def context_window(self) -> int | None:
-        return self._engine.context_window
+        super().__init__(engine)
+        self._start, self._current = start, current
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         replies: dict[int, Reply] = {}
@@ -161,7 +151,4 @@ class _InTurn:
 
     def load(self, weights: Weights) -> None:
         self._current = weights
-        self._engine.load(weights)
-
-    def close(self) -> None:
-        self._engine.close()
+        super().load(weights)
