@@ -8,7 +8,7 @@ import pytest
 from debate_train.report import report_main
 from debate_train.report.browsing.part import read_all
 from debate_train.report.browsing.society import _changes, _flow, _rounds, _votes
-from debate_train.report.page import make_comparison
+from debate_train.report.page import make_comparison, write_report
 from debate_train.report.run_files import read_run
 from debate_train.run_files.run_directory import RunDirectory
 from train.test_report_browser import debate
@@ -107,4 +107,5 @@ def test_change_of_a_run_is_that_on_the_same_questions(tmp_path):
     page = make_comparison([read_run(run.path) for run in runs])
     assert "seed_0: +0.124" in page
     assert "seed_1: +0.200" in page
+    assert "+12.4" in write_report(runs[0].path).read_text()
     assert "+0.162 ± 0.054" in page.replace("−", "-")  # deviation .076 / √2

@@ -8,6 +8,7 @@ from markupsafe import Markup
 from debate_train.report.charts import Chart, Marks, Series, line_chart
 from debate_train.report.curves import placed
 from debate_train.report.render import render
+from debate_train.report.results import difference
 from debate_train.report.run_files import RunFiles, finite
 from debate_train.report.timeline.along import Along, phases
 from debate_train.report.timeline.axes import Axis, write_value
@@ -153,8 +154,8 @@ def _interval(row: Mapping[str, object]) -> tuple[float, float, float] | None:
         return None
     paired = row.get("change")
     known = paired if isinstance(paired, Mapping) else {}
-    change, low, high = (finite(known.get(key)) for key in ("difference", "low", "high"))
-    change = after - before if change is None else change
+    low, high = (finite(known.get(key)) for key in ("low", "high"))
+    change = difference(paired, after - before)
     return change, change if low is None else low, change if high is None else high
 
 

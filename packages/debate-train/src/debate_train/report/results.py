@@ -37,7 +37,7 @@ def results(found: Mapping[str, object] | None) -> Markup:
                 "measure": measure,
                 "why": meaning(name),
                 "cells": [_cell(before, share), _cell(after, share)],
-                "change": _change(after[0] - before[0], share),
+                "change": _change(difference(change, after[0] - before[0]), share),
                 "beside": _paired(change, share),
                 "drawn": [
                     (name, y, *map(axis.at, interval))
@@ -79,6 +79,12 @@ def _cell(value: Interval, share: bool) -> tuple[str, str]:
     else:
         interval = f"[{write_value(low, 'number')}, {write_value(high, 'number')}]"
     return write_value(mean, "share" if share else "number"), interval if low < high else ""
+
+
+def difference(change: object, otherwise: float) -> float:
+    """Return a change on the same questions; `otherwise` where that is not known."""
+    found = finite(change.get("difference")) if isinstance(change, Mapping) else None
+    return otherwise if found is None else found
 
 
 def _paired(change: object, share: bool) -> tuple[str, str]:
