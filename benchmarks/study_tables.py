@@ -11,37 +11,14 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.study_levels import level_tables
+from benchmarks.study_plot import Curves, Dots, plot
+from scipy.stats import t
 
 if TYPE_CHECKING:
     from benchmarks.study_file import Compared, Study
 
 Runs = Mapping[tuple[str, int], Mapping[str, Any]]
 LEVEL = 0.95
-COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f")
-
-
-def within(t: float, freedom: int) -> float:
-    """Return P(|T| <= t) of Student's distribution.
-
-    Source: Abramowitz and Stegun (1964), 26.7.3 and 26.7.4.
-    """
-    angle = math.atan(t / math.sqrt(freedom))
-    total, term = 0.0, 1.0 if freedom % 2 == 0 else math.cos(angle)
-    for k in range(2 if freedom % 2 == 0 else 3, freedom + 1, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * (k - 1) / k
-    if freedom % 2 == 0:
-        return math.sin(angle) * total
-    return 2 / math.pi * (angle + math.sin(angle) * total)
-
-
-def quantile(freedom: int, level: float = LEVEL) -> float:
-    """Return the t with P(|T| <= t) = level."""
-    low, high = 0.0, 1e4
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if within(middle, freedom) < level else (low, middle)
-    return high
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float | None, float | None]:
@@ -49,12 +26,13 @@ def interval(values: Sequence[float]) -> tuple[float, float, float | None, float
     if len(values) < 2:
         return fmean(values), math.nan, None, None
     mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
-    half = quantile(len(values) - 1) * error
-    p = 1 - within(abs(mean) / error, len(values) - 1) if error else float(mean == 0)
+    freedom = len(values) - 1
+    half = float(t.ppf((1 + LEVEL) / 2, freedom)) * error
+    p = 2 * float(t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
     return mean, error, half, p
 
 
-def tables(study: "Study", lines: Sequence[Mapping[str, Any]], plot: Path) -> list[str]:
+def tables(study: "Study", lines: Sequence[Mapping[str, Any]], image: Path) -> list[str]:
     """Return the study's tables as Markdown, and write its plot where there is one."""
     runs: Runs = {(line["arm"], line["seed"]): line for line in lines}
     arms = [name for name in study.arms if any(arm == name for arm, _ in runs)]
@@ -71,8 +49,8 @@ def tables(study: "Study", lines: Sequence[Mapping[str, Any]], plot: Path) -> li
     if any("curves" in line for line in lines):
         found += ["", *_falls(study, runs, arms)]
     if study.plot:
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        plot.write_text(_plot(study, runs, arms), encoding="utf-8")
+        image.parent.mkdir(parents=True, exist_ok=True)
+        image.write_text(_plot(study, runs, arms), encoding="utf-8")
     return found
 
 
@@ -182,78 +160,30 @@ def _falls(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
 
 def _plot(study: "Study", runs: Runs, arms: Sequence[str]) -> str:
     """A panel for each measure (change by arm, a dot a seed) or curve (a line a seed)."""
-    height = 320 * len(study.plot) + 24 * len(arms) + 16
-    drawn = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 680 {height}">']
-    drawn.append(f'<rect width="680" height="{height}" fill="white"/>')
-    for place, name in enumerate(study.plot):
-        panel = _curves if name in study.curves else _dots
-        drawn += panel(name, runs, arms, 320 * place)
-    for place, arm in enumerate(arms):
-        y = 320 * len(study.plot) + 24 * place + 16
-        drawn.append(_text(60, y, arm, COLOURS[place % len(COLOURS)]))
-    return "\n".join([*drawn, "</svg>"]) + "\n"
+    panels: list[Dots | Curves] = []
+    for name in study.plot:
+        if name in study.curves:
+            lines = {
+                arm: [runs[arm, seed].get("curves", {}).get(name, []) for seed in _seeds(runs, arm)]
+                for arm in arms
+            }
+            panels.append(Curves(f"{name} by step, a line for each seed", lines))
+        else:
+            gains = {arm: _gains(runs, arm, name) for arm in arms}
+            title = f"{name}: after minus before, a dot for each seed, 95 % interval of the mean"
+            panels.append(Dots(title, {arm: (own, _ends(own)) for arm, own in gains.items()}))
+    return plot(panels)
 
 
-def _curves(name: str, runs: Runs, arms: Sequence[str], top: int) -> list[str]:
-    found = {
-        (arm, seed): runs[arm, seed].get("curves", {}).get(name, [])
-        for arm in arms
-        for seed in _seeds(runs, arm)
-    }
-    most = max((point[0] for points in found.values() for point in points), default=1)
-    values = [value for points in found.values() for _, value in points] or [0.0]
-    drawn = _frame(f"{name} by step (to {most:g})", min(values), max(values), top)
-    for (arm, _), points in found.items():
-        colour = COLOURS[arms.index(arm) % len(COLOURS)]
-        path = " ".join(
-            f"{60 + 580 * step / most:.1f},{_height(value, values, top):.1f}"
-            for step, value in points
-        )
-        drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}"/>')
-    return drawn
+def _gains(runs: Runs, arm: str, name: str) -> list[float]:
+    sides = [(runs[arm, seed]["before"], runs[arm, seed]["after"]) for seed in _seeds(runs, arm)]
+    return [
+        after[name] - before[name] for before, after in sides if name in before and name in after
+    ]
 
 
-def _dots(name: str, runs: Runs, arms: Sequence[str], top: int) -> list[str]:
-    gains = {
-        arm: [
-            runs[arm, seed]["after"][name] - runs[arm, seed]["before"][name]
-            for seed in _seeds(runs, arm)
-            if name in runs[arm, seed]["after"] and name in runs[arm, seed]["before"]
-        ]
-        for arm in arms
-    }
-    values = [0.0, *(gain for own in gains.values() for gain in own)]
-    drawn = _frame(f"{name}: after minus before, a dot a seed", min(values), max(values), top)
-    zero = _height(0.0, values, top)
-    drawn.append(f'<path d="M60 {zero:.1f}H640" stroke="#999999"/>')
-    for place, arm in enumerate(arms):
-        x, colour = 60 + 580 * (place + 0.5) / len(arms), COLOURS[place % len(COLOURS)]
-        for gain in gains[arm]:
-            y = _height(gain, values, top)
-            drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
-        if len(gains[arm]) > 1:
-            mean, _, half, _ = interval(gains[arm])
-            ends = (_height(mean + side * (half or 0), values, top) for side in (-1, 1))
-            low, high = ends
-            line = f"M{x + 12:.1f} {low:.1f}V{high:.1f}"
-            drawn.append(f'<path d="{line}" stroke="{colour}" stroke-width="3"/>')
-    return drawn
-
-
-def _height(value: float, values: Sequence[float], top: int) -> float:
-    low, high = min(values), max(values)
-    return top + 290 - 250 * (value - low) / ((high - low) or 1)
-
-
-def _frame(title: str, low: float, high: float, top: int) -> list[str]:
-    drawn = [_text(60, top + 24, title, "#000000")]
-    for share in (0, 0.5, 1):
-        y = top + 290 - 250 * share
-        drawn.append(f'<path d="M60 {y}H640" stroke="#dddddd"/>')
-        drawn.append(_text(8, y + 4, f"{low + share * (high - low):.3f}", "#000000"))
-    return drawn
-
-
-def _text(x: float, y: float, text: str, colour: str) -> str:
-    style = 'font-size="13" font-family="sans-serif"'
-    return f'<text x="{x}" y="{y}" fill="{colour}" {style}>{text}</text>'
+def _ends(values: Sequence[float]) -> tuple[float, float] | None:
+    if len(values) < 2:
+        return None
+    mean, _, half, _ = interval(values)
+    return mean - (half or 0.0), mean + (half or 0.0)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 import yaml
 from benchmarks.study import ROOT, Lines, Runs, call_rates, filled
 from benchmarks.study_file import Arm, Start, Study, read_study
-from benchmarks.study_tables import fall, interval, quantile, tables, within
+from benchmarks.study_plot import LEFT, RIGHT, Dots, plot
+from benchmarks.study_tables import fall, interval, tables
 
 from debate_train.commands.cli import main as debate_train
 from debate_train.reading.recipe_file import load_recipe
@@ -92,8 +94,22 @@ def test_miniature_study_runs_to_its_tables(
     found = "\n".join(tables(study, lines.read(), tmp_path / "plots/plot.svg"))
     more = grpo["after"]["direct"] - other["after"]["direct"]
     assert f"| grpo − other | direct | 1 | {more:+.3f} |" in found
-    plot = (tmp_path / "plots/plot.svg").read_text()
-    assert plot.count("<polyline") == 2 and plot.count("<circle") == 2
+    image = (tmp_path / "plots/plot.svg").read_text()
+    assert image.count("<polyline") == 2 and image.count("<circle") == 2
+
+
+def test_plot_holds_every_dot_and_interval_in_its_panel() -> None:
+    arms = {"one": ([0.02, 0.04], (-0.3, 0.36)), "two": ([-0.1], None)}
+    panels = [Dots("gain", arms), Dots("other", arms)]
+    image = plot(panels)
+    ends = [
+        float(x) for pair in re.findall(r'd="M([\d.-]+) [\d.]+H([\d.-]+)"', image) for x in pair
+    ]
+    assert len(ends) == 4 and all(LEFT < x < RIGHT for x in ends)
+    assert ends[0] < ends[1]
+    dots = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.-]+)" cy="([\d.]+)"', image)]
+    assert len(dots) == 6 and all(ends[0] < x < ends[1] for x, _ in dots)
+    assert [y > panels[0].height for _, y in dots] == [False] * 3 + [True] * 3
 
 
 def test_start_that_misses_its_criterion_counts_as_no_gain(tmp_path: Path) -> None:
@@ -111,15 +127,6 @@ def test_start_that_misses_its_criterion_counts_as_no_gain(tmp_path: Path) -> No
     Runs(Study.model_validate(MINIATURE), tmp_path, lines, train).one_seed(1)
     assert [line["start_met"] for line in lines.read()] == [False, False]
     assert all(line["before"] == line["after"] for line in lines.read())
-
-
-def test_students_quantiles_are_those_of_tables() -> None:
-    # Abramowitz and Stegun, table 26.10, A(t) = .95; 1 degree of freedom: tan(.475 pi).
-    table = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 10: 2.228, 30: 2.042}
-    assert {n: round(quantile(n), 3) for n in table} == table
-    assert quantile(1) == pytest.approx(math.tan(0.475 * math.pi), rel=1e-9)
-    # 2 degrees of freedom: P(|T| <= t) = t / sqrt(2 + t²).
-    assert within(1.5, 2) == pytest.approx(1.5 / math.sqrt(2 + 1.5**2), rel=1e-12)
 
 
 def test_interval_of_a_mean_by_hand() -> None:
