@@ -98,18 +98,22 @@ def report(tmp_path_factory):
     return write_report(fill(tmp_path_factory.mktemp("runs") / "demo").path)
 
 
+def watched(page, path):
+    """Open a file; the page's problems are what it printed, raised or asked the network for."""
+    page.problems = []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("console", lambda one: page.problems.append(one.text))
+    page.on("request", lambda one: page.problems.append(one.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector("#debate h3")
+    page.problems.remove(path.as_uri())
+    return page
+
+
 @pytest.fixture
 def page(browser, report):
     with browser.new_context(viewport={"width": 1400, "height": 900}) as context:
-        opened = context.new_page()
-        opened.problems = []
-        opened.on("pageerror", lambda error: opened.problems.append(str(error)))
-        opened.on("console", lambda one: opened.problems.append(one.text))
-        opened.on("request", lambda one: opened.problems.append(one.url))
-        opened.goto(report.as_uri())
-        opened.wait_for_selector("#debate h3")
-        opened.problems.remove(report.as_uri())
-        yield opened
+        yield watched(context.new_page(), report)
 
 
 def listed(page):

@@ -7,7 +7,7 @@ import pytest
 from debate_protocol.types import Question, Transcript, Turn
 from debate_train.report import report_main, write_report
 from debate_train.report.browsing import data
-from train.test_report_browser import HOSTILE, browser, debate, fill, listed, shot
+from train.test_report_browser import HOSTILE, browser, debate, fill, listed, shot, watched
 
 __all__ = ["browser"]
 MARK = "onerror='window.hacked"
@@ -48,21 +48,14 @@ def poisoned(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser):
-    """Open a page; its problems are what it printed, raised or asked the network for."""
+    """Open a page as wide as a phone."""
     contexts = []
 
     def opened(path, **settings):
         context = browser.new_context(viewport={"width": 420, "height": 800}, **settings)
         contexts.append(context)
         page = context.new_page()
-        page.problems = []
-        page.on("pageerror", lambda error: page.problems.append(str(error)))
-        page.on("console", lambda one: page.problems.append(one.text))
-        page.on("request", lambda one: page.problems.append(one.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector("#debate h3")
-        page.problems.remove(path.as_uri())
-        return page
+        return watched(page, path)
 
     yield opened
     for context in contexts:
@@ -103,6 +96,7 @@ def test_what_is_typed_into_the_search_box_is_only_text(visit, poisoned):
     page.locator("#found", has_text="3 of 6 debates").wait_for()
     page.fill("[name=search]", "${7*7}\u202e</script><b>")
     page.locator("#debate", has_text="No debate is like this").wait_for()
+    assert page.inner_text("#found").startswith("0 of 6 debates")
     is_unharmed(page)
 
 

@@ -16,6 +16,7 @@ from debate_train.commands.cli import main
 from debate_train.data import SignsPuzzle
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.run_files.run_directory import RunDirectory
+from debate_train.running.results import _flat
 from debate_train.running.step import Step
 from debate_train.tracking import settings
 from debate_train.tracking.settings import Tracking
@@ -257,3 +258,12 @@ def test_histograms_leave_out_what_is_not_finite():
         "histograms/turn_tokens": [2.0, 1.0],
     }
     assert histograms_of(Batch((), ("s",), 0, 0)) == {}
+
+
+def test_the_change_of_a_summary_is_of_the_same_questions_as_its_interval() -> None:
+    before, after = ({"mean": mean, "low": 0.0, "high": 1.0} for mean in (0.5, 0.7))
+    row = {"name": "eval/judge/accuracy", "before": before, "after": after}
+    found = _flat([row | {"change": {"difference": 0.1, "low": 0.05, "high": 0.15}}])
+    ends = [found[f"results/judge/accuracy/change{end}"] for end in ("", "_low", "_high")]
+    assert ends == [0.1, 0.05, 0.15]
+    assert _flat([row])["results/judge/accuracy/change"] == pytest.approx(0.2)

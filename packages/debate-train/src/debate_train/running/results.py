@@ -69,8 +69,11 @@ def _flat(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for when in ("before", "after"):
             found[f"{where}/{when}"] = row[when]["mean"]
             found |= {f"{where}/{when}_{end}": row[when][end] for end in ("low", "high")}
-        found[f"{where}/change"] = row["after"]["mean"] - row["before"]["mean"]
-        if paired := row.get("change"):
+        paired = row.get("change")
+        if paired is None:
+            found[f"{where}/change"] = row["after"]["mean"] - row["before"]["mean"]
+        else:  # Of the same questions, as its interval.
+            found[f"{where}/change"] = paired["difference"]
             found |= {f"{where}/change_{end}": paired[end] for end in ("low", "high")}
     return found
 

@@ -5,7 +5,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 if TYPE_CHECKING:
     from debate_train.batches.row_types import Floats
@@ -19,6 +21,7 @@ COLUMNS = (
 """Of the table of turns."""
 TURNS = "transcripts/turns"
 """What the table of turns is called."""
+_BINS = 64
 _GROUPED = {"loss": "optim/loss", "tokens_per_s": "time/tokens_per_s"}
 
 
@@ -63,6 +66,16 @@ class Logged:
     metrics: Mapping[str, object]
     turns: Sequence[Sequence[Cell]] = ()
     histograms: Mapping[str, "Floats"] = field(default_factory=dict)
+
+    def values(self, library: Any) -> dict[str, object]:
+        """Return all of it by name, as wandb takes it, or trackio, which has the same types."""
+        found: dict[str, object] = {**self.metrics, "phase": self.phase}
+        for name, values in self.histograms.items():
+            found[name] = library.Histogram(np_histogram=np.histogram(values, bins=_BINS))
+        if self.turns:
+            turns = [list(turn) for turn in self.turns]
+            found[TURNS] = library.Table(columns=list(COLUMNS), data=turns)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

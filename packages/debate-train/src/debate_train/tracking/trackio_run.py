@@ -5,13 +5,11 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-import numpy as np
 import trackio
 
-from debate_train.tracking.tracker import COLUMNS, TURNS, Identity, Logged, Start
+from debate_train.tracking.tracker import Identity, Logged, Start
 
 FOLDER = "trackio"
-_BINS = 64
 
 
 class TrackioRun:
@@ -38,12 +36,7 @@ class TrackioRun:
         """Send one row; rows that an earlier part of this run sent are not sent again."""
         if self._identity.is_sent(row):
             return
-        sent: dict[str, object] = {**row.metrics, "phase": row.phase}
-        for name, values in row.histograms.items():
-            sent[name] = trackio.Histogram(np_histogram=np.histogram(values, bins=_BINS))
-        if row.turns:
-            sent[TURNS] = trackio.Table(columns=list(COLUMNS), data=[list(t) for t in row.turns])
-        self._run.log(sent, step=row.step)
+        self._run.log(row.values(trackio), step=row.step)
         self._identity.note(row)
 
     def summarise(self, values: Mapping[str, object]) -> None:

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
 import wandb
 import yaml
 
 from debate_train.tracking.shareable import shareable_page
-from debate_train.tracking.tracker import COLUMNS, TURNS, Identity, Logged, Start
+from debate_train.tracking.tracker import Identity, Logged, Start
 
 _HOST = "api.wandb.ai"
 _FINISH_S = 120
 """Seconds that the end of a run waits for what is still to be sent."""
-_BINS = 64
 _PLACES = {"WANDB_DATA_DIR": "data", "WANDB_CACHE_DIR": "cache", "WANDB_ARTIFACT_DIR": "artifacts"}
 """Where wandb keeps copies until they are sent, in the run's folder unless the user says where."""
 
@@ -80,12 +78,7 @@ class WandbRun:
         """Send one row; rows that an earlier part of this run sent are not sent again."""
         if self._identity.is_sent(row):
             return
-        sent: dict[str, object] = {**row.metrics, "phase": row.phase, "step": row.step}
-        for name, values in row.histograms.items():
-            sent[name] = wandb.Histogram(np_histogram=np.histogram(values, bins=_BINS))
-        if row.turns:
-            sent[TURNS] = wandb.Table(columns=list(COLUMNS), data=[list(t) for t in row.turns])
-        self._run.log(sent, step=row.number)
+        self._run.log(row.values(wandb) | {"step": row.step}, step=row.number)
         self._identity.note(row)
 
     def summarise(self, values: Mapping[str, object]) -> None:
