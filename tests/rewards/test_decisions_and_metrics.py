@@ -203,3 +203,14 @@ def test_accuracy_of_a_policy_is_that_of_the_last_round_in_which_it_owes_an_answ
     alone = replace(debate.protocol, roles=tuple(replace(r, policy="trained") for r in roles))
     plain = debate_metrics([replace(debate, protocol=alone)])
     assert plain == {k: v for k, v in found.items() if not k.startswith(("trained/", "role/"))}
+
+
+def test_pairs_that_a_judge_left_out_count_half(hold):
+    # First answers: agent 1 is right, 0, 2 and 3 are wrong. In round 1 judge 0 names 1 over 2 and
+    # leaves out (1, 3): 1 and 1/2. Judge 1 was shown wrong ones alone. Judge 2 says 0 over 1 and
+    # 1 = 3: 0 and 1/2. Judge 3 failed: 1/2 for (0, 1) and 1/2 for (1, 2).
+    answers = {**said("a", "g", "b", "c"), (3, 1): ""}
+    lines = ["A1>A2; A2=A3", "A0>A2", "A0>A1; A1=A3", None]
+    found = debate_metrics([hold([""] * 4, lines, n=4, answers=answers, answer="g")], 0)
+    assert found["judge/owed_accuracy"] == pytest.approx((1 + 0.5 + 0 + 0.5 + 0.5 + 0.5) / 6)
+    assert found["judge/accuracy"] == pytest.approx((1 + 0 + 0.5) / 3)

@@ -207,3 +207,34 @@ def test_votes_count_of_a_judge_that_owes_no_answer(hold):
     assert judge(debate, consensus="inclusive")[2, 1] == 1.0
     (returns,) = WinRate()([debate])
     assert {(c.agent, c.value) for c in returns.credits} == {(0, 1.0), (1, 0.0)}
+
+
+def test_v2_shuffled_verdicts_keep_the_values_of_a_round_and_spare_the_generator(hold):
+    # Agents 2 to 4 judge (0, 1) twice alike and once otherwise; 3 and 4 judge (0, 2), level.
+    lines = ["", "", "A0>A1", "A0>A1; A0>A2", "A1>A0; A2>A0"]
+
+    def spans(transcript: Transcript, **options) -> dict[tuple[int, int], float | None]:
+        (score,) = V2(judge_credit="line", **options)([transcript])
+        found = [c for c in score.credits if c.stream == "judge" and c.span is not None]
+        return {(c.agent, c.span[0]): c.value for c in found if c.span}
+
+    plain = spans(hold(FIVE, lines, n=5), consensus="inclusive")
+    assert sorted(v for v in plain.values() if v is not None) == [-1.0, 1.0, 1.0]
+    dealt = []
+    for number in range(60):
+        debate = hold(FIVE, lines, n=5, id=f"d{number}")
+        mixed = spans(debate, consensus="inclusive", shuffle_verdicts=True)
+        assert mixed == spans(debate, consensus="inclusive", shuffle_verdicts=True)
+        assert {k for k, v in mixed.items() if v is None} == {
+            k for k, v in plain.items() if v is None
+        }
+        dealt.append([v for v in mixed.values() if v is not None])
+        assert sorted(dealt[-1]) == [-1.0, 1.0, 1.0]
+        by_stream = [
+            [c for c in V2(shuffle_verdicts=s)([debate])[0].credits if c.stream == "generator"]
+            for s in (False, True)
+        ]
+        assert by_stream[0] == by_stream[1]
+    # Each of the three has the -1 in about 20 of 60 (4 standard deviations are 14.6).
+    for place in range(3):
+        assert abs(sum(values[place] == -1.0 for values in dealt) - 20) <= 14

@@ -52,8 +52,10 @@ def debate_metrics(
       `decision/confidence` (known log-probabilities), `decision/central` (topology central):
       accuracy of the debate's decision, ties drawn by `seed`.
     - `judge/accuracy`: over votes on a right and a wrong turn, `=` counting half;
-      `judge/strict_accuracy`: the same with `=` counting 0; `judge/equal_share`: share of `=`
-      among all votes; `comparisons_made`: counted pairs over expected pairs.
+      `judge/strict_accuracy`: the same with `=` counting 0; `judge/owed_accuracy`: the same over
+      all such pairs that a judge was shown, those that it left out or lost by a failed turn
+      counting half; `judge/equal_share`: share of `=` among all votes; `comparisons_made`: counted
+      pairs over expected pairs.
     - `judge/tpr`, `judge/fpr`: shares of votes on a right and a wrong turn that name the right one
       and the wrong one; `judge/error_correlation`: of the errors of two judges of such a pair.
     - `judge/first_shown`: share of verdicts other than `=` for the agent with the lower number,

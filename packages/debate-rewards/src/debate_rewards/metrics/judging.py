@@ -1,14 +1,14 @@
 """What the votes of a debate show: of all agents together, and of the agents of one policy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
 from debate_protocol.roles import answering_agents
 from debate_protocol.types import TurnKey
 from debate_rewards.credits import Score
 from debate_rewards.metrics.sums import Sums
-from debate_rewards.reading import ReadDebate
-from debate_rewards.votes.ballots import Vote, ballot, by_pair, tally
+from debate_rewards.reading import ReadDebate, ReadTurn
+from debate_rewards.votes.ballots import Vote, ballot, by_pair, owed_verdicts, tally
 
 
 def add_judging(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
@@ -44,7 +44,22 @@ def _add_votes(
             _add_judged_pair(sums, vote, of, left_is_right=right[vote.left])
     if right is not None:
         _add_error_correlation(sums, votes, right, of)
+        for judge in judges.values():
+            for value in owed_values(debate, judge, right):
+                sums.add(f"{of}judge/owed_accuracy", value)
     return votes
+
+
+def owed_values(
+    debate: ReadDebate, judge: ReadTurn, right: Mapping[TurnKey, bool]
+) -> Iterator[float]:
+    """Yield, of each right and wrong turn that a turn owed a comparison of, whether it was right.
+
+    `=` and a pair that was left out are worth 1/2, so that leaving out hard pairs gains nothing.
+    """
+    for (left, other), verdict in owed_verdicts(debate, judge):
+        if right[left] != right[other]:
+            yield 0.5 if verdict in ("=", None) else float((verdict == ">") == right[left])
 
 
 def add_own(

@@ -1,9 +1,6 @@
 """The v2 reward: turns are valued by the votes on them, judges by agreement with each other."""
 
-import hashlib
-import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -38,6 +35,7 @@ from debate_rewards.votes.judging import (
     verdicts_elsewhere,
 )
 from debate_rewards.votes.peer_scores import PARTS, peer_score_values
+from debate_rewards.votes.shuffled import shuffled_credits, shuffled_verdicts
 
 
 class V2(RewardConfig):
@@ -57,7 +55,8 @@ class V2(RewardConfig):
 
     `shuffle_votes` is a control for experiments, not a way to train: it permutes the generator
     values of each (question, round) among the agents that have one, uniformly, so that credit
-    keeps its distribution but says nothing about which agent won. `votes_from` is another: the
+    keeps its distribution but says nothing about which agent won. `shuffle_verdicts` does the same
+    with the judge values of each (question, round) among its verdicts. `votes_from`: the
     generator values come from verdicts that are drawn from the truth with given error rates, on
     the pairs that the judges compared. The judge stream keeps the judges' own verdicts.
     `votes_of` names the one role whose votes value turns, such as judges that stay as they are.
@@ -87,6 +86,8 @@ class V2(RewardConfig):
     no penalty."""
     shuffle_votes: bool = False
     """Deal the votes of each round out at random among agents: a control."""
+    shuffle_verdicts: bool = False
+    """Deal what judges are paid in each round out at random among their verdicts: a control."""
     votes_from: VotesFrom | None = None
     """Draw the votes from error rates in the place of what agents said: a control."""
     votes_of: str | None = None
@@ -106,6 +107,11 @@ class V2(RewardConfig):
         cast = [ballots(debate, self.duplicates) for debate in debates]
         votes = [all_votes(its_ballots) for its_ballots in cast]
         values = self._vote_values([d.transcript.question.id for d in debates], votes)
+        if self.shuffle_verdicts:
+            values = [
+                shuffled_verdicts(its_values, its_votes, debate.transcript.id)
+                for its_values, its_votes, debate in zip(values, votes, debates, strict=True)
+            ]
         return [
             self._score(debate, its_ballots, its_votes, its_values)
             for debate, its_ballots, its_votes, its_values in zip(
@@ -261,24 +267,9 @@ class V2(RewardConfig):
                 credits.append(Credit(*key, "generator", FAILURE_VALUE, penalty=True))
             else:
                 credits.append(Credit(*key, "generator", self._generator_value(shares.get(key))))
-        return _shuffled(credits, debate.transcript.id) if self.shuffle_votes else credits
+        return shuffled_credits(credits, debate.transcript.id) if self.shuffle_votes else credits
 
     def _generator_value(self, share: Share | None) -> float | None:
         if share is None:
             return {"mask": None, "zero": 0.0, "literal": -1.0}[self.unvoted]
         return share.balance
-
-
-def _shuffled(credits: Sequence[Credit], transcript_id: str) -> list[Credit]:
-    """Permute the values of each round among its agents that have one; failures stay."""
-    rounds: dict[int, list[int]] = {}
-    for index, credit in enumerate(credits):
-        if credit.value is not None and not credit.penalty:
-            rounds.setdefault(credit.round, []).append(index)
-    shuffled = list(credits)
-    for round_, indices in rounds.items():
-        digest = hashlib.sha256(f"{transcript_id}\n{round_}".encode()).digest()
-        order = random.Random(int.from_bytes(digest, "big")).sample(indices, len(indices))
-        for index, source in zip(indices, order, strict=True):
-            shuffled[index] = replace(credits[index], value=credits[source].value)
-    return shuffled

@@ -1,7 +1,8 @@
 """Votes: comparison lines booked on the turns that their judge was shown."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal, NamedTuple
 
 from debate_protocol.parsing.comparisons import Comparison
@@ -124,6 +125,19 @@ def ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates = "one") 
         for line in kept
     )
     return Ballot(votes, unseen, failed, contradictory, debate.expected_pairs(judge))
+
+
+def owed_verdicts(debate: ReadDebate, judge: ReadTurn) -> Iterator[tuple[Pair, Verdict | None]]:
+    """Yield each pair of valid turns that a turn was shown, with its verdict on it.
+
+    None stands for a pair that it did not compare, as for all pairs of a failed turn.
+    """
+    if not debate.compares:
+        return
+    said = {vote.pair: vote.verdict for vote in ballot(debate, judge).votes}
+    valid = sorted((n, turn.key) for n, turn in debate.judged_by(judge).items() if not turn.failed)
+    for (_, left), (_, right) in combinations(valid, 2):
+        yield (left, right), said.get((left, right))
 
 
 def ballots(debate: ReadDebate, duplicates: Duplicates = "one") -> dict[TurnKey, Ballot]:

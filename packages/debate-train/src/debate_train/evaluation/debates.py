@@ -25,6 +25,7 @@ _FIGURES: Named = {
     "decision/confidence": ("confidence/accuracy", ""),
     "judge/accuracy": ("judge/accuracy", "judge accuracy"),
     "judge/strict_accuracy": ("judge/strict_accuracy", ""),
+    "judge/owed_accuracy": ("judge/owed_accuracy", ""),
     "format_all": ("format", "valid format"),
     "correct": ("last_round/accuracy", ""),
     "judge/equal_share": ("judge/equal_share", ""),

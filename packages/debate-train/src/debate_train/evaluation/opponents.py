@@ -107,6 +107,7 @@ class Opponents(DebateChanges, ModeSettings):
             f"{LEARNED}/vote_win_rate": f"votes won against {self.opponent}",
             f"{LEARNED}/judge/accuracy": "judge accuracy",
             f"{_OPPONENT}/judge/accuracy": f"judge accuracy, {self.opponent}",
+            f"{LEARNED}/judge/owed_accuracy": "",
             "majority/accuracy": "majority vote",
             "peer_vote/accuracy": "peer-vote decision",
             f"{LEARNED}/format": "",
@@ -154,6 +155,7 @@ class Opponents(DebateChanges, ModeSettings):
 
 def _add(sums: "Sums", one: "AnswersGiven", seat: int) -> None:
     """Add one debate, in which the policy has one seat."""
+    from debate_rewards.metrics.judging import owed_values
     from debate_rewards.votes.ballots import ballots, points
 
     debate, right = one.debate, one.right
@@ -168,6 +170,9 @@ def _add(sums: "Sums", one: "AnswersGiven", seat: int) -> None:
             sums.add(f"{_side(key, trained)}/accuracy", is_right)
             if agent in trained:
                 sums.add(f"{LEARNED}/accuracy/seat_{seat}", is_right)
+        for key, turn in debate.judges.items():
+            for value in owed_values(debate, turn, right) if key.agent in trained else ():
+                sums.add(f"{LEARNED}/judge/owed_accuracy", value)
     for cast in ballots(debate).values():
         for vote in cast.votes:
             left_share = points(vote.verdict, "half")

@@ -14,6 +14,8 @@ MEANINGS = {
     "judge/accuracy": "Of votes on a right and a wrong answer, those for the right one; = counts "
     "half, a coin is at 50 %.",
     "judge/strict_accuracy": "The same, where = is wrong.",
+    "judge/owed_accuracy": "The same over all such pairs that a judge was shown; one that it left "
+    "out counts half.",
     "judge/equal_share": "Votes that call both answers equal.",
     "last_round/accuracy": "Right answers of single agents in the last round.",
     "comparisons_made": "Votes that were cast of those that agents were asked for.",
