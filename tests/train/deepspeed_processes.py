@@ -46,13 +46,13 @@ OPTIMIZERS: dict[str, tuple[int, float, dict[str, Any]]] = {
     "NAdam": (3, 1e-3, {"type": "torch", "name": "NAdam"}),
     "Adagrad": (1, 1e-3, {"type": "torch", "name": "Adagrad"}),
     "Adafactor": (0, 1e-3, {"type": "torch", "name": "Adafactor"}),
+    "Muon": (0, 1e-3, {"type": "muon"}),
 }
 """Stage, learning rate and what keeps other things than AdamW: nothing, a product, rows, …"""
 Config = TorchTrainer | DeepSpeedTrainer
-LORA_CASES = [
-    *(f"stage {stage}" for stage in range(4)),
-    *(f"{what}, stage 3" for what in ("resumed", "poisoned", "recomputed", "recomputed, resumed")),
-]
+LORA_CASES = [f"stage {stage}" for stage in range(4)]
+OF_LORA = ("resumed", "poisoned", "recomputed", "recomputed, resumed")
+LORA_CASES += [f"{what}, stage 3" for what in OF_LORA]
 NAMED_CASES = ["stage 0", "stage 2", "resumed, stage 3"]
 
 

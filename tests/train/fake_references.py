@@ -65,7 +65,7 @@ def reference_case(policy: Any, rank: int) -> dict[str, int]:
             assert acting == {name: about[:-1] for name, about in before.items()}
         extra = live.peak - held
     parameters = list(trainable(model).values())
-    optimizer = TorchTrainer().make_optimizer(parameters)
+    optimizer = TorchTrainer().make_optimizer(trainable(model))
 
     def update() -> Update:
         optimizer.step()

@@ -30,7 +30,7 @@ def trainer(optimizer: dict[str, Any], learning_rate: float = 0.1) -> TorchTrain
 def test_optimizers_are_fused_where_torch_has_it(kind: str, device: str, is_fused: bool) -> None:
     # On CUDA torch itself would choose lists of tensors, with 8 more bytes a parameter.
     parameter = torch.nn.Parameter(torch.zeros(2, device=device))
-    made = trainer({"type": kind}).make_optimizer([parameter])
+    made = trainer({"type": kind}).make_optimizer({"weight": parameter})
     assert made.param_groups[0]["fused"] is is_fused
 
 
@@ -59,7 +59,7 @@ def test_optimizer_makes_the_published_steps(
     optimizer: dict[str, Any], expected: tuple[float, float | None]
 ) -> None:
     parameter = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
-    made = trainer(optimizer).make_optimizer([parameter])
+    made = trainer(optimizer).make_optimizer({"weight": parameter})
     for value in expected:
         parameter.grad = torch.full((1,), 2.0, dtype=torch.float64)
         made.step()
@@ -78,6 +78,7 @@ GOES_ON: list[dict[str, Any]] = [
     {"type": "torch", "name": "AdamW", "args": {"betas": [0.9, 0.95], "amsgrad": True}},
     {"type": "torch", "name": "Muon"},
     {"type": "adamw_8bit"},
+    {"type": "muon", "weight_decay": 0.1},
 ]
 
 
@@ -191,3 +192,51 @@ def test_plan_counts_what_the_optimizer_keeps(optimizer: dict[str, Any], each: f
     assert memory(shape, 0, 1, 0, reference=False, kept=Kept(kept)).optimizer == 100 * each
     # From stage 1 on float32 masters, too, and all in as many parts as ranks.
     assert memory(shape, 1, 4, 0, reference=False, kept=Kept(kept)).optimizer == 25 * (each + 4)
+
+
+def test_muon_steps_matrices_and_leaves_tables_and_vectors_to_adamw() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {
+        "model.embed_tokens.weight": (7, 4),
+        "model.layers.0.mlp.up_proj.weight": (6, 4),
+        "model.layers.0.mlp.down_proj.weight": (4, 6),
+        "model.norm.weight": (4,),
+        "lm_head.weight": (7, 4),
+    }
+    ours, alone = (
+        {n: torch.nn.Parameter(torch.ones(shape)) for n, shape in shapes.items()} for _ in range(2)
+    )
+    matrices = [p for n, p in alone.items() if "proj" in n]
+    others = [p for n, p in alone.items() if "proj" not in n]
+    muon = torch.optim.Muon(
+        matrices, lr=0.1, weight_decay=0.3, momentum=0.8, adjust_lr_fn="match_rms_adamw"
+    )
+    adamw = torch.optim.AdamW(others, lr=0.1, betas=(0.7, 0.9), eps=1e-6, weight_decay=0.3)
+    settings = {"momentum": 0.8, "beta1": 0.7, "beta2": 0.9, "eps": 1e-6, "weight_decay": 0.3}
+    made = trainer({"type": "muon", **settings}).make_optimizer(ours)
+    schedule = torch.optim.lr_scheduler.LambdaLR(made, lambda step: 1 / (step + 1))
+    for number in range(3):
+        for group in (*muon.param_groups, *adamw.param_groups):
+            group["lr"] = 0.1 / (number + 1)
+        for name, shape in shapes.items():
+            ours[name].grad = torch.randn(shape, generator=generator)
+            alone[name].grad = ours[name].grad.clone()
+        for optimizer in (made, muon, adamw, schedule):
+            optimizer.step()
+    for name in shapes:
+        torch.testing.assert_close(ours[name], alone[name], rtol=0, atol=0)
+        assert int(made.state[ours[name]]["step"]) == 3
+
+
+def test_step_of_muon_is_as_large_as_one_of_adamw() -> None:
+    # Of the size that AdamW's steps have over many gradients (Liu et al. 2025), about 0.2 of the
+    # rate for each weight, whatever the gradient's own size.
+    for size in (1e-3, 1e3):
+        weight = torch.nn.Parameter(torch.zeros(32, 128))
+        generator = torch.Generator().manual_seed(0)
+        weight.grad = size * torch.randn(32, 128, generator=generator)
+        trainer({"type": "muon"}, learning_rate=0.1).make_optimizer({"mlp": weight}).step()
+        # Entries of an orthogonal 32 x 128 matrix have a root mean square of 1/√128, times
+        # 0.2 · √128. torch's iteration leaves singular values of about 0.7 to 1.2.
+        found = weight.detach().square().mean().sqrt().item()
+        assert found == pytest.approx(0.1 * 0.2, rel=0.25)

@@ -52,7 +52,7 @@ def test_several_updates_are_those_made_by_hand(tiny: MakeModel, random_batch: M
     config = TorchTrainer(learning_rate=0.02, epochs=2, minibatches=2, max_grad_norm=1e9)
     metrics = config.open(loaded, loss, 5).step(batch)
 
-    optimizer = config.make_optimizer(list(mirror.model.parameters()))
+    optimizer = config.make_optimizer(dict(mirror.model.named_parameters()))
     with torch.no_grad():
         old = {row.debate: row_logps(mirror.model, row) for row in batch.rows}
     losses, outside, tokens = [], 0, 0

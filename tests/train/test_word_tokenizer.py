@@ -62,3 +62,22 @@ def test_chat_template_marks_roles_and_can_be_extended() -> None:
     assert len(ids) == 13
     assert TOKENIZER.unk_token_id not in ids
     assert renderer.end_ids == (TOKENIZER.eos_token_id,)
+
+
+def test_several_words_can_be_one_token() -> None:
+    tokenizer = word_tokenizer(["Agent 1", "+ 5", "+ 5 11", "Agent: 2.5"])
+
+    def tokens(text: str) -> list[str]:
+        found: list[str] = tokenizer.tokenize(text)
+        return [token.replace("Ġ", " ").strip() for token in found]
+
+    # The longest first, whole words only, and never over a line break.
+    assert tokens("Agent 1 + 5 11 + 5 12") == ["Agent 1", "+ 5 11", "+ 5", "12"]
+    assert tokens("Agent 11 + 50") == ["Agent", "11", "+", "50"]
+    assert tokens("Agent\n1 +  5") == ["Agent", "Ċ", "1", "+ 5"]
+    assert tokens("Agent: 2.5 Agent:") == ["Agent: 2.5", "<unk>"]  # Its dot is no pattern's.
+    shorter = tokenizer.encode(TURN, add_special_tokens=False)
+    text = token_text(tokenizer, shorter).text
+    assert len(encode(TURN)) - len(shorter) == 4  # "Agent 1" twice, and "+ 5 11" saves two.
+    assert text == token_text(TOKENIZER, encode(TURN)).text
+    assert tokenizer.encode(text, add_special_tokens=False) == shorter

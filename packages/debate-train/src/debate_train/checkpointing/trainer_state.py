@@ -168,14 +168,15 @@ def save_torch_optimizer(
 def load_torch_optimizer(
     stored: StoredTrainerState, optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> None:
-    """Put stored state into an optimizer of these parameters, all in one group.
+    """Put stored state into an optimizer of these parameters, whose groups are alike in type.
 
     Moments of another type are cast; a master becomes the parameter's value.
     """
     import torch
 
     group = optimizer.param_groups[0]
-    of_torch = type(optimizer).__module__.startswith("torch.optim")
+    # Our own ones consist of torch's.
+    of_torch = type(optimizer).__module__.startswith(("torch.optim", "debate_train"))
     beside = group.get("fused") or group.get("capturable")
     for name, parameter in parameters.items():
         optimizer.state.pop(parameter, None)

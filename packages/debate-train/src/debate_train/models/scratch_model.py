@@ -33,7 +33,8 @@ class ScratchModel(Config):
     initializer_range: float = Field(0.1, gt=0)
     """Standard deviation of the random weights; 0.02, usual at larger sizes, learns slower here."""
     extra_words: tuple[str, ...] = ()
-    """Words that the tokenizer knows beside its own, each one token."""
+    """Words that the tokenizer knows beside its own, each one token; several words with a space
+    between them are one token, too."""
     dtype: Literal["float32"] = "float32"
     """Type of the weights."""
     lora: None = None

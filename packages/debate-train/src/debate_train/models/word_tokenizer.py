@@ -1,5 +1,6 @@
 """A word-level tokenizer for compact debates: one token a word, tag, sign or small number."""
 
+import re
 from collections.abc import Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -20,13 +21,17 @@ def word_tokenizer(extra_words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     r"""Return the tokenizer; `extra_words` are tokens, too.
 
     A token is a word with the space before it, or a line break; text is first normalised to one
-    space before each word. Tokens are spelled in the byte alphabet of GPT-2, as byte-level BPE
-    tokenizers do, so that the bytes of each token are known. Unknown words become `<unk>`.
+    space before each word. An extra word may consist of several, such as `Agent 1`: then these are
+    one token wherever they follow each other, the longest first. Tokens are spelled in the byte
+    alphabet of GPT-2, as byte-level BPE tokenizers do, so that the bytes of each token are known.
+    Unknown words become `<unk>`.
     """
     tags = [f"<{slash}{name}>" for name in TAGS for slash in ("", "/")]
     numbers = [str(n) for n in range(SMALLEST, LARGEST + 1)]
     special = ["<pad>", "<unk>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-    words = ["Ċ", *("Ġ" + w for w in (*tags, *WORDS, *numbers, *extra_words))]
+    words = ["Ċ", *("Ġ" + w.replace(" ", "Ġ") for w in (*tags, *WORDS, *numbers, *extra_words))]
+    phrases = sorted((w for w in extra_words if " " in w), key=len, reverse=True)
+    whole = "".join(rf" {re.escape(phrase)}(?!\S)|" for phrase in phrases)
     vocabulary = {token: i for i, token in enumerate([*special, *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence(
@@ -39,7 +44,7 @@ def word_tokenizer(extra_words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"\n| [^\s]+"), "isolated"),
+            pre_tokenizers.Split(Regex(rf"{whole}\n| [^\s]+"), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -1,6 +1,6 @@
 """Optimizers by the names of their classes in `torch.optim` and DeepSpeed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -42,7 +42,7 @@ class TorchOptimizer(_Named):
 
     type: Literal["torch"] = "torch"
 
-    def make(self, parameters: "Sequence[Parameter]", learning_rate: float) -> "Optimizer":
+    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters.
 
         Raises:
@@ -52,7 +52,7 @@ class TorchOptimizer(_Named):
 
         try:
             made: Optimizer = getattr(torch.optim, self.name)(
-                list(parameters), lr=learning_rate, **self.args
+                list(parameters.values()), lr=learning_rate, **self.args
             )
         except (TypeError, ValueError, RuntimeError) as error:
             raise RecipeError(
@@ -130,7 +130,7 @@ class DeepSpeedOptimizer(_Named):
     ]
     """The optimizer's class."""
 
-    def make(self, parameters: "Sequence[Parameter]", learning_rate: float) -> "Optimizer":
+    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters.
 
         Raises:
@@ -141,7 +141,7 @@ class DeepSpeedOptimizer(_Named):
         module = import_module(f"deepspeed.ops.{_DEEPSPEED[self.name][0]}")
         try:
             made: Optimizer = getattr(module, self.name)(
-                list(parameters), lr=learning_rate, **self.args
+                list(parameters.values()), lr=learning_rate, **self.args
             )
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]

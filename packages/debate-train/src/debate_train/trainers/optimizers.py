@@ -1,7 +1,7 @@
 """The optimizers that a recipe may pick, and what each keeps of a parameter."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -42,8 +42,8 @@ class OptimizerBase(Config, ABC):
     """Whether only a trainer that runs DeepSpeed can use it."""
 
     @abstractmethod
-    def make(self, parameters: "Sequence[Parameter]", learning_rate: float) -> "Optimizer":
-        """Return the optimizer of these parameters."""
+    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
+        """Return the optimizer of these parameters, by their names in the model."""
 
     @abstractmethod
     def kept(self) -> Kept:
@@ -60,7 +60,9 @@ class OptimizerBase(Config, ABC):
         return bool(self.kept().others)
 
 
-class _Adam(OptimizerBase):
+class AdamBase(OptimizerBase):
+    """What the variants of Adam have in common."""
+
     beta1: float = Field(0.9, ge=0, lt=1)
     """Decay of the mean of gradients."""
     beta2: float = Field(0.95, ge=0, lt=1)
@@ -83,7 +85,7 @@ class _Adam(OptimizerBase):
         }
 
 
-class AdamW(_Adam):
+class AdamW(AdamBase):
     """AdamW (Loshchilov & Hutter 2019), fused where torch has it.
 
     torch's own choice on CUDA works on lists of tensors, whose intermediate results take 8 more
@@ -92,26 +94,28 @@ class AdamW(_Adam):
 
     type: Literal["adamw"] = "adamw"
 
-    def make(self, parameters: "Sequence[Parameter]", learning_rate: float) -> "Optimizer":
+    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters."""
         from torch.optim import AdamW
 
-        return AdamW(parameters, **self._settings(learning_rate), fused=_can_fuse(parameters))
+        settings = self._settings(learning_rate)
+        return AdamW(parameters.values(), **settings, fused=_can_fuse(parameters))
 
 
-class Adam(_Adam):
+class Adam(AdamBase):
     """Adam (Kingma & Ba 2015), fused where torch has it; `weight_decay` adds to the gradient."""
 
     type: Literal["adam"] = "adam"
 
-    def make(self, parameters: "Sequence[Parameter]", learning_rate: float) -> "Optimizer":
+    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters."""
         from torch.optim import Adam
 
-        return Adam(parameters, **self._settings(learning_rate), fused=_can_fuse(parameters))
+        settings = self._settings(learning_rate)
+        return Adam(parameters.values(), **settings, fused=_can_fuse(parameters))
 
 
-class AdamW8bit(_Adam):
+class AdamW8bit(AdamBase):
     """AdamW whose moments take one byte a number (Dettmers et al. 2022), of bitsandbytes.
 
     Parameters of fewer than 4,096 numbers keep float32 moments.
@@ -119,7 +123,7 @@ class AdamW8bit(_Adam):
 
     type: Literal["adamw_8bit"] = "adamw_8bit"
 
-    def make(self, parameters: "Sequence[Parameter]", learning_rate: float) -> "Optimizer":
+    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters.
 
         Raises:
@@ -132,7 +136,7 @@ class AdamW8bit(_Adam):
                 f"trainer.optimizer.type: found adamw_8bit, and no bitsandbytes ({error}); "
                 'expected it to be installed, as with pip install "debate-train[bitsandbytes]"'
             ) from error
-        found: Optimizer = AdamW8bit(list(parameters), **self._settings(learning_rate))
+        found: Optimizer = AdamW8bit(list(parameters.values()), **self._settings(learning_rate))
         return found
 
     def kept(self) -> Kept:
@@ -154,12 +158,12 @@ class Sgd(OptimizerBase):
     weight_decay: float = Field(0.0, ge=0)
     """Share of the weights that is added to the gradient."""
 
-    def make(self, parameters: "Sequence[Parameter]", learning_rate: float) -> "Optimizer":
+    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters."""
         from torch.optim import SGD
 
-        settings = self.model_dump(exclude={"type"})
-        return SGD(parameters, lr=learning_rate, **settings, fused=_can_fuse(parameters))
+        settings = self.model_dump(exclude={"type"}) | {"lr": learning_rate}
+        return SGD(parameters.values(), **settings, fused=_can_fuse(parameters))
 
     def kept(self) -> Kept:
         """Return what it keeps of a parameter."""
@@ -175,5 +179,5 @@ class Sgd(OptimizerBase):
         return self
 
 
-def _can_fuse(parameters: "Sequence[Parameter]") -> bool:
-    return all(parameter.device.type in FUSED_DEVICES for parameter in parameters)
+def _can_fuse(parameters: "Mapping[str, Parameter]") -> bool:
+    return all(parameter.device.type in FUSED_DEVICES for parameter in parameters.values())

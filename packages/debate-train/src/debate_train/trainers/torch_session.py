@@ -72,7 +72,7 @@ class TorchTrainerSession:
         if loss.reference_policy is not None:
             self._reference = open_reference(loss.reference_policy, self._model)
         self._write_reference(values_of(loss.reference_policy, loaded))
-        self._optimizer = config.make_optimizer(list(self._parameters.values()))
+        self._optimizer = config.make_optimizer(self._parameters)
         self._schedule = LambdaLR(
             self._optimizer, lambda step: config.rate_factor(step, total_steps)
         )

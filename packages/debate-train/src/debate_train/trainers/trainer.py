@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from debate_protocol.config import Config
 from debate_rollout.engine import Weights
 from debate_train.packed_rows.prefix_forest import Share
+from debate_train.trainers.muon import Muon
 from debate_train.trainers.named_optimizers import DeepSpeedOptimizer, TorchOptimizer
 from debate_train.trainers.optimizers import Adam, AdamW, AdamW8bit, Sgd
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Schedule = Literal["constant", "linear", "cosine"]
 OptimizerConfig = Annotated[
-    AdamW | Adam | AdamW8bit | Sgd | TorchOptimizer | DeepSpeedOptimizer,
+    AdamW | Adam | AdamW8bit | Muon | Sgd | TorchOptimizer | DeepSpeedOptimizer,
     Field(discriminator="type"),
 ]
 
@@ -200,8 +201,8 @@ class TrainerSettings(Config):
         done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * decay(self.schedule, min(1.0, done))
 
-    def make_optimizer(self, parameters: "list[Parameter]") -> "Optimizer":
-        """Return the optimizer of these parameters at the full learning rate."""
+    def make_optimizer(self, parameters: "Mapping[str, Parameter]") -> "Optimizer":
+        """Return the optimizer of these parameters, by name, at the full learning rate."""
         return self.optimizer.make(parameters, self.learning_rate)
 
     @model_validator(mode="before")

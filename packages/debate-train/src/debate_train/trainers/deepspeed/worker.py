@@ -84,8 +84,9 @@ class DeepSpeedWorker:
             if config.gradient_checkpointing:
                 gradient_checkpointing(self._model, is_sharded=self._is_sharded)
             self._remove_additions = remover_of_additions(self._model)
-            parameters: list[nn.Parameter] = list(trainable(self._model).values())
-            self._optimizer = config.make_optimizer(parameters)
+            named = trainable(self._model)
+            parameters: list[nn.Parameter] = list(named.values())
+            self._optimizer = config.make_optimizer(named)
             trained = sum(getattr(p, "ds_numel", p.numel()) for p in parameters)
             if config.zero_stage == 0:
                 self._optimizer.register_step_pre_hook(self._clip)
