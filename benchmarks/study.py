@@ -68,9 +68,9 @@ class Lines:
             file.write((json.dumps(line) + "\n").encode())
 
 
-def in_a_process(arguments: Sequence[str], log: Path) -> int:
-    """Run `debate-train` with one thread."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
+def in_a_process(arguments: Sequence[str], log: Path, variables: Mapping[str, str] = {}) -> int:
+    """Run `debate-train` with one thread and these further variables of the environment."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"} | variables
     command = [sys.executable, "-m", "debate_train", *arguments]
     with log.open("a", encoding="utf-8") as file:
         return subprocess.run(command, stdout=file, stderr=file, env=environment).returncode
@@ -211,7 +211,8 @@ def main() -> int:
         root.mkdir(parents=True, exist_ok=True)
         lines.mend()
         with ThreadPoolExecutor(chosen.jobs) as pool:
-            seeds, runs = chosen.seeds or study.all_seeds(), Runs(study, root, lines)
+            train = partial(in_a_process, variables=study.environment)
+            seeds, runs = chosen.seeds or study.all_seeds(), Runs(study, root, lines, train)
             list(pool.map(partial(runs.one_seed, arms=chosen.arms), seeds))
     print("\n".join(tables(study, lines.read(), ROOT / f"docs/studies/{study.name}.svg")))
     return 0

@@ -73,6 +73,8 @@ class Study(Config):
     seeds: tuple[int, ...] = Field(min_length=1)
     settings: tuple[str, ...] = ()
     """Of every run."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables that every run has beside the caller's, such as for another arithmetic."""
     starts: dict[str, Start] = Field(default_factory=dict)
     arms: dict[str, Arm] = Field(min_length=1)
     measures: dict[str, str] = Field(min_length=1)
@@ -140,7 +142,13 @@ class Study(Config):
 def read_study(file: Path) -> Study:
     """Read the file of a study.
 
+    With `like: FILE`, a study beside it, it has all keys of that one that it does not have itself.
+
     Raises:
         ValueError: It is not one (pydantic's ValidationError).
     """
-    return Study.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    if "like" in found:
+        other = file.parent / found.pop("like")
+        found = yaml.safe_load(other.read_text(encoding="utf-8")) | found
+    return Study.model_validate(found)

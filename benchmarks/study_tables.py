@@ -10,12 +10,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.study_file import Compared
 from benchmarks.study_levels import level_tables
 from benchmarks.study_plot import Curves, Dots, plot
 from scipy.stats import t
 
 if TYPE_CHECKING:
-    from benchmarks.study_file import Compared, Study
+    from benchmarks.study_file import Study
 
 Runs = Mapping[tuple[str, int], Mapping[str, Any]]
 LEVEL = 0.95
@@ -76,7 +77,7 @@ def _levels(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
     return rows
 
 
-def differences(runs: Runs, one: "Compared", measure: str) -> dict[int, float]:
+def differences(runs: Runs, one: Compared, measure: str) -> dict[int, float]:
     """Return the difference of each seed that has both sides."""
     found = {}
     for seed in _seeds(runs, one.arm):
@@ -86,6 +87,8 @@ def differences(runs: Runs, one: "Compared", measure: str) -> dict[int, float]:
             base = runs.get((one.over, seed), {}).get("after", {})
         if measure in after and measure in base:
             found[seed] = after[measure] - base[measure]
+        elif not runs[one.arm, seed]["start_met"]:  # A start may measure less than its arms.
+            found[seed] = 0.0
     return found
 
 
@@ -176,10 +179,7 @@ def _plot(study: "Study", runs: Runs, arms: Sequence[str]) -> str:
 
 
 def _gains(runs: Runs, arm: str, name: str) -> list[float]:
-    sides = [(runs[arm, seed]["before"], runs[arm, seed]["after"]) for seed in _seeds(runs, arm)]
-    return [
-        after[name] - before[name] for before, after in sides if name in before and name in after
-    ]
+    return [*differences(runs, Compared(arm=arm, measures=(name,)), name).values()]
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float] | None:

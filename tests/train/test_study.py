@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from benchmarks.study import ROOT, Lines, Runs, call_rates, filled
-from benchmarks.study_file import Arm, Start, Study, read_study
+from benchmarks.study import ROOT, Lines, Runs, call_rates, filled, in_a_process
+from benchmarks.study_file import Arm, Compared, Start, Study, read_study
 from benchmarks.study_plot import LEFT, RIGHT, Dots, plot
-from benchmarks.study_tables import fall, interval, tables
+from benchmarks.study_tables import differences, fall, interval, tables
 
 from debate_train.commands.cli import main as debate_train
 from debate_train.reading.recipe_file import load_recipe
@@ -127,6 +127,9 @@ def test_start_that_misses_its_criterion_counts_as_no_gain(tmp_path: Path) -> No
     Runs(Study.model_validate(MINIATURE), tmp_path, lines, train).one_seed(1)
     assert [line["start_met"] for line in lines.read()] == [False, False]
     assert all(line["before"] == line["after"] for line in lines.read())
+    runs = {(line["arm"], line["seed"]): line for line in lines.read()}
+    for name in ("direct", "judged by arms alone"):
+        assert differences(runs, Compared(arm="grpo", measures=(name,)), name) == {1: 0.0}
 
 
 def test_interval_of_a_mean_by_hand() -> None:
@@ -195,6 +198,7 @@ def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_pat
     assert "reward.votes_from={tpr: 0.900000, fpr: 0.200000}" in calls["drawn-4"]
 
 
+DOCUMENTED = (ROOT / "docs/figures.md").read_text(encoding="utf-8")
 FILES = sorted(ROOT.glob("benchmarks/studies/*.yaml"))
 
 
@@ -205,9 +209,33 @@ def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
     runs = (*study.starts.values(), *study.arms.values())
     left_out = {phase for run in runs if run.start for phase in study.left_out(run.start)}
     # Arms that differ in their starts alone are one.
+    measured = {(arm.recipe, arm.settings) for arm in study.arms.values()}
     for recipe, own in {(run.recipe, run.settings) for run in runs}:
         settings = [filled(one, {"tpr": 0.9, "fpr": 0.2}) for one in (*study.settings, *own)]
         loaded = load_recipe(ROOT / recipe, settings, model=Recipe)
         assert left_out <= {*loaded.phases}
         figures = {*loaded.recipe.evaluated().measured()}
-        assert {*study.measures.values(), *study.curves.values()} <= figures
+        if (recipe, own) not in measured:  # A start, which may measure less.
+            continue
+        assert {*study.measures.values()} <= figures
+        for curve in {*study.curves.values()} - figures:  # Of the steps themselves.
+            name = curve.removeprefix("train/").replace("round_0", "round_r")
+            assert f"| `{name}` |" in DOCUMENTED
+
+
+def test_study_like_another_has_its_keys_and_own_variables(tmp_path: Path) -> None:
+    (tmp_path / "first.yaml").write_text(yaml.safe_dump(MINIATURE))
+    own = {"like": "first.yaml", "name": "second", "seeds": [3], "environment": {"A_RUN": "plain"}}
+    (tmp_path / "second.yaml").write_text(yaml.safe_dump(own))
+    first, second = (read_study(tmp_path / f"{name}.yaml") for name in ("first", "second"))
+    assert (second.name, second.seeds) == ("second", (3,))
+    assert second.arms == first.arms
+    assert not first.environment
+
+
+def test_runs_have_the_variables_of_their_study(tmp_path: Path) -> None:
+    code = "import os, sys; sys.exit(os.environ['A_RUN'] != os.environ['OMP_NUM_THREADS'])"
+    (tmp_path / "debate_train.py").write_text(code)
+    variables = {"PYTHONPATH": str(tmp_path), "A_RUN": "1"}
+    assert in_a_process([], tmp_path / "log", variables) == 0
+    assert in_a_process([], tmp_path / "log", variables | {"A_RUN": "2"}) == 1
