@@ -174,7 +174,8 @@ def _missing_votes(debates: Sequence[Transcript], truth: str) -> Iterator[tuple[
     yield "judge/equal_share", votes
     yield "comparisons_made", "nobody is shown two answers to compare" if compares else votes
     yield "judge/accuracy", f"{votes} on a right and a wrong turn, or {truth}"
-    yield "judge/owed_accuracy", f"nobody is shown a right and a wrong turn, or {truth}"
+    unlike = f"nobody is shown a right and a wrong turn to compare, or {truth}"
+    yield "judge/owed_accuracy", unlike if compares else votes
     yield "winner_truth_correlation", f"{votes} that vary, or {truth}"
     yield "decision/bradley_terry", truth if compares else votes
     yield "judge/both_orders", "needs new replies: an evaluation with the mode swapped_judging"

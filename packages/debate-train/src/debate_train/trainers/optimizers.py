@@ -145,6 +145,39 @@ class AdamW8bit(AdamBase):
         return Kept((), tuple(pairs), bytes_each=2 * (1 + 4 / 256))
 
 
+class Muon(AdamBase):
+    """Muon (Jordan et al. 2024) for matrices; AdamW for embeddings, output heads and vectors.
+
+    Muon replaces the momentum of a matrix by the nearest matrix with orthonormal rows or columns.
+    Its steps are scaled by 0.2 · √(the longer side), as large as AdamW's (Liu et al. 2025), so that
+    one learning rate serves both.
+    """
+
+    type: Literal["muon"] = "muon"
+    momentum: float = Field(0.95, ge=0, lt=1)
+    """Decay of the mean of a matrix's gradients."""
+    nesterov: bool = True
+    """Look ahead along the momentum."""
+
+    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
+        """Return the optimizer of these parameters."""
+        from debate_train.trainers.muon import MuonAndAdamW
+
+        adamw = self._settings(learning_rate)
+        muon = {name: adamw[name] for name in ("lr", "weight_decay")}
+        muon |= {"momentum": self.momentum, "nesterov": self.nesterov}
+        return MuonAndAdamW(parameters, muon | {"adjust_lr_fn": "match_rms_adamw"}, adamw)
+
+    @property
+    def needs_whole(self) -> bool:
+        """It computes with rows and columns."""
+        return True
+
+    def kept(self) -> Kept:
+        """Return what it keeps: the first of these of a matrix, the others of the rest."""
+        return Kept((), ("momentum_buffer", "exp_avg", "exp_avg_sq"), bytes_each=4.0)
+
+
 class Sgd(OptimizerBase):
     """Stochastic gradient descent, fused where torch has it."""
 

@@ -11,9 +11,8 @@ from pydantic import Field, model_validator
 from debate_protocol.config import Config
 from debate_rollout.engine import Weights
 from debate_train.packed_rows.prefix_forest import Share
-from debate_train.trainers.muon import Muon
 from debate_train.trainers.named_optimizers import DeepSpeedOptimizer, TorchOptimizer
-from debate_train.trainers.optimizers import Adam, AdamW, AdamW8bit, Sgd
+from debate_train.trainers.optimizers import Adam, AdamW, AdamW8bit, Muon, Sgd
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
