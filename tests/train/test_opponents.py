@@ -1,5 +1,6 @@
 """The policy in each seat in turn among opponents: who speaks, and figures worked by hand."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,12 +50,12 @@ def said(ask: Ask) -> str:
     return f"<solution> {solution} </solution> <comparison> {vote} </comparison>"
 
 
-def measured(made: Recipe) -> tuple[list[Ask], Measures]:
+def measured(made: Recipe, speak: Callable[[Ask], str] = said) -> tuple[list[Ask], Measures]:
     asked: list[Ask] = []
 
     def script(ask: Ask) -> str:
         asked.append(ask)
-        return said(ask)
+        return speak(ask)
 
     engine = ScriptedEngine().open(None, word_tokenizer(), script=script)
     return asked, evaluate(made.evaluated(), engine, QUESTIONS, "dev")
@@ -107,6 +108,27 @@ def test_figures_of_both_sides_are_means_over_the_seats() -> None:
     # +1; seat 3: agent 0 wins. One of three is right.
     assert seats["peer_vote/accuracy"] == {STRONG: 1.0, WEAK: pytest.approx(1 / 3)}
     assert seats["opponent/format"] == {STRONG: 1.0, WEAK: 1.0}
+
+
+def test_pairs_of_opponents_that_the_policy_leaves_out_count_half() -> None:
+    def speak(ask: Ask) -> str:
+        # Of the opponents agent 0 alone is right. The policy has a pair of a right and a wrong
+        # opponent in seats 2 and 3; it leaves out the first and is right about the second.
+        digits, target = read_puzzle(ask.question)
+        accepted = solutions(digits, target)
+        wrong = next(s for s in ("+ + +", "- - -") if s not in accepted)
+        is_right = ask.policy == TRAINED or ask.agent == 0
+        low, high = sorted({0, 1, 2} - {ask.agent})
+        vote = f"Agent {low} > Agent {high}"
+        if not ask.round or (ask.policy == TRAINED and ask.agent == 1):
+            vote = "N/A"
+        solution = accepted[0] if is_right else wrong
+        return f"<solution> {solution} </solution> <comparison> {vote} </comparison>"
+
+    _, found = measured(recipe({}), speak)
+    for question in (STRONG, WEAK):
+        assert found.values["eval/seats/learned/judge/owed_accuracy"][question] == (0.5 + 1) / 2
+        assert found.values["eval/seats/learned/judge/accuracy"][question] == 1
 
 
 def test_roles_of_a_recipe_are_seats_and_keep_what_else_is_said_of_them() -> None:

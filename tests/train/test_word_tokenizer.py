@@ -75,7 +75,8 @@ def test_several_words_can_be_one_token() -> None:
     assert tokens("Agent 1 + 5 11 + 5 12") == ["Agent 1", "+ 5 11", "+ 5", "12"]
     assert tokens("Agent 11 + 50") == ["Agent", "11", "+", "50"]
     assert tokens("Agent\n1 +  5") == ["Agent", "Ċ", "1", "+ 5"]
-    assert tokens("Agent: 2.5 Agent:") == ["Agent: 2.5", "<unk>"]  # Its dot is no pattern's.
+    assert tokens("Agent: 2.5 Agent:") == ["Agent: 2.5", "<unk>"]
+    assert tokens("Agent: 2x5") == ["<unk>", "<unk>"]  # The dot is no pattern's.
     shorter = tokenizer.encode(TURN, add_special_tokens=False)
     text = token_text(tokenizer, shorter).text
     assert len(encode(TURN)) - len(shorter) == 4  # "Agent 1" twice, and "+ 5 11" saves two.
