@@ -35,12 +35,13 @@ class Comparison:
 
 @dataclass(slots=True)
 class Votes:
-    """The comparisons of a section and what was not counted."""
+    """The comparisons of a section and what was not counted, with where its lines stand."""
 
     comparisons: list[Comparison] = field(default_factory=list)
     invalid_lines: int = 0
     self_dropped: int = 0
     malformed: int = 0
+    dropped: list[tuple[int, int]] = field(default_factory=list)
 
 
 def says_nothing(text: str | None) -> bool:
@@ -62,21 +63,24 @@ def read_votes(content: str, offset: int, author: int | None, num_agents: int | 
     beyond = float("inf") if num_agents is None else num_agents
     for line in content.splitlines(keepends=True):
         start, offset = offset, offset + len(line)
+        words = line.strip()
+        start += line.find(words)
+        span = (start, start + len(words))
         match = _LINE.match(line)
         if match is None:
-            if line.strip() and not _NOTHING_LINE.match(line) and not _FENCE_LINE.match(line):
+            if words and not _NOTHING_LINE.match(line) and not _FENCE_LINE.match(line):
                 votes.invalid_lines += 1
+                votes.dropped.append(span)
             continue
         first, sign, second = match.groups()
         left, right = _agent_id(first), _agent_id(second)
         if author is not None and author in (left, right):
             votes.self_dropped += 1
+            votes.dropped.append(span)
         elif not 0 <= left < beyond or not 0 <= right < beyond or left == right:
             votes.malformed += 1
+            votes.dropped.append(span)
         else:
-            words = line.strip()
-            start += line.find(words)
-            span = (start, start + len(words))
             op = _OPERATORS[sign] if sign in _OPERATORS else _OPERATORS[sign.lower()]
             if op == "<":
                 left, op, right = right, ">", left

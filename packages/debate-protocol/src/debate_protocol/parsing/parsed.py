@@ -40,6 +40,8 @@ class Parsed:
 
     `sections` holds those that were found, in contract order. `answer` is what the answer is
     read from: the text of the solution, or the final box or answer line; None if there is none.
+    `dropped_lines` says where the lines stand that `invalid_lines`, `self_dropped` and `malformed`
+    count, in text order.
     `problems` lists in words everything that departs from the contract. `reading` says what was
     read and by which rules; two of equal content are equal whatever they were read from.
     """
@@ -49,6 +51,7 @@ class Parsed:
     invalid_lines: int = 0
     self_dropped: int = 0
     malformed: int = 0
+    dropped_lines: tuple[Range, ...] = ()
     consensus: bool | None = None
     answer: str | None = None
     problems: tuple[str, ...] = ()

@@ -142,6 +142,7 @@ def _parse_sections(
         votes.invalid_lines,
         votes.self_dropped,
         votes.malformed,
+        tuple(votes.dropped),
         consensus,
         answer,
         tuple(problems),

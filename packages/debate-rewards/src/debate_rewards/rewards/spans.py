@@ -19,11 +19,12 @@ def span_credits(
     whole: Credit,
     lines: Sequence[tuple[Vote, float | None]],
     judge_credit: JudgeCredit,
+    without_vote: Sequence[tuple[tuple[int, int], float | None]],
 ) -> list[Credit]:
     """Return the credits that stand beside the turn's own judge value.
 
     A line or part without a value has a credit with None: its tokens take no signal rather than
-    the turn's mean.
+    the turn's mean, which would pay a line that does not count for those that do.
 
     Args:
         turn: The judge's turn.
@@ -31,10 +32,11 @@ def span_credits(
         lines: Its counted votes with their values.
         judge_credit: `block` returns none; `line` one a vote; `segment` also one for each part of
             the evaluation about one agent: the mean over the valued lines that name it.
+        without_vote: Where its other lines stand, and what they are worth.
     """
     if judge_credit == "block" or not lines:
         return []
-    placed = [(vote.span, value) for vote, value in lines]
+    placed = [*((vote.span, value) for vote, value in lines), *without_vote]
     if judge_credit == "segment":
         placed = [*_part_values(turn, lines), *placed]
     agent, round_, stream, centred = whole.agent, whole.round, whole.stream, whole.centred

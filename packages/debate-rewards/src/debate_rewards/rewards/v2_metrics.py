@@ -44,7 +44,7 @@ def v2_metrics(
         "v2/comparison_lines_malformed": sum(turn.parsed.malformed for turn in judges_read),
         "v2/self_comparisons_dropped": sum(turn.parsed.self_dropped for turn in judges_read),
         "v2/unseen_dropped": sum(ballot.unseen for ballot in cast.values()),
-        "v2/failed_dropped": sum(ballot.failed for ballot in cast.values()),
+        "v2/failed_dropped": sum(len(ballot.failed) for ballot in cast.values()),
         "v2/contradictory_dropped": sum(ballot.contradictory for ballot in cast.values()),
         "v2/comparison_pairs_tie": sum(margin(its_votes) == 0 for its_votes in pairs.values()),
         "v2/failed_turns": sum(turn.failed for turn in turns),

@@ -60,14 +60,16 @@ class Share(NamedTuple):
 class Ballot:
     """What one judge turn voted, what of it was dropped and why, and what was owed.
 
-    `unseen` and `failed` count lines; `contradictory` and `owed` count pairs.
+    `unseen` counts lines; `contradictory` and `owed` count pairs. `failed` says where in the text
+    the lines stand about turns that had failed, `uncounted` where all others that do not count.
     """
 
     votes: tuple[Vote, ...] = ()
     unseen: int = 0
-    failed: int = 0
+    failed: tuple[tuple[int, int], ...] = ()
     contradictory: int = 0
     owed: int = 0
+    uncounted: tuple[tuple[int, int], ...] = ()
 
     @property
     def missing(self) -> bool:
@@ -110,13 +112,13 @@ def ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates = "one") 
     if judge.failed:
         return Ballot()
     judged = debate.judged_by(judge)
-    lines, unseen, failed = [], 0, 0
+    lines, unseen, failed = [], [], []
     for comparison in judge.parsed.comparisons:
         line = orient(comparison)
         if line.low not in judged or line.high not in judged:
-            unseen += 1
+            unseen.append(line)
         elif judged[line.low].failed or judged[line.high].failed:
-            failed += 1
+            failed.append(line.span)
         else:
             lines.append(line)
     kept, contradictory = settle(lines, duplicates)
@@ -124,7 +126,15 @@ def ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates = "one") 
         Vote(judge.key, (judged[line.low].key, judged[line.high].key), line.verdict, line.span)
         for line in kept
     )
-    return Ballot(votes, unseen, failed, contradictory, debate.expected_pairs(judge))
+    wrong = {line.span for line in (*unseen, *lines)} - {line.span for line in kept}
+    return Ballot(
+        votes,
+        len(unseen),
+        tuple(failed),
+        contradictory,
+        debate.expected_pairs(judge),
+        tuple(sorted(wrong.union(judge.parsed.dropped_lines))),
+    )
 
 
 def owed_verdicts(debate: ReadDebate, judge: ReadTurn) -> Iterator[tuple[Pair, Verdict | None]]:

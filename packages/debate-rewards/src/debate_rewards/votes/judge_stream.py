@@ -31,7 +31,8 @@ def judge_credits(
         cast: The ballot of each of its turns.
         values: The value of each vote, in the order of the ballots.
         judge_credit: Where values go in a turn's text.
-        format_penalty: None for no penalty.
+        format_penalty: None for no penalty. Where lines have values of their own, those that do
+            not count are worth it, too.
         centred: Whether a habit already earns 0, so that no baseline is taken off by default.
     """
     credits: list[Credit] = []
@@ -51,5 +52,9 @@ def judge_credits(
         credits.append(whole)
         if judge_credit != "block" and not penalty:
             lines = list(zip(ballot.votes, own, strict=True))
-            credits += span_credits(turn, whole, lines, judge_credit)
+            without_vote = [
+                *((span, None) for span in ballot.failed),
+                *((span, format_penalty) for span in ballot.uncounted),
+            ]
+            credits += span_credits(turn, whole, lines, judge_credit, without_vote)
     return credits
