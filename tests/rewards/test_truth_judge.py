@@ -80,7 +80,8 @@ def test_truth_judge_drops_contradictions_and_repeats_like_v2(hold):
 def test_truth_judge_line_credit_gives_each_line_its_value(hold):
     debate = hold(FIVE, ["", "", "", "", "A1>A0; A1>A2; A0>A2"], n=5, **TRUE_S0)
     (score,) = TruthJudge(judge_credit="line")([debate])
-    assert [c.value for c in score.credits if c.span] == [-1.0, None, 1.0]
+    # The end of the section is worth the penalty, as three pairs are left out.
+    assert [c.value for c in score.credits if c.span] == [-1.0, None, 1.0, -0.5]
 
 
 @pytest.mark.parametrize("answer", [None, ""])

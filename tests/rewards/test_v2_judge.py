@@ -117,7 +117,8 @@ def test_v2_line_credit_gives_each_line_its_own_value(hold):
         for c in score.credits
         if c.agent == 4 and c.round == 1 and c.span
     }
-    assert placed == {"Agent 1>Agent 0": -1.0, "Agent 2=Agent 3": None}
+    end = "\n</comparison>"  # It leaves out four pairs.
+    assert placed == {"Agent 1>Agent 0": -1.0, "Agent 2=Agent 3": None, end: -0.5}
     assert judge(debate, consensus="inclusive")[4, 1] == -1.0
 
 
@@ -142,6 +143,7 @@ def test_v2_segment_credit_gives_parts_of_the_evaluation_the_mean_of_lines_namin
         "Agent 1>Agent 0": -1.0,
         "Agent 2>Agent 0": 1.0,
         "Agent 1=Agent 3": None,
+        "</comparison>": -0.5,
     }
 
 
@@ -149,7 +151,7 @@ def test_v2_segment_credit_without_names_in_the_evaluation_credits_lines_only(ho
     debate = hold(FIVE, ["", "", "A0>A1", "A0>A1", "A1>A0"], n=5, evaluation="All are fine.")
     (score,) = V2(judge_credit="segment")([debate])
     spans = [c for c in score.credits if c.agent == 4 and c.span]
-    assert [c.value for c in spans] == [-1.0]
+    assert [c.value for c in spans] == [-1.0, -0.5]
 
 
 def test_v2_peer_prediction_pays_agreement_beyond_the_other_questions(hold):
@@ -214,7 +216,7 @@ def test_v2_shuffled_verdicts_keep_the_values_of_a_round_and_spare_the_generator
     lines = ["", "", "A0>A1", "A0>A1; A0>A2", "A1>A0; A2>A0"]
 
     def spans(transcript: Transcript, **options) -> dict[tuple[int, int], float | None]:
-        (score,) = V2(judge_credit="line", **options)([transcript])
+        (score,) = V2(judge_credit="line", format_penalty=None, **options)([transcript])
         found = [c for c in score.credits if c.stream == "judge" and c.span is not None]
         return {(c.agent, c.span[0]): c.value for c in found if c.span}
 
@@ -251,30 +253,44 @@ def placed(debate: Transcript, agent: int, round: int, **options) -> list[tuple[
 
 def test_v2_line_credit_prices_lines_that_do_not_count(hold):
     # Agent 4 votes with 2 and 3, says a pair both ways, compares itself and nobody, writes a line
-    # that cannot be read, and says one thing twice.
-    said = "A0>A1; A2>A3; A3>A2; A4>A0; A0>A9; both win; A1>A2; A1>A2"
+    # that ends before it can be read, and says one thing twice.
+    said = "A0>A1; A2>A3; A3>A2; A4>A0; A0>A9; A0; A1>A2; A1>A2; A0>A2; A0>A3; A1>A3"
     debate = hold(FIVE, ["", "", "A0>A1", "A0>A1", said], n=5)
-    assert placed(debate, 4, 1, format_penalty=-0.25) == [
+    priced = [
         ("Agent 0>Agent 1", 1.0),
         ("Agent 2>Agent 3", -0.25),
         ("Agent 3>Agent 2", -0.25),
-        ("Agent 4>Agent 0", -0.25),
-        ("Agent 0>Agent 9", -0.25),
-        ("both win", -0.25),
+        ("Agent 4>Agent 0\n", -0.25),
+        ("Agent 0>Agent 9\n", -0.25),
+        # The line break stands where the verdict should.
+        ("Agent 0\n", -0.25),
         ("Agent 1>Agent 2", -0.25),
         ("Agent 1>Agent 2", 1.0),
+        ("Agent 0>Agent 2", 1.0),
+        ("Agent 0>Agent 3", 1.0),
+        ("Agent 1>Agent 3", 1.0),
+        # Of the six pairs (2, 3) is left out.
+        ("\n</comparison>", -0.25),
     ]
-    without = [value for _, value in placed(debate, 4, 1, format_penalty=None)]
-    assert without == [1.0, None, None, None, None, None, None, 1.0]
+    assert placed(debate, 4, 1, format_penalty=-0.25) == priced
+    without = placed(debate, 4, 1, format_penalty=None)
+    assert without == [(text, None if value == -0.25 else value) for text, value in priced]
     # The turn's own value is that of its votes alone.
     assert judge(debate, judge_credit="line", consensus="inclusive")[4, 1] == 1.0
 
 
+def test_v2_line_credit_leaves_the_end_of_a_whole_section_to_its_turn(hold):
+    debate = hold(FIVE, ["", "", "", "", "A0>A1; A0>A2; A0>A3; A1>A2; A1>A3; A2>A3"], n=5)
+    assert [text for text, _ in placed(debate, 4, 1)][-1] == "Agent 2>Agent 3"
+
+
 def test_v2_line_credit_has_no_price_for_lines_about_turns_that_failed(hold):
-    third = ["A1>A2; A2>A3; A2>A0", "", "", "", "A2>A3"]
+    third = ["A1>A2; A2>A3; A2>A0; A3>A4", "", "", "", "A2>A3"]
     debate = hold(FIVE, ["", None, "", "", ""], third, n=5, max_rounds=3)
     assert placed(debate, 0, 2) == [
         ("Agent 1>Agent 2", None),
         ("Agent 2>Agent 3", 1.0),
-        ("Agent 2>Agent 0", -0.5),
+        ("Agent 2>Agent 0\n", -0.5),
+        ("Agent 3>Agent 4", 1.0),
+        ("\n</comparison>", -0.5),
     ]

@@ -35,7 +35,11 @@ class Comparison:
 
 @dataclass(slots=True)
 class Votes:
-    """The comparisons of a section and what was not counted, with where its lines stand."""
+    """The comparisons of a section and what was not counted.
+
+    `dropped` says where the lines of the latter stand, with their line breaks: where a line cannot
+    be read because it ends too early, the break is what is wrong with it.
+    """
 
     comparisons: list[Comparison] = field(default_factory=list)
     invalid_lines: int = 0
@@ -64,23 +68,23 @@ def read_votes(content: str, offset: int, author: int | None, num_agents: int | 
     for line in content.splitlines(keepends=True):
         start, offset = offset, offset + len(line)
         words = line.strip()
-        start += line.find(words)
-        span = (start, start + len(words))
+        begin = start + line.find(words)
         match = _LINE.match(line)
         if match is None:
             if words and not _NOTHING_LINE.match(line) and not _FENCE_LINE.match(line):
                 votes.invalid_lines += 1
-                votes.dropped.append(span)
+                votes.dropped.append((begin, offset))
             continue
         first, sign, second = match.groups()
         left, right = _agent_id(first), _agent_id(second)
         if author is not None and author in (left, right):
             votes.self_dropped += 1
-            votes.dropped.append(span)
+            votes.dropped.append((begin, offset))
         elif not 0 <= left < beyond or not 0 <= right < beyond or left == right:
             votes.malformed += 1
-            votes.dropped.append(span)
+            votes.dropped.append((begin, offset))
         else:
+            span = (begin, begin + len(words))
             op = _OPERATORS[sign] if sign in _OPERATORS else _OPERATORS[sign.lower()]
             if op == "<":
                 left, op, right = right, ">", left

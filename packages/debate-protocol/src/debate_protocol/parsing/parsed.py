@@ -41,7 +41,7 @@ class Parsed:
     `sections` holds those that were found, in contract order. `answer` is what the answer is
     read from: the text of the solution, or the final box or answer line; None if there is none.
     `dropped_lines` says where the lines stand that `invalid_lines`, `self_dropped` and `malformed`
-    count, in text order.
+    count, in text order, line breaks included.
     `problems` lists in words everything that departs from the contract. `reading` says what was
     read and by which rules; two of equal content are equal whatever they were read from.
     """

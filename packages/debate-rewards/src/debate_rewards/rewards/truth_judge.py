@@ -47,8 +47,9 @@ class TruthJudge(RewardConfig):
     """Where a judge's values go: one for the `block`, one per `line`, or per `segment` (lines,
     and each part of the evaluation about one agent)."""
     format_penalty: float | None = Field(default=-0.5, le=0)
-    """What a turn is worth as a judge where comparisons were expected and none counted, and under
-    `line` and `segment` each line that does not count; null is no penalty."""
+    """What a turn is worth as a judge where comparisons were expected and none counted; under
+    `line` and `segment` also a line that does not count, and ending with pairs left out. Null is no
+    penalty."""
 
     @property
     def streams(self) -> tuple[str, ...]:

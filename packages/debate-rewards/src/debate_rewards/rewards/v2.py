@@ -49,7 +49,7 @@ class V2(RewardConfig):
     `unvoted` says what a valid turn without votes gets: no signal, 0, or the literal formula's −1.
     `judge_credit` says where judge values go: one for the `block`, one per `line`, or per `segment`
     (lines, and each part of the evaluation about one agent). Under the last two a line that does
-    not count is worth `format_penalty`, too. `consensus: peer_prediction`,
+    not count, and the end of a section that leaves out owed pairs, are worth `format_penalty`. `consensus: peer_prediction`,
     `correlated_agreement` and `determinant_mutual_information` compare across questions, so they
     need batches with more than one, two and three; `none` leaves the judge stream to another
     component of a mixed reward, such as `truth_judge`.
@@ -83,8 +83,9 @@ class V2(RewardConfig):
     """Where a judge's values go: one for the `block`, one per `line`, or per `segment` (lines,
     and each part of the evaluation about one agent)."""
     format_penalty: float | None = Field(default=-0.5, le=0)
-    """What a turn is worth as a judge where comparisons were expected and none counted, and under
-    `line` and `segment` each line that does not count; null is no penalty."""
+    """What a turn is worth as a judge where comparisons were expected and none counted; under
+    `line` and `segment` also a line that does not count, and ending with pairs left out. Null is no
+    penalty."""
     shuffle_votes: bool = False
     """Deal the votes of each round out at random among agents: a control."""
     shuffle_verdicts: bool = False

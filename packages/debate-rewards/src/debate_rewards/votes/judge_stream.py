@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from debate_protocol.parsing.tags import Range
 from debate_protocol.types import TurnKey
 from debate_rewards.credits import Credit
 from debate_rewards.reading import ReadDebate
@@ -32,7 +33,7 @@ def judge_credits(
         values: The value of each vote, in the order of the ballots.
         judge_credit: Where values go in a turn's text.
         format_penalty: None for no penalty. Where lines have values of their own, those that do
-            not count are worth it, too.
+            not count are worth it, too, and the end of a section that leaves out owed pairs.
         centred: Whether a habit already earns 0, so that no baseline is taken off by default.
     """
     credits: list[Credit] = []
@@ -52,9 +53,13 @@ def judge_credits(
         credits.append(whole)
         if judge_credit != "block" and not penalty:
             lines = list(zip(ballot.votes, own, strict=True))
-            without_vote = [
+            without_vote: list[tuple[Range, float | None]] = [
                 *((span, None) for span in ballot.failed),
                 *((span, format_penalty) for span in ballot.uncounted),
             ]
+            if len({vote.pair for vote in ballot.votes}) < ballot.owed:
+                # Ending here is what left pairs out; the mean of those made would pay for it.
+                section = turn.parsed.sections["comparison"]
+                without_vote.append(((section.span[1], section.outer[1]), format_penalty))
             credits += span_credits(turn, whole, lines, judge_credit, without_vote)
     return credits
