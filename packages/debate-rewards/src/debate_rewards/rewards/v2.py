@@ -49,10 +49,10 @@ class V2(RewardConfig):
     `unvoted` says what a valid turn without votes gets: no signal, 0, or the literal formula's −1.
     `judge_credit` says where judge values go: one for the `block`, one per `line`, or per `segment`
     (lines, and each part of the evaluation about one agent). Under the last two a line that does
-    not count, and the end of a section that leaves out owed pairs, are worth `format_penalty`. `consensus: peer_prediction`,
-    `correlated_agreement` and `determinant_mutual_information` compare across questions, so they
-    need batches with more than one, two and three; `none` leaves the judge stream to another
-    component of a mixed reward, such as `truth_judge`.
+    not count, and the end of a section that leaves out owed pairs, are worth `format_penalty`.
+    `consensus: peer_prediction`, `correlated_agreement` and `determinant_mutual_information`
+    compare across questions, so they need batches with more than one, two and three; `none` leaves
+    the judge stream to another component of a mixed reward, such as `truth_judge`.
 
     `shuffle_votes` is a control for experiments, not a way to train: it permutes the generator
     values of each (question, round) among the agents that have one, uniformly, so that credit
