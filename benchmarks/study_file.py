@@ -1,7 +1,7 @@
 """The file of a study: its arms, seeds, measures and what is compared."""
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import yaml
 from pydantic import Field, model_validator
@@ -147,8 +147,10 @@ def read_study(file: Path) -> Study:
     Raises:
         ValueError: It is not one (pydantic's ValidationError).
     """
-    found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    if "like" in found:
-        other = file.parent / found.pop("like")
-        found = yaml.safe_load(other.read_text(encoding="utf-8")) | found
-    return Study.model_validate(found)
+    return Study.model_validate(_keys(file))
+
+
+def _keys(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    like = found.pop("like", None)
+    return found if like is None else _keys(file.parent / like) | found
