@@ -7,7 +7,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from debate_train.errors import RecipeError
 from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
@@ -16,46 +16,7 @@ from debate_train.reading.recipe_schema import Schema, annotation_of, schema_of
 from debate_train.reading.recipe_written import resolved_yaml
 from debate_train.reading.shipped_recipes import SHIPPED, find_recipe, named_recipe
 from debate_train.recipe import Recipe
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Plain(_Strict):
-    type: Literal["plain"] = "plain"
-    learning_rate: float = Field(1e-3, gt=0)
-    warmup_steps: int = 0
-
-
-class Zero(_Strict):
-    type: Literal["zero"] = "zero"
-    learning_rate: float = Field(1e-3, gt=0)
-    zero_stage: Literal[0, 1, 2, 3] = 2
-    offload: bool = False
-
-
-class Tracking(_Strict):
-    key: str | None = None
-    tags: list[str] = []
-    mode: Literal["on", "off"] = "on"
-
-
-class Small(_Strict):
-    """A recipe in miniature."""
-
-    name: str
-    steps: int = Field(10, ge=1)
-    trainer: Annotated[Plain | Zero, Field(discriminator="type")] = Plain()
-    tracking: Tracking = Tracking()
-    weights: dict[str, Plain] = Field(default_factory=dict)
-    phases: dict[str, dict[str, Any]] = Field(default_factory=dict)
-
-
-def write(folder: Path, text: str, name: str = "r.yaml") -> Path:
-    path = folder / name
-    path.write_text(text)
-    return path
+from train.small_recipes import Plain, Small, Strict, Tracking, Zero, write
 
 
 def load(path: Path, *overrides: str) -> LoadedRecipe[Small]:
@@ -236,21 +197,21 @@ def test_merge_holds_every_change_and_is_settled_when_repeated(
     assert set(merged) == set(base) | set(change)
 
 
-class Many(_Strict):
+class Many(Strict):
     type: Literal["many"] = "many"
     agents: int = 5
     rounds: int = 3
     adapter: Tracking | None = None
 
 
-class One(_Strict):
+class One(Strict):
     type: Literal["one"] = "one"
     agents: Literal[1] = 1
     rounds: int = 1
     adapter: None = None
 
 
-class Form(_Strict):
+class Form(Strict):
     form: Annotated[Many | One, Field(discriminator="type")]
 
 

@@ -1,53 +1,13 @@
 """What a wrong recipe is told."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
 
 from debate_train.errors import RecipeError
 from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
 from debate_train.recipe import Recipe
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Plain(_Strict):
-    type: Literal["plain"] = "plain"
-    learning_rate: float = Field(1e-3, gt=0)
-    warmup_steps: int = 0
-
-
-class Zero(_Strict):
-    type: Literal["zero"] = "zero"
-    learning_rate: float = Field(1e-3, gt=0)
-    zero_stage: Literal[0, 1, 2, 3] = 2
-    offload: bool = False
-
-
-class Tracking(_Strict):
-    key: str | None = None
-    tags: list[str] = []
-    mode: Literal["on", "off"] = "on"
-
-
-class Small(_Strict):
-    """A recipe in miniature."""
-
-    name: str
-    steps: int = Field(10, ge=1)
-    trainer: Annotated[Plain | Zero, Field(discriminator="type")] = Plain()
-    tracking: Tracking = Tracking()
-    phases: dict[str, dict[str, Any]] = Field(default_factory=dict)
-
-
-def write(folder: Path, text: str, name: str = "r.yaml") -> Path:
-    path = folder / name
-    path.write_text(text)
-    return path
+from train.small_recipes import Small, write
 
 
 def load(path: Path, *overrides: str) -> LoadedRecipe[Small]:
