@@ -59,6 +59,10 @@ def test_table_of_two_debates_by_hand():
         "maj/round_0": (0 + 1) / 2,
         "maj/round_1": (1 + 0.5) / 2,
         "maj/round_2": (1 + 0) / 2,
+        # Some agent is right: a in all rounds, b not in the last.
+        "pass@k/round_0": 1,
+        "pass@k/round_1": 1,
+        "pass@k/round_2": 1 / 2,
         "maj/first": 1 / 2,
         "maj/last": 1 / 2,
         "maj/delta": ((1 - 0) + (0 - 1)) / 2,

@@ -23,6 +23,8 @@ def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -
       `maj/first` and `maj/last` are those of the first and the last round (Maj and Debate),
       `maj/delta` the second minus the first (Δ). All are of the same debate, so of the same first
       turns.
+    - `pass@k/round_R`: whether any of the round's answers is right, which bounds every choice among
+      them, such as the peers' vote among those that they judged.
     - `central/first`, `central/last`, `central/delta`, under topology central: the same of the
       answers of the agent in the center: single answers, no vote.
     - `improvement`: (accuracy of the last round − of the first) / accuracy of the first, a ratio
@@ -40,6 +42,7 @@ def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -
     votes = {round: given.majority(keys) for round, keys in rounds.items()}
     for round, value in votes.items():
         sums.add(f"maj/round_{round}", value)
+        sums.add(f"pass@k/round_{round}", float(any(right[key] for key in rounds[round])))
     first, last = min(rounds), max(rounds)
     _add_gain(sums, "maj", [votes[first], votes[last]][: last - first + 1])
     rules = given.debate.transcript.protocol

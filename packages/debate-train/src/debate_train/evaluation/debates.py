@@ -41,7 +41,7 @@ _FIGURES: Named = {
     "agreement/reached": ("agreement/reached", ""),
     "agreement/accuracy": ("agreement/accuracy", ""),
 }
-_OF_ROUNDS = ("accuracy", "maj", "drift", "diversity")
+_OF_ROUNDS = ("accuracy", "maj", "pass@k", "drift", "diversity")
 _RATIOS_OF_ROUNDS = ("rho", "n_eff", "right/tokens", "wrong/tokens")
 _RATIOS = ("improvement", "agreement/tokens_saved")
 _CENTRAL: Named = {

@@ -23,6 +23,7 @@ MEANINGS = {
     "maj/last": f"The majority of last answers is right. {MAJORITY}",
     "maj/delta": "What the debate adds to a vote on first answers.",
     "pass@k": "Some agent is right in the last round: the most that any choice could reach.",
+    "pass@k/round_0": "Some first answer is right: the most that a choice among them could reach.",
     "cons@k": "More than half of the agents are right in the last round.",
     "format": "Replies in which an answer can be read.",
     "flips/right_to_wrong": "Steps to the next round in which a right answer turned wrong.",
