@@ -219,3 +219,19 @@ def test_span_of_one_component_leaves_the_others_value_alone() -> None:
     ]
     values, _ = credit(advantages, judge=Stream())
     assert values[0].tolist() == [0, 0, 0, 0, 0, 5.25, 1.25, 1.25, 1.25]
+
+
+@pytest.mark.parametrize("last", [" Agent 2\n", " Agent 2 ok\n", " Agent 2 > Agent 2\n"])
+def test_the_price_of_a_line_reaches_the_line_break_in_the_place_of_its_verdict(last: str) -> None:
+    said = f"<solution> - </solution>\n<comparison> Agent 1 > Agent 2\n{last} Agent 3 = Agent 4 "
+    ids = [*WORDS.encode(f"{said}</comparison>", add_special_tokens=False), WORDS.eos_token_id]
+    text = token_text(WORDS, ids)
+    parsed = parse(text.text, "three_section")
+    priced = [Advantage("judge", -0.5, span) for span in parsed.dropped_lines]
+    turn = TurnTokens(text, token_sections(text, parsed))
+    values, _ = stream_credit(turn, [Advantage("judge", 1.0), *priced], {"judge": Stream()})
+    tokens = zip(WORDS.convert_ids_to_tokens(ids), values[0].tolist(), strict=True)
+    found = [token for token, value in tokens if value == -0.5]
+    assert len(priced) == 1
+    assert WORDS.decode(WORDS.convert_tokens_to_ids(found)).split() == last.split()
+    assert "\n" in WORDS.decode(WORDS.convert_tokens_to_ids(found[-1:]))

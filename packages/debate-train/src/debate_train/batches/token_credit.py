@@ -76,6 +76,8 @@ def stream_credit(
     also reaches sections that the stream does not name, with weight 1, as the span says itself
     where it belongs.
 
+    A span holds the tokens whose first character that is no space it holds.
+
     Args:
         turn: the turn's tokens with their offsets and sections.
         advantages: the turn's; of a component's spans that hold a token the shortest speaks.
@@ -85,7 +87,8 @@ def stream_credit(
         advantages (S, T), unweighted by λ, and coverage (S, T): the stream's sections, and all
         tokens of a failed turn in streams that have a value for it.
     """
-    starts = np.asarray(turn.text.starts)
+    has_spans = any(advantage.span is not None for advantage in advantages)
+    starts = np.asarray(_word_starts(turn.text) if has_spans else turn.text.starts)
     values = np.zeros((len(streams), len(starts)), np.float32)
     covers = np.zeros((len(streams), len(starts)), bool)
     for s, (name, stream) in enumerate(streams.items()):
@@ -107,6 +110,19 @@ def stream_credit(
                 covers[s] |= inside & (span_weight_T != 0)
             values[s] += value_T
     return values, covers
+
+
+def _word_starts(text: TokenText) -> list[int]:
+    """Return where each token's first character stands that is no space; by it spans hold tokens.
+
+    Words of most vocabularies begin with the space in front of them, spans of lines behind it.
+    """
+    ends = [*text.starts[1:], len(text.text)]
+    found = []
+    for start, end in zip(text.starts, ends, strict=True):
+        spaces = len(text.text[start:end]) - len(text.text[start:end].lstrip(" "))
+        found.append(start + spaces if start + spaces < end else start)
+    return found
 
 
 def _section_weights(
