@@ -105,7 +105,11 @@ class Runs:
                 self.lines.add(line | {"start_met": False} | self.missed(found))
                 continue
             figures = {when: self.figures(found[when]) for when in ("before", "after")}
-            taken = {"steps": found["steps"], "seconds": round(sum(found["seconds"].values()), 1)}
+            taken = {
+                "steps": found["steps"],
+                "seconds": round(sum(found["seconds"].values()), 1),
+                "warnings": first_warnings(found),
+            }
             curves = {"curves": self.curves(folder)} if self.study.curves else {}
             self.lines.add(line | {"start_met": True} | taken | figures | curves)
 
@@ -157,6 +161,11 @@ class Runs:
             points = [[row["step"], round(row[key], 5)] for row in rows if key in row]
             found[name] = points[:: -(-len(points) // MOST_POINTS) or 1]
         return found
+
+
+def first_warnings(found: Mapping[str, Any]) -> dict[str, int]:
+    """Return the step at which each detector of the health watch first spoke, from results.json."""
+    return {one["detector"]: one["step"] for one in reversed(found.get("health", []))}
 
 
 def without(phases: Sequence[str], folder: Path) -> list[str]:

@@ -49,6 +49,8 @@ def tables(study: "Study", lines: Sequence[Mapping[str, Any]], image: Path) -> l
     ]
     if any("curves" in line for line in lines):
         found += ["", *_falls(study, runs, arms)]
+    if any(line.get("warnings") for line in lines):
+        found += ["", *_warnings(runs, arms)]
     if study.plot:
         image.parent.mkdir(parents=True, exist_ok=True)
         image.write_text(_plot(study, runs, arms), encoding="utf-8")
@@ -158,6 +160,23 @@ def _falls(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
             where = f"{len(fell)} of {len(curves)}"
             where += f", from step {min(fell):g} to {max(fell):g}" if fell else ""
             rows.append(f"| {arm} | {name} | {first:.3f} | {top:.3f} | {last:.3f} | {where} |")
+    return rows
+
+
+def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
+    """What the health watch warned of, in how many runs and from which steps on."""
+    rows = ["| arm | the watch warned of | runs | first at step |", "|---|---|---|---|"]
+    for arm in arms:
+        lines = [runs[arm, seed] for seed in _seeds(runs, arm)]
+        own = [line["warnings"] for line in lines if "warnings" in line]
+        if not own:
+            continue
+        for name in sorted({name for warnings in own for name in warnings}):
+            steps = [warnings[name] for warnings in own if name in warnings]
+            where = f"{min(steps)} to {max(steps)}"
+            rows.append(f"| {arm} | {name} | {len(steps)} of {len(own)} | {where} |")
+        silent = sum(not warnings for warnings in own)
+        rows.append(f"| {arm} | nothing | {silent} of {len(own)} | |")
     return rows
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from benchmarks.study import ROOT, Lines, Runs, call_rates, filled, in_a_process
+from benchmarks.study import ROOT, Lines, Runs, call_rates, filled, first_warnings, in_a_process
 from benchmarks.study_file import Arm, Compared, Start, Study, read_study
 from benchmarks.study_plot import LEFT, RIGHT, Dots, plot
 from benchmarks.study_tables import differences, fall, interval, tables
@@ -154,6 +154,28 @@ def test_fall_is_the_first_look_of_those_that_stay_below(
 def side(strict: float, accuracy: float) -> dict[str, dict[str, float]]:
     names = {"strict_accuracy": strict, "accuracy": accuracy}
     return {f"eval/judge/{name}": {"mean": value} for name, value in names.items()}
+
+
+def test_table_of_warnings_says_in_how_many_runs_and_from_when(tmp_path: Path) -> None:
+    spoke = [(35, "collapse"), (40, "coverage"), (90, "collapse")]
+    found = {"health": [{"step": step, "detector": name, "value": 0.1} for step, name in spoke]}
+    assert first_warnings(found) == {"collapse": 35, "coverage": 40}
+    assert first_warnings({}) == {}
+    study = Study.model_validate(MINIATURE | {"seeds": [0, 1, 2], "plot": []})
+    side = {"before": {}, "after": {}, "start_met": True}
+    lines = [
+        {"arm": "grpo", "seed": 0, "warnings": {"collapse": 35, "coverage": 40}, **side},
+        {"arm": "grpo", "seed": 1, "warnings": {"collapse": 8}, **side},
+        {"arm": "grpo", "seed": 2, "warnings": {}, **side},
+        {"arm": "other", "seed": 0, **side},
+    ]
+    assert tables(study, lines, tmp_path / "plot.svg")[-5:] == [
+        "| arm | the watch warned of | runs | first at step |",
+        "|---|---|---|---|",
+        "| grpo | collapse | 2 of 3 | 8 to 35 |",
+        "| grpo | coverage | 1 of 3 | 40 to 40 |",
+        "| grpo | nothing | 1 of 3 | |",
+    ]
 
 
 def test_call_rates_give_votes_as_good_as_the_judge() -> None:

@@ -83,8 +83,8 @@ class Coverage(Detector):
     below: float | None = 0.1
     fall: float | None = 0.2
     advice: str = (
-        "agents stop comparing: do not centre the judge stream, lower the learning rate, raise "
-        "loss.kl.weight, and look at the penalty for missing comparisons"
+        "agents stop comparing: give pairs that are left out a price (reward.judge_credit: line or "
+        "segment), do not centre the judge stream, lower the learning rate, or raise loss.kl.weight"
     )
 
 
