@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from debate_protocol.types import Transcript
@@ -294,3 +296,13 @@ def test_v2_line_credit_has_no_price_for_lines_about_turns_that_failed(hold):
         ("Agent 3>Agent 4", 1.0),
         ("\n</comparison>", -0.5),
     ]
+
+
+@pytest.mark.parametrize("judge_credit", ["line", "segment"])
+def test_v2_line_credit_without_penalty_takes_turns_without_any_comparison(hold, judge_credit):
+    debate = hold(FIVE, [""] * 5, n=5)
+    bare = [replace(turn, text="<solution>1</solution>") for turn in debate.turns]
+    for one in (debate, replace(debate, turns=tuple(bare))):
+        (score,) = V2(judge_credit=judge_credit, format_penalty=None)([one])
+        assert {c.value for c in score.credits if c.stream == "judge"} == {None}
+        assert not any(c.span for c in score.credits)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from debate_protocol.parsing.tags import Range
 from debate_rewards.credits import Credit
 from debate_rewards.reading import ReadTurn
 from debate_rewards.votes.ballots import Vote
@@ -19,7 +20,7 @@ def span_credits(
     whole: Credit,
     lines: Sequence[tuple[Vote, float | None]],
     judge_credit: JudgeCredit,
-    without_vote: Sequence[tuple[tuple[int, int], float | None]],
+    without_vote: Sequence[tuple[Range, float | None]],
 ) -> list[Credit]:
     """Return the credits that stand beside the turn's own judge value.
 

@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import Literal, NamedTuple
 
 from debate_protocol.parsing.comparisons import Comparison
+from debate_protocol.parsing.tags import Range
 from debate_protocol.types import TurnKey
 from debate_rewards.reading import ReadDebate, ReadTurn
 
@@ -66,10 +67,10 @@ class Ballot:
 
     votes: tuple[Vote, ...] = ()
     unseen: int = 0
-    failed: tuple[tuple[int, int], ...] = ()
+    failed: tuple[Range, ...] = ()
     contradictory: int = 0
     owed: int = 0
-    uncounted: tuple[tuple[int, int], ...] = ()
+    uncounted: tuple[Range, ...] = ()
 
     @property
     def missing(self) -> bool:

@@ -57,7 +57,7 @@ def judge_credits(
                 *((span, None) for span in ballot.failed),
                 *((span, format_penalty) for span in ballot.uncounted),
             ]
-            if len({vote.pair for vote in ballot.votes}) < ballot.owed:
+            if 0 < len({vote.pair for vote in ballot.votes}) < ballot.owed:
                 # Ending here is what left pairs out; the mean of those made would pay for it.
                 section = turn.parsed.sections["comparison"]
                 without_vote.append(((section.span[1], section.outer[1]), format_penalty))
