@@ -101,17 +101,16 @@ def test_load_serves_new_weights_without_old_prefixes(
 def test_load_marks_replies_that_mix_weights_when_requests_are_open(
     engine: Any, models: list[Any], hf_logps: Logps
 ) -> None:
-    sampling = Sampling(max_tokens=200, temperature=1.0)
-    mixed: list[Reply] = []
-    for pause_s in (0.05, 0.1, 0.2, 0.4, 0.8):  # until one hits replies on their way
-        engine.load(Weights(4, models[0].state_dict()))
-        for one in requests_for(sampling, count=12):
-            engine.submit(one)
-        time.sleep(pause_s)
-        engine.load(Weights(5, models[1].state_dict()))
-        mixed += [reply for reply in ended(engine).values() if reply.version_spans]
-        if mixed:
-            break
+    # Their lengths are drawn, and differ: when the first has ended, others are on their way.
+    sampling = Sampling(max_tokens=600, temperature=1.0)
+    engine.load(Weights(4, models[0].state_dict()))
+    for one in requests_for(sampling, count=12):
+        engine.submit(one)
+    replies = [one.outcome for one in engine.collect(120.0)]
+    engine.load(Weights(5, models[1].state_dict()))
+    replies += ended(engine).values()
+    assert len(replies) == 12
+    mixed = [reply for reply in replies if reply.version_spans]
     assert mixed
     for reply in mixed:
         (old, start, border), (new, again, end) = reply.version_spans
