@@ -2,7 +2,7 @@
 
     python benchmarks/health_runs.py --output runs/health
 
-`good_0` and `good_1` are the quickstart with seeds 0 and 1; the first looks at the dev split, too.
+`good_0`, `good_1`: quickstart_three with seeds 0 and 1; the first looks at the dev split, too.
 Those of `FAILURES` start where self-play of `good_0` started. Runs that ended are not repeated,
 those that were stopped go on. Prints the alarms of each run, and writes to
 `tests/train/health_rows` what detectors read of its last phase (`NAME.json`, rounded to four
@@ -75,14 +75,14 @@ def trained(recipe: Path, output: Path, failure: Failure) -> list[Mapping[str, A
 
 
 def self_play(output: Path, good: Path) -> Path:
-    """Write the recipe of the quickstart's self-play from the weights that it started with."""
-    recipe = yaml.safe_load((ROOT / "recipes" / "quickstart.yaml").read_text())
+    """Write the recipe of self-play of three agents from the weights that it started with."""
+    recipe = yaml.safe_load((ROOT / "recipes" / "quickstart_three.yaml").read_text())
     del recipe["phases"]
     start = min((good / "checkpoints").glob("step-*"))
     recipe["model"] = {"type": "pretrained", "name": str(start.resolve()), "dtype": "float32"}
     recipe |= {"steps": 40, "evaluation": {"questions": 0}, "tracking": {"wandb": False}}
     path = output / "self_play.yaml"
-    path.write_text("# The quickstart's self-play, from its start.\n" + yaml.safe_dump(recipe))
+    path.write_text("# Self-play of quickstart_three, from its start.\n" + yaml.safe_dump(recipe))
     return path
 
 
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "health")
     output = parser.parse_args().output
     output.mkdir(parents=True, exist_ok=True)
-    quickstart = ROOT / "recipes" / "quickstart.yaml"
+    quickstart = ROOT / "recipes" / "quickstart_three.yaml"
     said = {
         name: keep(name, trained(quickstart, output / name, Failure(changes)))
         for name, changes in GOOD.items()

@@ -1,8 +1,8 @@
-"""Does the quickstart learn? Complete runs over fixed seeds, with and without informative votes.
+"""Do three agents learn? Complete runs over fixed seeds, with and without informative votes.
 
 For every seed and arm: `debate-train` from random weights through warm-start and self-play.
 
-- `peers`: the quickstart as it ships.
+- `peers`: recipes/quickstart_three.yaml as it ships.
 - `shuffled`: the same, each question's vote values permuted among its agents (the control).
 - `mixed`: recipes/quickstart_mixed.yaml, 0.7 peers and 0.3 truth.
 
@@ -38,8 +38,8 @@ ARITHMETICS: Mapping[str, Mapping[str, str]] = {
     "plain": {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"},
 }
 ARMS: Mapping[str, tuple[str, ...]] = {
-    "peers": ("recipes/quickstart.yaml",),
-    "shuffled": ("recipes/quickstart.yaml", "reward.shuffle_votes=true"),
+    "peers": ("recipes/quickstart_three.yaml",),
+    "shuffled": ("recipes/quickstart_three.yaml", "reward.shuffle_votes=true"),
     "mixed": ("recipes/quickstart_mixed.yaml",),
 }
 MEASURES = {

@@ -121,6 +121,6 @@ def test_check_says_what_a_lost_process_costs(
     size: int, lines: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = [] if size == 1 else ["trainer={type: deepspeed}", f"--nproc={size}"]
-    assert main(["quickstart", "--check", *more]) == 0
+    assert main(["quickstart_three", "--check", *more]) == 0
     printed = capsys.readouterr().out
     assert printed.count("with 4 processes: so much is lost where one of them ends") == lines

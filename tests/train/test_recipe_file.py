@@ -127,7 +127,7 @@ def test_recipe_of_the_package_is_found_by_name_from_any_folder(
     assert find_recipe("evaluation/sdrl.yaml") == SHIPPED / "evaluation/sdrl.yaml"
     write(tmp_path, "extends: quickstart\nname: own\nsteps: 3\n", "own.yaml")
     recipe = load_recipe("own.yaml", model=Recipe).recipe
-    assert (recipe.name, recipe.steps, recipe.debate.num_agents) == ("own", 3, 3)
+    assert (recipe.name, recipe.steps, recipe.debate.num_agents) == ("own", 3, 5)
 
 
 @pytest.mark.parametrize("name", ["/quickstart", "../recipes/quickstart", ".", ""])

@@ -130,3 +130,27 @@ def test_interrupts_while_a_command_starts_end_it_in_one_line(command: str) -> N
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "None")],
+)
+def test_threads_wait_for_each_other_without_taking_the_cores(
+    given: dict[str, str], spins: str
+) -> None:
+    code = (
+        "import os, sys\n"
+        "class Look:\n"  # torch's threads read it when torch is imported.
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'torch':\n"
+        "            print(os.environ.get('GOMP_SPINCOUNT')); sys.stdout.flush(); os._exit(0)\n"
+        "sys.meta_path.insert(0, Look())\n"
+        "from debate_train.start import train\n"
+        "sys.argv[1:] = ['quickstart', 'steps=1']\n"
+        "sys.exit(train())\n"
+    )
+    kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=kept | given)
+    assert done.stdout.splitlines()[-1] == spins

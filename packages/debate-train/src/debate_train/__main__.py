@@ -2,6 +2,6 @@
 
 import sys
 
-from debate_train.commands.cli import main
+from debate_train.start import train
 
-sys.exit(main())
+sys.exit(train())

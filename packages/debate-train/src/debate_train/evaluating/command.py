@@ -36,8 +36,8 @@ A policy is [NAME=]RUN_DIR[@STEP|@best], a checkpoint, a folder or hub id of a m
 
 examples:
   debate-eval quickstart --policy runs/first --output evaluations/first
-  debate-eval quickstart --policy before=runs/first@420 --policy after=runs/first --runs 3
-  debate-eval quickstart --policy runs/first --against runs/first@420
+  debate-eval quickstart --policy before=runs/first@280 --policy after=runs/first --runs 3
+  debate-eval quickstart --policy runs/first --against runs/first@280
   debate-eval recipes/selfplay_v2.yaml --check
   debate-eval compare evaluations/first:before evaluations/first:after
   debate-eval theory evaluations/first

@@ -33,7 +33,7 @@ made, of which nothing is kept. Each figure is green, amber or red, with what to
 _EPILOG = """\
 examples:
   debate-preflight recipes/selfplay_v2.yaml
-  debate-preflight quickstart --policy runs/first@420
+  debate-preflight quickstart --policy runs/first@280
   debate-preflight quickstart --questions 256 --no-update --json preflight.json
 
 exit codes:
