@@ -9,7 +9,7 @@ def _begin() -> None:
     leave_on_interrupt()
     # GNU's OpenMP threads, which torch has on Linux, spin where they wait for each other. Beside
     # other work the one they wait for may have no core: two threads on two cores with two other
-    # processes took over seven times as long as one. A short spin costs idle cores a tenth.
+    # processes took over seven times as long as one. A short spin costs idle cores a tenth at most.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
