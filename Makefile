@@ -85,7 +85,7 @@ $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml)
 	echo "$(ACTIVATE)"
 
 quickstart: setup  ## train a tiny debater from scratch and show what it gained (CPU, about 5 minutes)
-	@# Two threads: more wait for each other in a model this small, and two give the figures of the table.
+	@# Two threads, whatever the cores: other numbers of threads round differently, and the table is of two.
 	OMP_NUM_THREADS=2 $(BIN)/debate-train recipes/quickstart.yaml $(RECIPE_ARGS)
 	@echo "$(ACTIVATE)"
 

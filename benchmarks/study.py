@@ -10,8 +10,8 @@ runs in the order of the file.
 A start that misses an exit criterion ends its seed: each arm from it has the start's measures
 before and after, so that it counts with a gain of 0.
 
-    python benchmarks/study.py benchmarks/studies/quickstart_five.yaml --jobs 2
-    python benchmarks/study.py benchmarks/studies/quickstart_five.yaml --tables
+    python benchmarks/study.py benchmarks/studies/quickstart_five_priced.yaml --jobs 2
+    python benchmarks/study.py benchmarks/studies/quickstart_five_priced.yaml --tables
 """
 
 import argparse
