@@ -236,6 +236,9 @@ def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
         settings = [filled(one, {"tpr": 0.9, "fpr": 0.2}) for one in (*study.settings, *own)]
         loaded = load_recipe(ROOT / recipe, settings, model=Recipe)
         assert left_out <= {*loaded.phases}
+        for arm in study.arms.values():  # What its starts leave is self-play alone.
+            if arm.start and (arm.recipe, arm.settings) == (recipe, own):
+                assert {*loaded.phases} - study.left_out(arm.start) == {"self_play"}
         figures = {*loaded.recipe.evaluated().measured()}
         if (recipe, own) not in measured:  # A start, which may measure less.
             continue

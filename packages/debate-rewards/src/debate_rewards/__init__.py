@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from debate_rewards.rewards import REWARDS, RewardChoice, get_reward
     from debate_rewards.rewards.few_labels.certainty import Certainty
     from debate_rewards.rewards.few_labels.labelled import Labelled
-    from debate_rewards.rewards.majority import Majority
+    from debate_rewards.rewards.few_labels.majority import Majority
+    from debate_rewards.rewards.few_labels.majority_judge import MajorityJudge
     from debate_rewards.rewards.mixed import Component, Fading, Mixed
     from debate_rewards.rewards.overlong import Overlong
     from debate_rewards.rewards.partial_trajectory import (
@@ -60,7 +61,8 @@ _HOMES = {
     "metrics.debate_metrics": ("debate_metrics", "debate_statistics", "question_values"),
     "rewards.few_labels.certainty": ("Certainty",),
     "rewards.few_labels.labelled": ("Labelled",),
-    "rewards.majority": ("Majority",),
+    "rewards.few_labels.majority": ("Majority",),
+    "rewards.few_labels.majority_judge": ("MajorityJudge",),
     "rewards.mixed": ("Component", "Fading", "Mixed"),
     "rewards.overlong": ("Overlong",),
     "votes.pairwise": ("WinMinusLoss", "WinRate"),
@@ -101,6 +103,7 @@ __all__ = [
     "Informative",
     "Labelled",
     "Majority",
+    "MajorityJudge",
     "Mixed",
     "Overlong",
     "Paired",

@@ -6,7 +6,8 @@ from debate_protocol.plugins import Variants
 from debate_rewards.reward_config import RewardConfig
 from debate_rewards.rewards.few_labels.certainty import Certainty
 from debate_rewards.rewards.few_labels.labelled import Labelled
-from debate_rewards.rewards.majority import Majority
+from debate_rewards.rewards.few_labels.majority import Majority
+from debate_rewards.rewards.few_labels.majority_judge import MajorityJudge
 from debate_rewards.rewards.mixed import Component, Fading, Mixed
 from debate_rewards.rewards.overlong import Overlong
 from debate_rewards.rewards.partial_trajectory import PartialTrajectory
@@ -48,6 +49,7 @@ __all__ = [
     "Fading",
     "Labelled",
     "Majority",
+    "MajorityJudge",
     "Mixed",
     "Overlong",
     "PartialTrajectory",

@@ -5,7 +5,8 @@ from typing import Annotated
 from debate_protocol.plugins import Variants
 from debate_rewards.reward_config import RewardConfig
 from debate_rewards.rewards.few_labels.certainty import Certainty
-from debate_rewards.rewards.majority import Majority
+from debate_rewards.rewards.few_labels.majority import Majority
+from debate_rewards.rewards.few_labels.majority_judge import MajorityJudge
 from debate_rewards.rewards.overlong import Overlong
 from debate_rewards.rewards.partial_trajectory import PartialTrajectory
 from debate_rewards.rewards.persuasion import Persuasion
@@ -23,6 +24,7 @@ OWN = (
     Verifiable,
     TruthJudge,
     Majority,
+    MajorityJudge,
     Certainty,
     Persuasion,
     Overlong,

@@ -99,20 +99,22 @@ def verdicts_elsewhere(
 def truth_values(votes: Sequence[Vote], right: Mapping[TurnKey, bool]) -> list[float | None]:
     """Return +1 for a vote that names the right turn of a pair, -1 for the wrong one, 0 for `=`.
 
-    None where both turns are right or both are wrong: the truth does not say which is better.
+    None where both turns are right or both are wrong, as the truth does not say which is better,
+    and where it is not known of one of them.
     `=` is worth the chance level of a guess and not None, or a judge who says it whenever in
     doubt would raise the mean of what is left.
 
     Args:
         votes: Counted votes of one debate.
-        right: Whether the answer of each judged turn is right.
+        right: Whether the answer of a judged turn is right, where that is known.
     """
     values: list[float | None] = []
     for vote in votes:
-        if right[vote.left] == right[vote.right]:
+        left, other = right.get(vote.left), right.get(vote.right)
+        if left is None or other is None or left == other:
             values.append(None)
         elif vote.verdict == "=":
             values.append(0.0)
         else:
-            values.append(1.0 if (vote.verdict == ">") == right[vote.left] else -1.0)
+            values.append(1.0 if (vote.verdict == ">") == left else -1.0)
     return values

@@ -1,21 +1,13 @@
 """The majority as a reward: each valid turn is valued by whether it agrees with most replies."""
 
-import logging
-from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from debate_protocol.types import Transcript, TurnKey
-from debate_rewards.answers.checking import answer_classes
 from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
 from debate_rewards.reading import ReadDebate, read_debate
 from debate_rewards.reward_config import Need, RewardConfig, Use
-from debate_rewards.rewards.verifiable import has_known_kind
-from debate_rewards.votes.decisions import peer_vote_of
-
-_log = logging.getLogger(__name__)
-Group = list[tuple[int, TurnKey]]
-"""Turns whose answers are counted together, each with the number of its debate."""
+from debate_rewards.rewards.few_labels.agreement import in_majority, nobody_outvoted
 
 
 class Majority(RewardConfig):
@@ -56,12 +48,10 @@ class Majority(RewardConfig):
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
-        in_majority: list[dict[TurnKey, bool]] = [{} for _ in debates]
-        for group in self._groups(debates):
-            for (number, key), value in zip(group, self._agreement(debates, group), strict=True):
-                if value is not None:
-                    in_majority[number][key] = value
-        return [self._score(*one) for one in zip(debates, in_majority, strict=True)]
+        found = in_majority(
+            debates, scope=self.scope, against=self.round, is_verified=self.verified
+        )
+        return [self._score(*one) for one in zip(debates, found, strict=True)]
 
     def needed(self) -> frozenset[Need]:
         """Return votes, where these verify the majority."""
@@ -69,48 +59,7 @@ class Majority(RewardConfig):
 
     def silence(self, stream: str, use: Use) -> str | None:
         """Return why no turn can differ from the majority."""
-        if stream == "generator" and self.scope == "debate" and use.rules.num_agents < 3:
-            return (
-                f"in a debate of {use.rules.num_agents} nobody is outvoted; expected scope "
-                "question with several debates on each question, or at least 3 agents"
-            )
-        return None
-
-    def _groups(self, debates: Sequence[ReadDebate]) -> list[Group]:
-        groups: dict[tuple[object, int], Group] = {}
-        for number, debate in enumerate(debates):
-            question = debate.transcript.question
-            if not has_known_kind(question):
-                _log.warning("question %r is left out: unknown_kind", question.id)
-                continue
-            scope: object = number if self.scope == "debate" else question.id
-            for key in debate.turns:
-                round_ = key.round if self.round == "each" else -1
-                groups.setdefault((scope, round_), []).append((number, key))
-        return list(groups.values())
-
-    def _agreement(self, debates: Sequence[ReadDebate], group: Group) -> list[bool | None]:
-        """Return per turn of a group whether it agrees with the majority; None without one."""
-        turns = [debates[number].turns[key] for number, key in group]
-        answers = [None if turn.failed else turn.parsed.answer for turn in turns]
-        numbers = list(dict.fromkeys(number for number, _ in group)) if self.verified else []
-        decided = [peer_vote_of(debates[number], 0) for number in numbers]
-        question = debates[group[0][0]].transcript.question
-        classes = answer_classes(question, [*answers, *decided])
-        chosen = dict(zip(numbers, classes[len(group) :], strict=True))
-        classes = classes[: len(group)]
-        sizes = Counter(
-            of
-            for (number, key), of in zip(group, classes, strict=True)
-            if of is not None and (self.round == "each" or key.round == debates[number].last_round)
-        ).most_common(2)
-        if not sizes or (len(sizes) == 2 and sizes[0][1] == sizes[1][1]):
-            return [None] * len(group)
-        most = sizes[0][0]
-        return [
-            of == most if chosen.get(number, most) == most else None
-            for (number, _), of in zip(group, classes, strict=True)
-        ]
+        return nobody_outvoted(use) if stream == "generator" and self.scope == "debate" else None
 
     def _score(self, debate: ReadDebate, in_majority: dict[TurnKey, bool]) -> Score:
         minority = -1.0 if self.values == "plus_minus" else 0.0
