@@ -42,7 +42,7 @@ class Compared(Config):
 
 
 class Levels(Config):
-    """Gains of arms that differ in a level: the table says where they change sign."""
+    """Gains of arms that differ in a level: the table says what and where they change sign."""
 
     name: str
     measure: str
@@ -52,6 +52,17 @@ class Levels(Config):
     """Level: arm whose gain is taken off, paired by seed."""
     place: str | None = None
     """Measure whose mean before stands in the place of the level, as judges reach it."""
+
+
+class LevelPlot(Config):
+    """A plot of mean gains by level, a line for each of some `by_level`, with intervals."""
+
+    title: str
+    across: str
+    """What levels are levels of."""
+    lines: tuple[str, ...] = Field(min_length=1)
+    even: bool = False
+    """Whether levels are equally far from each other, as shares of labels should be."""
 
 
 class Worth(Config):
@@ -82,10 +93,12 @@ class Study(Config):
     curves: dict[str, str] = Field(default_factory=dict)
     """Name: name in metrics.jsonl, kept step by step."""
     compared: tuple[Compared, ...] = ()
-    sign_changes: tuple[Levels, ...] = ()
+    by_level: tuple[Levels, ...] = ()
     worths: tuple[Worth, ...] = ()
     plot: tuple[str, ...] = ()
     """Measures of the plot, or curves."""
+    level_plots: tuple[LevelPlot, ...] = ()
+    """What stands above these."""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
@@ -109,19 +122,22 @@ class Study(Config):
 
     @model_validator(mode="after")
     def _levels_are_known(self) -> Self:
-        for one in self.sign_changes:
+        for one in self.by_level:
             if one.over is not None and one.over.keys() != one.levels.keys():
-                raise ValueError(f"sign_changes: {one.name!r} has other levels in over")
+                raise ValueError(f"by_level: {one.name!r} has other levels in over")
             self._check({*one.levels.values(), *(one.over or {}).values()}, one.measure, one.place)
+        for plot in self.level_plots:
+            for name in {*plot.lines} - {one.name for one in self.by_level}:
+                raise ValueError(f"level_plots: {name!r} is not among by_level")
         for worth in self.worths:
             self._check({worth.arm, *worth.line.values()}, worth.measure)
         return self
 
     def _check(self, arms: set[str], *measures: str | None) -> None:
         for name in arms - set(self.arms):
-            raise ValueError(f"sign_changes or worths: {name!r} is not among the arms")
+            raise ValueError(f"by_level or worths: {name!r} is not among the arms")
         for measure in {*measures} - {None, *self.measures}:
-            raise ValueError(f"sign_changes or worths: {measure!r} is not among the measures")
+            raise ValueError(f"by_level or worths: {measure!r} is not among the measures")
 
     def left_out(self, name: str) -> set[str]:
         """Return the phases that runs from a start leave out."""

@@ -19,20 +19,25 @@ RESAMPLES = 2000
 TAIL = 0.025
 
 
+def reaching(runs: Runs) -> Runs:
+    """Return the runs whose start met its criterion."""
+    return {key: line for key, line in runs.items() if line["start_met"]}
+
+
 def level_tables(study: "Study", runs: Runs) -> list[str]:
     """Return the tables that a study asks for.
 
     A level that a run's start missed is none of that seed's; it counts as gain 0 among worths.
     """
-    met = {key: line for key, line in runs.items() if line["start_met"]}
+    met = reaching(runs)
     found: list[str] = []
-    if study.sign_changes:
+    if study.by_level:
         found += [
             "",
-            "| gain | measure | mean by level | sign changes at [95 %] |",
+            "| gain by level | measure | mean | sign changes at [95 %] |",
             "|---|---|---|---|",
         ]
-        found += [_sign_row(one, met) for one in study.sign_changes]
+        found += [_sign_row(one, met) for one in study.by_level]
     if study.worths:
         found += ["", "| arm | measure | worth [95 %] |", "|---|---|---|"]
         found += [_worth_row(one, runs) for one in study.worths]
@@ -94,8 +99,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _points(one: "Levels", runs: Runs, seeds: Sequence[int]) -> list[Point]:
-    """Return the mean gain at each level, at its place."""
+def gains(one: "Levels", runs: Runs, seeds: Sequence[int]) -> list[tuple[float, list[float]]]:
+    """Return the gain of each seed that reached a level, for each level at its place."""
     found = []
     for level, arm in one.levels.items():
         values = []
@@ -108,8 +113,12 @@ def _points(one: "Levels", runs: Runs, seeds: Sequence[int]) -> list[Point]:
         if known:
             starts = [runs[arm, seed]["before"] for seed, _ in known]
             place = fmean(start[one.place] for start in starts) if one.place else level
-            found.append((place, fmean(value for _, value in known)))
+            found.append((place, [value for _, value in known]))
     return sorted(found)
+
+
+def _points(one: "Levels", runs: Runs, seeds: Sequence[int]) -> list[Point]:
+    return [(place, fmean(values)) for place, values in gains(one, runs, seeds)]
 
 
 def _seeds(runs: Runs, arms: Sequence[str]) -> list[int]:

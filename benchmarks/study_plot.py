@@ -1,4 +1,4 @@
-"""The plot of a study: changes of each arm as dots with intervals, and curves by step."""
+"""The plot of a study: changes of each arm as dots with intervals, curves by step and by level."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +86,63 @@ class Curves:
         return drawn
 
 
-def plot(panels: Sequence[Dots | Curves]) -> str:
+@dataclass(frozen=True, slots=True)
+class ByLevel:
+    """Means with intervals by level, a line for each name.
+
+    Each point is where it stands, its mean and the ends of its interval. With `names` of levels
+    these are equally far from each other, and a point stands at the number of its level.
+    """
+
+    title: str
+    across: str
+    lines: Mapping[str, Sequence[tuple[float, float, tuple[float, float] | None]]]
+    names: Sequence[str] = ()
+
+    @property
+    def height(self) -> int:
+        """Pixels of the panel."""
+        return HEAD + max(CURVES, 18 * len(self.lines)) + 2 * FOOT
+
+    def draw(self, top: int) -> list[str]:
+        """Return what stands at `top`: the names of the lines, 0 as a line, points and lines."""
+        points = [point for line in self.lines.values() for point in line]
+        across = Axis(*_roomy([place for place, *_ in points] or [0.0]), LEFT, RIGHT)
+        ends = [end for _, mean, interval in points for end in (mean, *(interval or ()))]
+        bottom = top + self.height - 2 * FOOT
+        up = Axis(*_roomy([0.0, *ends]), bottom, top + HEAD)
+        drawn = [_text(10, top + 20, self.title, weight="bold")]
+        marks = ticks(up.low, up.high, _MARKS)
+        for mark in marks:
+            colour = "#888888" if mark == 0 else "#dddddd"
+            drawn.append(f'<path d="M{LEFT} {up.at(mark)}H{RIGHT}" stroke="{colour}"/>')
+            label = tick_text(mark, marks, "number")
+            drawn.append(_text(LEFT - 8, up.at(mark) + 4, label, anchor="end"))
+        levels = [*range(len(self.names))] or ticks(across.low, across.high, _MARKS)
+        for level in levels:
+            label = self.names[int(level)] if self.names else tick_text(level, levels, "number")
+            drawn.append(_text(across.at(level), bottom + 16, label, anchor="middle"))
+        drawn.append(_text((LEFT + RIGHT) / 2, bottom + 38, self.across, anchor="middle"))
+        for place, (name, line) in enumerate(self.lines.items()):
+            colour = COLOURS[place % len(COLOURS)]
+            drawn.append(_text(10, top + HEAD + 18 * place + 12, name, colour=colour))
+            # Lines stand beside each other by a few pixels, or their intervals would hide.
+            aside = 4 * (place - (len(self.lines) - 1) / 2)
+            spots = [(across.at(where) + aside, up.at(mean)) for where, mean, _ in line]
+            path = " ".join(f"{x},{y}" for x, y in spots)
+            drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}"/>')
+            for (x, y), (_, _, interval) in zip(spots, line, strict=True):
+                drawn.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"/>')
+                if interval is not None:
+                    low, high = map(up.at, interval)
+                    drawn.append(f'<path d="M{x} {low}V{high}" stroke="{colour}"/>')
+        return drawn
+
+
+Panel = Dots | Curves | ByLevel
+
+
+def plot(panels: Sequence[Panel]) -> str:
     """Return an SVG image of panels, one below the other."""
     drawn, top = list[str](), 0
     for panel in panels:

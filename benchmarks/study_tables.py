@@ -11,12 +11,12 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.study_file import Compared
-from benchmarks.study_levels import level_tables
-from benchmarks.study_plot import Curves, Dots, plot
+from benchmarks.study_levels import gains, level_tables, reaching
+from benchmarks.study_plot import ByLevel, Curves, Dots, Panel, plot
 from scipy.stats import t
 
 if TYPE_CHECKING:
-    from benchmarks.study_file import Study
+    from benchmarks.study_file import LevelPlot, Study
 
 Runs = Mapping[tuple[str, int], Mapping[str, Any]]
 LEVEL = 0.95
@@ -51,7 +51,7 @@ def tables(study: "Study", lines: Sequence[Mapping[str, Any]], image: Path) -> l
         found += ["", *_falls(study, runs, arms)]
     if any(line.get("warnings") for line in lines):
         found += ["", *_warnings(runs, arms)]
-    if study.plot:
+    if study.plot or study.level_plots:
         image.parent.mkdir(parents=True, exist_ok=True)
         image.write_text(_plot(study, runs, arms), encoding="utf-8")
     return found
@@ -181,8 +181,8 @@ def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
 
 
 def _plot(study: "Study", runs: Runs, arms: Sequence[str]) -> str:
-    """A panel for each measure (change by arm, a dot a seed) or curve (a line a seed)."""
-    panels: list[Dots | Curves] = []
+    """A panel for each plot by level, measure (change by arm, a dot a seed) or curve (a line)."""
+    panels: list[Panel] = [_by_level(study, one, runs) for one in study.level_plots]
     for name in study.plot:
         if name in study.curves:
             lines = {
@@ -191,10 +191,25 @@ def _plot(study: "Study", runs: Runs, arms: Sequence[str]) -> str:
             }
             panels.append(Curves(f"{name} by step, a line for each seed", lines))
         else:
-            gains = {arm: _gains(runs, arm, name) for arm in arms}
+            own = {arm: _gains(runs, arm, name) for arm in arms}
             title = f"{name}: after minus before, a dot for each seed, 95 % interval of the mean"
-            panels.append(Dots(title, {arm: (own, _ends(own)) for arm, own in gains.items()}))
+            panels.append(Dots(title, {arm: (each, _ends(each)) for arm, each in own.items()}))
     return plot(panels)
+
+
+def _by_level(study: "Study", one: "LevelPlot", runs: Runs) -> ByLevel:
+    chosen = {line.name: line for line in study.by_level}
+    levels = sorted({level for name in one.lines for level in chosen[name].levels})
+    lines = {}
+    for name in one.lines:
+        line = chosen[name]
+        seeds = sorted({seed for arm, seed in runs if arm in line.levels.values()})
+        lines[name] = [
+            (levels.index(place) if one.even else place, fmean(values), _ends(values))
+            for place, values in gains(line, reaching(runs), seeds)
+        ]
+    names = [f"{level:g}" for level in levels] if one.even else []
+    return ByLevel(one.title, one.across, lines, names)
 
 
 def _gains(runs: Runs, arm: str, name: str) -> list[float]:

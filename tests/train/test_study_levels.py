@@ -63,15 +63,15 @@ def rows(chosen: Study, runs: dict[tuple[str, int], dict[str, Any]]) -> list[str
 
 def test_seeds_that_agree_have_a_point_for_an_interval() -> None:
     runs = {(arm, seed): run(g) for seed in range(4) for arm, g in (("low", -0.25), ("high", 0.25))}
-    assert rows(study(sign_changes=[LIVE]), runs) == [
+    assert rows(study(by_level=[LIVE]), runs) == [
         "| live | direct | 0.600: -0.250, 0.800: +0.250 | 0.700 [0.700, 0.700] |"
     ]
     one_seed = {key: line for key, line in runs.items() if key[1] == 0}
-    assert rows(study(sign_changes=[LIVE]), one_seed)[0].endswith("| 0.700 |")
+    assert rows(study(by_level=[LIVE]), one_seed)[0].endswith("| 0.700 |")
 
 
 def test_curve_that_keeps_its_sign_is_said_to() -> None:
-    chosen = study(sign_changes=[LIVE])
+    chosen = study(by_level=[LIVE])
     above = {(arm, seed): run(0.25) for seed in range(2) for arm in ("low", "high")}
     assert rows(chosen, above)[0].endswith("| no change of sign: nowhere below 0 |")
     below = {key: run(-0.25) for key in above}
@@ -85,7 +85,7 @@ def test_interval_resamples_whole_seeds_and_counts_those_without_a_change() -> N
     gains = {0: (-0.125, 0.375), 1: (-0.375, 0.125), 2: (0.0625, 0.0625)}
     runs = {("low", seed): run(low) for seed, (low, _) in gains.items()}
     runs |= {("high", seed): run(high) for seed, (_, high) in gains.items()}
-    (row,) = rows(study(sign_changes=[LIVE]), runs)
+    (row,) = rows(study(by_level=[LIVE]), runs)
     # Means: -.4375 / 3 and .5625 / 3; 1 of 27 draws is seed 2 three times.
     where = 0.6 + 0.2 * 0.4375 / (0.4375 + 0.5625)
     assert f"| {where:.3f} [" in row
@@ -110,7 +110,7 @@ def test_differences_are_paired_by_seed_and_stand_where_the_judges_are() -> None
     runs |= {("high", seed): run(0.5, 0.875) for seed in (0, 1)}
     runs |= {("other", 0): run(0.5), ("other", 1): run(0.25), ("third", 0): run(0.25)}
     runs["third", 1] = run(0, met=False)  # A level that is left out of this seed's figures.
-    (row,) = rows(study(sign_changes=[levels]), runs)
+    (row,) = rows(study(by_level=[levels]), runs)
     # Low: (-.25 + 0) / 2 at .625; high: .25 of seed 0 alone, at .875. A third of the way.
     assert "| 0.625: -0.125, 0.875: +0.250 | 0.708 [" in row
 
@@ -147,4 +147,10 @@ def test_votes_are_worth_a_share_of_a_known_line() -> None:
 )
 def test_names_of_levels_are_checked(chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        study(sign_changes=[LIVE.model_dump() | chosen])
+        study(by_level=[LIVE.model_dump() | chosen])
+
+
+def test_plots_name_what_they_show() -> None:
+    drawn = {"title": "gain", "across": "judge", "lines": ["live", "dead"]}
+    with pytest.raises(ValidationError, match="'dead' is not among by_level"):
+        study(by_level=[LIVE], level_plots=[drawn])
