@@ -5,6 +5,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+FILE = """\
+name: t
+steps: 3
+model: {type: scratch}
+data: {type: signs_puzzle, batch_size: 2}
+debate: {num_agents: 5, max_rounds: 2, style: compact, personas: none}
+rollout: {max_tokens: 16}
+advantage: {baseline: question_round}
+"""
+"""A file that `debate-train` takes."""
+
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)

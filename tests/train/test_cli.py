@@ -11,22 +11,13 @@ from debate_train.commands.cli import main
 from debate_train.errors import DataError
 from debate_train.recipe import Recipe
 from debate_train.running import run as run_module
-
-SMALL = """\
-name: t
-steps: 3
-model: {type: scratch}
-data: {type: signs_puzzle, batch_size: 2}
-debate: {num_agents: 5, max_rounds: 2, style: compact, personas: none}
-rollout: {max_tokens: 16}
-advantage: {baseline: question_round}
-"""
+from train.small_recipes import FILE
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> str:
     path = tmp_path / "r.yaml"
-    path.write_text(SMALL)
+    path.write_text(FILE)
     return str(path)
 
 

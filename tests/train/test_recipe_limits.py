@@ -12,22 +12,13 @@ from debate_train.reading.recipe_nodes import MOST_VALUES
 from debate_train.reading.recipe_source import LARGEST_FILE
 from debate_train.reading.recipe_written import resolved_yaml
 from debate_train.recipe import Recipe
-
-SMALL = """\
-name: t
-steps: 3
-model: {type: scratch}
-data: {type: signs_puzzle, batch_size: 2}
-debate: {num_agents: 5, max_rounds: 2, style: compact, personas: none}
-rollout: {max_tokens: 16}
-advantage: {baseline: question_round}
-"""
+from train.small_recipes import FILE
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "r.yaml"
-    path.write_text(SMALL)
+    path.write_text(FILE)
     return path
 
 
@@ -64,7 +55,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_file_is_refused_with_its_line(
     line: str, message: str, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe.write_text(SMALL + line + "\n")
+    recipe.write_text(FILE + line + "\n")
     error = refused(capsys, str(recipe))
     assert f"{recipe}" in error and message in error
 
@@ -131,7 +122,7 @@ def test_recipe_is_refused_when_no_file_can_have_its_name(
 def test_extends_is_refused_when_no_file_can_have_its_name(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe.write_text(SMALL + f"extends: {'n' * 300}\n")
+    recipe.write_text(FILE + f"extends: {'n' * 300}\n")
     assert refused(capsys, str(recipe))
 
 
@@ -165,7 +156,7 @@ def test_key_is_named_when_the_part_it_belongs_to_is_left_out(
 
 @pytest.mark.parametrize("said", ["\\${x}", "a \\${oc.env:HOME} b", "\\\\\\${seed}"])
 def test_text_that_looks_like_an_interpolation_is_kept_as_text(said: str, recipe: Path) -> None:
-    recipe.write_text(SMALL + f"tracking: {{project: '{said}'}}\n")
+    recipe.write_text(FILE + f"tracking: {{project: '{said}'}}\n")
     loaded = load_recipe(recipe, model=Recipe)
     assert "${" in loaded.recipe.tracking.project
     again = recipe.with_name("kept.yaml")
@@ -175,8 +166,8 @@ def test_text_that_looks_like_an_interpolation_is_kept_as_text(said: str, recipe
 
 
 def test_phases_are_made_once_and_follow_from_a_changed_copy() -> None:
-    recipe = Recipe.model_validate(yaml.safe_load(SMALL) | {"phases": {"a": {"steps": 1}}})
+    recipe = Recipe.model_validate(yaml.safe_load(FILE) | {"phases": {"a": {"steps": 1}}})
     assert recipe.phase_recipes()["a"] is recipe.phase_recipes()["a"]
     changed = recipe.model_copy(update={"seed": 7})
     assert changed.phase_recipes()["a"].seed == 7
-    assert recipe == Recipe.model_validate(yaml.safe_load(SMALL) | {"phases": {"a": {"steps": 1}}})
+    assert recipe == Recipe.model_validate(yaml.safe_load(FILE) | {"phases": {"a": {"steps": 1}}})
