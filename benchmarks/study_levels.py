@@ -1,14 +1,17 @@
 """Where the gain of arms changes sign over levels, and how many labels votes are worth.
 
 Between two levels a curve is a straight line of means over seeds. Intervals are of percentiles,
-95 %, over seeds that are resampled whole, a run with its partners at all levels.
+95 %, over seeds that are resampled whole, a run with its partners at all levels; that of a mean
+over all levels is Student's, over the seeds that reached all of them.
 """
 
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
+
+from scipy.stats import t
 
 if TYPE_CHECKING:
     from benchmarks.study_file import Levels, Study, Worth
@@ -17,6 +20,17 @@ Runs = Mapping[tuple[str, int], Mapping[str, Any]]
 Point = tuple[float, float]
 RESAMPLES = 2000
 TAIL = 0.025
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float | None, float | None]:
+    """Return mean, standard error, half width of the interval and p; None of one seed."""
+    if len(values) < 2:
+        return fmean(values), math.nan, None, None
+    mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
+    freedom = len(values) - 1
+    half = float(t.ppf(1 - TAIL, freedom)) * error
+    p = 2 * float(t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
+    return mean, error, half, p
 
 
 def reaching(runs: Runs) -> Runs:
@@ -34,8 +48,8 @@ def level_tables(study: "Study", runs: Runs) -> list[str]:
     if study.by_level:
         found += [
             "",
-            "| gain by level | measure | mean | sign changes at [95 %] |",
-            "|---|---|---|---|",
+            "| gain by level | measure | mean | sign changes at [95 %] | over all levels [95 %] |",
+            "|---|---|---|---|---|",
         ]
         found += [_sign_row(one, met) for one in study.by_level]
     if study.worths:
@@ -140,7 +154,20 @@ def _sign_row(one: "Levels", runs: Runs) -> str:
         text = "no change of sign: " + _side(signs)
     else:
         text = "no finished run"
-    return f"| {one.name} | {one.measure} | {shown} | {text} |"
+    return f"| {one.name} | {one.measure} | {shown} | {text} | {_over_levels(one, runs, seeds)} |"
+
+
+def _over_levels(one: "Levels", runs: Runs, seeds: Sequence[int]) -> str:
+    """Return the mean over levels, of the seeds that have all, with Student's interval."""
+    each = [[values for _, values in gains(one, runs, [seed])] for seed in seeds]
+    means = [fmean(own[0] for own in gain) for gain in each if len(gain) == len(one.levels)]
+    if not means:
+        return "–"
+    mean, _, half, _ = interval(means)
+    shown = (
+        f"{mean:+.3f}" if half is None else f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]"
+    )
+    return f"{shown}, {len(means)} seed{'s' if len(means) > 1 else ''}"
 
 
 def _side(signs: set[bool]) -> str:

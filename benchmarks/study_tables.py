@@ -4,33 +4,19 @@ Intervals are Student's t, 95 %, over seeds; p is the two-sided t test of a mean
 each figure alone. `benchmarks/study.py FILE --tables` prints them.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.study_file import Compared
-from benchmarks.study_levels import gains, level_tables, reaching
+from benchmarks.study_levels import gains, interval, level_tables, reaching
 from benchmarks.study_plot import ByLevel, Curves, Dots, Panel, plot
-from scipy.stats import t
 
 if TYPE_CHECKING:
     from benchmarks.study_file import LevelPlot, Study
 
 Runs = Mapping[tuple[str, int], Mapping[str, Any]]
-LEVEL = 0.95
-
-
-def interval(values: Sequence[float]) -> tuple[float, float, float | None, float | None]:
-    """Return mean, standard error, half width of the interval and p; None of one seed."""
-    if len(values) < 2:
-        return fmean(values), math.nan, None, None
-    mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
-    freedom = len(values) - 1
-    half = float(t.ppf((1 + LEVEL) / 2, freedom)) * error
-    p = 2 * float(t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
-    return mean, error, half, p
 
 
 def tables(study: "Study", lines: Sequence[Mapping[str, Any]], image: Path) -> list[str]:

@@ -64,20 +64,23 @@ def rows(chosen: Study, runs: dict[tuple[str, int], dict[str, Any]]) -> list[str
 def test_seeds_that_agree_have_a_point_for_an_interval() -> None:
     runs = {(arm, seed): run(g) for seed in range(4) for arm, g in (("low", -0.25), ("high", 0.25))}
     assert rows(study(by_level=[LIVE]), runs) == [
-        "| live | direct | 0.600: -0.250, 0.800: +0.250 | 0.700 [0.700, 0.700] |"
+        "| live | direct | 0.600: -0.250, 0.800: +0.250 | 0.700 [0.700, 0.700] "
+        "| +0.000 [+0.000, +0.000], 4 seeds |"
     ]
     one_seed = {key: line for key, line in runs.items() if key[1] == 0}
-    assert rows(study(by_level=[LIVE]), one_seed)[0].endswith("| 0.700 |")
+    assert rows(study(by_level=[LIVE]), one_seed)[0].endswith("| 0.700 | +0.000, 1 seed |")
 
 
 def test_curve_that_keeps_its_sign_is_said_to() -> None:
     chosen = study(by_level=[LIVE])
     above = {(arm, seed): run(0.25) for seed in range(2) for arm in ("low", "high")}
-    assert rows(chosen, above)[0].endswith("| no change of sign: nowhere below 0 |")
+    assert rows(chosen, above)[0].count("| no change of sign: nowhere below 0 |")
     below = {key: run(-0.25) for key in above}
-    assert rows(chosen, below)[0].endswith("| no change of sign: nowhere above 0 |")
-    assert rows(chosen, dict.fromkeys(above, run(0)))[0].endswith("0 at every level |")
-    assert rows(chosen, {})[0].endswith("| – | no finished run |")
+    assert rows(chosen, below)[0].count("| no change of sign: nowhere above 0 |")
+    assert rows(chosen, dict.fromkeys(above, run(0)))[0].count(
+        "| no change of sign: 0 at every level |"
+    )
+    assert rows(chosen, {})[0].endswith("| – | no finished run | – |")
 
 
 def test_interval_resamples_whole_seeds_and_counts_those_without_a_change() -> None:
@@ -113,6 +116,7 @@ def test_differences_are_paired_by_seed_and_stand_where_the_judges_are() -> None
     (row,) = rows(study(by_level=[levels]), runs)
     # Low: (-.25 + 0) / 2 at .625; high: .25 of seed 0 alone, at .875. A third of the way.
     assert "| 0.625: -0.125, 0.875: +0.250 | 0.708 [" in row
+    assert row.endswith("| +0.000, 1 seed |")  # -.25 and .25; seed 1 lacks a level.
 
 
 def test_votes_are_worth_a_share_of_a_known_line() -> None:
