@@ -261,7 +261,9 @@ def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_pat
     assert "reward.votes_from={tpr: 0.900000, fpr: 0.200000}" in calls["drawn-4"]
 
 
-DOCUMENTED = (ROOT / "docs/figures.md").read_text(encoding="utf-8")
+DOCUMENTED = "".join(
+    (ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("figures", "rewards")
+)
 FILES = sorted(ROOT.glob("benchmarks/studies/*.yaml"))
 
 
