@@ -1,4 +1,4 @@
-"""Run a study: arms of recipes over seeds, as a YAML file says, and print its tables.
+"""Run a study: arms of recipes over seeds, as a YAML file says, and print and write its tables.
 
 A file of benchmarks/studies/ names starts (runs of the phases before), arms (runs from them),
 seeds, measures and what is compared; its header says what was decided before the first run. For
@@ -9,6 +9,8 @@ runs in the order of the file.
 
 A start that misses an exit criterion ends its seed: each arm from it has the start's measures
 before and after, so that it counts with a gain of 0.
+
+Tables and plot are written to docs/studies/NAME.md and NAME.svg, too.
 
     python benchmarks/study.py benchmarks/studies/quickstart_five_priced.yaml --jobs 2
     python benchmarks/study.py benchmarks/studies/quickstart_five_priced.yaml --tables
@@ -30,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # The folder of this package.
 
 from benchmarks.study_file import Study, read_study  # noqa: E402
-from benchmarks.study_tables import tables  # noqa: E402
+from benchmarks.study_tables import page, tables  # noqa: E402
 
 Train = Callable[[Sequence[str], Path], int]
 """From the arguments of `debate-train` and a log to its exit code."""
@@ -223,7 +225,11 @@ def main() -> int:
             train = partial(in_a_process, variables=study.environment)
             seeds, runs = chosen.seeds or study.all_seeds(), Runs(study, root, lines, train)
             list(pool.map(partial(runs.one_seed, arms=chosen.arms), seeds))
-    print("\n".join(tables(study, lines.read(), ROOT / f"docs/studies/{study.name}.svg")))
+    image = ROOT / f"docs/studies/{study.name}.svg"
+    found = tables(study, lines.read(), image)
+    print("\n".join(found))
+    text = page(study.name, chosen.file.read_text(encoding="utf-8"), found)
+    image.with_suffix(".md").write_text(text, encoding="utf-8")
     return 0
 
 

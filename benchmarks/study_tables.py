@@ -5,6 +5,7 @@ each figure alone. `benchmarks/study.py FILE --tables` prints them.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,39 @@ def tables(study: "Study", lines: Sequence[Mapping[str, Any]], image: Path) -> l
         image.parent.mkdir(parents=True, exist_ok=True)
         image.write_text(_plot(study, runs, arms), encoding="utf-8")
     return found
+
+
+def page(name: str, file: str, found: Sequence[str]) -> str:
+    """Return what docs/studies/NAME.md says: the head of the study's file, its plot, its tables.
+
+    Args:
+        name: The study's.
+        file: The text of its file.
+        found: Its tables.
+    """
+    head = [line[1:].removeprefix(" ") for line in takewhile(_is_comment, file.splitlines())]
+    return "\n".join(
+        [
+            f"# Study {name}",
+            "",
+            f"Written by `python benchmarks/study.py benchmarks/studies/{name}.yaml --tables` from "
+            f"`benchmarks/data/{name}.jsonl`; what it says is in "
+            "[learning without labels](../learning-without-labels.md). The head of its file:",
+            "",
+            "```text",
+            *head,
+            "```",
+            "",
+            f"![Plot of {name}]({name}.svg)",
+            "",
+            *found,
+            "",
+        ]
+    )
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("#")
 
 
 def _seeds(runs: Runs, arm: str) -> list[int]:

@@ -12,7 +12,7 @@ import yaml
 from benchmarks.study import ROOT, Lines, Runs, call_rates, filled, first_warnings, in_a_process
 from benchmarks.study_file import Arm, Compared, Start, Study, read_study
 from benchmarks.study_plot import LEFT, RIGHT, Dots, plot
-from benchmarks.study_tables import differences, fall, interval, tables
+from benchmarks.study_tables import differences, fall, interval, page, tables
 
 from debate_train.commands.cli import main as debate_train
 from debate_train.reading.recipe_file import load_recipe
@@ -289,6 +289,19 @@ def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
         for curve in {*study.curves.values()} - figures:  # Of the steps themselves.
             name = curve.removeprefix("train/").replace("round_0", "round_r")
             assert f"| `{name}` |" in DOCUMENTED
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_pages_and_plots_say_what_the_finished_runs_say(file: Path, tmp_path: Path) -> None:
+    study, image = read_study(file), tmp_path / "plot.svg"
+    lines = Lines(ROOT / f"benchmarks/data/{study.name}.jsonl").read()
+    found = tables(study, lines, image)
+    kept = ROOT / f"docs/studies/{study.name}.md"
+    if not lines:
+        assert not kept.exists()
+        return
+    assert kept.read_text(encoding="utf-8") == page(study.name, file.read_text("utf-8"), found)
+    assert kept.with_suffix(".svg").read_text("utf-8") == image.read_text("utf-8")
 
 
 def test_study_like_another_has_its_keys_and_own_variables(tmp_path: Path) -> None:
