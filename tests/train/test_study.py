@@ -2,21 +2,17 @@
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from benchmarks.study import ROOT, Lines, Runs, call_rates, filled, first_warnings, in_a_process
+from benchmarks.study import Lines, Runs, call_rates, first_warnings, in_a_process
 from benchmarks.study_file import Arm, Compared, Start, Study, read_study
-from benchmarks.study_plot import LEFT, RIGHT, Dots, plot
-from benchmarks.study_tables import differences, fall, interval, page, tables
+from benchmarks.study_tables import differences, fall, interval, tables
 
 from debate_train.commands.cli import main as debate_train
-from debate_train.reading.recipe_file import load_recipe
-from debate_train.recipe import Recipe
 
 RECIPE = "recipes/grpo_puzzle.yaml"
 MINIATURE: dict[str, Any] = {
@@ -96,61 +92,6 @@ def test_miniature_study_runs_to_its_tables(
     assert f"| grpo − other | direct | 1 | {more:+.3f} |" in found
     image = (tmp_path / "plots/plot.svg").read_text()
     assert image.count("<polyline") == 2 and image.count("<circle") == 2
-
-
-def test_plot_holds_every_dot_and_interval_in_its_panel() -> None:
-    arms = {"one": ([0.02, 0.04], (-0.3, 0.36)), "two": ([-0.1], None)}
-    panels = [Dots("gain", arms), Dots("other", arms)]
-    image = plot(panels)
-    ends = [
-        float(x) for pair in re.findall(r'd="M([\d.-]+) [\d.]+H([\d.-]+)"', image) for x in pair
-    ]
-    assert len(ends) == 4 and all(LEFT < x < RIGHT for x in ends)
-    assert ends[0] < ends[1]
-    dots = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.-]+)" cy="([\d.]+)"', image)]
-    assert len(dots) == 6 and all(ends[0] < x < ends[1] for x, _ in dots)
-    assert [y > panels[0].height for _, y in dots] == [False] * 3 + [True] * 3
-
-
-def test_plot_by_level_has_a_point_for_each_mean_and_names_levels(tmp_path: Path) -> None:
-    def run(gain: float) -> dict[str, Any]:
-        return {"start_met": True, "before": {"direct": 0.5}, "after": {"direct": 0.5 + gain}}
-
-    levels = {"low": {3: "one", 10: "two"}, "high": {10: "two", 100: "three"}}
-    arms = ("one", "two", "three")
-    study = Study.model_validate(
-        {
-            "name": "x",
-            "seeds": [0, 1],
-            "arms": {arm: {"recipe": RECIPE} for arm in arms},
-            "measures": {"direct": "eval/direct/accuracy"},
-            "by_level": [
-                {"name": n, "measure": "direct", "levels": on} for n, on in levels.items()
-            ],
-            "level_plots": [
-                {"title": "gain", "across": "labels", "even": True, "lines": [*levels]}
-            ],
-        }
-    )
-    lines = [
-        {"arm": arm, "seed": seed, **run(gain + 0.125 * seed)}
-        for arm, gain in zip(arms, (0.0, 0.25, 0.5), strict=True)
-        for seed in (0, 1)
-    ]
-    tables(study, lines, tmp_path / "x.svg")
-    image = (tmp_path / "x.svg").read_text()
-    dots = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', image)]
-    assert len(dots) == 4 and image.count("<polyline") == 2
-    low, high = dots[:2], dots[2:]
-    assert low[1][1] == high[0][1], "one mean, that of both lines at 10"
-    assert low[0][1] - low[1][1] == pytest.approx(high[0][1] - high[1][1]), "higher by .25 each"
-    assert low[1][0] - low[0][0] == pytest.approx(high[1][0] - high[0][0]), "evenly apart"
-    for name in ("3", "10", "100", "labels", "low", "high"):
-        assert f">{name}</text>" in image
-    intervals = re.findall(r'd="M([\d.]+) ([\d.-]+)V([\d.-]+)"', image)
-    assert [(float(x), (float(a) + float(b)) / 2) for x, a, b in intervals] == [
-        (pytest.approx(x), pytest.approx(y)) for x, y in dots
-    ], "the interval of two seeds is even about their mean"
 
 
 def test_start_that_misses_its_criterion_counts_as_no_gain(tmp_path: Path) -> None:
@@ -259,49 +200,6 @@ def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_pat
     assert {skipped("solver"), skipped("judge")} <= {*calls["drawn-4"]}
     assert f"model.name={tmp_path}/better-4/checkpoints/step-000003" in calls["drawn-4"]
     assert "reward.votes_from={tpr: 0.900000, fpr: 0.200000}" in calls["drawn-4"]
-
-
-DOCUMENTED = "".join(
-    (ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("figures", "rewards")
-)
-FILES = sorted(ROOT.glob("benchmarks/studies/*.yaml"))
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
-    study = read_study(file)
-    assert study.name == file.stem
-    runs = (*study.starts.values(), *study.arms.values())
-    left_out = {phase for run in runs if run.start for phase in study.left_out(run.start)}
-    # Arms that differ in their starts alone are one.
-    measured = {(arm.recipe, arm.settings) for arm in study.arms.values()}
-    for recipe, own in {(run.recipe, run.settings) for run in runs}:
-        settings = [filled(one, {"tpr": 0.9, "fpr": 0.2}) for one in (*study.settings, *own)]
-        loaded = load_recipe(ROOT / recipe, settings, model=Recipe)
-        assert left_out <= {*loaded.phases}
-        for arm in study.arms.values():  # What its starts leave is self-play alone.
-            if arm.start and (arm.recipe, arm.settings) == (recipe, own):
-                assert {*loaded.phases} - study.left_out(arm.start) == {"self_play"}
-        figures = {*loaded.recipe.evaluated().measured()}
-        if (recipe, own) not in measured:  # A start, which may measure less.
-            continue
-        assert {*study.measures.values()} <= figures
-        for curve in {*study.curves.values()} - figures:  # Of the steps themselves.
-            name = curve.removeprefix("train/").replace("round_0", "round_r")
-            assert f"| `{name}` |" in DOCUMENTED
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_pages_and_plots_say_what_the_finished_runs_say(file: Path, tmp_path: Path) -> None:
-    study, image = read_study(file), tmp_path / "plot.svg"
-    lines = Lines(ROOT / f"benchmarks/data/{study.name}.jsonl").read()
-    found = tables(study, lines, image)
-    kept = ROOT / f"docs/studies/{study.name}.md"
-    if not lines:
-        assert not kept.exists()
-        return
-    assert kept.read_text(encoding="utf-8") == page(study.name, file.read_text("utf-8"), found)
-    assert kept.with_suffix(".svg").read_text("utf-8") == image.read_text("utf-8")
 
 
 def test_study_like_another_has_its_keys_and_own_variables(tmp_path: Path) -> None:
