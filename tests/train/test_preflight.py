@@ -89,14 +89,15 @@ def seeds_checks(**changes: float) -> dict[str, float]:
         ({"train/accuracy/round_0": 0.96}, "v2", {"head-room": "amber"}),
         ({"train/comparisons_made": 0.79}, "v2", {"valid comparisons": "red"}),
         ({"train/pass@k": 0.19}, "v2", {"one of N is right": "red"}),
-        ({"judge/accuracy": 0.72}, "v2", {"judge accuracy, votes alone": "amber"}),
+        ({"judge/accuracy": 0.59}, "v2", {"judge accuracy, votes alone": "amber"}),
+        ({"judge/accuracy": 0.61}, "v2", {}),
         (
             {"judge/accuracy": 0.49},
             "v2",
             {"judge accuracy": "red", "judge accuracy, votes alone": "amber"},
         ),
         # With the truth in the reward, or no votes at all, judges matter less.
-        ({"judge/accuracy": 0.72}, "mixed", {}),
+        ({"judge/accuracy": 0.59}, "mixed", {}),
         ({"judge/accuracy": 0.4, "train/comparisons_made": 0.0}, "verifiable", {}),
     ],
 )

@@ -91,9 +91,9 @@ CHECKS = (
     Check(
         "judge accuracy, votes alone",
         ("judge/accuracy",),
-        "votes of judges this weak have lowered accuracy: warm-start judging further, or mix in "
+        "votes of judges this weak were not seen to teach: warm-start judging further, or mix in "
         "correctness (reward.type: mixed)",
-        amber=0.80,
+        amber=0.60,
         applies=_peers_alone,
     ),
     Check(
