@@ -165,8 +165,8 @@ def fall(points: Sequence[Sequence[float]], bound: float) -> float | None:
 
 def _falls(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
     """How high each curve rose and where it ended, and in how many seeds it fell for good."""
-    rows = ["| arm | curve | first | highest | last | ended more than .05 below the first |"]
-    rows.append("|---|---|---|---|---|---|")
+    rows = ["| arm | curve | first | highest | last | mean | ended more than .05 below the first |"]
+    rows.append("|---|---|---|---|---|---|---|")
     for arm in arms:
         own = [runs[arm, seed] for seed in _seeds(runs, arm)]
         for name in study.curves:
@@ -176,10 +176,12 @@ def _falls(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
             first = fmean(points[0][1] for points in curves)
             top = fmean(max(value for _, value in points) for points in curves)
             last = fmean(points[-1][1] for points in curves)
+            mean = fmean(fmean(value for _, value in points) for points in curves)
             fell = [step for points in curves if (step := fall(points, 0.05)) is not None]
             where = f"{len(fell)} of {len(curves)}"
             where += f", from step {min(fell):g} to {max(fell):g}" if fell else ""
-            rows.append(f"| {arm} | {name} | {first:.3f} | {top:.3f} | {last:.3f} | {where} |")
+            cells = " | ".join(f"{value:.3f}" for value in (first, top, last, mean))
+            rows.append(f"| {arm} | {name} | {cells} | {where} |")
     return rows
 
 

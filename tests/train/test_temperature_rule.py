@@ -20,6 +20,7 @@ from debate_train.commands.cli import main
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.packed_rows.logps import token_logps
 from debate_train.packed_rows.packs import make_pack
+from train.small_recipes import FILE
 
 pytestmark = pytest.mark.numeric
 
@@ -59,23 +60,13 @@ def test_each_turn_is_trained_at_the_temperature_of_its_persona(
             assert np.abs(flat - row.sampler_logps[spoken]).max() > 0.1
 
 
-RECIPE = """\
-name: t
-steps: 3
-model: {type: scratch}
-data: {type: signs_puzzle, batch_size: 2}
-debate: {num_agents: 5, max_rounds: 2, style: compact, personas: none}
-rollout: {max_tokens: 16}
-"""
-
-
 @pytest.mark.parametrize("setting", ["top_p=0.9", "top_k=20", "min_p=0.05"])
 @pytest.mark.parametrize("loss", ["importance_sampling", "ppo_clip"])
 def test_check_refuses_cut_distributions_in_reinforcement_learning(
     setting: str, loss: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "r.yaml"
-    path.write_text(RECIPE)
+    path.write_text(FILE)
     argv = [str(path), "--check", f"loss={{type: {loss}}}"]
     assert main(argv) == 0
     capsys.readouterr()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from train.small_recipes import FILE
+
 MODULE = """
 from typing import Literal
 
@@ -28,16 +30,7 @@ class Brevity(RewardConfig):
     def __call__(self, transcripts):
         return [Score((), (None,) * t.protocol.num_agents) for t in transcripts]
 """
-RECIPE = """\
-name: t
-steps: 3
-model: {type: scratch}
-data: {type: signs_puzzle, batch_size: 2}
-debate: {num_agents: 5, max_rounds: 2, style: compact, personas: none}
-rollout: {max_tokens: 16}
-advantage: {baseline: question_round}
-reward: {type: brevity, words: 20}
-"""
+RECIPE = FILE + "reward: {type: brevity, words: 20}\n"
 
 
 @pytest.fixture
