@@ -34,8 +34,8 @@ MAY_IMPORT = {
     "debate_train": {
         "debate_protocol", "debate_rewards", "debate_rollout", "bitsandbytes", "datasets",
         "deepspeed", "filelock", "jinja2", "liger_kernel", "markupsafe", "numpy", "omegaconf",
-        "regex", "peft", "pydantic", "rich", "safetensors", "shtab", "tokenizers",
-        "tensorboard", "torch", "trackio", "transformers", "wandb", "yaml",
+        "regex", "peft", "pydantic", "rich", "safetensors", "scipy", "shtab",
+        "tokenizers", "tensorboard", "torch", "trackio", "transformers", "wandb", "yaml",
     },
 }  # fmt: skip
 ENGINE_IMPORTS = {

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import yaml
-from benchmarks.study import Lines, Runs, call_rates, first_warnings, in_a_process
-from benchmarks.study_file import Arm, Compared, Start, Study, read_study
-from benchmarks.study_tables import differences, fall, interval, tables
 
 from debate_train.commands.cli import main as debate_train
+from debate_train.studies.levels import interval
+from debate_train.studies.lines import Finished, Lines
+from debate_train.studies.runs import Figure, Results, Runs, Train, call_rates, first_warnings
+from debate_train.studies.study_file import Arm, Compared, Start, Study, read_study
+from debate_train.studies.tables import differences, fall, tables
 
-RECIPE = "recipes/grpo_puzzle.yaml"
+RECIPE = "grpo_puzzle"
 MINIATURE: dict[str, Any] = {
     "name": "miniature",
     "seeds": [0, 1],
@@ -65,6 +67,11 @@ class Counted:
         return debate_train([*arguments])
 
 
+def both_arms(study: Study, folder: Path, lines: Lines, train: Train, seed: int) -> None:
+    for arm in ("grpo", "other"):
+        Runs(study, folder, folder, lines, train).arm(arm, seed)
+
+
 def test_miniature_study_runs_to_its_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,22 +80,21 @@ def test_miniature_study_runs_to_its_tables(
     study, lines = read_study(file), Lines(tmp_path / "lines.jsonl")
     killed = Counted(2)  # The start and the first arm.
     with pytest.raises(KeyboardInterrupt):
-        Runs(study, tmp_path, lines, killed).one_seed(0)
+        both_arms(study, tmp_path, lines, killed, 0)
     assert lines.done() == {("grpo", 0)}
     lines.file.write_text(lines.file.read_text() + '{"arm": "other", "se')
     lines.mend()
     again = Counted()
-    Runs(study, tmp_path, lines, again).one_seed(0)
-    Runs(study, tmp_path, lines, again).one_seed(0)
+    Runs(study, tmp_path, tmp_path, lines, again).arm("other", 0)
     assert [Path(call[call.index("--output") + 1]).name for call in again.calls] == ["other-0"]
     grpo, other = lines.read()
-    assert (grpo["arm"], other["arm"]) == ("grpo", "other")
+    assert (grpo.arm, other.arm) == ("grpo", "other")
     # Both begin with the same weights, on the same questions.
-    assert grpo["before"] == other["before"] and grpo["steps"] == 2
-    assert [step for step, _ in grpo["curves"]["reward"]] == [1, 2]
+    assert grpo.before == other.before and grpo.steps == 2
+    assert [step for step, _ in grpo.curves["reward"]] == [1, 2]
     capsys.readouterr()
     found = "\n".join(tables(study, lines.read(), tmp_path / "plots/plot.svg"))
-    more = grpo["after"]["direct"] - other["after"]["direct"]
+    more = grpo.after["direct"] - other.after["direct"]
     assert f"| grpo − other | direct | 1 | {more:+.3f} |" in found
     image = (tmp_path / "plots/plot.svg").read_text()
     assert image.count("<polyline") == 2 and image.count("<circle") == 2
@@ -106,10 +112,10 @@ def test_start_that_misses_its_criterion_counts_as_no_gain(tmp_path: Path) -> No
         (folder / "results.json").write_text(json.dumps(found))
         return 0
 
-    Runs(Study.model_validate(MINIATURE), tmp_path, lines, train).one_seed(1)
-    assert [line["start_met"] for line in lines.read()] == [False, False]
-    assert all(line["before"] == line["after"] for line in lines.read())
-    runs = {(line["arm"], line["seed"]): line for line in lines.read()}
+    both_arms(Study.model_validate(MINIATURE), tmp_path, lines, train, 1)
+    assert [run.start_met for run in lines.read()] == [False, False]
+    assert all(run.before == run.after for run in lines.read())
+    runs = {(run.arm, run.seed): run for run in lines.read()}
     for name in ("direct", "judged by arms alone"):
         assert differences(runs, Compared(arm="grpo", measures=(name,)), name) == {1: 0.0}
 
@@ -138,20 +144,28 @@ def side(strict: float, accuracy: float) -> dict[str, dict[str, float]]:
     return {f"eval/judge/{name}": {"mean": value} for name, value in names.items()}
 
 
+def rates(strict: float, accuracy: float) -> dict[str, float]:
+    own = side(strict, accuracy)
+    return call_rates({name: Figure.model_validate(value) for name, value in own.items()})
+
+
 def test_table_of_warnings_says_in_how_many_runs_and_from_when(tmp_path: Path) -> None:
     spoke = [(35, "collapse"), (40, "coverage"), (90, "collapse")]
     found = {"health": [{"step": step, "detector": name, "value": 0.1} for step, name in spoke]}
-    assert first_warnings(found) == {"collapse": 35, "coverage": 40}
-    assert first_warnings({}) == {}
+    empty = {"exit_criteria": {}, "before": {}, "after": {}, "steps": 1}
+    first = first_warnings(Results.model_validate(empty | found))
+    assert first == {"collapse": 35, "coverage": 40}
+    assert first_warnings(Results.model_validate(empty)) == {}
     study = Study.model_validate(MINIATURE | {"seeds": [0, 1, 2], "plot": []})
-    side = {"before": {}, "after": {}, "start_met": True}
+    side = {"before": {}, "after": {}, "start_met": True, "steps": 90}
     lines = [
         {"arm": "grpo", "seed": 0, "warnings": {"collapse": 35, "coverage": 40}, **side},
         {"arm": "grpo", "seed": 1, "warnings": {"collapse": 8}, **side},
         {"arm": "grpo", "seed": 2, "warnings": {}, **side},
         {"arm": "other", "seed": 0, **side},
     ]
-    assert tables(study, lines, tmp_path / "plot.svg")[-5:] == [
+    runs = [Finished.model_validate(line) for line in lines]
+    assert tables(study, runs, tmp_path / "plot.svg")[-5:] == [
         "| arm | the watch warned of | runs | first at step |",
         "|---|---|---|---|",
         "| grpo | collapse | 2 of 3 | 8 to 35 |",
@@ -162,9 +176,9 @@ def test_table_of_warnings_says_in_how_many_runs_and_from_when(tmp_path: Path) -
 
 def test_call_rates_give_votes_as_good_as_the_judge() -> None:
     # Rates .9 and .2: right .9 · .8 = .72, wrong .2 · .1 = .02, the rest `=`: accuracy .85.
-    assert call_rates(side(0.72, 0.85)) == pytest.approx({"tpr": 0.9, "fpr": 0.2})
+    assert rates(0.72, 0.85) == pytest.approx({"tpr": 0.9, "fpr": 0.2})
     # No `=`: t (1 - f) + f (1 - t) = 1 has no solution but 1 and 0; the difference .6 stays.
-    assert call_rates(side(0.8, 0.8)) == pytest.approx({"tpr": 0.8, "fpr": 0.2})
+    assert rates(0.8, 0.8) == pytest.approx({"tpr": 0.8, "fpr": 0.2})
     assert call_rates({}) == {}
 
 
@@ -175,6 +189,7 @@ def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_pat
         folder = Path(arguments[arguments.index("--output") + 1])
         calls[folder.name] = [*arguments]
         (folder / "checkpoints/step-000003").mkdir(parents=True)
+        (folder / "recipe.yaml").write_text("model: {dtype: bfloat16}")
         both = {"eval/direct/accuracy": {"mean": 0.25}} | side(0.72, 0.85)
         found = {"before": both, "after": both, "steps": 3, "seconds": {"all": 1.0}}
         (folder / "results.json").write_text(json.dumps(found | {"exit_criteria": {}}))
@@ -187,11 +202,12 @@ def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_pat
     study = Study(
         name="x",
         seeds=(4,),
+        settings=("c={seed}",),
         starts={"solver": solver, "judge": judge, "better": better},
         arms={"drawn": Arm(recipe=RECIPE, start="better", settings=(votes,))},
         measures={"direct": "eval/direct/accuracy"},
     )
-    Runs(study, tmp_path, Lines(tmp_path / "lines.jsonl"), train).one_seed(4)
+    Runs(study, tmp_path, tmp_path, Lines(tmp_path / "lines.jsonl"), train).arm("drawn", 4)
     assert [*calls] == ["solver-4", "judge-4", "better-4", "drawn-4"]
     assert "a=1" in calls["solver-4"] and "a=1" not in calls["judge-4"]
     skipped = "phases.{}={{steps: 0, exit_criterion: null}}".format
@@ -200,21 +216,14 @@ def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_pat
     assert {skipped("solver"), skipped("judge")} <= {*calls["drawn-4"]}
     assert f"model.name={tmp_path}/better-4/checkpoints/step-000003" in calls["drawn-4"]
     assert "reward.votes_from={tpr: 0.900000, fpr: 0.200000}" in calls["drawn-4"]
+    assert {"c=4", "model.type=pretrained", "model.dtype=bfloat16"} <= {*calls["drawn-4"]}
 
 
-def test_study_like_another_has_its_keys_and_own_variables(tmp_path: Path) -> None:
-    (tmp_path / "first.yaml").write_text(yaml.safe_dump(MINIATURE))
-    own = {"like": "first.yaml", "name": "second", "seeds": [3], "environment": {"A_RUN": "plain"}}
-    (tmp_path / "second.yaml").write_text(yaml.safe_dump(own))
+def test_study_that_extends_another_has_its_keys_and_leaves_arms_out(tmp_path: Path) -> None:
+    (tmp_path / "first.yaml").write_text(yaml.safe_dump(MINIATURE | {"compared": []}))
+    own = {"extends": "first.yaml", "name": "second", "seeds": [3], "environment": {"A_RUN": "1"}}
+    (tmp_path / "second.yaml").write_text(yaml.safe_dump(own | {"arms": {"other": None}}))
     first, second = (read_study(tmp_path / f"{name}.yaml") for name in ("first", "second"))
     assert (second.name, second.seeds) == ("second", (3,))
-    assert second.arms == first.arms
-    assert not first.environment
-
-
-def test_runs_have_the_variables_of_their_study(tmp_path: Path) -> None:
-    code = "import os, sys; sys.exit(os.environ['A_RUN'] != os.environ['OMP_NUM_THREADS'])"
-    (tmp_path / "debate_train.py").write_text(code)
-    variables = {"PYTHONPATH": str(tmp_path), "A_RUN": "1"}
-    assert in_a_process([], tmp_path / "log", variables) == 0
-    assert in_a_process([], tmp_path / "log", variables | {"A_RUN": "2"}) == 1
+    assert second.arms == {"grpo": first.arms["grpo"]}
+    assert (first.environment, second.environment) == ({}, {"A_RUN": "1"})

@@ -4,9 +4,11 @@ import math
 from typing import Any
 
 import pytest
-from benchmarks.study_file import Levels, Study, Worth
-from benchmarks.study_levels import level_tables, reached, sign_change
 from pydantic import ValidationError
+
+from debate_train.studies.levels import level_tables, reached, sign_change
+from debate_train.studies.lines import Finished
+from debate_train.studies.study_file import Levels, Study, Worth
 
 INFINITE = math.inf
 
@@ -41,9 +43,9 @@ def test_line_reaches_a_value(value: float, share: float) -> None:
     assert reached(line, value) == pytest.approx(share, rel=1e-12)
 
 
-def run(gain: float, judge: float = 0.5, *, met: bool = True) -> dict[str, Any]:
-    before = {"direct": 0.5, "judge": judge}
-    return {"start_met": met, "before": before, "after": {"direct": 0.5 + gain, "judge": judge}}
+def run(gain: float, judge: float = 0.5, *, met: bool = True) -> Finished:
+    sides = [{"direct": 0.5, "judge": judge}, {"direct": 0.5 + gain, "judge": judge}]
+    return Finished(arm="any", seed=0, start_met=met, steps=1, before=sides[0], after=sides[1])
 
 
 def study(**chosen: Any) -> Study:
@@ -57,7 +59,7 @@ def study(**chosen: Any) -> Study:
 LIVE = Levels(name="live", measure="direct", levels={0.6: "low", 0.8: "high"})
 
 
-def rows(chosen: Study, runs: dict[tuple[str, int], dict[str, Any]]) -> list[str]:
+def rows(chosen: Study, runs: dict[tuple[str, int], Finished]) -> list[str]:
     return level_tables(chosen, runs)[3:]
 
 

@@ -2,12 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from benchmarks.study_file import Study
-from benchmarks.study_plot import LEFT, RIGHT, Dots, plot
-from benchmarks.study_tables import tables
+
+from debate_train.studies.drawing import LEFT, RIGHT, Dots, plot
+from debate_train.studies.lines import Finished
+from debate_train.studies.study_file import Study
+from debate_train.studies.tables import tables
 
 RECIPE = "recipes/grpo_puzzle.yaml"
 
@@ -27,8 +28,9 @@ def test_plot_holds_every_dot_and_interval_in_its_panel() -> None:
 
 
 def test_plot_by_level_has_a_point_for_each_mean_and_names_levels(tmp_path: Path) -> None:
-    def run(gain: float) -> dict[str, Any]:
-        return {"start_met": True, "before": {"direct": 0.5}, "after": {"direct": 0.5 + gain}}
+    def run(arm: str, seed: int, gain: float) -> Finished:
+        before, after = {"direct": 0.5}, {"direct": 0.5 + gain}
+        return Finished(arm=arm, seed=seed, start_met=True, steps=1, before=before, after=after)
 
     levels = {"low": {3: "one", 10: "two"}, "high": {10: "two", 100: "three"}}
     arms = ("one", "two", "three")
@@ -47,7 +49,7 @@ def test_plot_by_level_has_a_point_for_each_mean_and_names_levels(tmp_path: Path
         }
     )
     lines = [
-        {"arm": arm, "seed": seed, **run(gain + 0.125 * seed)}
+        run(arm, seed, gain + 0.125 * seed)
         for arm, gain in zip(arms, (0.0, 0.25, 0.5), strict=True)
         for seed in (0, 1)
     ]

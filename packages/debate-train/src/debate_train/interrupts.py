@@ -133,6 +133,21 @@ def _write(text: str) -> None:
         os.write(2, f"\n{text}\n".encode())
 
 
+def interruptible(call: Callable[[], Result]) -> Result:
+    """Return what a call returns; SIGTERM and SIGHUP end it as Ctrl-C does, so it can tidy up."""
+    ends = [number for number in SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
+    before = {number: signal.signal(number, _interrupt) for number in ends}
+    try:
+        return call()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 def leave_on_interrupt() -> None:
     """Let an interrupt end this process at once, without a traceback, until `raise_interrupts`."""
     with suppress(ValueError):  # Not the main thread.

@@ -40,6 +40,7 @@ commands:
   debate-train recipes          list the recipes that ship
   debate-train init FILE --method METHOD --size SIZE    write a recipe to begin with
   debate-train schema           print a JSON Schema of recipes, for editors
+  debate-train study FILE       run arms of recipes over seeds, and compare them
   debate-train import FILE      print rollouts of verifiers or TRL as transcripts
   debate-train completion SHELL    print what bash or zsh complete of all commands
   debate-train --explain KEY    what a key of recipes means, and what may stand there

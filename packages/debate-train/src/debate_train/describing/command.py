@@ -1,4 +1,4 @@
-"""What `debate-train` says without a recipe: `debate-train recipes`."""
+"""What `debate-train` does without a recipe: `debate-train recipes`, `debate-train study`."""
 
 import argparse
 import json
@@ -10,6 +10,7 @@ from debate_protocol.command_options import add_options, heed_options
 from debate_protocol.transcripts.control_characters import escaped
 from debate_train.commands.recipe_command import DONE, exit_code
 from debate_train.errors import UsageError
+from debate_train.interrupts import raise_interrupts
 
 NAME = "debate-train"
 
@@ -109,6 +110,21 @@ def _add_rollouts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answer", metavar="COLUMN", help="with the right answers")
 
 
+def _study(arguments: argparse.Namespace) -> int:
+    """Run arms of recipes over seeds, as FILE says and as far as they are missing; compare them."""
+    from debate_train.studies.command import study
+
+    raise_interrupts()
+    study(arguments)
+    return DONE
+
+
+def _add_study(parser: argparse.ArgumentParser) -> None:
+    from debate_train.studies.options import add_study_options
+
+    add_study_options(parser)
+
+
 def _add_shell(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh"))
 
@@ -127,6 +143,7 @@ COMMANDS: Mapping[str, Part] = {
     "init": (_add_start, _init),
     "schema": (_add_nothing, _schema),
     "import": (_add_rollouts, _import),
+    "study": (_add_study, _study),
     "completion": (_add_shell, _completion),
 }
 """What can stand in the place of a recipe: its arguments, and what it does."""

@@ -1,11 +1,9 @@
 """The `debate-eval` command."""
 
 import argparse
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, get_args
 
 from debate_train.commands.recipe_command import (
@@ -18,7 +16,7 @@ from debate_train.commands.recipe_command import (
 )
 from debate_train.data.source import Split
 from debate_train.errors import UsageError
-from debate_train.interrupts import SIGNALS
+from debate_train.interrupts import interruptible
 
 if TYPE_CHECKING:
     from debate_train.checks.check import CheckReport
@@ -78,9 +76,10 @@ def _main(arguments: argparse.Namespace) -> int:
     def act(checked: CheckedRecipe) -> int:
         from debate_train.evaluating.evaluating import run_evaluation
 
-        return _interruptible(
+        interruptible(
             lambda: run_evaluation(made[0], checked.text, arguments.output, resume=arguments.resume)
         )
+        return DONE
 
     return run_recipe(arguments, check, act)
 
@@ -95,22 +94,6 @@ def _wanted(recipe: "Recipe", arguments: argparse.Namespace) -> "Evaluating":
     against = [named_policy(text, "--against") for text in arguments.against]
     phase = with_opponents(measured_phase(recipe, count), against)
     return Evaluating(phase, named_policies(arguments.policy), arguments.split, against)
-
-
-def _interruptible(call: Callable[[], object]) -> int:
-    """Let SIGTERM and SIGHUP end a call as Ctrl-C does, so that engines are closed."""
-    ends = [number for number in SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
-    before = {number: signal.signal(number, _interrupt) for number in ends}
-    try:
-        call()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return DONE
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def command_parser() -> argparse.ArgumentParser:

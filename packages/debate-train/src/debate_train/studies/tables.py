@@ -1,31 +1,36 @@
 """Tables and a plot of a study: means over seeds with intervals, and differences paired by seed.
 
 Intervals are Student's t, 95 %, over seeds; p is the two-sided t test of a mean difference of 0, of
-each figure alone. `benchmarks/study.py FILE --tables` prints them.
+each figure alone. `debate-train study FILE --tables` prints them.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.study_file import Compared
-from benchmarks.study_levels import gains, interval, level_tables, reaching
-from benchmarks.study_plot import ByLevel, Curves, Dots, Panel, plot
+from debate_train.reading.shipped_recipes import opening
+from debate_train.studies.drawing import ByLevel, Curves, Dots, Panel, plot
+from debate_train.studies.levels import gains, interval, level_tables, reaching
+from debate_train.studies.lines import Finished
+from debate_train.studies.study_file import Compared
 
 if TYPE_CHECKING:
-    from benchmarks.study_file import LevelPlot, Study
+    from debate_train.studies.study_file import LevelPlot, Study
 
-Runs = Mapping[tuple[str, int], Mapping[str, Any]]
+Runs = Mapping[tuple[str, int], Finished]
 
 
-def tables(study: "Study", lines: Sequence[Mapping[str, Any]], image: Path) -> list[str]:
-    """Return the study's tables as Markdown, and write its plot where there is one."""
-    runs: Runs = {(line["arm"], line["seed"]): line for line in lines}
+def tables(study: "Study", lines: Sequence[Finished], image: Path) -> list[str]:
+    """Return the study's tables as Markdown, and write its plot where there is one.
+
+    Args:
+        study: What was run.
+        lines: The finished runs, at least one.
+        image: Where the plot goes.
+    """
+    runs: Runs = {(run.arm, run.seed): run for run in lines}
     arms = [name for name in study.arms if any(arm == name for arm, _ in runs)]
-    if not arms:
-        return ["no run is finished"]
     found = [
         *_levels(study, runs, arms),
         "",
@@ -34,47 +39,32 @@ def tables(study: "Study", lines: Sequence[Mapping[str, Any]], image: Path) -> l
         "",
         *_each(study, runs, arms),
     ]
-    if any("curves" in line for line in lines):
+    if any(run.curves for run in lines):
         found += ["", *_falls(study, runs, arms)]
-    if any(line.get("warnings") for line in lines):
+    if any(run.warnings for run in lines):
         found += ["", *_warnings(runs, arms)]
-    if study.plot or study.level_plots:
+    if study.has_plot:
         image.parent.mkdir(parents=True, exist_ok=True)
         image.write_text(_plot(study, runs, arms), encoding="utf-8")
     return found
 
 
-def page(name: str, file: str, found: Sequence[str]) -> str:
-    """Return what docs/studies/NAME.md says: the head of the study's file, its plot, its tables.
+def page(study: "Study", file: Path, image: Path, found: Sequence[str]) -> str:
+    """Return the page of a study: what it is about, the head of its file, its plot and its tables.
 
     Args:
-        name: The study's.
-        file: The text of its file.
-        found: Its tables.
+        study: What was run.
+        file: Where it was read from.
+        image: The plot's, beside the page.
+        found: The tables.
     """
-    head = [line[1:].removeprefix(" ") for line in takewhile(_is_comment, file.splitlines())]
-    return "\n".join(
-        [
-            f"# Study {name}",
-            "",
-            f"Written by `python benchmarks/study.py benchmarks/studies/{name}.yaml --tables` from "
-            f"`benchmarks/data/{name}.jsonl`; what it says is in "
-            "[learning without labels](../learning-without-labels.md). The head of its file:",
-            "",
-            "```text",
-            *head,
-            "```",
-            "",
-            f"![Plot of {name}]({name}.svg)",
-            "",
-            *found,
-            "",
-        ]
-    )
-
-
-def _is_comment(line: str) -> bool:
-    return line.startswith("#")
+    head = opening(file)
+    about = [study.about, ""] if study.about else []
+    said = ["The head of its file:", "", "```text", *head, "```", ""] if head else []
+    drawn = [f"![Plot of {study.name}]({image.name})", ""] if study.has_plot else []
+    source = f" from `{Path(study.results).name}`" if study.results else ""
+    made = f"Written by `debate-train study {file.name}`{source}."
+    return "\n".join([f"# Study {study.name}", "", *about, made, "", *said, *drawn, *found, ""])
 
 
 def _seeds(runs: Runs, arm: str) -> list[int]:
@@ -87,12 +77,12 @@ def _levels(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
     rows.append("|---|---|---|" + "---|" * len(study.measures))
     for arm in arms:
         own = [runs[arm, seed] for seed in _seeds(runs, arm)]
-        missed = sum(not line["start_met"] for line in own)
+        missed = sum(not run.start_met for run in own)
         cells = []
         for name in study.measures:
             sides = [
-                [line[side][name] for line in own if name in line[side]]
-                for side in ("before", "after")
+                [side[name] for side in each if name in side]
+                for each in ([run.before for run in own], [run.after for run in own])
             ]
             cells.append(" → ".join(f"{fmean(side):.3f}" if side else "–" for side in sides))
         rows.append(f"| {arm} | {len(own)} | {missed} | {' | '.join(cells)} |")
@@ -103,13 +93,14 @@ def differences(runs: Runs, one: Compared, measure: str) -> dict[int, float]:
     """Return the difference of each seed that has both sides."""
     found = {}
     for seed in _seeds(runs, one.arm):
-        after = runs[one.arm, seed]["after"]
-        base = runs[one.arm, seed]["before"] if one.over == "start" else None
+        after = runs[one.arm, seed].after
+        base = runs[one.arm, seed].before if one.over == "start" else None
         if base is None:
-            base = runs.get((one.over, seed), {}).get("after", {})
+            other = runs.get((one.over, seed))
+            base = {} if other is None else other.after
         if measure in after and measure in base:
             found[seed] = after[measure] - base[measure]
-        elif not runs[one.arm, seed]["start_met"]:  # A start may measure less than its arms.
+        elif not runs[one.arm, seed].start_met:  # A start may measure less than its arms.
             found[seed] = 0.0
     return found
 
@@ -142,12 +133,12 @@ def _each(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
     rows.append("|---|---|---|" + "---|" * len(study.measures))
     for arm in arms:
         for seed in _seeds(runs, arm):
-            line = runs[arm, seed]
+            run = runs[arm, seed]
             cells = []
             for name in study.measures:
-                sides = [line[side].get(name) for side in ("before", "after")]
+                sides = [side.get(name) for side in (run.before, run.after)]
                 cells.append(" → ".join("–" if v is None else f"{v:.3f}" for v in sides))
-            met = "met" if line["start_met"] else "missed"
+            met = "met" if run.start_met else "missed"
             rows.append(f"| {arm} | {seed} | {met} | {' | '.join(cells)} |")
     return rows
 
@@ -170,7 +161,7 @@ def _falls(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
     for arm in arms:
         own = [runs[arm, seed] for seed in _seeds(runs, arm)]
         for name in study.curves:
-            curves = [points for line in own if (points := line.get("curves", {}).get(name))]
+            curves = [points for run in own if (points := run.curves.get(name))]
             if not curves:
                 continue
             first = fmean(points[0][1] for points in curves)
@@ -190,7 +181,7 @@ def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
     rows = ["| arm | the watch warned of | runs | first at step |", "|---|---|---|---|"]
     for arm in arms:
         lines = [runs[arm, seed] for seed in _seeds(runs, arm)]
-        own = [line["warnings"] for line in lines if "warnings" in line]
+        own = [run.warnings for run in lines if run.warnings is not None]
         if not own:
             continue
         for name in sorted({name for warnings in own for name in warnings}):
@@ -208,7 +199,7 @@ def _plot(study: "Study", runs: Runs, arms: Sequence[str]) -> str:
     for name in study.plot:
         if name in study.curves:
             lines = {
-                arm: [runs[arm, seed].get("curves", {}).get(name, []) for seed in _seeds(runs, arm)]
+                arm: [runs[arm, seed].curves.get(name, ()) for seed in _seeds(runs, arm)]
                 for arm in arms
             }
             panels.append(Curves(f"{name} by step, a line for each seed", lines))

@@ -1,20 +1,24 @@
 """The file of a study: its arms, seeds, measures and what is compared."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Self
 
-import yaml
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from debate_protocol.config import Config
+from debate_train.errors import UsageError
+from debate_train.reading.recipe_file import load_recipe
+from debate_train.reading.shipped_recipes import find_recipe
 
 
 class Start(Config):
-    """Phases that several arms begin with."""
+    """Phases that several arms begin with, trained once for each seed."""
 
     recipe: str
+    """A file, relative to the study's, or a name of `debate-train recipes`."""
     start: str | None = None
-    """Another start that this one goes on from; phases of both are gone through again."""
+    """Another start that this one begins with; phases that both name are run again."""
     settings: tuple[str, ...] = ()
     """Of this run alone; they end it before the phase that the arms differ in."""
     phases: tuple[str, ...]
@@ -22,12 +26,14 @@ class Start(Config):
 
 
 class Arm(Config):
-    """A run of each seed."""
+    """What is compared: a run of each seed."""
 
     recipe: str
+    """A file, relative to the study's, or a name of `debate-train recipes`."""
     start: str | None = None
+    """The start whose last checkpoint it begins with."""
     settings: tuple[str, ...] = ()
-    """They may hold {tpr} and {fpr}: `call_rates` of the judge that the start has."""
+    """They may hold {seed}, and {tpr} and {fpr}: `call_rates` of the judge that the start has."""
     seeds: tuple[int, ...] | None = None
     """None: those of the study."""
 
@@ -36,16 +42,20 @@ class Compared(Config):
     """A difference that is tested: what an arm gained, or gained more than another."""
 
     arm: str
+    """Whose measures count as they are."""
     over: str = "start"
     """`start`: after minus before; the name of an arm: after minus after, paired by seed."""
     measures: tuple[str, ...]
+    """Names of the study's measures."""
 
 
 class Levels(Config):
     """Gains of arms that differ in a level: the table says what and where they change sign."""
 
     name: str
+    """In tables and plots."""
     measure: str
+    """Name of one of the study's measures."""
     levels: dict[float, str] = Field(min_length=2)
     """Level: arm."""
     over: dict[float, str] | None = None
@@ -58,9 +68,11 @@ class LevelPlot(Config):
     """A plot of mean gains by level, a line for each of some `by_level`, with intervals."""
 
     title: str
+    """What stands above it."""
     across: str
     """What levels are levels of."""
     lines: tuple[str, ...] = Field(min_length=1)
+    """Names of `by_level`."""
     even: bool = False
     """Whether levels are equally far from each other, as shares of labels should be."""
 
@@ -69,32 +81,55 @@ class Worth(Config):
     """What an arm with few labels gains, in labels that gain as much without what else it has."""
 
     name: str
+    """In the table."""
     measure: str
+    """Name of one of the study's measures."""
     arm: str
+    """The arm with few labels."""
     share: float = Field(gt=0, le=1)
     """Of the questions whose labels the arm has."""
     line: dict[float, str] = Field(min_length=2)
     """Share of labels: the arm that has these alone."""
 
 
+def _without_empty(arms: object) -> object:
+    """Leave out arms that a study takes away from the one that it extends: `arm: null`."""
+    if not isinstance(arms, dict):
+        return arms
+    return {name: arm for name, arm in arms.items() if arm is not None}
+
+
 class Study(Config):
-    """A file of benchmarks/studies/."""
+    """Arms of recipes over seeds, what is measured of them and what is compared."""
 
     name: str
+    """Names the folder of its runs."""
+    about: str = ""
+    """Markdown that its page begins with."""
+    results: str | None = None
+    """File of finished runs, relative to the study's; None is results.jsonl among the runs."""
+    page: str | None = None
+    """File of tables, relative to the study's, beside a plot; None is study.md among the runs."""
     seeds: tuple[int, ...] = Field(min_length=1)
+    """Of the arms that name none; each is the `seed` of its runs."""
     settings: tuple[str, ...] = ()
-    """Of every run."""
+    """Of every run; they may hold {seed}, as in data.seed={seed}."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables that every run has beside the caller's, such as for another arithmetic."""
     starts: dict[str, Start] = Field(default_factory=dict)
-    arms: dict[str, Arm] = Field(min_length=1)
+    """By name."""
+    arms: Annotated[dict[str, Arm], BeforeValidator(_without_empty)] = Field(min_length=1)
+    """By name; null takes away one of the study that this one extends."""
     measures: dict[str, str] = Field(min_length=1)
     """Name in tables: name in results.json."""
     curves: dict[str, str] = Field(default_factory=dict)
     """Name: name in metrics.jsonl, kept step by step."""
     compared: tuple[Compared, ...] = ()
+    """Differences that are tested."""
     by_level: tuple[Levels, ...] = ()
+    """Gains by level."""
     worths: tuple[Worth, ...] = ()
+    """What arms are worth in labels."""
     plot: tuple[str, ...] = ()
     """Measures of the plot, or curves."""
     level_plots: tuple[LevelPlot, ...] = ()
@@ -139,6 +174,11 @@ class Study(Config):
         for measure in {*measures} - {None, *self.measures}:
             raise ValueError(f"by_level or worths: {measure!r} is not among the measures")
 
+    @property
+    def has_plot(self) -> bool:
+        """Whether anything is drawn."""
+        return bool(self.plot or self.level_plots)
+
     def left_out(self, name: str) -> set[str]:
         """Return the phases that runs from a start leave out."""
         start = self.starts[name]
@@ -156,17 +196,29 @@ class Study(Config):
 
 
 def read_study(file: Path) -> Study:
-    """Read the file of a study.
-
-    With `like: FILE`, a study beside it, it has all keys of that one that it does not have itself.
+    """Read the file of a study, with `extends: FILE` on top of another.
 
     Raises:
-        ValueError: It is not one (pydantic's ValidationError).
+        UsageError: It is not one.
     """
-    return Study.model_validate(_keys(file))
+    if not file.is_file():
+        raise UsageError(f"{file}: found no such file; expected that of a study (.yaml)")
+    return load_recipe(file, model=Study).recipe
 
 
-def _keys(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
-    like = found.pop("like", None)
-    return found if like is None else _keys(file.parent / like) | found
+def recipe_file(recipe: str, folder: Path) -> Path:
+    """Return the file of a recipe that a study in this folder names.
+
+    Raises:
+        RecipeError: There is none.
+    """
+    beside = folder / recipe
+    return (beside if beside.is_file() else find_recipe(recipe)).resolve()
+
+
+def filled(setting: str, values: Mapping[str, float]) -> str:
+    """Return a setting with numbers, six digits of fractions, in the place of names in braces."""
+    for name, value in values.items():
+        shown = f"{value:.6f}" if isinstance(value, float) else str(value)
+        setting = setting.replace(f"{{{name}}}", shown)
+    return setting

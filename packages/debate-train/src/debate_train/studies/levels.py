@@ -9,14 +9,16 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scipy.stats import t
 
-if TYPE_CHECKING:
-    from benchmarks.study_file import Levels, Study, Worth
+from debate_train.studies.lines import Finished
 
-Runs = Mapping[tuple[str, int], Mapping[str, Any]]
+if TYPE_CHECKING:
+    from debate_train.studies.study_file import Levels, Study, Worth
+
+Runs = Mapping[tuple[str, int], Finished]
 Point = tuple[float, float]
 RESAMPLES = 2000
 TAIL = 0.025
@@ -35,7 +37,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float | None, float
 
 def reaching(runs: Runs) -> Runs:
     """Return the runs whose start met its criterion."""
-    return {key: line for key, line in runs.items() if line["start_met"]}
+    return {key: run for key, run in runs.items() if run.start_met}
 
 
 def level_tables(study: "Study", runs: Runs) -> list[str]:
@@ -102,10 +104,10 @@ def _zero(low: Point, high: Point) -> float:
 
 
 def _gain(runs: Runs, arm: str, measure: str, seed: int) -> float | None:
-    line = runs.get((arm, seed))
-    if line is None or measure not in line["before"] or measure not in line["after"]:
+    run = runs.get((arm, seed))
+    if run is None or measure not in run.before or measure not in run.after:
         return None
-    return float(line["after"][measure] - line["before"][measure])
+    return run.after[measure] - run.before[measure]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -117,15 +119,14 @@ def gains(one: "Levels", runs: Runs, seeds: Sequence[int]) -> list[tuple[float, 
     """Return the gain of each seed that reached a level, for each level at its place."""
     found = []
     for level, arm in one.levels.items():
-        values = []
+        known = list[tuple[int, float]]()  # Seeds that are resampled come several times.
         for seed in seeds:
             gain = _gain(runs, arm, one.measure, seed)
             base = _gain(runs, one.over[level], one.measure, seed) if one.over else 0.0
-            is_known = gain is not None and base is not None
-            values.append((seed, gain - base) if is_known else None)
-        known = [value for value in values if value is not None]
+            if gain is not None and base is not None:
+                known.append((seed, gain - base))
         if known:
-            starts = [runs[arm, seed]["before"] for seed, _ in known]
+            starts = [runs[arm, seed].before for seed, _ in known]
             place = fmean(start[one.place] for start in starts) if one.place else level
             found.append((place, [value for _, value in known]))
     return sorted(found)

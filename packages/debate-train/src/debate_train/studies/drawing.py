@@ -127,8 +127,8 @@ class ByLevel:
             colour = COLOURS[place % len(COLOURS)]
             drawn.append(_text(10, top + HEAD + 18 * place + 12, name, colour=colour))
             # Lines stand beside each other by a few pixels, or their intervals would hide.
-            aside = 4 * (place - (len(self.lines) - 1) / 2)
-            spots = [(across.at(where) + aside, up.at(mean)) for where, mean, _ in line]
+            shifted = 4 * (place - (len(self.lines) - 1) / 2)
+            spots = [(across.at(where) + shifted, up.at(mean)) for where, mean, _ in line]
             path = " ".join(f"{x},{y}" for x, y in spots)
             drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}"/>')
             for (x, y), (_, _, interval) in zip(spots, line, strict=True):

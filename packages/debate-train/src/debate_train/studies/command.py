@@ -1,0 +1,153 @@
+"""`debate-train study`: run what is missing of a study, print and write its tables."""
+
+import argparse
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from debate_protocol.command_options import is_quiet
+from debate_protocol.transcripts.control_characters import escaped
+from debate_train.errors import RunFailure, UsageError
+from debate_train.interrupts import interruptible
+from debate_train.studies.checking import loaded_runs
+from debate_train.studies.lines import Finished, Lines
+from debate_train.studies.processes import Processes, Task, work
+from debate_train.studies.runs import Runs
+from debate_train.studies.study_file import Study, read_study
+from debate_train.studies.tables import page, tables
+
+
+def study(arguments: argparse.Namespace) -> None:
+    """Run what is missing of a study, print and write its tables.
+
+    Raises:
+        UsageError: The file, or an option, is wrong.
+        RunFailure: Runs failed; all others were done.
+    """
+    file: Path = arguments.file
+    chosen = read_study(file)
+    wanted = _wanted(chosen, arguments)
+    root = (arguments.output or Path("runs") / chosen.name).resolve()
+    lines = Lines(file.parent / chosen.results if chosen.results else root / "results.jsonl")
+    if arguments.check:
+        _check(chosen, file, len(wanted), lines)
+        return
+    if not arguments.tables:
+        _run(chosen, wanted, lines, root, arguments)
+    finished = lines.read()
+    if not finished:
+        print("no run is finished")
+        return
+    kept = (file.parent / chosen.page if chosen.page else root / "study.md").resolve()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    image = kept.with_suffix(".svg")
+    found = tables(chosen, finished, image)
+    print(*map(escaped, found), sep="\n")
+    kept.write_text(page(chosen, file, image, found), encoding="utf-8")
+    print(escaped(f"page: {kept}"))
+
+
+def _wanted(chosen: Study, arguments: argparse.Namespace) -> list[tuple[str, int]]:
+    """Return arm and seed of the runs that the options ask for, seed by seed."""
+    for option, known in (("seeds", chosen.all_seeds()), ("arms", [*chosen.arms])):
+        for one in set(getattr(arguments, option) or ()) - {*known}:
+            names = ", ".join(map(str, known))
+            raise UsageError(f"--{option}: found {one}; expected some of {names}")
+    for option in ("jobs", "nproc"):
+        count = getattr(arguments, option)
+        if count is not None and count < 1:
+            raise UsageError(f"--{option}: found {count}; expected at least 1")
+    if arguments.jobs is not None and arguments.devices:
+        raise UsageError("--jobs: found beside --devices; expected one of them")
+    return [
+        (arm, seed)
+        for seed in chosen.all_seeds()
+        for arm in chosen.arms_of(seed)
+        if seed in (arguments.seeds or [seed]) and arm in (arguments.arms or [arm])
+    ]
+
+
+def _check(chosen: Study, file: Path, count: int, lines: Lines) -> None:
+    from debate_train.checks.check import check
+
+    problems = []
+    for key, loaded in loaded_runs(chosen, file.parent):
+        report = check(loaded.recipe)
+        problems += [f"{key}: {problem}" for problem in report.errors]
+    done = len(lines.read())
+    print(escaped(f"study {chosen.name}: {len(chosen.arms)} arms, {count} runs, {done} finished"))
+    print(escaped(f"results: {lines.file}"))
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def _run(
+    chosen: Study,
+    wanted: list[tuple[str, int]],
+    lines: Lines,
+    root: Path,
+    arguments: argparse.Namespace,
+) -> None:
+    folder = arguments.file.parent
+    for _ in loaded_runs(chosen, folder):
+        pass  # What is wrong with the last arm should be known before the first one runs.
+    root.mkdir(parents=True, exist_ok=True)
+    lines.file.parent.mkdir(parents=True, exist_ok=True)
+    lines.mend()
+    options = [] if arguments.nproc is None else ["--nproc", str(arguments.nproc)]
+    processes = Processes(chosen.environment, arguments.devices, options)
+    tasks = _tasks(chosen, wanted, Runs(chosen, folder, root, lines, processes), lines)
+    jobs = len(arguments.devices) or arguments.jobs or 1
+    failed = interruptible(lambda: work(tasks, jobs, processes.stop))
+    if failed:
+        raise RunFailure("\n".join(str(error) for error in failed.values()))
+
+
+def _tasks(
+    chosen: Study, wanted: list[tuple[str, int]], runs: Runs, lines: Lines
+) -> Mapping[str, Task]:
+    """Return what is missing, starts before what goes on from them."""
+    done, tasks = lines.done(), dict[str, Task]()
+
+    def begin(name: str, seed: int) -> str:
+        start = chosen.starts[name]
+        needs = begin(start.start, seed) if start.start else None
+        key = f"start {name}, seed {seed}"
+        tasks.setdefault(key, Task(partial(_start, runs, name, seed, key), needs))
+        return key
+
+    missing = [run for run in wanted if run not in done]
+    _say(f"{len(missing)} of {len(wanted)} runs to do; logs: {runs.root}")
+    for place, (name, seed) in enumerate(missing, 1):
+        start = chosen.arms[name].start
+        needs = begin(start, seed) if start else None
+        said = f"[{place}/{len(missing)}] {name}, seed {seed}"
+        tasks[said] = Task(partial(_arm, runs, name, seed, said), needs)
+    return tasks
+
+
+def _start(runs: Runs, name: str, seed: int, said: str) -> None:
+    _, settings = runs.start(name, seed)
+    _say(f"{said}: {'done' if settings else 'missed its exit criterion'}")
+
+
+def _arm(runs: Runs, name: str, seed: int, said: str) -> None:
+    run = runs.arm(name, seed)
+    _say(f"{said}: {_figures(run)}")
+
+
+def _say(text: str) -> None:
+    if not is_quiet():
+        print(escaped(text), flush=True)
+
+
+def _figures(run: Finished) -> str:
+    """Return measures before and after, and how long it took."""
+    if not run.start_met:
+        return "not run, as the start missed its exit criterion"
+    both = [
+        f"{name} {before:.3f} → {run.after[name]:.3f}"
+        for name, before in run.before.items()
+        if name in run.after
+    ]
+    return ", ".join([*both, f"{run.seconds:.0f} s"])

@@ -1,0 +1,81 @@
+"""Finished runs of a study, a line each."""
+
+import json
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from debate_protocol.config import Config
+from debate_train.errors import UsageError
+
+
+class Finished(Config):
+    """What is kept of a run."""
+
+    arm: str
+    """Of the study."""
+    seed: int
+    """Of the run."""
+    start_met: bool
+    """Whether it began; else `before` and `after` are both those of a start that missed."""
+    steps: int
+    """Of all its phases."""
+    seconds: float | None = None
+    """Of its steps and evaluations."""
+    warnings: dict[str, int] | None = None
+    """Detectors of the health watch that spoke, each with the step of its first word."""
+    before: dict[str, float]
+    """The study's measures on test questions before the run."""
+    after: dict[str, float]
+    """The same after it."""
+    curves: dict[str, tuple[tuple[int, float], ...]] = Field(default_factory=dict)
+    """Step and value of each of the study's curves."""
+
+
+class Lines:
+    """A file of finished runs; an unfinished last line does not count.
+
+    Args:
+        file: JSON Lines; it need not be there yet.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def read(self) -> list[Finished]:
+        """Return the runs.
+
+        Raises:
+            UsageError: A line is not one.
+        """
+        if not self.file.is_file():
+            return []
+        lines = self.file.read_bytes().splitlines(keepends=True)
+        return [self._read(n, line) for n, line in enumerate(lines, 1) if line.endswith(b"\n")]
+
+    def _read(self, number: int, line: bytes) -> Finished:
+        try:
+            return Finished.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UsageError(
+                f"{self.file}:{number}: {where}: {first['msg']}; expected a finished run"
+            ) from error
+
+    def done(self) -> set[tuple[str, int]]:
+        """Return the arm and the seed of each."""
+        return {(run.arm, run.seed) for run in self.read()}
+
+    def mend(self) -> None:
+        """Cut off a line that was being written when the process was killed."""
+        if self.file.is_file():
+            whole, _, torn = self.file.read_bytes().rpartition(b"\n")
+            if torn:
+                self.file.write_bytes(whole + b"\n" if whole else b"")
+
+    def add(self, run: Finished) -> None:
+        """Write a line at the end, at once."""
+        text = json.dumps(run.model_dump(exclude_defaults=True)) + "\n"
+        with self.file.open("ab", buffering=0) as file:
+            file.write(text.encode())

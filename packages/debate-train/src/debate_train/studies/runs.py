@@ -1,0 +1,180 @@
+"""The runs of a study: starts once for each seed, arms from them, a line for each that ends."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel
+
+from debate_train.errors import RunFailure
+from debate_train.studies.lines import Finished, Lines
+from debate_train.studies.study_file import Study, filled, recipe_file
+
+Train = Callable[[Sequence[str], Path], int]
+"""From the arguments of `debate-train` and a log to its exit code."""
+MOST_POINTS = 120
+"""Of a curve that is kept; longer ones are thinned out evenly."""
+
+
+class Figure(BaseModel):
+    """What results.json has of a measure."""
+
+    mean: float
+
+
+class Alarm(BaseModel):
+    """What results.json has of an alarm of the health watch."""
+
+    detector: str
+    step: int
+
+
+class Results(BaseModel):
+    """What is read of a run's results.json."""
+
+    exit_criteria: dict[str, bool]
+    before: dict[str, Figure]
+    after: dict[str, Figure]
+    steps: int
+    seconds: dict[str, float] = {}
+    health: list[Alarm] = []
+
+    @property
+    def met(self) -> bool:
+        """Whether all exit criteria were met."""
+        return all(self.exit_criteria.values())
+
+
+class Runs:
+    """The runs of a study below one folder.
+
+    Args:
+        study: What is run.
+        folder: Of the study's file.
+        root: Where run directories and logs go.
+        lines: Where results go.
+        train: Runs `debate-train`.
+    """
+
+    def __init__(self, study: Study, folder: Path, root: Path, lines: Lines, train: Train) -> None:
+        self.study, self.folder, self.root = study, folder, root
+        self.lines, self.train = lines, train
+
+    def arm(self, name: str, seed: int) -> Finished:
+        """Run an arm of a seed, and what it begins with where that is missing; return its line.
+
+        An arm whose start missed an exit criterion is not run: the measures of that start are its
+        before and after, so that it counts with a gain of 0.
+
+        Raises:
+            RunFailure: `debate-train` failed.
+        """
+        arm, folder = self.study.arms[name], self.root / f"{name}-{seed}"
+        found, settings = self.start(arm.start, seed)
+        if found is None or found.met:
+            rates = {} if found is None else call_rates(found.after)
+            settings += [filled(setting, rates) for setting in arm.settings]
+            found = self._results(folder, arm.recipe, settings, seed)
+        has_curves = found.met and bool(self.study.curves)
+        line = Finished(
+            arm=name,
+            seed=seed,
+            start_met=found.met,
+            steps=found.steps,
+            seconds=round(sum(found.seconds.values()), 1) if found.met else None,
+            warnings=first_warnings(found) if found.met else None,
+            before=self._figures(found.before if found.met else found.after),
+            after=self._figures(found.after),
+            curves=self._curves(folder) if has_curves else {},
+        )
+        self.lines.add(line)
+        return line
+
+    def start(
+        self, name: str | None, seed: int, again: Sequence[str] = ()
+    ) -> tuple[Results | None, list[str]]:
+        """Return the results of a start, run where they are missing, and settings to go on from it.
+
+        A run with these settings leaves out the phases of the start, but for those in `again`.
+        Without a start there are neither results nor settings.
+
+        Raises:
+            RunFailure: `debate-train` failed.
+        """
+        if name is None:
+            return None, []
+        start, folder = self.study.starts[name], self.root / f"{name}-{seed}"
+        found, settings = self.start(start.start, seed, start.phases)
+        if found is None or found.met:
+            found = self._results(folder, start.recipe, [*settings, *start.settings], seed)
+        if not found.met:
+            return found, []
+        return found, without(sorted(self.study.left_out(name) - {*again}), folder)
+
+    def _results(self, folder: Path, recipe: str, settings: list[str], seed: int) -> Results:
+        """Return the results of a run, which is done or ended first where they are missing."""
+        file = folder / "results.json"
+        if not file.is_file():
+            own = [filled(setting, {"seed": seed}) for setting in (*self.study.settings, *settings)]
+            arguments = [str(recipe_file(recipe, self.folder)), f"seed={seed}", *own]
+            arguments += ["--output", str(folder)]
+            arguments += ["--resume"] if (folder / "recipe.yaml").is_file() else []
+            log = self.root / f"{folder.name}.log"
+            if code := self.train(arguments, log):
+                raise RunFailure(f"{folder.name}: debate-train ended with {code}; see {log}")
+        return Results.model_validate_json(file.read_bytes())
+
+    def _figures(self, found: Mapping[str, Figure]) -> dict[str, float]:
+        """Return the study's measures of one side of results.json."""
+        names = self.study.measures.items()
+        return {name: round(found[key].mean, 6) for name, key in names if key in found}
+
+    def _curves(self, folder: Path) -> dict[str, tuple[tuple[int, float], ...]]:
+        """Return step and value of each curve."""
+        text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+        rows = [json.loads(line) for line in text.splitlines()]
+        found = {}
+        for name, key in self.study.curves.items():
+            points = [(row["step"], round(row[key], 5)) for row in rows if key in row]
+            found[name] = tuple(points[:: -(-len(points) // MOST_POINTS) or 1])
+        return found
+
+
+def first_warnings(found: Results) -> dict[str, int]:
+    """Return the step at which each detector of the health watch first spoke."""
+    return {alarm.detector: alarm.step for alarm in reversed(found.health)}
+
+
+def without(phases: Sequence[str], folder: Path) -> list[str]:
+    """Return the settings with which a run leaves phases out and begins where a start ended."""
+    checkpoint = max(folder.glob("checkpoints/step-*"))
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+    settings = [f"phases.{name}={{steps: 0, exit_criterion: null}}" for name in phases]
+    model = ["model.type=pretrained", f"model.name={checkpoint}"]
+    return [*settings, *model, f"model.dtype={recipe['model']['dtype']}"]
+
+
+def call_rates(found: Mapping[str, Figure]) -> dict[str, float]:
+    """Return the rates of `votes_from` with which drawn votes are as good as a judge's.
+
+    A judge names the right of two turns with probability s (strict accuracy) and is right at half
+    weight for `=` with A (accuracy), so it names the wrong one with w = 1 − 2A + s. Calls with
+    rates t and f name them with t (1 − f) = s and f (1 − t) = w, whose difference is t − f; so t
+    is the larger root of t² − (1 + s − w) t + s = 0. A judge that says `=` less often than two
+    calls can has no root: then t and f are the nearest, with the same difference.
+
+    Args:
+        found: One side of results.json.
+
+    Returns:
+        `tpr` and `fpr`; nothing where no judge was measured.
+    """
+    if "eval/judge/strict_accuracy" not in found:
+        return {}
+    right, accuracy = (found[f"eval/judge/{n}"].mean for n in ("strict_accuracy", "accuracy"))
+    difference = 2 * accuracy - 1
+    root = math.sqrt(max(0.0, (1 + difference) ** 2 - 4 * right))
+    tpr = (1 + difference + root) / 2
+    return {"tpr": min(tpr, 1.0), "fpr": min(max(tpr - difference, 0.0), 1.0)}

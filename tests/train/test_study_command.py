@@ -1,0 +1,157 @@
+"""`debate-train study`: what it runs, prints and refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from debate_train.commands.cli import main as debate_train
+from debate_train.studies.lines import Finished, Lines
+from train.test_study import MINIATURE
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    file = folder / "study.yaml"
+    file.write_text("# Asked: does it run?\n" + yaml.safe_dump(MINIATURE | changes))
+    return file
+
+
+def line(arm: str, seed: int, after: float) -> Finished:
+    before = {"direct": 0.25, "format": 1.0}
+    sides = {"before": before, "after": before | {"direct": after}}
+    return Finished(arm=arm, seed=seed, start_met=True, steps=2, seconds=1.0, **sides)
+
+
+def test_study_runs_what_is_missing_in_processes_and_writes_its_page(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, about="Small.", results="kept/lines.jsonl")
+    (tmp_path / "kept").mkdir()
+    kept = Lines(tmp_path / "kept/lines.jsonl")
+    for one in (line("grpo", 0, 0.5), line("other", 0, 0.25), line("grpo", 1, 0.5)):
+        kept.add(one)
+    asked = ["study", str(file), "--output", str(tmp_path / "runs"), "--jobs", "2"]
+    assert debate_train([*asked, "--seeds", "1"]) == 0
+    said = capfd.readouterr().out
+    begun = f"1 of 2 runs to do; logs: {tmp_path}/runs\nstart warm, seed 1: done\n"
+    assert said.startswith(begun + "[1/1] other, seed 1: direct ")
+    assert len(kept.read()) == 4 and kept.read()[-1].steps == 2
+    assert sorted(one.name for one in (tmp_path / "runs").iterdir()) == [
+        "other-1", "other-1.log", "study.md", "study.svg", "warm-1", "warm-1.log",
+    ]  # fmt: skip
+    page = (tmp_path / "runs/study.md").read_text()
+    assert page.startswith(
+        "# Study miniature\n\nSmall.\n\nWritten by `debate-train study study.yaml` from "
+        "`lines.jsonl`.\n\nThe head of its file:\n\n```text\nAsked: does it run?\n```\n\n"
+        "![Plot of miniature](study.svg)\n\n| arm |"
+    )
+    assert "\n".join(page.splitlines()[15:]) in said
+    # Nothing is left to run.
+    assert debate_train([*asked, "--arms", "grpo"]) == 0
+    assert "[1/" not in capfd.readouterr().out
+
+
+def test_page_lies_where_the_study_says(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, results="lines.jsonl", page="pages/own.md")
+    assert debate_train(["study", str(file), "--tables"]) == 0
+    assert capfd.readouterr().out == "no run is finished\n"
+    Lines(tmp_path / "lines.jsonl").add(line("grpo", 0, 0.5))
+    assert debate_train(["study", str(file), "--tables"]) == 0
+    assert "| grpo − start | direct | 1 | +0.250 |" in capfd.readouterr().out
+    assert sorted(one.name for one in (tmp_path / "pages").iterdir()) == ["own.md", "own.svg"]
+
+
+def test_failed_runs_are_named_with_their_logs_and_others_done(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arms = {
+        "broken": {"recipe": "grpo_puzzle", "settings": ["model.context_window=16"]},
+        "grpo": {"recipe": "grpo_puzzle"},
+    }
+    few = {"arms": arms, "starts": {}, "compared": [], "seeds": [0]}
+    file = written(tmp_path, **few, results="lines.jsonl")
+    asked = ["study", str(file), "--output", str(tmp_path / "runs"), "-q"]
+    assert debate_train(asked) == 1
+    log = tmp_path / "runs/broken-0.log"
+    failure = f"debate-train: broken-0: debate-train ended with 2; see {log}\n"
+    assert capfd.readouterr().err == failure
+    assert "context_window" in log.read_text()
+    assert Lines(tmp_path / "lines.jsonl").done() == {("grpo", 0)}
+
+
+def test_check_says_how_much_there_is_and_what_is_wrong(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, results="lines.jsonl")
+    assert debate_train(["study", str(file), "--check"]) == 0
+    found = capfd.readouterr().out
+    assert (
+        found == f"study miniature: 2 arms, 4 runs, 0 finished\nresults: {tmp_path}/lines.jsonl\n"
+    )
+    arms = {"broken": {"recipe": "grpo_puzzle", "settings": ["model.context_window=16"]}}
+    written(tmp_path, arms=arms, compared=[])
+    assert debate_train(["study", str(file), "--check"]) == 2
+    assert "arms.broken: " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "said"),
+    [
+        ({"arm": {}}, [], "unknown key; did you mean arms?"),
+        ({"plot": ["dirrect"]}, [], "'dirrect' is among neither the measures nor the curves"),
+        (
+            {"measures": {"direct": "eval/direct/acuracy"}, "compared": [], "plot": []},
+            [],
+            "arms.grpo: measures.direct: found 'eval/direct/acuracy', which the arm does not",
+        ),
+        (
+            {"settings": ["reward.value=zero_one"]},
+            [],
+            "starts.warm: command line: reward.value: unknown key; did you mean values?",
+        ),
+        (
+            {"starts": {"warm": {"recipe": "grpo_puzzle", "phases": ["warm"]}}},
+            [],
+            "starts.warm: found no phase 'warm'; expected one of the recipe's: warm_start, rein",
+        ),
+        (
+            {"starts": {"warm": {"recipe": "grpo_puzle", "phases": ["warm_start"]}}},
+            [],
+            "grpo_puzle: no such recipe; expected a YAML file or a name",
+        ),
+        ({}, ["--seeds", "7"], "--seeds: found 7; expected some of 0, 1"),
+        ({}, ["--arms", "gripo"], "--arms: found gripo; expected some of grpo, other"),
+        ({}, ["--jobs", "0"], "--jobs: found 0; expected at least 1"),
+        ({}, ["--jobs", "2", "--devices", "0"], "--jobs: found beside --devices"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    changes: dict[str, Any],
+    options: list[str],
+    said: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    file = written(tmp_path, **changes)
+    asked = ["study", str(file), "--output", str(tmp_path / "runs"), *options]
+    assert debate_train(asked) == 2
+    found = capfd.readouterr()
+    assert said in found.err and "Traceback" not in found.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_file_that_is_not_there_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert debate_train(["study", "nowhere.yaml"]) == 2
+    expected = "debate-train: nowhere.yaml: found no such file; expected that of a study (.yaml)\n"
+    assert capfd.readouterr().err == expected
+
+
+def test_damaged_results_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, results="lines.jsonl")
+    text = '{"arm": "grpo", "seed": "one"}\n'
+    (tmp_path / "lines.jsonl").write_text(text)
+    assert debate_train(["study", str(file), "--tables"]) == 2
+    found = capfd.readouterr().err
+    assert found.startswith(f"debate-train: {tmp_path}/lines.jsonl:1: seed: ")
+    assert found.endswith("; expected a finished run\n") and len(found.splitlines()) == 1
