@@ -216,6 +216,7 @@ def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_pat
     assert {skipped("solver"), skipped("judge")} <= {*calls["drawn-4"]}
     assert f"model.name={tmp_path}/better-4/checkpoints/step-000003" in calls["drawn-4"]
     assert "reward.votes_from={tpr: 0.900000, fpr: 0.200000}" in calls["drawn-4"]
+    assert {"name=drawn-4", "tracking.group=x", "seed=4"} <= {*calls["drawn-4"]}
     assert {"c=4", "model.type=pretrained", "model.dtype=bfloat16"} <= {*calls["drawn-4"]}
 
 

@@ -120,6 +120,12 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
             [],
             "grpo_puzle: no such recipe; expected a YAML file or a name",
         ),
+        ({"name": "a/b"}, [], "name: found 'a/b'; expected a name that a folder can have"),
+        (
+            {"starts": {"grpo": {"recipe": "grpo_puzzle", "phases": ["warm_start"]}}},
+            [],
+            "arms.grpo: is the name of a start, too; expected another",
+        ),
         ({}, ["--seeds", "7"], "--seeds: found 7; expected some of 0, 1"),
         ({}, ["--arms", "gripo"], "--arms: found gripo; expected some of grpo, other"),
         ({}, ["--jobs", "0"], "--jobs: found 0; expected at least 1"),

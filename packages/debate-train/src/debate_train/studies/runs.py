@@ -118,7 +118,8 @@ class Runs:
         file = folder / "results.json"
         if not file.is_file():
             own = [filled(setting, {"seed": seed}) for setting in (*self.study.settings, *settings)]
-            arguments = [str(recipe_file(recipe, self.folder)), f"seed={seed}", *own]
+            named = [f"name={folder.name}", f"tracking.group={self.study.name}", f"seed={seed}"]
+            arguments = [str(recipe_file(recipe, self.folder)), *named, *own]
             arguments += ["--output", str(folder)]
             arguments += ["--resume"] if (folder / "recipe.yaml").is_file() else []
             log = self.root / f"{folder.name}.log"
@@ -152,8 +153,8 @@ def without(phases: Sequence[str], folder: Path) -> list[str]:
     checkpoint = max(folder.glob("checkpoints/step-*"))
     recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
     settings = [f"phases.{name}={{steps: 0, exit_criterion: null}}" for name in phases]
-    model = ["model.type=pretrained", f"model.name={checkpoint}"]
-    return [*settings, *model, f"model.dtype={recipe['model']['dtype']}"]
+    settings += ["model.type=pretrained", f"model.name={checkpoint}"]
+    return [*settings, f"model.dtype={recipe['model']['dtype']}"]
 
 
 def call_rates(found: Mapping[str, Figure]) -> dict[str, float]:

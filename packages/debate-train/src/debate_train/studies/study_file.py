@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from debate_protocol.config import Config
 from debate_train.errors import UsageError
+from debate_train.reading.folder_name import FolderName
 from debate_train.reading.recipe_file import load_recipe
 from debate_train.reading.shipped_recipes import find_recipe
 
@@ -102,8 +103,8 @@ def _without_empty(arms: object) -> object:
 class Study(Config):
     """Arms of recipes over seeds, what is measured of them and what is compared."""
 
-    name: str
-    """Names the folder of its runs."""
+    name: FolderName
+    """Names the folder of its runs, and their group in W&B."""
     about: str = ""
     """Markdown that its page begins with."""
     results: str | None = None
@@ -116,9 +117,9 @@ class Study(Config):
     """Of every run; they may hold {seed}, as in data.seed={seed}."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables that every run has beside the caller's, such as for another arithmetic."""
-    starts: dict[str, Start] = Field(default_factory=dict)
+    starts: dict[FolderName, Start] = Field(default_factory=dict)
     """By name."""
-    arms: Annotated[dict[str, Arm], BeforeValidator(_without_empty)] = Field(min_length=1)
+    arms: Annotated[dict[FolderName, Arm], BeforeValidator(_without_empty)] = Field(min_length=1)
     """By name; null takes away one of the study that this one extends."""
     measures: dict[str, str] = Field(min_length=1)
     """Name in tables: name in results.json."""
@@ -143,6 +144,8 @@ class Study(Config):
                 raise ValueError(f"starts.{name}.start: {start.start!r} is no start above it")
             earlier.append(name)
         for name, arm in self.arms.items():
+            if name in self.starts:
+                raise ValueError(f"arms.{name}: is the name of a start, too; expected another")
             if arm.start is not None and arm.start not in self.starts:
                 raise ValueError(f"arms.{name}.start: {arm.start!r} is not among the starts")
         for one in self.compared:
