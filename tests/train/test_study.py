@@ -210,7 +210,7 @@ def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_pat
     Runs(study, tmp_path, tmp_path, Lines(tmp_path / "lines.jsonl"), train).arm("drawn", 4)
     assert [*calls] == ["solver-4", "judge-4", "better-4", "drawn-4"]
     assert "a=1" in calls["solver-4"] and "a=1" not in calls["judge-4"]
-    skipped = "phases.{}={{steps: 0, exit_criterion: null}}".format
+    skipped = "phases.{}={{steps: 0, exit_criterion: null, keep_if: null}}".format
     assert skipped("solver") in calls["judge-4"] and skipped("judge") not in calls["judge-4"]
     assert skipped("solver") in calls["better-4"] and skipped("judge") not in calls["better-4"]
     assert {skipped("solver"), skipped("judge")} <= {*calls["drawn-4"]}

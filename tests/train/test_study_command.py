@@ -8,6 +8,7 @@ import yaml
 
 from debate_train.commands.cli import main as debate_train
 from debate_train.studies.lines import Finished, Lines
+from debate_train.studies.study_file import made_by, read_study
 from train.test_study import MINIATURE
 
 
@@ -75,7 +76,9 @@ def test_failed_runs_are_named_with_their_logs_and_others_done(
     assert debate_train(asked) == 1
     log = tmp_path / "runs/broken-0.log"
     failure = f"debate-train: broken-0: debate-train ended with 2; see {log}\n"
-    assert capfd.readouterr().err == failure
+    found = capfd.readouterr()
+    assert found.err == failure
+    assert "| grpo | 1 | 0 |" in found.out  # Tables of what there is.
     assert "context_window" in log.read_text()
     assert Lines(tmp_path / "lines.jsonl").done() == {("grpo", 0)}
 
@@ -87,7 +90,7 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
     assert debate_train(["study", str(file), "--check"]) == 0
     found = capfd.readouterr().out
     assert (
-        found == f"study miniature: 2 arms, 4 runs, 0 finished\nresults: {tmp_path}/lines.jsonl\n"
+        found == f"study miniature: 4 runs, 0 of them finished\nresults: {tmp_path}/lines.jsonl\n"
     )
     arms = {"broken": {"recipe": "grpo_puzzle", "settings": ["model.context_window=16"]}}
     written(tmp_path, arms=arms, compared=[])
@@ -126,6 +129,21 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
             [],
             "arms.grpo: is the name of a start, too; expected another",
         ),
+        (
+            {"settings": ["evaluation.questions=0"]},
+            [],
+            "starts.warm: evaluation.questions: found 0; expected at least 1",
+        ),
+        (
+            {"arms": {"start": {"recipe": "grpo_puzzle"}}, "compared": []},
+            [],
+            "arms.start: means the measures before; expected another name",
+        ),
+        (
+            {"arms": {"a": {"recipe": "grpo_puzzle", "settings": ["seed={tpr}"]}}, "compared": []},
+            [],
+            "arms.a: command line: seed.tpr: ",
+        ),
         ({}, ["--seeds", "7"], "--seeds: found 7; expected some of 0, 1"),
         ({}, ["--arms", "gripo"], "--arms: found gripo; expected some of grpo, other"),
         ({}, ["--jobs", "0"], "--jobs: found 0; expected at least 1"),
@@ -161,3 +179,23 @@ def test_damaged_results_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixtu
     found = capfd.readouterr().err
     assert found.startswith(f"debate-train: {tmp_path}/lines.jsonl:1: seed: ")
     assert found.endswith("; expected a finished run\n") and len(found.splitlines()) == 1
+
+
+def test_arms_that_were_run_with_other_settings_are_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, results="lines.jsonl")
+    old = line("grpo", 0, 0.5).model_copy(update={"made_by": made_by(read_study(file), "grpo")})
+    Lines(tmp_path / "lines.jsonl").add(old)
+    assert debate_train(["study", str(file), "--tables"]) == 0
+    written(tmp_path, results="lines.jsonl", settings=[*MINIATURE["settings"], "steps=3"])
+    assert debate_train(["study", str(file), "--tables"]) == 2
+    found = capfd.readouterr().err
+    assert "lines.jsonl: arm grpo, seed 0 was run with other settings; expected another" in found
+
+
+def test_study_that_extends_another_has_results_of_its_own(tmp_path: Path) -> None:
+    written(tmp_path, results="lines.jsonl", page="page.md")
+    (tmp_path / "second.yaml").write_text("extends: study.yaml\nname: second\npage: own.md\n")
+    study = read_study(tmp_path / "second.yaml")
+    assert (study.results, study.page, len(study.arms)) == (None, "own.md", 2)

@@ -121,6 +121,13 @@ def test_differences_are_paired_by_seed_and_stand_where_the_judges_are() -> None
     assert row.endswith("| +0.000, 1 seed |")  # -.25 and .25; seed 1 lacks a level.
 
 
+def test_without_places_a_missed_start_is_no_gain() -> None:
+    runs = {(arm, seed): run(0.5) for arm in ("low", "high") for seed in (0, 1)}
+    runs["low", 1] = run(0, met=False)
+    (row,) = rows(study(by_level=[LIVE]), runs)
+    assert "| 0.600: +0.250, 0.800: +0.500 |" in row and row.endswith(", 2 seeds |")
+
+
 def test_votes_are_worth_a_share_of_a_known_line() -> None:
     worth = Worth(
         name="votes", measure="direct", arm="third", share=0.125, line={0.25: "low", 0.75: "high"}

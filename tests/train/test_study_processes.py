@@ -43,7 +43,7 @@ def test_run_has_one_thread_its_device_and_the_variables(
 def test_runs_at_once_have_devices_of_their_own(tmp_path: Path, variables: dict[str, str]) -> None:
     run = Processes(variables, devices=["0", "1"])
     tasks = {f"{n}": Task(lambda n=n: run([f"{n}"], tmp_path / f"{n}.log")) for n in range(4)}
-    assert work(tasks, 2, run.stop) == {}
+    assert work(tasks, 2, run.stop) == ({}, [])
     used = [(tmp_path / f"{n}.log").read_text().split("CUDA_VISIBLE_DEVICES=")[1][0] for n in tasks]
     assert {*used} == {"0", "1"}
     # What two runs gave back is there again.
@@ -56,8 +56,12 @@ def test_stop_ends_what_runs_and_begins_nothing(tmp_path: Path, variables: dict[
     thread = threading.Thread(target=lambda: codes.append(run(["wait"], log)))
     thread.start()
     until(lambda: log.is_file() and "ready" in log.read_text())
+    (said,) = log.read_text().splitlines()[:1]
+    pipe = Path(said.split("--interrupts=")[1].split()[0])
+    assert pipe.is_fifo()  # It closes with this process: heed_interrupts ends the run then.
     run.stop()
     thread.join(30)
+    assert not pipe.exists()
     assert codes == [130]
     assert run(["ok"], log) == STOPPED
     assert "ok" not in log.read_text()
@@ -87,7 +91,7 @@ def test_each_task_comes_after_what_it_needs_and_few_at_once() -> None:
 
     needs = {"start": None, "later": "start", "a": "start", "b": "later", "c": None}
     tasks = {name: Task(lambda name=name: act(name), need) for name, need in needs.items()}
-    assert work(tasks, 2, lambda: None) == {}
+    assert work(tasks, 2, lambda: None) == ({}, [])
     assert sorted(done) == sorted(needs) and most == 2
     assert done.index("start") < done.index("later") < done.index("b")
     assert done.index("start") < done.index("a")
@@ -105,7 +109,8 @@ def test_what_needs_a_failed_task_is_left_out_and_all_else_done() -> None:
         "arm": Task(lambda: done.append("arm"), "later"),
         "other": Task(lambda: done.append("other")),
     }
-    failed = work(tasks, 1, lambda: None)
+    failed, lost = work(tasks, 1, lambda: None)
+    assert lost == ["later", "arm"]
     assert {name: str(error) for name, error in failed.items()} == {"start": "out of memory"}
     assert done == ["other"]
 

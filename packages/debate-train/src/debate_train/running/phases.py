@@ -80,7 +80,7 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
         if is_new and not _begun(run, phase, saving):
             return "interrupted"
         examples = None
-        if recipe.offline is not None:
+        if recipe.offline is not None and (recipe.steps or recipe.exit_criterion is not None):
             examples = open_examples(run, phase)
             if examples is None:
                 return "interrupted"

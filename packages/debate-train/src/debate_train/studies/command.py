@@ -1,6 +1,7 @@
 """`debate-train study`: run what is missing of a study, print and write its tables."""
 
 import argparse
+import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from debate_train.studies.checking import loaded_runs
 from debate_train.studies.lines import Finished, Lines
 from debate_train.studies.processes import Processes, Task, work
 from debate_train.studies.runs import Runs
-from debate_train.studies.study_file import Study, read_study
+from debate_train.studies.study_file import Study, made_by, read_study
 from debate_train.studies.tables import page, tables
 
 
@@ -30,14 +31,21 @@ def study(arguments: argparse.Namespace) -> None:
     root = (arguments.output or Path("runs") / chosen.name).resolve()
     lines = Lines(file.parent / chosen.results if chosen.results else root / "results.jsonl")
     if arguments.check:
-        _check(chosen, file, len(wanted), lines)
+        _check(chosen, file, wanted, lines)
         return
-    if not arguments.tables:
-        _run(chosen, wanted, lines, root, arguments)
+    _refuse_others(chosen, lines)
+    failed = [] if arguments.tables else _run(chosen, wanted, lines, root, arguments)
     finished = lines.read()
-    if not finished:
+    if finished:
+        _write(chosen, file, root, finished)
+    else:
         print("no run is finished")
-        return
+    if failed:
+        raise RunFailure("\n".join(failed))
+
+
+def _write(chosen: Study, file: Path, root: Path, finished: list[Finished]) -> None:
+    """Print and write tables, plot and page."""
     kept = (file.parent / chosen.page if chosen.page else root / "study.md").resolve()
     kept.parent.mkdir(parents=True, exist_ok=True)
     image = kept.with_suffix(".svg")
@@ -67,16 +75,20 @@ def _wanted(chosen: Study, arguments: argparse.Namespace) -> list[tuple[str, int
     ]
 
 
-def _check(chosen: Study, file: Path, count: int, lines: Lines) -> None:
+def _check(chosen: Study, file: Path, wanted: list[tuple[str, int]], lines: Lines) -> None:
     from debate_train.checks.check import check
 
-    problems = []
+    problems, warnings = list[str](), dict[str, list[str]]()
     for key, loaded in loaded_runs(chosen, file.parent):
         report = check(loaded.recipe)
         problems += [f"{key}: {problem}" for problem in report.errors]
-    done = len(lines.read())
-    print(escaped(f"study {chosen.name}: {len(chosen.arms)} arms, {count} runs, {done} finished"))
+        for warning in report.warnings:
+            warnings.setdefault(warning, []).append(key)
+    done = len({*wanted} & lines.done())
+    print(escaped(f"study {chosen.name}: {len(wanted)} runs, {done} of them finished"))
     print(escaped(f"results: {lines.file}"))
+    for warning, keys in warnings.items():
+        print(escaped(f"warning: {', '.join(keys)}: {warning}"), file=sys.stderr)
     if problems:
         raise UsageError("\n".join(problems))
 
@@ -87,7 +99,8 @@ def _run(
     lines: Lines,
     root: Path,
     arguments: argparse.Namespace,
-) -> None:
+) -> list[str]:
+    """Do what is missing; return what failed."""
     folder = arguments.file.parent
     for _ in loaded_runs(chosen, folder):
         pass  # What is wrong with the last arm should be known before the first one runs.
@@ -98,9 +111,20 @@ def _run(
     processes = Processes(chosen.environment, arguments.devices, options)
     tasks = _tasks(chosen, wanted, Runs(chosen, folder, root, lines, processes), lines)
     jobs = len(arguments.devices) or arguments.jobs or 1
-    failed = interruptible(lambda: work(tasks, jobs, processes.stop))
-    if failed:
-        raise RunFailure("\n".join(str(error) for error in failed.values()))
+    failed, lost = interruptible(lambda: work(tasks, jobs, processes.stop))
+    said = [str(error) for error in failed.values()]
+    return [*said, f"left out, as what they need failed: {'; '.join(lost)}"] if lost else said
+
+
+def _refuse_others(chosen: Study, lines: Lines) -> None:
+    """Refuse finished runs that other settings have made."""
+    for run in lines.read():
+        known = run.made_by is None or run.arm not in chosen.arms
+        if not known and run.made_by != made_by(chosen, run.arm):
+            raise UsageError(
+                f"{lines.file}: arm {run.arm}, seed {run.seed} was run with other settings; "
+                "expected another name for the arm, or this line and its run directory removed"
+            )
 
 
 def _tasks(

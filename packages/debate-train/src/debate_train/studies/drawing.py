@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from debate_train.report.timeline.axes import Axis, tick_text, ticks
 
@@ -170,4 +171,5 @@ def _text(
     weight: str = "normal",
 ) -> str:
     style = f'font-size="13" font-family="sans-serif" font-weight="{weight}"'
-    return f'<text x="{x}" y="{y}" fill="{colour}" text-anchor="{anchor}" {style}>{text}</text>'
+    place = f'x="{x}" y="{y}" fill="{colour}" text-anchor="{anchor}"'
+    return f"<text {place} {style}>{escape(text)}</text>"

@@ -35,17 +35,17 @@ def interval(values: Sequence[float]) -> tuple[float, float, float | None, float
     return mean, error, half, p
 
 
-def reaching(runs: Runs) -> Runs:
-    """Return the runs whose start met its criterion."""
-    return {key: run for key, run in runs.items() if run.start_met}
+def counted(one: "Levels", runs: Runs) -> Runs:
+    """Return the runs that gains by level are made of.
+
+    A start that missed its criterion gives arms a gain of 0; where levels have a place, such as
+    the accuracy that judges were to reach, it has not reached its level, and is left out.
+    """
+    return {key: run for key, run in runs.items() if run.start_met or one.place is None}
 
 
 def level_tables(study: "Study", runs: Runs) -> list[str]:
-    """Return the tables that a study asks for.
-
-    A level that a run's start missed is none of that seed's; it counts as gain 0 among worths.
-    """
-    met = reaching(runs)
+    """Return the tables that a study asks for."""
     found: list[str] = []
     if study.by_level:
         found += [
@@ -53,7 +53,7 @@ def level_tables(study: "Study", runs: Runs) -> list[str]:
             "| gain by level | measure | mean | sign changes at [95 %] | over all levels [95 %] |",
             "|---|---|---|---|---|",
         ]
-        found += [_sign_row(one, met) for one in study.by_level]
+        found += [_sign_row(one, counted(one, runs)) for one in study.by_level]
     if study.worths:
         found += ["", "| arm | measure | worth [95 %] |", "|---|---|---|"]
         found += [_worth_row(one, runs) for one in study.worths]

@@ -1,6 +1,7 @@
 """Finished runs of a study, a line each."""
 
 import json
+import os
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -16,6 +17,8 @@ class Finished(Config):
     """Of the study."""
     seed: int
     """Of the run."""
+    made_by: str | None = None
+    """Of the recipe and settings, a hash; other settings give other runs."""
     start_met: bool
     """Whether it began; else `before` and `after` are both those of a start that missed."""
     steps: int
@@ -70,9 +73,9 @@ class Lines:
     def mend(self) -> None:
         """Cut off a line that was being written when the process was killed."""
         if self.file.is_file():
-            whole, _, torn = self.file.read_bytes().rpartition(b"\n")
+            whole, newline, torn = self.file.read_bytes().rpartition(b"\n")
             if torn:
-                self.file.write_bytes(whole + b"\n" if whole else b"")
+                os.truncate(self.file, len(whole + newline))
 
     def add(self, run: Finished) -> None:
         """Write a line at the end, at once."""

@@ -13,6 +13,9 @@ from threading import Lock
 
 from debate_train.errors import RunFailure
 
+_STOPPING = (
+    "interrupted: runs end their step and write a checkpoint; press again to stop without the step"
+)
 STOPPED = 130
 """Exit code of a run that was not begun, as the study is being stopped."""
 
@@ -51,6 +54,12 @@ class Processes:
                 self._free.put(device)
 
     def _run(self, arguments: Sequence[str], log: Path, device: Mapping[str, str]) -> int:
+        with _EndPipe(log.with_suffix(".pipe")) as end:
+            # The launcher of several processes has a pipe of its own.
+            options = [] if self._options else [f"--interrupts={end.pipe}"]
+            return self._waited([*arguments, *options], log, device)
+
+    def _waited(self, arguments: Sequence[str], log: Path, device: Mapping[str, str]) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._variables, **device}
         command = [sys.executable, "-m", "debate_train", *arguments]
         with log.open("ab") as file:
@@ -77,9 +86,29 @@ class Processes:
         A second call has them stop as a second Ctrl-C does.
         """
         with self._lock:
+            if not self._is_stopping and self._running:
+                print(_STOPPING, file=sys.stderr, flush=True)
             self._is_stopping = True
             for process in self._running:
                 process.send_signal(signal.SIGINT)
+
+
+class _EndPipe:
+    """A pipe that closes when this process ends, in whatever way; a run that reads it ends then."""
+
+    def __init__(self, pipe: Path) -> None:
+        self.pipe = pipe
+
+    def __enter__(self) -> "_EndPipe":
+        self.pipe.unlink(missing_ok=True)
+        os.mkfifo(self.pipe)
+        # Read and write, so that neither end ever waits for the other to open it.
+        self._end = os.open(self.pipe, os.O_RDWR)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._end)
+        self.pipe.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +120,9 @@ class Task:
     """The task that has to be done before."""
 
 
-def work(tasks: Mapping[str, Task], jobs: int, stop: Callable[[], None]) -> dict[str, RunFailure]:
+def work(
+    tasks: Mapping[str, Task], jobs: int, stop: Callable[[], None]
+) -> tuple[dict[str, RunFailure], list[str]]:
     """Do tasks, at most `jobs` at once, in their order as far as each has what it needs.
 
     What needs a task that failed is left out.
@@ -102,7 +133,7 @@ def work(tasks: Mapping[str, Task], jobs: int, stop: Callable[[], None]) -> dict
         stop: Called at each interrupt; has tasks that are under way end soon.
 
     Returns:
-        The failures, by name.
+        The failures, by name, and the names of those that were left out.
 
     Raises:
         KeyboardInterrupt: After all that was under way has ended.
@@ -117,13 +148,13 @@ def work(tasks: Mapping[str, Task], jobs: int, stop: Callable[[], None]) -> dict
 
 def _worked(
     tasks: Mapping[str, Task], jobs: int, pool: ThreadPoolExecutor
-) -> dict[str, RunFailure]:
+) -> tuple[dict[str, RunFailure], list[str]]:
     waiting, running = dict(tasks), dict[Future[object], str]()
-    failed, lost = dict[str, RunFailure](), set[str]()
+    failed, lost = dict[str, RunFailure](), list[str]()
     while waiting or running:
         for name, task in [*waiting.items()]:
             if task.needs in failed or task.needs in lost:
-                lost.add(name)
+                lost.append(name)
                 del waiting[name]
             elif len(running) < jobs and task.needs not in {*waiting, *running.values()}:
                 running[pool.submit(task.act)] = name
@@ -134,7 +165,7 @@ def _worked(
                 future.result()
             except RunFailure as error:
                 failed[name] = error
-    return failed
+    return failed, lost
 
 
 def _end(pool: ThreadPoolExecutor, stop: Callable[[], None]) -> None:

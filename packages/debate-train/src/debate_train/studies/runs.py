@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -9,13 +10,23 @@ import yaml
 from pydantic import BaseModel
 
 from debate_train.errors import RunFailure
+from debate_train.run_files.directory_lock import DirectoryInUseError, refuse_in_use
 from debate_train.studies.lines import Finished, Lines
-from debate_train.studies.study_file import Study, filled, recipe_file
+from debate_train.studies.study_file import (
+    Arm,
+    Start,
+    Study,
+    filled,
+    made_by,
+    recipe_file,
+    without_scratch,
+)
 
 Train = Callable[[Sequence[str], Path], int]
 """From the arguments of `debate-train` and a log to its exit code."""
 MOST_POINTS = 120
-"""Of a curve that is kept; longer ones are thinned out evenly."""
+"""Of a curve that is kept; longer ones are thinned out evenly, and end with their last."""
+_LOOK_S = 1.0
 
 
 class Figure(BaseModel):
@@ -73,23 +84,25 @@ class Runs:
         """
         arm, folder = self.study.arms[name], self.root / f"{name}-{seed}"
         found, settings = self.start(arm.start, seed)
-        if found is None or found.met:
+        is_begun = found is None or found.met
+        if found is None or is_begun:
             rates = {} if found is None else call_rates(found.after)
             settings += [filled(setting, rates) for setting in arm.settings]
-            found = self._results(folder, arm.recipe, settings, seed)
-        has_curves = found.met and bool(self.study.curves)
+            found = self._results(folder, arm, settings, seed)
         line = Finished(
             arm=name,
             seed=seed,
-            start_met=found.met,
+            made_by=made_by(self.study, name),
+            start_met=is_begun,
             steps=found.steps,
-            seconds=round(sum(found.seconds.values()), 1) if found.met else None,
-            warnings=first_warnings(found) if found.met else None,
-            before=self._figures(found.before if found.met else found.after),
+            seconds=round(sum(found.seconds.values()), 1) if is_begun else None,
+            warnings=first_warnings(found) if is_begun else None,
+            before=self._figures(found.before if is_begun else found.after),
             after=self._figures(found.after),
-            curves=self._curves(folder) if has_curves else {},
+            curves=self._curves(folder) if is_begun and self.study.curves else {},
         )
-        self.lines.add(line)
+        if (name, seed) not in self.lines.done():  # Another call may have waited for it, too.
+            self.lines.add(line)
         return line
 
     def start(
@@ -108,24 +121,34 @@ class Runs:
         start, folder = self.study.starts[name], self.root / f"{name}-{seed}"
         found, settings = self.start(start.start, seed, start.phases)
         if found is None or found.met:
-            found = self._results(folder, start.recipe, [*settings, *start.settings], seed)
+            found = self._results(folder, start, [*settings, *start.settings], seed)
         if not found.met:
             return found, []
         return found, without(sorted(self.study.left_out(name) - {*again}), folder)
 
-    def _results(self, folder: Path, recipe: str, settings: list[str], seed: int) -> Results:
+    def _results(
+        self, folder: Path, run: Start | Arm, settings: Sequence[str], seed: int
+    ) -> Results:
         """Return the results of a run, which is done or ended first where they are missing."""
-        file = folder / "results.json"
+        file, log = folder / "results.json", self.root / f"{folder.name}.log"
+        _wait_for_others(folder)
         if not file.is_file():
-            own = [filled(setting, {"seed": seed}) for setting in (*self.study.settings, *settings)]
+            shared = (
+                self.study.settings if run.start is None else without_scratch(self.study.settings)
+            )
+            own = [filled(setting, {"seed": seed}) for setting in (*shared, *settings)]
             named = [f"name={folder.name}", f"tracking.group={self.study.name}", f"seed={seed}"]
-            arguments = [str(recipe_file(recipe, self.folder)), *named, *own]
+            arguments = [str(recipe_file(run.recipe, self.folder)), *named, *own]
             arguments += ["--output", str(folder)]
             arguments += ["--resume"] if (folder / "recipe.yaml").is_file() else []
-            log = self.root / f"{folder.name}.log"
             if code := self.train(arguments, log):
                 raise RunFailure(f"{folder.name}: debate-train ended with {code}; see {log}")
-        return Results.model_validate_json(file.read_bytes())
+        try:
+            return Results.model_validate_json(file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise RunFailure(
+                f"{file}: no results can be read there ({error}); see {log}"
+            ) from error
 
     def _figures(self, found: Mapping[str, Figure]) -> dict[str, float]:
         """Return the study's measures of one side of results.json."""
@@ -138,9 +161,20 @@ class Runs:
         rows = [json.loads(line) for line in text.splitlines()]
         found = {}
         for name, key in self.study.curves.items():
-            points = [(row["step"], round(row[key], 5)) for row in rows if key in row]
-            found[name] = tuple(points[:: -(-len(points) // MOST_POINTS) or 1])
+            known = [row for row in rows if row.get(key) is not None]  # null is not finite.
+            points = [(row["step"], round(row[key], 5)) for row in known]
+            thinned = points[:: -(-len(points) // MOST_POINTS) or 1]
+            found[name] = (*thinned, *(points[-1:] if thinned[-1:] != points[-1:] else ()))
         return found
+
+
+def _wait_for_others(folder: Path) -> None:
+    """Wait while another process runs there, such as one whose study was killed."""
+    while True:
+        try:
+            return refuse_in_use(folder)
+        except DirectoryInUseError:
+            time.sleep(_LOOK_S)
 
 
 def first_warnings(found: Results) -> dict[str, int]:
@@ -150,9 +184,12 @@ def first_warnings(found: Results) -> dict[str, int]:
 
 def without(phases: Sequence[str], folder: Path) -> list[str]:
     """Return the settings with which a run leaves phases out and begins where a start ended."""
-    checkpoint = max(folder.glob("checkpoints/step-*"))
+    checkpoint = max(folder.glob("checkpoints/step-*"), default=None)
+    if checkpoint is None:
+        raise RunFailure(f"{folder}/checkpoints: found none; remove the folder to run it again")
     recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
-    settings = [f"phases.{name}={{steps: 0, exit_criterion: null}}" for name in phases]
+    skipped = "{steps: 0, exit_criterion: null, keep_if: null}"
+    settings = [f"phases.{name}={skipped}" for name in phases]
     settings += ["model.type=pretrained", f"model.name={checkpoint}"]
     return [*settings, f"model.dtype={recipe['model']['dtype']}"]
 

@@ -1,6 +1,8 @@
 """The file of a study: its arms, seeds, measures and what is compared."""
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -10,14 +12,18 @@ from debate_protocol.config import Config
 from debate_train.errors import UsageError
 from debate_train.reading.folder_name import FolderName
 from debate_train.reading.recipe_file import load_recipe
+from debate_train.reading.recipe_source import read_yaml
 from debate_train.reading.shipped_recipes import find_recipe
+
+BEFORE = "start"
+"""Stands for an arm's own measures before it."""
 
 
 class Start(Config):
     """Phases that several arms begin with, trained once for each seed."""
 
     recipe: str
-    """A file, relative to the study's, or a name of `debate-train recipes`."""
+    """A file, relative to that of the study that is run, or a name of `debate-train recipes`."""
     start: str | None = None
     """Another start that this one begins with; phases that both name are run again."""
     settings: tuple[str, ...] = ()
@@ -30,7 +36,7 @@ class Arm(Config):
     """What is compared: a run of each seed."""
 
     recipe: str
-    """A file, relative to the study's, or a name of `debate-train recipes`."""
+    """A file, relative to that of the study that is run, or a name of `debate-train recipes`."""
     start: str | None = None
     """The start whose last checkpoint it begins with."""
     settings: tuple[str, ...] = ()
@@ -44,7 +50,7 @@ class Compared(Config):
 
     arm: str
     """Whose measures count as they are."""
-    over: str = "start"
+    over: str = BEFORE
     """`start`: after minus before; the name of an arm: after minus after, paired by seed."""
     measures: tuple[str, ...]
     """Names of the study's measures."""
@@ -144,12 +150,14 @@ class Study(Config):
                 raise ValueError(f"starts.{name}.start: {start.start!r} is no start above it")
             earlier.append(name)
         for name, arm in self.arms.items():
+            if name == BEFORE:
+                raise ValueError(f"arms.{name}: means the measures before; expected another name")
             if name in self.starts:
                 raise ValueError(f"arms.{name}: is the name of a start, too; expected another")
             if arm.start is not None and arm.start not in self.starts:
                 raise ValueError(f"arms.{name}.start: {arm.start!r} is not among the starts")
         for one in self.compared:
-            for name in {one.arm, one.over} - {"start"}:
+            for name in {one.arm, one.over} - {BEFORE}:
                 if name not in self.arms:
                     raise ValueError(f"compared: {name!r} is not among the arms")
             for measure in set(one.measures) - set(self.measures):
@@ -167,6 +175,9 @@ class Study(Config):
         for plot in self.level_plots:
             for name in {*plot.lines} - {one.name for one in self.by_level}:
                 raise ValueError(f"level_plots: {name!r} is not among by_level")
+            placed = [one.name for one in self.by_level if one.place and one.name in plot.lines]
+            if plot.even and placed:
+                raise ValueError(f"level_plots: {placed[0]!r} has a place; expected even: false")
         for worth in self.worths:
             self._check({worth.arm, *worth.line.values()}, worth.measure)
         return self
@@ -201,12 +212,29 @@ class Study(Config):
 def read_study(file: Path) -> Study:
     """Read the file of a study, with `extends: FILE` on top of another.
 
+    Files of results and tables are never those of the study that it extends.
+
     Raises:
         UsageError: It is not one.
     """
     if not file.is_file():
         raise UsageError(f"{file}: found no such file; expected that of a study (.yaml)")
-    return load_recipe(file, model=Study).recipe
+    study = load_recipe(file, model=Study).recipe
+    own = read_yaml(file).data
+    kept = {name: getattr(study, name) if name in own else None for name in ("results", "page")}
+    return study.model_copy(update=kept)
+
+
+def made_by(study: Study, name: str) -> str:
+    """Return a hash of what decides about the runs of an arm: recipes and settings, no seed."""
+    arm = study.arms[name]
+    decisive: list[object] = [arm.recipe, study.settings, arm.settings, study.environment]
+    start = arm.start
+    while start is not None:
+        own = study.starts[start]
+        decisive += [own.recipe, own.settings, own.phases]
+        start = own.start
+    return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:12]
 
 
 def recipe_file(recipe: str, folder: Path) -> Path:
@@ -217,6 +245,17 @@ def recipe_file(recipe: str, folder: Path) -> Path:
     """
     beside = folder / recipe
     return (beside if beside.is_file() else find_recipe(recipe)).resolve()
+
+
+def without_scratch(settings: Sequence[str]) -> list[str]:
+    """Return settings without those of a model from scratch, which a checkpoint does not take."""
+    from debate_train.models import PretrainedModel
+
+    def holds(setting: str) -> bool:
+        first, *rest = setting.partition("=")[0].strip().split(".")
+        return first != "model" or (bool(rest) and rest[0] in PretrainedModel.model_fields)
+
+    return [setting for setting in settings if holds(setting)]
 
 
 def filled(setting: str, values: Mapping[str, float]) -> str:

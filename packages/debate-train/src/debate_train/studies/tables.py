@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from debate_train.reading.shipped_recipes import opening
 from debate_train.studies.drawing import ByLevel, Curves, Dots, Panel, plot
-from debate_train.studies.levels import gains, interval, level_tables, reaching
+from debate_train.studies.levels import counted, gains, interval, level_tables
 from debate_train.studies.lines import Finished
-from debate_train.studies.study_file import Compared
+from debate_train.studies.study_file import BEFORE, Compared
 
 if TYPE_CHECKING:
     from debate_train.studies.study_file import LevelPlot, Study
@@ -29,7 +29,7 @@ def tables(study: "Study", lines: Sequence[Finished], image: Path) -> list[str]:
         lines: The finished runs, at least one.
         image: Where the plot goes.
     """
-    runs: Runs = {(run.arm, run.seed): run for run in lines}
+    runs: Runs = {(run.arm, run.seed): run for run in lines if run.arm in study.arms_of(run.seed)}
     arms = [name for name in study.arms if any(arm == name for arm, _ in runs)]
     found = [
         *_levels(study, runs, arms),
@@ -94,10 +94,12 @@ def differences(runs: Runs, one: Compared, measure: str) -> dict[int, float]:
     found = {}
     for seed in _seeds(runs, one.arm):
         after = runs[one.arm, seed].after
-        base = runs[one.arm, seed].before if one.over == "start" else None
+        base = runs[one.arm, seed].before if one.over == BEFORE else None
         if base is None:
             other = runs.get((one.over, seed))
-            base = {} if other is None else other.after
+            if other is None:
+                continue
+            base = other.after
         if measure in after and measure in base:
             found[seed] = after[measure] - base[measure]
         elif not runs[one.arm, seed].start_met:  # A start may measure less than its arms.
@@ -219,7 +221,7 @@ def _by_level(study: "Study", one: "LevelPlot", runs: Runs) -> ByLevel:
         seeds = sorted({seed for arm, seed in runs if arm in line.levels.values()})
         lines[name] = [
             (levels.index(place) if one.even else place, fmean(values), _ends(values))
-            for place, values in gains(line, reaching(runs), seeds)
+            for place, values in gains(line, counted(line, runs), seeds)
         ]
     names = [f"{level:g}" for level in levels] if one.even else []
     return ByLevel(one.title, one.across, lines, names)

@@ -1,0 +1,127 @@
+"""What a study keeps of each run, and what it does with runs that were begun or went wrong."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_train.errors import RunFailure
+from debate_train.run_files.directory_lock import DirectoryLock
+from debate_train.studies.lines import Finished, Lines
+from debate_train.studies.runs import Runs
+from debate_train.studies.study_file import Compared, Study
+from debate_train.studies.tables import differences, tables
+from train.test_study import MINIATURE, RECIPE
+
+
+class Ended:
+    """In the place of `debate-train`: it writes results at once, and notes its arguments."""
+
+    def __init__(self, **results: Any) -> None:
+        sides = {"before": {"eval/direct/accuracy": {"mean": 0.25}}}
+        sides["after"] = {"eval/direct/accuracy": {"mean": 0.75}}
+        self.results = {"exit_criteria": {}, "steps": 3, **sides, **results}
+        self.calls: list[list[str]] = []
+
+    def __call__(self, arguments: Sequence[str], log: Path) -> int:
+        self.calls.append([*arguments])
+        folder = Path(arguments[arguments.index("--output") + 1])
+        (folder / "checkpoints/step-000003").mkdir(parents=True, exist_ok=True)
+        (folder / "recipe.yaml").write_text("model: {dtype: float32}")
+        (folder / "results.json").write_text(json.dumps(self.results))
+        return 0
+
+
+def one_arm(**changes: Any) -> Study:
+    measures = {"direct": "eval/direct/accuracy"}
+    arms = {"arm": {"recipe": RECIPE}}
+    return Study.model_validate(
+        {"name": "x", "seeds": [0], "arms": arms, "measures": measures, **changes}
+    )
+
+
+def test_run_that_was_begun_is_resumed(tmp_path: Path) -> None:
+    train, lines = Ended(), Lines(tmp_path / "lines.jsonl")
+    (tmp_path / "arm-0").mkdir()
+    (tmp_path / "arm-0/recipe.yaml").write_text("")
+    Runs(one_arm(), tmp_path, tmp_path, lines, train).arm("arm", 0)
+    Runs(one_arm(), tmp_path, tmp_path, lines, train).arm("arm", 1)
+    assert ["--resume" in call for call in train.calls] == [True, False]
+
+
+def test_arm_that_misses_a_criterion_of_its_own_keeps_its_figures(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "lines.jsonl")
+    train = Ended(exit_criteria={"later": False})
+    run = Runs(one_arm(), tmp_path, tmp_path, lines, train).arm("arm", 0)
+    assert (run.start_met, run.before["direct"], run.after["direct"]) == (True, 0.25, 0.75)
+    assert lines.read() == [run]
+
+
+def test_run_without_results_or_checkpoints_is_a_failure_with_words(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "lines.jsonl")
+    with pytest.raises(RunFailure, match=r"arm-0/results.json: no results can be read there"):
+        Runs(one_arm(), tmp_path, tmp_path, lines, lambda *_: 0).arm("arm", 0)
+    starts = {"warm": {"recipe": RECIPE, "phases": ["warm_start"]}}
+    begun = one_arm(starts=starts, arms={"arm": {"recipe": RECIPE, "start": "warm"}})
+    Runs(begun, tmp_path, tmp_path, lines, Ended()).start("warm", 0)
+    (tmp_path / "warm-0/checkpoints/step-000003").rmdir()
+    with pytest.raises(RunFailure, match=r"warm-0/checkpoints: found none"):
+        Runs(begun, tmp_path, tmp_path, lines, Ended()).arm("arm", 0)
+
+
+def test_curves_leave_out_what_is_not_finite_and_end_with_their_last(tmp_path: Path) -> None:
+    rows = [{"step": n, "a": None if n == 5 else n / 4} for n in range(1, 251)]
+    (tmp_path / "arm-0").mkdir()
+    (tmp_path / "arm-0/metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    study = one_arm(curves={"a": "a", "none": "b"})
+    run = Runs(study, tmp_path, tmp_path, Lines(tmp_path / "lines.jsonl"), Ended()).arm("arm", 0)
+    assert run.curves["none"] == () and 5 not in dict(run.curves["a"])
+    assert run.curves["a"][0] == (1, 0.25) and run.curves["a"][-1] == (250, 62.5)
+    assert len(run.curves["a"]) <= 121
+
+
+def test_arms_with_a_start_take_no_settings_of_a_model_from_scratch(tmp_path: Path) -> None:
+    train, lines = Ended(), Lines(tmp_path / "lines.jsonl")
+    starts = {"warm": {"recipe": RECIPE, "phases": ["warm_start"]}}
+    arms = {"arm": {"recipe": RECIPE, "start": "warm"}}
+    shared = ["model.layers=4", "model.context_window=640", "steps=2"]
+    study = one_arm(starts=starts, arms=arms, settings=shared)
+    Runs(study, tmp_path, tmp_path, lines, train).arm("arm", 0)
+    start, arm = train.calls
+    assert {*shared} <= {*start}
+    assert "model.layers=4" not in arm and {"model.context_window=640", "steps=2"} <= {*arm}
+
+
+def test_run_waits_for_a_process_that_still_runs_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "arm-0").mkdir()
+    lock, waited = DirectoryLock(tmp_path / "arm-0"), list[float]()
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        lock.release()
+
+    monkeypatch.setattr("debate_train.studies.runs.time.sleep", sleep)
+    Runs(one_arm(), tmp_path, tmp_path, Lines(tmp_path / "lines.jsonl"), Ended()).arm("arm", 0)
+    assert waited == [1.0]
+
+
+def test_differences_are_of_seeds_that_have_both_sides(tmp_path: Path) -> None:
+    def run(arm: str, seed: int, after: float, *, met: bool = True) -> Finished:
+        sides = [{"direct": 0.5 if met else after}, {"direct": after}]
+        return Finished(arm=arm, seed=seed, start_met=met, steps=1, before=sides[0], after=sides[1])
+
+    lines = [run("grpo", 0, 0.75), run("grpo", 1, 0.25, met=False), run("grpo", 2, 1.0)]
+    lines += [run("other", 0, 0.5), run("other", 2, 0.875), run("other", 3, 0.1)]
+    runs = {(one.arm, one.seed): one for one in lines}
+    over = Compared(arm="grpo", over="other", measures=("direct",))
+    assert differences(runs, over, "direct") == {0: 0.25, 2: 0.125}
+    gained = differences(runs, Compared(arm="grpo", measures=("direct",)), "direct")
+    assert gained == {0: 0.25, 1: 0.0, 2: 0.5}
+    # Seeds that the file no longer names count nowhere.
+    study = Study.model_validate(MINIATURE | {"seeds": [0], "plot": []})
+    found = "\n".join(tables(study, lines, tmp_path / "plot.svg"))
+    assert "| grpo − other | direct | 1 | +0.250 |" in found
