@@ -214,3 +214,10 @@ def test_phase_without_an_example_ends_with_one_message(
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.startswith("debate-train: prefer: found no example to learn from (offline/")
     assert "left_out/all_agree: 5" in message
+
+
+def test_phase_without_steps_makes_no_examples(recipe: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert main([recipe, "phases.prefer.steps=0", "--output", str(run)]) == 0
+    made = {one.name.partition("-")[0] for one in (run / "offline").iterdir()}
+    assert made == {"imitate"}
