@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
 from debate_train.commands.cli import main as debate_train
 from debate_train.studies.levels import interval
@@ -146,16 +147,16 @@ def side(strict: float, accuracy: float) -> dict[str, dict[str, float]]:
 
 def rates(strict: float, accuracy: float) -> dict[str, float]:
     own = side(strict, accuracy)
-    return call_rates({name: Figure.model_validate(value) for name, value in own.items()})
+    return call_rates({name: Figure(**value) for name, value in own.items()})
 
 
 def test_table_of_warnings_says_in_how_many_runs_and_from_when(tmp_path: Path) -> None:
     spoke = [(35, "collapse"), (40, "coverage"), (90, "collapse")]
     found = {"health": [{"step": step, "detector": name, "value": 0.1} for step, name in spoke]}
     empty = {"exit_criteria": {}, "before": {}, "after": {}, "steps": 1}
-    first = first_warnings(Results.model_validate(empty | found))
+    first = first_warnings(TypeAdapter(Results).validate_python(empty | found))
     assert first == {"collapse": 35, "coverage": 40}
-    assert first_warnings(Results.model_validate(empty)) == {}
+    assert first_warnings(TypeAdapter(Results).validate_python(empty)) == {}
     study = Study.model_validate(MINIATURE | {"seeds": [0, 1, 2], "plot": []})
     side = {"before": {}, "after": {}, "start_met": True, "steps": 90}
     lines = [

@@ -4,10 +4,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from debate_train.errors import RunFailure
 from debate_train.run_files.directory_lock import DirectoryInUseError, refuse_in_use
@@ -29,33 +30,39 @@ MOST_POINTS = 120
 _LOOK_S = 1.0
 
 
-class Figure(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Figure:
     """What results.json has of a measure."""
 
     mean: float
 
 
-class Alarm(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Alarm:
     """What results.json has of an alarm of the health watch."""
 
     detector: str
     step: int
 
 
-class Results(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Results:
     """What is read of a run's results.json."""
 
     exit_criteria: dict[str, bool]
     before: dict[str, Figure]
     after: dict[str, Figure]
     steps: int
-    seconds: dict[str, float] = {}
-    health: list[Alarm] = []
+    seconds: dict[str, float] = field(default_factory=dict)
+    health: list[Alarm] = field(default_factory=list)
 
     @property
     def met(self) -> bool:
         """Whether all exit criteria were met."""
         return all(self.exit_criteria.values())
+
+
+_RESULTS = TypeAdapter(Results)
 
 
 class Runs:
@@ -144,7 +151,7 @@ class Runs:
             if code := self.train(arguments, log):
                 raise RunFailure(f"{folder.name}: debate-train ended with {code}; see {log}")
         try:
-            return Results.model_validate_json(file.read_bytes())
+            return _RESULTS.validate_json(file.read_bytes())
         except (OSError, ValueError) as error:
             raise RunFailure(
                 f"{file}: no results can be read there ({error}); see {log}"
