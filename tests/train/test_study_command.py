@@ -39,7 +39,8 @@ def test_study_runs_what_is_missing_in_processes_and_writes_its_page(
     assert said.startswith(begun + "[1/1] other, seed 1: direct ")
     assert len(kept.read()) == 4 and kept.read()[-1].steps == 2
     assert sorted(one.name for one in (tmp_path / "runs").iterdir()) == [
-        "other-1", "other-1.log", "study.md", "study.svg", "warm-1", "warm-1.log",
+        "other-1", "other-1.arguments", "other-1.log", "study.md", "study.svg",
+        "warm-1", "warm-1.arguments", "warm-1.log",
     ]  # fmt: skip
     page = (tmp_path / "runs/study.md").read_text()
     assert page.startswith(

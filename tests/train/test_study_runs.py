@@ -1,6 +1,7 @@
 """What a study keeps of each run, and what it does with runs that were begun or went wrong."""
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,15 +99,40 @@ def test_run_waits_for_a_process_that_still_runs_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "arm-0").mkdir()
-    lock, waited = DirectoryLock(tmp_path / "arm-0"), list[float]()
+    monkeypatch.setattr("debate_train.studies.runs._LOOK_S", 0.01)
+    lock, train, lines = DirectoryLock(tmp_path / "arm-0"), Ended(), Lines(tmp_path / "lines.jsonl")
+    runs = Runs(one_arm(), tmp_path, tmp_path, lines, train)
+    waiting = threading.Thread(target=runs.arm, args=("arm", 0))
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive() and not train.calls
+    lock.release()
+    waiting.join(30)
+    assert len(train.calls) == 1 and lines.done() == {("arm", 0)}
 
-    def sleep(seconds: float) -> None:
-        waited.append(seconds)
-        lock.release()
 
-    monkeypatch.setattr("debate_train.studies.runs.time.sleep", sleep)
-    Runs(one_arm(), tmp_path, tmp_path, Lines(tmp_path / "lines.jsonl"), Ended()).arm("arm", 0)
-    assert waited == [1.0]
+def test_stop_ends_the_wait_for_another_process(tmp_path: Path) -> None:
+    (tmp_path / "arm-0").mkdir()
+    lock = DirectoryLock(tmp_path / "arm-0")
+    runs = Runs(one_arm(), tmp_path, tmp_path, Lines(tmp_path / "lines.jsonl"), Ended())
+    runs.stop()
+    with pytest.raises(RunFailure, match="arm-0"):
+        runs.arm("arm", 0)
+    lock.release()
+
+
+def test_run_that_was_begun_with_other_settings_is_refused(tmp_path: Path) -> None:
+    train, lines = Ended(), Lines(tmp_path / "lines.jsonl")
+    starts = {"warm": {"recipe": RECIPE, "phases": ["warm_start"]}}
+    arms = {"arm": {"recipe": RECIPE, "start": "warm"}}
+    study = one_arm(starts=starts, arms=arms)
+    Runs(study, tmp_path, tmp_path, lines, train).arm("arm", 0)
+    Runs(study, tmp_path, tmp_path, lines, train).arm("arm", 0)  # It takes what there is.
+    assert len(train.calls) == 2
+    starts["warm"] |= {"settings": ["steps=7"]}
+    changed = one_arm(starts=starts, arms=arms)
+    with pytest.raises(RunFailure, match="warm-0: was run with other settings"):
+        Runs(changed, tmp_path, tmp_path, lines, train).arm("arm", 0)
 
 
 def test_differences_are_of_seeds_that_have_both_sides(tmp_path: Path) -> None:

@@ -34,21 +34,20 @@ def loaded_runs(study: Study, folder: Path) -> "Iterator[tuple[str, LoadedRecipe
         UsageError: A run is not a recipe, has no such phase, or does not measure what it should.
     """
     for name, start in study.starts.items():
-        key = f"starts.{name}"
-        loaded = _loaded(key, start, study, folder)
-        _refuse_phases(key, study.left_out(name), loaded)
-        _refuse_unused_start(key, loaded)
-        yield key, loaded
+        loaded = _loaded(f"starts.{name}", start, study, folder, study.left_out(name))
+        _refuse_named_adapters(f"starts.{name}", loaded)
+        yield f"starts.{name}", loaded
     for name, arm in study.arms.items():
-        key = f"arms.{name}"
-        loaded = _loaded(key, arm, study, folder)
-        if arm.start is not None:
-            _refuse_phases(key, study.left_out(arm.start), loaded)
-        _refuse_measures(key, study, loaded)
-        yield key, loaded
+        left_out = study.left_out(arm.start) if arm.start else set[str]()
+        loaded = _loaded(f"arms.{name}", arm, study, folder, left_out)
+        _refuse_measures(f"arms.{name}", study, loaded)
+        yield f"arms.{name}", loaded
 
 
-def _loaded(key: str, run: Start | Arm, study: Study, folder: Path) -> "LoadedRecipe[Recipe]":
+def _loaded(
+    key: str, run: Start | Arm, study: Study, folder: Path, left_out: set[str]
+) -> "LoadedRecipe[Recipe]":
+    """Return a run's recipe, of whose phases some are left out."""
     from debate_train.recipe import Recipe
 
     values = {"seed": study.all_seeds()[0]} | ({} if run.start is None else _RATES)
@@ -59,30 +58,26 @@ def _loaded(key: str, run: Start | Arm, study: Study, folder: Path) -> "LoadedRe
         if run.start is not None:  # What it will be, but for the name of the checkpoint.
             begun = [*without_scratch(shared), *_CHECKPOINT, *own]
             load_recipe(file, begun, model=Recipe)
-        return load_recipe(file, [*shared, *own], model=Recipe)
+        loaded = load_recipe(file, [*shared, *own], model=Recipe)
+        if loaded.recipe.evaluation.questions == 0:  # It would write no results.
+            raise UsageError("evaluation.questions: found 0; expected at least 1")
+        for phase in sorted(left_out - {*loaded.phases}):
+            known = ", ".join(loaded.phases) or "none"
+            raise UsageError(f"found no phase {phase!r}; expected one of the recipe's: {known}")
+        return loaded
     except UsageError as error:
         raise UsageError(f"{key}: {error}") from error
 
 
-def _refuse_phases(key: str, left_out: set[str], loaded: "LoadedRecipe[Recipe]") -> None:
-    for phase in sorted(left_out - {*loaded.phases}):
-        known = ", ".join(loaded.phases) or "none"
-        raise UsageError(f"{key}: found no phase {phase!r}; expected one of the recipe's: {known}")
-
-
-def _refuse_unused_start(key: str, loaded: "LoadedRecipe[Recipe]") -> None:
-    """Refuse starts whose checkpoint an arm could not begin with, or that write no results."""
+def _refuse_named_adapters(key: str, loaded: "LoadedRecipe[Recipe]") -> None:
+    """Refuse starts whose checkpoint an arm could not begin with."""
     lora = getattr(loaded.recipe.model, "lora", None)
     if lora is not None and lora.adapters:
         raise UsageError(f"{key}: found adapters with names; expected one model, or one adapter")
-    if loaded.recipe.evaluation.questions == 0:
-        raise UsageError(f"{key}: evaluation.questions: found 0; expected at least 1")
 
 
 def _refuse_measures(key: str, study: Study, loaded: "LoadedRecipe[Recipe]") -> None:
     known = loaded.recipe.evaluated().measured()
-    if loaded.recipe.evaluation.questions == 0:
-        raise UsageError(f"{key}: evaluation.questions: found 0; expected at least 1")
     for name, measure in study.measures.items():
         if measure not in known:
             raise UsageError(

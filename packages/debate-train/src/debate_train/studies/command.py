@@ -109,9 +109,15 @@ def _run(
     lines.mend()
     options = [] if arguments.nproc is None else ["--nproc", str(arguments.nproc)]
     processes = Processes(chosen.environment, arguments.devices, options)
-    tasks = _tasks(chosen, wanted, Runs(chosen, folder, root, lines, processes), lines)
+    runs = Runs(chosen, folder, root, lines, processes)
+    tasks = _tasks(chosen, wanted, runs, lines)
+
+    def stop() -> None:
+        runs.stop()
+        processes.stop()
+
     jobs = len(arguments.devices) or arguments.jobs or 1
-    failed, lost = interruptible(lambda: work(tasks, jobs, processes.stop))
+    failed, lost = interruptible(lambda: work(tasks, jobs, stop))
     said = [str(error) for error in failed.values()]
     return [*said, f"left out, as what they need failed: {'; '.join(lost)}"] if lost else said
 
@@ -119,8 +125,7 @@ def _run(
 def _refuse_others(chosen: Study, lines: Lines) -> None:
     """Refuse finished runs that other settings have made."""
     for run in lines.read():
-        known = run.made_by is None or run.arm not in chosen.arms
-        if not known and run.made_by != made_by(chosen, run.arm):
+        if run.arm in chosen.arms and run.made_by not in (None, made_by(chosen, run.arm)):
             raise UsageError(
                 f"{lines.file}: arm {run.arm}, seed {run.seed} was run with other settings; "
                 "expected another name for the arm, or this line and its run directory removed"

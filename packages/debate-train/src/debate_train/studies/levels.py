@@ -35,6 +35,13 @@ def interval(values: Sequence[float]) -> tuple[float, float, float | None, float
     return mean, error, half, p
 
 
+def with_interval(values: Sequence[float]) -> str:
+    """Return the mean with its interval in brackets; one seed has none."""
+    mean, _, half, _ = interval(values)
+    ends = "" if half is None else f" [{mean - half:+.3f}, {mean + half:+.3f}]"
+    return f"{mean:+.3f}{ends}"
+
+
 def counted(one: "Levels", runs: Runs) -> Runs:
     """Return the runs that gains by level are made of.
 
@@ -164,11 +171,7 @@ def _over_levels(one: "Levels", runs: Runs, seeds: Sequence[int]) -> str:
     means = [fmean(own[0] for own in gain) for gain in each if len(gain) == len(one.levels)]
     if not means:
         return "–"
-    mean, _, half, _ = interval(means)
-    shown = (
-        f"{mean:+.3f}" if half is None else f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]"
-    )
-    return f"{shown}, {len(means)} seed{'s' if len(means) > 1 else ''}"
+    return f"{with_interval(means)}, {len(means)} seed{'s' if len(means) > 1 else ''}"
 
 
 def _side(signs: set[bool]) -> str:

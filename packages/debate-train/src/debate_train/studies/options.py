@@ -6,22 +6,27 @@ from pathlib import Path
 
 def add_study_options(parser: argparse.ArgumentParser) -> None:
     """Add the file and the options of the command."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="of a study, docs/studies.md")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the YAML file of a study")
     parser.add_argument(
         "--check",
         action="store_true",
         help="say what would be run and whether its recipes can be, then stop",
     )
     parser.add_argument(
-        "--tables", action="store_true", help="run nothing: tables of what there is"
+        "--tables",
+        action="store_true",
+        help="run nothing: tables of finished runs",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="of run directories (default: runs/NAME)"
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder of runs and logs (default: runs/NAME)",
     )
     parser.add_argument(
-        "--seeds", nargs="+", type=int, metavar="SEED", help="of those of the study, these alone"
+        "--seeds", nargs="+", type=int, metavar="SEED", help="only these of its seeds"
     )
-    parser.add_argument("--arms", nargs="+", metavar="ARM", help="of its arms, these alone")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="only these of its arms")
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1)")
     parser.add_argument(
         "--devices",

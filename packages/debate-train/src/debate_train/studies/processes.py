@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -54,15 +55,11 @@ class Processes:
                 self._free.put(device)
 
     def _run(self, arguments: Sequence[str], log: Path, device: Mapping[str, str]) -> int:
-        with _EndPipe(log.with_suffix(".pipe")) as end:
-            # The launcher of several processes has a pipe of its own.
-            options = [] if self._options else [f"--interrupts={end.pipe}"]
-            return self._waited([*arguments, *options], log, device)
-
-    def _waited(self, arguments: Sequence[str], log: Path, device: Mapping[str, str]) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._variables, **device}
-        command = [sys.executable, "-m", "debate_train", *arguments]
-        with log.open("ab") as file:
+        command, pipe = [sys.executable, "-m", "debate_train", *arguments], log.with_suffix(".pipe")
+        if not self._options:  # The launcher of several processes has a pipe of its own.
+            command.append(f"--interrupts={pipe}")
+        with _closed_at_end(pipe), log.open("ab") as file:
             with self._lock:
                 if self._is_stopping:
                     return STOPPED
@@ -93,22 +90,17 @@ class Processes:
                 process.send_signal(signal.SIGINT)
 
 
-class _EndPipe:
-    """A pipe that closes when this process ends, in whatever way; a run that reads it ends then."""
-
-    def __init__(self, pipe: Path) -> None:
-        self.pipe = pipe
-
-    def __enter__(self) -> "_EndPipe":
-        self.pipe.unlink(missing_ok=True)
-        os.mkfifo(self.pipe)
-        # Read and write, so that neither end ever waits for the other to open it.
-        self._end = os.open(self.pipe, os.O_RDWR)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        os.close(self._end)
-        self.pipe.unlink(missing_ok=True)
+@contextmanager
+def _closed_at_end(pipe: Path) -> Iterator[None]:
+    """Hold a pipe that closes when this process ends, in whatever way, which a run heeds."""
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR)  # So that neither end ever waits for the other to open it.
+    try:
+        yield
+    finally:
+        os.close(end)
+        pipe.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

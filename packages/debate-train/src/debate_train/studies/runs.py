@@ -2,7 +2,7 @@
 
 import json
 import math
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +79,11 @@ class Runs:
     def __init__(self, study: Study, folder: Path, root: Path, lines: Lines, train: Train) -> None:
         self.study, self.folder, self.root = study, folder, root
         self.lines, self.train = lines, train
+        self._is_stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Wait for no other process any more."""
+        self._is_stopping.set()
 
     def arm(self, name: str, seed: int) -> Finished:
         """Run an arm of a seed, and what it begins with where that is missing; return its line.
@@ -138,14 +143,13 @@ class Runs:
     ) -> Results:
         """Return the results of a run, which is done or ended first where they are missing."""
         file, log = folder / "results.json", self.root / f"{folder.name}.log"
-        _wait_for_others(folder)
+        self._wait_for_others(folder)
+        shared = self.study.settings if run.start is None else without_scratch(self.study.settings)
+        own = [filled(setting, {"seed": seed}) for setting in (*shared, *settings)]
+        named = [f"name={folder.name}", f"tracking.group={self.study.name}", f"seed={seed}"]
+        arguments = [str(recipe_file(run.recipe, self.folder)), *named, *own]
+        _refuse_other_settings(folder, arguments)
         if not file.is_file():
-            shared = (
-                self.study.settings if run.start is None else without_scratch(self.study.settings)
-            )
-            own = [filled(setting, {"seed": seed}) for setting in (*shared, *settings)]
-            named = [f"name={folder.name}", f"tracking.group={self.study.name}", f"seed={seed}"]
-            arguments = [str(recipe_file(run.recipe, self.folder)), *named, *own]
             arguments += ["--output", str(folder)]
             arguments += ["--resume"] if (folder / "recipe.yaml").is_file() else []
             if code := self.train(arguments, log):
@@ -157,10 +161,19 @@ class Runs:
                 f"{file}: no results can be read there ({error}); see {log}"
             ) from error
 
+    def _wait_for_others(self, folder: Path) -> None:
+        """Wait while another process runs there, such as one whose study was killed."""
+        while True:
+            try:
+                return refuse_in_use(folder)
+            except DirectoryInUseError as error:
+                if self._is_stopping.wait(_LOOK_S):
+                    raise RunFailure(str(error)) from error
+
     def _figures(self, found: Mapping[str, Figure]) -> dict[str, float]:
         """Return the study's measures of one side of results.json."""
-        names = self.study.measures.items()
-        return {name: round(found[key].mean, 6) for name, key in names if key in found}
+        known = {name: found.get(key) for name, key in self.study.measures.items()}
+        return {name: round(figure.mean, 6) for name, figure in known.items() if figure}
 
     def _curves(self, folder: Path) -> dict[str, tuple[tuple[int, float], ...]]:
         """Return step and value of each curve."""
@@ -175,13 +188,15 @@ class Runs:
         return found
 
 
-def _wait_for_others(folder: Path) -> None:
-    """Wait while another process runs there, such as one whose study was killed."""
-    while True:
-        try:
-            return refuse_in_use(folder)
-        except DirectoryInUseError:
-            time.sleep(_LOOK_S)
+def _refuse_other_settings(folder: Path, arguments: Sequence[str]) -> None:
+    """Keep with what a run is begun; refuse to take over one that was begun otherwise."""
+    kept, text = folder.with_name(f"{folder.name}.arguments"), "\n".join(arguments) + "\n"
+    if folder.is_dir() and kept.is_file() and kept.read_text(encoding="utf-8") != text:
+        raise RunFailure(
+            f"{folder}: was run with other settings, which are in {kept}; remove the folder, or "
+            "give the arm or start another name"
+        )
+    kept.write_text(text, encoding="utf-8")
 
 
 def first_warnings(found: Results) -> dict[str, int]:

@@ -101,9 +101,8 @@ class Worth(Config):
 
 def _without_empty(arms: object) -> object:
     """Leave out arms that a study takes away from the one that it extends: `arm: null`."""
-    if not isinstance(arms, dict):
-        return arms
-    return {name: arm for name, arm in arms.items() if arm is not None}
+    given = arms if isinstance(arms, dict) else {}
+    return {name: arm for name, arm in given.items() if arm is not None} or arms
 
 
 class Study(Config):

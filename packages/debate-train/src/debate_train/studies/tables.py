@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from debate_train.reading.shipped_recipes import opening
 from debate_train.studies.drawing import ByLevel, Curves, Dots, Panel, plot
-from debate_train.studies.levels import counted, gains, interval, level_tables
+from debate_train.studies.levels import counted, gains, interval, level_tables, with_interval
 from debate_train.studies.lines import Finished
 from debate_train.studies.study_file import BEFORE, Compared
 
@@ -116,11 +116,9 @@ def _compared(study: "Study", runs: Runs) -> list[str]:
             values = list(differences(runs, one, measure).values())
             if not values:
                 continue
-            mean, error, half, p = interval(values)
-            shown = f"{mean:+.3f}"
-            if half is not None:
-                shown += f" [{mean - half:+.3f}, {mean + half:+.3f}]"
-            cells = [f"{one.arm} − {one.over}", measure, str(len(values)), shown]
+            _, error, _, p = interval(values)
+            between = f"{one.arm} − {one.over}"
+            cells = [between, measure, str(len(values)), with_interval(values)]
             cells += [
                 "–" if p is None else f"{error:.3f}",
                 f"{min(values):+.3f} to {max(values):+.3f}",
@@ -206,7 +204,8 @@ def _plot(study: "Study", runs: Runs, arms: Sequence[str]) -> str:
             }
             panels.append(Curves(f"{name} by step, a line for each seed", lines))
         else:
-            own = {arm: _gains(runs, arm, name) for arm in arms}
+            gained = {arm: Compared(arm=arm, measures=(name,)) for arm in arms}
+            own = {arm: [*differences(runs, g, name).values()] for arm, g in gained.items()}
             title = f"{name}: after minus before, a dot for each seed, 95 % interval of the mean"
             panels.append(Dots(title, {arm: (each, _ends(each)) for arm, each in own.items()}))
     return plot(panels)
@@ -227,12 +226,6 @@ def _by_level(study: "Study", one: "LevelPlot", runs: Runs) -> ByLevel:
     return ByLevel(one.title, one.across, lines, names)
 
 
-def _gains(runs: Runs, arm: str, name: str) -> list[float]:
-    return [*differences(runs, Compared(arm=arm, measures=(name,)), name).values()]
-
-
 def _ends(values: Sequence[float]) -> tuple[float, float] | None:
-    if len(values) < 2:
-        return None
-    mean, _, half, _ = interval(values)
-    return mean - (half or 0.0), mean + (half or 0.0)
+    mean, _, half, _ = interval(values) if values else (0.0, 0.0, None, None)
+    return None if half is None else (mean - half, mean + half)
