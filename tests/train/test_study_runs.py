@@ -1,6 +1,7 @@
 """What a study keeps of each run, and what it does with runs that were begun or went wrong."""
 
 import json
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,6 +134,17 @@ def test_run_that_was_begun_with_other_settings_is_refused(tmp_path: Path) -> No
     changed = one_arm(starts=starts, arms=arms)
     with pytest.raises(RunFailure, match="warm-0: was run with other settings"):
         Runs(changed, tmp_path, tmp_path, lines, train).arm("arm", 0)
+
+
+def test_arms_that_begin_at_once_leave_what_their_start_was_run_with_alone(tmp_path: Path) -> None:
+    starts = {"warm": {"recipe": RECIPE, "phases": ["warm_start"]}}
+    study = one_arm(starts=starts, arms={"arm": {"recipe": RECIPE, "start": "warm"}})
+    runs = Runs(study, tmp_path, tmp_path, Lines(tmp_path / "lines.jsonl"), Ended())
+    runs.start("warm", 0)
+    kept = tmp_path / "warm-0.arguments"
+    os.utime(kept, ns=(7, 7))
+    runs.arm("arm", 0)
+    assert kept.stat().st_mtime_ns == 7  # A file written again is empty for a moment.
 
 
 def test_differences_are_of_seeds_that_have_both_sides(tmp_path: Path) -> None:

@@ -191,12 +191,13 @@ class Runs:
 def _refuse_other_settings(folder: Path, arguments: Sequence[str]) -> None:
     """Keep with what a run is begun; refuse to take over one that was begun otherwise."""
     kept, text = folder.with_name(f"{folder.name}.arguments"), "\n".join(arguments) + "\n"
-    if folder.is_dir() and kept.is_file() and kept.read_text(encoding="utf-8") != text:
+    if not folder.is_dir() or not kept.is_file():
+        kept.write_text(text, encoding="utf-8")
+    elif kept.read_text(encoding="utf-8") != text:  # Two arms may read those of a start at once.
         raise RunFailure(
             f"{folder}: was run with other settings, which are in {kept}; remove the folder, or "
             "give the arm or start another name"
         )
-    kept.write_text(text, encoding="utf-8")
 
 
 def first_warnings(found: Results) -> dict[str, int]:
