@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def fuzzing(repository: Path) -> dict[str, Any]:
-    return runpy.run_path(str(repository / "benchmarks/fuzz_protocol.py"))
+    return runpy.run_path(str(repository / "benchmarks/robustness/fuzz_protocol.py"))
 
 
 def test_no_target_fails_when_a_seeded_generator_feeds_them(fuzzing: dict[str, Any]) -> None:

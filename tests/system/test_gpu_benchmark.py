@@ -27,11 +27,11 @@ Run = Callable[..., tuple[int, list[dict[str, Any]]]]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run the script in this process."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import gpu
+    monkeypatch.setattr(sys, "path", [*sys.path])  # The script adds to it.
+    from benchmarks.gpu import update
 
     def run(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
-        code = gpu.main(list(arguments))
+        code = update.main(list(arguments))
         return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     return run
@@ -39,8 +39,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_all_parts_go_through_when_run_in_miniature() -> None:
     program = f"import sys; sys.modules.update(dict.fromkeys({ABSENT}))\n"
-    program += f"sys.path.insert(0, {str(ROOT / 'benchmarks')!r})\n"
-    program += f"import gpu; raise SystemExit(gpu.main({list(SMOKE)!r}))"
+    program += f"sys.path.insert(0, {str(ROOT)!r})\n"
+    program += f"from benchmarks.gpu import update; raise SystemExit(update.main({list(SMOKE)!r}))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
@@ -70,8 +70,7 @@ def test_all_parts_go_through_when_run_in_miniature() -> None:
 def test_checks_fail_when_runs_do_not_see_what_they_share(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import gpu_checks
-
+    from benchmarks.gpu import checks
     from debate_train.packed_rows import packs
 
     def wrong(forest: PrefixForest) -> Layout:
@@ -81,8 +80,8 @@ def test_checks_fail_when_runs_do_not_see_what_they_share(
 
     monkeypatch.setattr(packs, "make_layout", wrong)
     names = ("attention_fp32", "model_fp32")
-    chosen = {name: gpu_checks.CHECKS[name] for name in names}
-    monkeypatch.setattr(gpu_checks, "CHECKS", chosen)
+    chosen = {name: checks.CHECKS[name] for name in names}
+    monkeypatch.setattr(checks, "CHECKS", chosen)
     code, lines = run(*SMOKE)
     by_name = {line["benchmark"]: line for line in lines}
     assert code == 1
@@ -95,12 +94,12 @@ def test_checks_fail_when_runs_do_not_see_what_they_share(
 def test_part_that_fails_leaves_a_line_and_the_others_go_on(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import gpu_checks
+    from benchmarks.gpu import checks
 
     def fails(device: str) -> bool:
         raise RuntimeError(f"no kernel image for {device}")
 
-    monkeypatch.setattr(gpu_checks, "CHECKS", {"broken": fails})
+    monkeypatch.setattr(checks, "CHECKS", {"broken": fails})
     code, lines = run("--cpu-smoke", "--workloads", "debate")
     assert code == 1
     assert lines[0]["error"] == "RuntimeError: no kernel image for cpu"
@@ -109,8 +108,8 @@ def test_part_that_fails_leaves_a_line_and_the_others_go_on(
 
 
 def test_missing_package_is_a_line_of_the_output(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("gpu_checks", "gpu_speed", "gpu_models"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in ("checks", "speed", "models"):
+        monkeypatch.delitem(sys.modules, f"benchmarks.gpu.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "debate_train.packed_rows.packing", None)
     code, lines = run(*SMOKE)
     assert code == 1

@@ -6,21 +6,14 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu import training as script
 from debate_train.commands.cli import main
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import gpu_training
-
-    return gpu_training
-
-
 def test_every_case_is_a_recipe_that_could_run(
-    script: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script.make_model(tmp_path / "model", tiny=True)
     recipe = tmp_path / "recipe.yaml"
@@ -33,7 +26,7 @@ def line(case: str, *losses: float) -> dict[str, Any]:
     return {"case": case, "loss": list(losses), "optim/grad_norm": [2.0] * len(losses)}
 
 
-def test_case_that_learns_something_else_fails(script: Any) -> None:
+def test_case_that_learns_something_else_fails() -> None:
     lines = [line("torch", 4.0, 3.0, 1.0), line("zero 2", 4.0, 3.02, 5.0)]
     assert script.compare(lines)
     assert lines[1]["differs"]["loss"] == pytest.approx(0.02 / 3)
@@ -45,7 +38,7 @@ def test_case_that_learns_something_else_fails(script: Any) -> None:
 
 
 def test_interrupt_is_sent_after_three_steps(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = tmp_path / "metrics.jsonl"
     program = (

@@ -1,21 +1,13 @@
 """A slice of the mutation scripts: no traceback, nothing executed, nothing wrongly accepted."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+from benchmarks.robustness import mutate_models, mutate_recipes, mutations
 
 
 def test_mutated_recipes_are_refused_or_read_again_the_same() -> None:
-    import mutate_recipes
-
     counts = mutate_recipes.main(mutate_recipes.parsed(["--every", "149"]))
     assert counts["trials"] > 200
     assert counts["failures"] == 0, counts
@@ -23,8 +15,6 @@ def test_mutated_recipes_are_refused_or_read_again_the_same() -> None:
 
 
 def test_damaged_models_are_refused() -> None:
-    import mutate_models
-
     counts = mutate_models.main(["--every", "41"])
     assert counts["trials"] > 10
     assert counts["failures"] == 0, counts
@@ -32,8 +22,6 @@ def test_damaged_models_are_refused() -> None:
 
 
 def test_trials_notice_what_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    import mutations
-
     def fail() -> int:
         print("Traceback (most recent call last):", file=sys.stderr)
         return 1

@@ -1,21 +1,15 @@
-"""A slice of `benchmarks/mutate_transcripts.py`, and that it notices what it looks for."""
+"""A slice of benchmarks/robustness/mutate_transcripts.py, and that it notices what goes wrong."""
 
-import importlib
 import json
 import sys
 import time
-from types import ModuleType
 
 import pytest
 
-
-@pytest.fixture
-def mutating(repository, monkeypatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    return importlib.import_module("mutate_transcripts")
+from benchmarks.robustness import mutate_transcripts as mutating
 
 
-def test_no_command_fails_on_mutated_transcripts(mutating, monkeypatch):
+def test_no_command_fails_on_mutated_transcripts(monkeypatch):
     monkeypatch.setattr("debate_rewards.metrics.intervals.RESAMPLES", 20)
     # Every fifth case verifies mathematics, for whose workers other tests wait.
     cases = [case for case in range(30) if case % 5 < 4]
@@ -38,14 +32,14 @@ def test_no_command_fails_on_mutated_transcripts(mutating, monkeypatch):
         ("lost", lambda arguments: 0),
     ],
 )
-def test_a_command_that_fails_is_counted(mutating, monkeypatch, expected, command):
+def test_a_command_that_fails_is_counted(monkeypatch, expected, command):
     monkeypatch.setattr(mutating, "LIMIT_S", 0.05)
     with mutating.limited_time():
         outcome = mutating.run(command, [])
     assert mutating.failure(outcome, lambda out: True).startswith(expected)
 
 
-def test_a_stopped_run_goes_on_where_it_was(mutating, monkeypatch, tmp_path, capsys):
+def test_a_stopped_run_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     ran = []
 
     def run_case(seed, case):

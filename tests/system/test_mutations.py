@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
     ("script", "count", "judged"),
-    [("mutate_run_directories.py", 12, "damaged"), ("mutate_signals.py", 2, "runs")],
+    [("mutate_run_directories", 12, "damaged"), ("mutate_signals", 2, "runs")],
 )
 def test_nothing_is_lost_or_silent_when_runs_are_damaged_or_stopped(
     script: str, count: int, judged: str
 ) -> None:
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), f"--count={count}", "--seed=11"],
+        [sys.executable, "-m", f"benchmarks.resuming.{script}", f"--count={count}", "--seed=11"],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=600,

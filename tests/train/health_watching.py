@@ -1,6 +1,7 @@
 """Rows of metrics, recorded and made up, and what the health watch says of them.
 
-`health_rows/` holds what detectors read of some runs; `benchmarks/health_runs.py` writes it.
+`health_rows/` holds what detectors read of some runs, as benchmarks/learning/health_runs.py writes
+it.
 """
 
 import json

@@ -2,36 +2,19 @@
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from benchmarks.learning import acc_study as study
+from benchmarks.learning import acc_tables as tables
 from debate_train.commands.cli import main as train
 from debate_train.evaluating.command import main as evaluate
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import acc_study
-
-    return acc_study
-
-
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import acc_tables
-
-    return acc_tables
 
 
 @pytest.mark.parametrize("arm", ["team", "sft", "society"])
 def test_arm_is_a_recipe_that_can_be_trained_and_measured(
-    arm: str, study: ModuleType, base: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arm: str, base: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "arm.json"
     file.write_text(json.dumps(study.arm_recipe(arm, Path(base))))
@@ -53,7 +36,7 @@ def line(seed: int, arm: str, right: dict[str, float]) -> dict[str, Any]:
     return {"seed": seed, "arm": arm, "questions": list(right), "figures": figures}
 
 
-def test_tables_compare_the_same_questions_and_seeds(tables: ModuleType) -> None:
+def test_tables_compare_the_same_questions_and_seeds() -> None:
     values = {"start": (0.2, 0.4), "acc": (0.6, 0.4), "plus": (0.6, 0.8), "sft": (0.4, 0.4)}
     lines = [
         line(seed, arm, {"a": first, "b": second + 0.1 * seed * (arm == "acc")})

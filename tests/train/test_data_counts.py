@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.data_counts import main
 
+from benchmarks.learning.data_counts import main
 from debate_train.checks.check import check
 from debate_train.recipe import Recipe
 

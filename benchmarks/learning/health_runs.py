@@ -1,0 +1,124 @@
+"""Which failures does the health watch notice? Runs that are made to fail, and runs that do well.
+
+    python -m benchmarks.learning.health_runs --output runs/health
+
+`good_0`, `good_1`: quickstart_three with seeds 0 and 1; the first looks at the dev split, too.
+Those of `FAILURES` start where self-play of `good_0` started. Runs that ended are not repeated,
+those that were stopped go on. Prints the alarms of each run, and writes to
+`tests/train/health_rows` what detectors read of its last phase (`NAME.json`, rounded to four
+digits) and the step of each alarm (`alarms.json`).
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.learning import health_failures as made
+from debate_train import train
+from debate_train.health.detectors import OWN
+from debate_train.health.watch import alarms_of
+
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "tests" / "train" / "health_rows"
+GOOD = {"good_0": ("seed=0", "evaluation.every=10"), "good_1": ("seed=1",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A self-play that is made to fail: changes of its recipe, another reward or reference."""
+
+    changes: Sequence[str] = ()
+    reward: made.Reward | None = None
+    reference: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+LOOKS = ("evaluation.questions=256", "evaluation.every=10")
+FREE = ("trainer.learning_rate=1e-3", "loss.kl.weight=0")
+FAILURES: Mapping[str, Failure] = {
+    "fast": Failure((*LOOKS, "trainer.learning_rate=3e-3", "loss.kl.weight=0")),
+    "liars": Failure((*LOOKS, "reward.votes_from={tpr: 0.1, fpr: 0.9}", "reward.consensus=none")),
+    "plus_signs": Failure((*LOOKS, *FREE), made.plus_signs),
+    "ties": Failure(FREE, made.ties),
+    "first_shown": Failure(FREE, made.first_shown),
+    "agent_1": Failure(FREE, made.agent_1),
+    "tokens": Failure((*FREE, "rollout.max_tokens=96", "steps=25"), made.tokens),
+    "moving": Failure(("steps=10",), reference=made.moving_reference),
+    "exchanged": Failure(("steps=10",), reference=made.exchanged_reference),
+}
+READ = (
+    *(model().metric for model in OWN),
+    *("eval/direct/accuracy", "eval/direct/maj@2", "eval/direct/maj@4"),
+    *("eval/direct/tokens/answer", "train/tokens/answer"),
+    *("eval/start/learned/accuracy", "eval/start/opponent/accuracy"),
+    *(f"judge/wins/agent_{agent}" for agent in range(3)),
+    *("reward/total", "optim/grad_norm"),
+)
+
+
+def trained(recipe: Path, output: Path, failure: Failure) -> list[Mapping[str, Any]]:
+    """Return the metrics of a run, which is begun or gone on with; one that ended does nothing."""
+    with failure.reference():
+        train(
+            recipe,
+            failure.changes,
+            output=output,
+            resume=(output / "checkpoints").exists(),
+            reward=failure.reward,
+        )
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def self_play(output: Path, good: Path) -> Path:
+    """Write the recipe of self-play of three agents from the weights that it started with."""
+    recipe = yaml.safe_load((ROOT / "recipes" / "quickstart_three.yaml").read_text())
+    del recipe["phases"]
+    start = min((good / "checkpoints").glob("step-*"))
+    recipe["model"] = {"type": "pretrained", "name": str(start.resolve()), "dtype": "float32"}
+    recipe |= {"steps": 40, "evaluation": {"questions": 0}, "tracking": {"wandb": False}}
+    path = output / "self_play.yaml"
+    path.write_text("# Self-play of quickstart_three, from its start.\n" + yaml.safe_dump(recipe))
+    return path
+
+
+def keep(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Print the alarms of a run, and keep what detectors read of its last phase."""
+    alarms = {one["detector"]: one["step"] for one in alarms_of(rows)}
+    print(name, json.dumps(alarms), flush=True)
+    last = [row for row in rows if row["phase"] == rows[-1]["phase"]]
+    columns = ["step", *(n for n in dict.fromkeys(READ) if any(n in row for row in last))]
+    kept = [[_short(row.get(column)) for column in columns] for row in last]
+    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in [columns, *kept])
+    FIXTURES.mkdir(exist_ok=True)
+    (FIXTURES / f"{name}.json").write_text(f"[\n{lines}\n]\n")
+    return alarms
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def main() -> None:
+    """Run all, one after the other."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "health")
+    output = parser.parse_args().output
+    output.mkdir(parents=True, exist_ok=True)
+    quickstart = ROOT / "recipes" / "quickstart_three.yaml"
+    said = {
+        name: keep(name, trained(quickstart, output / name, Failure(changes)))
+        for name, changes in GOOD.items()
+    }
+    recipe = self_play(output, output / "good_0")
+    for name, failure in FAILURES.items():
+        said[name] = keep(name, trained(recipe, output / name, failure))
+    (FIXTURES / "alarms.json").write_text(json.dumps(said, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
