@@ -72,19 +72,19 @@ def _seeds(runs: Runs, arm: str) -> list[int]:
 
 
 def _levels(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
-    """Mean over seeds before and after, for each arm."""
+    """Mean over seeds before and after, and half the interval of the gain, for each arm."""
     rows = ["| arm | seeds | criterion missed | " + " | ".join(study.measures) + " |"]
     rows.append("|---|---|---|" + "---|" * len(study.measures))
     for arm in arms:
         own = [runs[arm, seed] for seed in _seeds(runs, arm)]
         missed = sum(not run.start_met for run in own)
-        cells = []
+        before, after, cells = [run.before for run in own], [run.after for run in own], []
         for name in study.measures:
-            sides = [
-                [side[name] for side in each if name in side]
-                for each in ([run.before for run in own], [run.after for run in own])
-            ]
-            cells.append(" → ".join(f"{fmean(side):.3f}" if side else "–" for side in sides))
+            sides = [[one[name] for one in side if name in one] for side in (before, after)]
+            means = " → ".join(f"{fmean(side):.3f}" if side else "–" for side in sides)
+            gained = differences(runs, Compared(arm=arm, measures=(name,)), name)
+            half = interval([*gained.values()] or [0.0])[2]
+            cells.append(means if half is None else f"{means} ± {half:.3f}")
         rows.append(f"| {arm} | {len(own)} | {missed} | {' | '.join(cells)} |")
     return rows
 
@@ -93,16 +93,13 @@ def differences(runs: Runs, one: Compared, measure: str) -> dict[int, float]:
     """Return the difference of each seed that has both sides."""
     found = {}
     for seed in _seeds(runs, one.arm):
-        after = runs[one.arm, seed].after
-        base = runs[one.arm, seed].before if one.over == BEFORE else None
+        run, other = runs[one.arm, seed], runs.get((one.over, seed))
+        base = run.before if one.over == BEFORE else other.after if other else None
         if base is None:
-            other = runs.get((one.over, seed))
-            if other is None:
-                continue
-            base = other.after
-        if measure in after and measure in base:
-            found[seed] = after[measure] - base[measure]
-        elif not runs[one.arm, seed].start_met:  # A start may measure less than its arms.
+            continue
+        if measure in run.after and measure in base:
+            found[seed] = run.after[measure] - base[measure]
+        elif not run.start_met:  # A start may measure less than its arms.
             found[seed] = 0.0
     return found
 
