@@ -84,7 +84,6 @@ def test_miniature_study_runs_to_its_tables(
         both_arms(study, tmp_path, lines, killed, 0)
     assert lines.done() == {("grpo", 0)}
     lines.file.write_text(lines.file.read_text() + '{"arm": "other", "se')
-    lines.mend()
     again = Counted()
     Runs(study, tmp_path, tmp_path, lines, again).arm("other", 0)
     assert [Path(call[call.index("--output") + 1]).name for call in again.calls] == ["other-0"]

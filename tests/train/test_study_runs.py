@@ -147,6 +147,23 @@ def test_arms_that_begin_at_once_leave_what_their_start_was_run_with_alone(tmp_p
     assert kept.stat().st_mtime_ns == 7  # A file written again is empty for a moment.
 
 
+def test_whole_last_line_without_its_end_counts_and_a_torn_one_goes(tmp_path: Path) -> None:
+    def run(seed: int) -> Finished:
+        return Finished(arm="arm", seed=seed, start_met=True, steps=1, before={}, after={})
+
+    lines = Lines(tmp_path / "lines.jsonl")
+    lines.add(run(0))
+    text = lines.file.read_text()
+    other = text.replace('"seed": 0', '"seed": 1')
+    lines.file.write_text(f"{other}\n{text.strip()}")  # Edited by hand: no newline at its end.
+    assert lines.done() == {("arm", 0), ("arm", 1)}
+    lines.add(run(2))
+    lines.file.write_text(lines.file.read_text() + text[:20])
+    lines.add(run(3))
+    lines.add(run(3))  # As another call may have.
+    assert [one.seed for one in lines.read()] == [1, 0, 2, 3]
+
+
 def test_differences_are_of_seeds_that_have_both_sides(tmp_path: Path) -> None:
     def run(arm: str, seed: int, after: float, *, met: bool = True) -> Finished:
         sides = [{"direct": 0.5 if met else after}, {"direct": after}]

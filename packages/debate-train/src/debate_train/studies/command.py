@@ -106,7 +106,6 @@ def _run(
         pass  # What is wrong with the last arm should be known before the first one runs.
     root.mkdir(parents=True, exist_ok=True)
     lines.file.parent.mkdir(parents=True, exist_ok=True)
-    lines.mend()
     options = [] if arguments.nproc is None else ["--nproc", str(arguments.nproc)]
     processes = Processes(chosen.environment, arguments.devices, options)
     runs = Runs(chosen, folder, root, lines, processes)

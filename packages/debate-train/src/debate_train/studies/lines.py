@@ -1,7 +1,8 @@
 """Finished runs of a study, a line each."""
 
+import fcntl
 import json
-import os
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -51,10 +52,9 @@ class Lines:
         Raises:
             UsageError: A line is not one.
         """
-        if not self.file.is_file():
-            return []
-        lines = self.file.read_bytes().splitlines(keepends=True)
-        return [self._read(n, line) for n, line in enumerate(lines, 1) if line.endswith(b"\n")]
+        text = self.file.read_bytes() if self.file.is_file() else b""
+        lines = enumerate(_whole(text).splitlines(), 1)
+        return [self._read(number, line) for number, line in lines if line.strip()]
 
     def _read(self, number: int, line: bytes) -> Finished:
         try:
@@ -70,15 +70,22 @@ class Lines:
         """Return the arm and the seed of each."""
         return {(run.arm, run.seed) for run in self.read()}
 
-    def mend(self) -> None:
-        """Cut off a line that was being written when the process was killed."""
-        if self.file.is_file():
-            whole, newline, torn = self.file.read_bytes().rpartition(b"\n")
-            if torn:
-                os.truncate(self.file, len(whole + newline))
-
     def add(self, run: Finished) -> None:
-        """Write a line at the end, at once."""
-        text = json.dumps(run.model_dump(exclude_defaults=True)) + "\n"
-        with self.file.open("ab", buffering=0) as file:
-            file.write(text.encode())
+        """Write a line at the end, at once, unless another call has written one of its run."""
+        line = json.dumps(run.model_dump(exclude_defaults=True)) + "\n"
+        with self.file.open("a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # Until it is closed.
+            if (run.arm, run.seed) not in self.done():
+                text = self.file.read_bytes()
+                kept = _whole(text)
+                file.truncate(min(len(kept), len(text)))
+                file.write(kept[len(text) :] + line.encode())
+
+
+def _whole(text: bytes) -> bytes:
+    """Leave out a last line that was being written when its process was killed; end all others."""
+    *lines, last = text.split(b"\n")
+    with suppress(ValueError):
+        json.loads(last)
+        lines.append(last)
+    return b"".join(line + b"\n" for line in lines)

@@ -113,8 +113,7 @@ class Runs:
             after=self._figures(found.after),
             curves=self._curves(folder) if is_begun and self.study.curves else {},
         )
-        if (name, seed) not in self.lines.done():  # Another call may have waited for it, too.
-            self.lines.add(line)
+        self.lines.add(line)
         return line
 
     def start(
@@ -134,9 +133,8 @@ class Runs:
         found, settings = self.start(start.start, seed, start.phases)
         if found is None or found.met:
             found = self._results(folder, start, [*settings, *start.settings], seed)
-        if not found.met:
-            return found, []
-        return found, without(sorted(self.study.left_out(name) - {*again}), folder)
+        skipped = sorted(self.study.left_out(name) - {*again})
+        return found, (without(skipped, folder) if found.met else [])
 
     def _results(
         self, folder: Path, run: Start | Arm, settings: Sequence[str], seed: int
@@ -172,8 +170,8 @@ class Runs:
 
     def _figures(self, found: Mapping[str, Figure]) -> dict[str, float]:
         """Return the study's measures of one side of results.json."""
-        known = {name: found.get(key) for name, key in self.study.measures.items()}
-        return {name: round(figure.mean, 6) for name, figure in known.items() if figure}
+        measures = self.study.measures.items()
+        return {name: round(found[key].mean, 6) for name, key in measures if key in found}
 
     def _curves(self, folder: Path) -> dict[str, tuple[tuple[int, float], ...]]:
         """Return step and value of each curve."""
@@ -181,8 +179,8 @@ class Runs:
         rows = [json.loads(line) for line in text.splitlines()]
         found = {}
         for name, key in self.study.curves.items():
-            known = [row for row in rows if row.get(key) is not None]  # null is not finite.
-            points = [(row["step"], round(row[key], 5)) for row in known]
+            # A value that is not finite is null.
+            points = [(row["step"], round(row[key], 5)) for row in rows if row.get(key) is not None]
             thinned = points[:: -(-len(points) // MOST_POINTS) or 1]
             found[name] = (*thinned, *(points[-1:] if thinned[-1:] != points[-1:] else ()))
         return found
