@@ -254,15 +254,8 @@ def one_seed(seed: int, root: Path) -> None:
 
 def in_a_process(seed: int, root: Path) -> int:
     """Do a seed in a process of its own, with one thread."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.learning.acc_study",
-        "--only",
-        str(seed),
-        "--output",
-        str(root),
-    ]
+    command = [sys.executable, "-m", "benchmarks.learning.acc_study"]
+    command += ["--only", str(seed), "--output", str(root)]
     with (root / f"seed-{seed}.log").open("a") as log:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         return subprocess.run(command, stdout=log, stderr=log, env=environment).returncode

@@ -262,15 +262,8 @@ def one_policy(seed: int, arm: str, root: Path) -> None:
 
 def in_a_process(part: str, root: Path) -> int:
     """Do a part of the study in a process of its own, with one thread."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.learning.sdrl_study",
-        "--only",
-        part,
-        "--output",
-        str(root),
-    ]
+    command = [sys.executable, "-m", "benchmarks.learning.sdrl_study"]
+    command += ["--only", part, "--output", str(root)]
     with (root / f"part-{part}.log").open("a") as log:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         return subprocess.run(command, stdout=log, stderr=log, env=environment).returncode
