@@ -12,6 +12,7 @@ import pytest
 from debate_train.errors import RunFailure
 from debate_train.run_files.directory_lock import DirectoryLock
 from debate_train.studies.lines import Finished, Lines
+from debate_train.studies.processes import Task, work
 from debate_train.studies.runs import Runs
 from debate_train.studies.study_file import Compared, Study
 from debate_train.studies.tables import differences, tables
@@ -145,6 +146,24 @@ def test_arms_that_begin_at_once_leave_what_their_start_was_run_with_alone(tmp_p
     os.utime(kept, ns=(7, 7))
     runs.arm("arm", 0)
     assert kept.stat().st_mtime_ns == 7  # A file written again is empty for a moment.
+
+
+def test_start_of_another_environment_is_not_taken_over(tmp_path: Path) -> None:
+    train, lines = Ended(), Lines(tmp_path / "lines.jsonl")
+    Runs(one_arm(), tmp_path, tmp_path, lines, train).arm("arm", 0)
+    other = one_arm(environment={"ATEN_CPU_CAPABILITY": "default"})
+    with pytest.raises(RunFailure, match="arm-0: was run with other settings"):
+        Runs(other, tmp_path, tmp_path, lines, train).arm("arm", 0)
+
+
+def test_file_that_cannot_be_written_stops_no_other_run(tmp_path: Path) -> None:
+    def full() -> None:
+        raise OSError("no space left on device")
+
+    done = list[str]()
+    tasks = {"a": Task(full), "b": Task(lambda: done.append("b"))}
+    failed, lost = work(tasks, 1, lambda: None)
+    assert str(failed["a"]) == "no space left on device" and (done, lost) == (["b"], [])
 
 
 def test_whole_last_line_without_its_end_counts_and_a_torn_one_goes(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Lines:
     def add(self, run: Finished) -> None:
         """Write a line at the end, at once, unless another call has written one of its run."""
         line = json.dumps(run.model_dump(exclude_defaults=True)) + "\n"
-        with self.file.open("a+b", buffering=0) as file:
+        with self.file.open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # Until it is closed.
             if (run.arm, run.seed) not in self.done():
                 text = self.file.read_bytes()

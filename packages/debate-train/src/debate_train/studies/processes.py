@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
-from debate_train.errors import RunFailure
+from debate_train.errors import RunFailure, UsageError
 
 _STOPPING = (
     "interrupted: runs end their step and write a checkpoint; press again to stop without the step"
@@ -155,8 +155,8 @@ def _worked(
             name = running.pop(future)
             try:
                 future.result()
-            except RunFailure as error:
-                failed[name] = error
+            except (RunFailure, UsageError, OSError) as error:  # Others are done meanwhile.
+                failed[name] = RunFailure(str(error))
     return failed, lost
 
 

@@ -146,7 +146,7 @@ class Runs:
         own = [filled(setting, {"seed": seed}) for setting in (*shared, *settings)]
         named = [f"name={folder.name}", f"tracking.group={self.study.name}", f"seed={seed}"]
         arguments = [str(recipe_file(run.recipe, self.folder)), *named, *own]
-        _refuse_other_settings(folder, arguments)
+        _refuse_other_settings(folder, [*arguments, *map("=".join, self.study.environment.items())])
         if not file.is_file():
             arguments += ["--output", str(folder)]
             arguments += ["--resume"] if (folder / "recipe.yaml").is_file() else []
