@@ -200,3 +200,33 @@ def test_study_that_extends_another_has_results_of_its_own(tmp_path: Path) -> No
     (tmp_path / "second.yaml").write_text("extends: study.yaml\nname: second\npage: own.md\n")
     study = read_study(tmp_path / "second.yaml")
     assert (study.results, study.page, len(study.arms)) == (None, "own.md", 2)
+
+
+def test_page_that_cannot_be_written_is_said_beside_all_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, results="lines.jsonl", page="taken/page.md")
+    (tmp_path / "taken").write_text("")
+    Lines(tmp_path / "lines.jsonl").add(line("grpo", 0, 0.5))
+    assert debate_train(["study", str(file), "--tables"]) == 1
+    said = capfd.readouterr().err
+    assert "no page was written: " in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("arm", ["[a]", "a" * 99, "${a}"])
+def test_check_refuses_names_that_runs_would(
+    tmp_path: Path, arm: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arms = {arm: {"recipe": "grpo_puzzle"}}
+    file = written(tmp_path, arms=arms, starts={}, compared=[], plot=[])
+    assert debate_train(["study", str(file), "--check"]) == 2
+    assert f"arms.{arm}: " in capfd.readouterr().err
+
+
+def test_study_that_extends_another_has_a_name_of_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path)
+    (tmp_path / "second.yaml").write_text("extends: study.yaml\nseeds: [5]\n")
+    assert debate_train(["study", str(tmp_path / "second.yaml"), "--check"]) == 2
+    assert "second.yaml: name: missing" in capfd.readouterr().err

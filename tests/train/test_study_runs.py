@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from debate_train.errors import RunFailure
+from debate_train.errors import RunFailure, UsageError
 from debate_train.run_files.directory_lock import DirectoryLock
+from debate_train.studies.levels import gains
 from debate_train.studies.lines import Finished, Lines
 from debate_train.studies.processes import Task, work
 from debate_train.studies.runs import Runs
-from debate_train.studies.study_file import Compared, Study
+from debate_train.studies.study_file import Compared, Levels, Study
 from debate_train.studies.tables import differences, tables
 from train.test_study import MINIATURE, RECIPE
 
@@ -199,3 +200,50 @@ def test_differences_are_of_seeds_that_have_both_sides(tmp_path: Path) -> None:
     study = Study.model_validate(MINIATURE | {"seeds": [0], "plot": []})
     found = "\n".join(tables(study, lines, tmp_path / "plot.svg"))
     assert "| grpo − other | direct | 1 | +0.250 |" in found
+
+
+def test_run_that_another_call_began_meanwhile_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("debate_train.studies.runs._LOOK_S", 0.01)
+    ended, codes = Ended(), list[int]()
+
+    def refused(arguments: Sequence[str], log: Path) -> int:
+        """The other call's run has the lock when ours wants it, and ends a little later."""
+        (tmp_path / "arm-0").mkdir()
+        lock = DirectoryLock(tmp_path / "arm-0")
+
+        def end() -> None:
+            ended(arguments, log)
+            lock.release()
+
+        threading.Timer(0.2, end).start()
+        codes.append(2)
+        return 2
+
+    lines = Lines(tmp_path / "lines.jsonl")
+    Runs(one_arm(), tmp_path, tmp_path, lines, refused).arm("arm", 0)
+    assert codes == [2] and lines.done() == {("arm", 0)}
+
+
+def test_lines_of_one_run_that_differ_are_refused(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "lines.jsonl")
+    lines.add(Finished(arm="arm", seed=0, start_met=True, steps=1, before={}, after={}))
+    text = lines.file.read_text()
+    lines.file.write_text(text + text)  # As two branches that were merged may have it.
+    assert len(lines.read()) == 1
+    lines.file.write_text(text + text.replace('"steps": 1', '"steps": 2'))
+    with pytest.raises(UsageError, match="arm arm, seed 0: found lines that differ"):
+        lines.read()
+
+
+def test_start_that_missed_counts_the_same_both_ways_and_by_level() -> None:
+    direct, both = {"direct": 0.5}, {"direct": 0.5, "judge": 0.5}
+    missed = Finished(arm="a", seed=0, start_met=False, steps=1, before=direct, after=direct)
+    run = Finished(arm="b", seed=0, start_met=True, steps=1, before=both, after=both)
+    runs = {("a", 0): missed, ("b", 0): run}
+    for arm, over in (("a", "b"), ("b", "a")):
+        assert differences(runs, Compared(arm=arm, over=over, measures=()), "judge") == {}
+    assert differences(runs, Compared(arm="a", measures=()), "judge") == {0: 0.0}
+    levels = Levels(name="x", measure="judge", levels={0.1: "a", 0.2: "b"})
+    assert gains(levels, runs, [0]) == [(0.1, [0.0]), (0.2, [0.0])]

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
@@ -136,16 +136,19 @@ def _write(text: str) -> None:
 def interruptible(call: Callable[[], Result]) -> Result:
     """Return what a call returns; SIGTERM and SIGHUP end it as Ctrl-C does, so it can tidy up."""
     ends = [number for number in SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
-    before = {number: signal.signal(number, _interrupt) for number in ends}
-    try:
+    with handled(ends, signal.default_int_handler):
         return call()
+
+
+@contextmanager
+def handled(numbers: Iterable[int], handler: Callable[..., object]) -> Iterator[None]:
+    """Have signals handled so, and afterwards as before."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def leave_on_interrupt() -> None:

@@ -51,7 +51,8 @@ def _loaded(
     from debate_train.recipe import Recipe
 
     values = {"seed": study.all_seeds()[0]} | ({} if run.start is None else _RATES)
-    own = [filled(setting, values) for setting in run.settings]
+    named = f"name={key.partition('.')[2]}-{max(study.all_seeds())}"
+    own = [named, *(filled(setting, values) for setting in run.settings)]
     shared = [filled(setting, values) for setting in study.settings]
     try:
         file = recipe_file(run.recipe, folder)

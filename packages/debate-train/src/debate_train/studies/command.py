@@ -9,7 +9,6 @@ from pathlib import Path
 from debate_protocol.command_options import is_quiet
 from debate_protocol.transcripts.control_characters import escaped
 from debate_train.errors import RunFailure, UsageError
-from debate_train.interrupts import interruptible
 from debate_train.studies.checking import loaded_runs
 from debate_train.studies.lines import Finished, Lines
 from debate_train.studies.processes import Processes, Task, work
@@ -36,10 +35,13 @@ def study(arguments: argparse.Namespace) -> None:
     _refuse_others(chosen, lines)
     failed = [] if arguments.tables else _run(chosen, wanted, lines, root, arguments)
     finished = lines.read()
-    if finished:
-        _write(chosen, file, root, finished)
-    else:
-        print("no run is finished")
+    try:
+        if finished:
+            _write(chosen, file, root, finished)
+        else:
+            print("no run is finished")
+    except OSError as error:
+        failed = [*failed, f"no page was written: {error}"]
     if failed:
         raise RunFailure("\n".join(failed))
 
@@ -102,12 +104,14 @@ def _run(
 ) -> list[str]:
     """Do what is missing; return what failed."""
     folder = arguments.file.parent
-    for _ in loaded_runs(chosen, folder):
-        pass  # What is wrong with the last arm should be known before the first one runs.
+    # What is wrong with the last arm should be known before the first one runs.
+    list(loaded_runs(chosen, folder))
     root.mkdir(parents=True, exist_ok=True)
     lines.file.parent.mkdir(parents=True, exist_ok=True)
     options = [] if arguments.nproc is None else ["--nproc", str(arguments.nproc)]
-    processes = Processes(chosen.environment, arguments.devices, options)
+    places = [{"CUDA_VISIBLE_DEVICES": gpus} for gpus in arguments.devices]
+    places = places or [{}] * (arguments.jobs or 1)
+    processes = Processes(chosen.environment, places, options)
     runs = Runs(chosen, folder, root, lines, processes)
     tasks = _tasks(chosen, wanted, runs, lines)
 
@@ -115,8 +119,7 @@ def _run(
         runs.stop()
         processes.stop()
 
-    jobs = len(arguments.devices) or arguments.jobs or 1
-    failed, lost = interruptible(lambda: work(tasks, jobs, stop))
+    failed, lost = work(tasks, len(places), stop)
     said = [str(error) for error in failed.values()]
     return [*said, f"left out, as what they need failed: {'; '.join(lost)}"] if lost else said
 

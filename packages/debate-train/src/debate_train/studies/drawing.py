@@ -68,12 +68,7 @@ class Curves:
         across = Axis(0.0, max([step for step, _ in points], default=1.0), LEFT, RIGHT)
         bottom = top + self.height - FOOT
         up = Axis(*_roomy([value for _, value in points] or [0.0]), bottom, top + HEAD)
-        drawn = [_text(10, top + 20, self.title, weight="bold")]
-        marks = ticks(up.low, up.high, _MARKS)
-        for mark in marks:
-            drawn.append(f'<path d="M{LEFT} {up.at(mark)}H{RIGHT}" stroke="#dddddd"/>')
-            label = tick_text(mark, marks, "number")
-            drawn.append(_text(LEFT - 8, up.at(mark) + 4, label, anchor="end"))
+        drawn = _heights(self.title, top, up)
         steps = ticks(0.0, across.high, _MARKS, whole=True)
         for step in steps:
             label = tick_text(step, steps, "count")
@@ -112,13 +107,7 @@ class ByLevel:
         ends = [end for _, mean, interval in points for end in (mean, *(interval or ()))]
         bottom = top + self.height - 2 * FOOT
         up = Axis(*_roomy([0.0, *ends]), bottom, top + HEAD)
-        drawn = [_text(10, top + 20, self.title, weight="bold")]
-        marks = ticks(up.low, up.high, _MARKS)
-        for mark in marks:
-            colour = "#888888" if mark == 0 else "#dddddd"
-            drawn.append(f'<path d="M{LEFT} {up.at(mark)}H{RIGHT}" stroke="{colour}"/>')
-            label = tick_text(mark, marks, "number")
-            drawn.append(_text(LEFT - 8, up.at(mark) + 4, label, anchor="end"))
+        drawn = _heights(self.title, top, up)
         levels = [*range(len(self.names))] or ticks(across.low, across.high, _MARKS)
         for level in levels:
             label = self.names[int(level)] if self.names else tick_text(level, levels, "number")
@@ -152,6 +141,17 @@ def plot(panels: Sequence[Panel]) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}">'
     paper = f'<rect width="{WIDTH}" height="{top}" fill="white"/>'
     return "\n".join([head, paper, *drawn, "</svg>"]) + "\n"
+
+
+def _heights(title: str, top: int, up: Axis) -> list[str]:
+    """Return a title, and what stands at the left: numbers with lines, that of 0 a darker one."""
+    drawn = [_text(10, top + 20, title, weight="bold")]
+    marks = ticks(up.low, up.high, _MARKS)
+    for mark in marks:
+        y, colour = up.at(mark), "#888888" if mark == 0 else "#dddddd"
+        drawn.append(f'<path d="M{LEFT} {y}H{RIGHT}" stroke="{colour}"/>')
+        drawn.append(_text(LEFT - 8, y + 4, tick_text(mark, marks, "number"), anchor="end"))
+    return drawn
 
 
 def _roomy(values: Sequence[float]) -> tuple[float, float]:

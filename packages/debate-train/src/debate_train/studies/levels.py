@@ -7,18 +7,17 @@ over all levels is Student's, over the seeds that reached all of them.
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from scipy.stats import t
 
-from debate_train.studies.lines import Finished
+from debate_train.studies.lines import Runs, seeds_of
 
 if TYPE_CHECKING:
     from debate_train.studies.study_file import Levels, Study, Worth
 
-Runs = Mapping[tuple[str, int], Finished]
 Point = tuple[float, float]
 RESAMPLES = 2000
 TAIL = 0.025
@@ -112,9 +111,10 @@ def _zero(low: Point, high: Point) -> float:
 
 def _gain(runs: Runs, arm: str, measure: str, seed: int) -> float | None:
     run = runs.get((arm, seed))
-    if run is None or measure not in run.before or measure not in run.after:
-        return None
-    return run.after[measure] - run.before[measure]
+    if run is None or not run.start_met:
+        return None if run is None else 0.0
+    known = measure in run.before and measure in run.after
+    return run.after[measure] - run.before[measure] if known else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -134,8 +134,8 @@ def gains(one: "Levels", runs: Runs, seeds: Sequence[int]) -> list[tuple[float, 
                 known.append((seed, gain - base))
         if known:
             starts = [runs[arm, seed].before for seed, _ in known]
-            place = fmean(start[one.place] for start in starts) if one.place else level
-            found.append((place, [value for _, value in known]))
+            places = [start[one.place] for start in starts if one.place in start]
+            found.append((fmean(places) if places else level, [value for _, value in known]))
     return sorted(found)
 
 
@@ -143,12 +143,8 @@ def _points(one: "Levels", runs: Runs, seeds: Sequence[int]) -> list[Point]:
     return [(place, fmean(values)) for place, values in gains(one, runs, seeds)]
 
 
-def _seeds(runs: Runs, arms: Sequence[str]) -> list[int]:
-    return sorted({seed for arm, seed in runs if arm in arms})
-
-
 def _sign_row(one: "Levels", runs: Runs) -> str:
-    seeds = _seeds(runs, [*one.levels.values()])
+    seeds = seeds_of(runs, [*one.levels.values()])
     points = _points(one, runs, seeds)
     shown = ", ".join(f"{place:.3f}: {value:+.3f}" for place, value in points) or "–"
     where = sign_change(points)
@@ -181,7 +177,7 @@ def _side(signs: set[bool]) -> str:
 
 
 def _worth_row(one: "Worth", runs: Runs) -> str:
-    seeds = _seeds(runs, [one.arm, *one.line.values()])
+    seeds = seeds_of(runs, [one.arm, *one.line.values()])
 
     def worth(some: Sequence[int]) -> float | None:
         value = _mean([_gain(runs, one.arm, one.measure, seed) for seed in some])

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,6 +37,15 @@ class Finished(Config):
     """Step and value of each of the study's curves."""
 
 
+Runs = Mapping[tuple[str, int], Finished]
+"""By arm and seed."""
+
+
+def seeds_of(runs: Runs, arms: Sequence[str]) -> list[int]:
+    """Return the seeds that some of these arms were run with, in order."""
+    return sorted({seed for arm, seed in runs if arm in arms})
+
+
 class Lines:
     """A file of finished runs; an unfinished last line does not count.
 
@@ -50,11 +60,17 @@ class Lines:
         """Return the runs.
 
         Raises:
-            UsageError: A line is not one.
+            UsageError: A line is not one, or contradicts another of its run.
         """
         text = self.file.read_bytes() if self.file.is_file() else b""
         lines = enumerate(_whole(text).splitlines(), 1)
-        return [self._read(number, line) for number, line in lines if line.strip()]
+        each = [self._read(number, line) for number, line in lines if line.strip()]
+        found = {(run.arm, run.seed): run for run in each}
+        for run in each:
+            if run != found[run.arm, run.seed]:
+                said = f"arm {run.arm}, seed {run.seed}: found lines that differ; expected one"
+                raise UsageError(f"{self.file}: {said}")
+        return [*found.values()]
 
     def _read(self, number: int, line: bytes) -> Finished:
         try:

@@ -13,15 +13,10 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
         help="say what would be run and whether its recipes can be, then stop",
     )
     parser.add_argument(
-        "--tables",
-        action="store_true",
-        help="run nothing: tables of finished runs",
+        "--tables", action="store_true", help="run nothing: tables of finished runs"
     )
     parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="folder of runs and logs (default: runs/NAME)",
+        "--output", type=Path, metavar="DIR", help="folder of runs and logs (default: runs/NAME)"
     )
     parser.add_argument(
         "--seeds", nargs="+", type=int, metavar="SEED", help="only these of its seeds"

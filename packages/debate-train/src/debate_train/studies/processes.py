@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from threading import Lock
 
 from debate_train.errors import RunFailure, UsageError
+from debate_train.interrupts import handled, heeded
 
 _STOPPING = (
     "interrupted: runs end their step and write a checkpoint; press again to stop without the step"
@@ -26,40 +27,37 @@ class Processes:
 
     Args:
         variables: Of the environment of each, beside the caller's.
-        devices: What CUDA_VISIBLE_DEVICES is for runs that are under way at once; without any it
-            stays as it is.
+        places: As many as are under way at once, each with variables of its own.
         options: Of each run, such as `--nproc 2`.
     """
 
     def __init__(
         self,
         variables: Mapping[str, str],
-        devices: Sequence[str] = (),
+        places: Sequence[Mapping[str, str]] = ({},),
         options: Sequence[str] = (),
     ) -> None:
         self._variables, self._options = dict(variables), list(options)
-        self._free: SimpleQueue[dict[str, str]] = SimpleQueue()
-        for device in devices:
-            self._free.put({"CUDA_VISIBLE_DEVICES": device})
-        self._has_devices = bool(devices)
+        self._free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+        for place in places:
+            self._free.put(place)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock, self._is_stopping = Lock(), False
 
     def __call__(self, arguments: Sequence[str], log: Path) -> int:
         """Run `debate-train` with these arguments, its output at the end of a log."""
-        device = self._free.get() if self._has_devices else {}
+        place = self._free.get()
         try:
-            return self._run([*arguments, *self._options], log, device)
+            return self._run([*arguments, *self._options], log, place)
         finally:
-            if self._has_devices:
-                self._free.put(device)
+            self._free.put(place)
 
-    def _run(self, arguments: Sequence[str], log: Path, device: Mapping[str, str]) -> int:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._variables, **device}
-        command, pipe = [sys.executable, "-m", "debate_train", *arguments], log.with_suffix(".pipe")
-        if not self._options:  # The launcher of several processes has a pipe of its own.
-            command.append(f"--interrupts={pipe}")
-        with _closed_at_end(pipe), log.open("ab") as file:
+    def _run(self, arguments: Sequence[str], log: Path, place: Mapping[str, str]) -> int:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._variables, **place}
+        command = [sys.executable, "-m", "debate_train", *arguments]
+        with _closed_at_end() as pipe, log.open("ab") as file:
+            if not self._options:  # The launcher of several processes has a pipe of its own.
+                command.append(f"--interrupts=/dev/fd/{pipe}")
             with self._lock:
                 if self._is_stopping:
                     return STOPPED
@@ -69,6 +67,7 @@ class Processes:
                     stdout=file,
                     stderr=file,
                     env=environment,
+                    pass_fds=[pipe],
                     start_new_session=True,  # The terminal's Ctrl-C comes through `stop` alone.
                 )
                 self._running.add(process)
@@ -91,16 +90,14 @@ class Processes:
 
 
 @contextmanager
-def _closed_at_end(pipe: Path) -> Iterator[None]:
-    """Hold a pipe that closes when this process ends, in whatever way, which a run heeds."""
-    pipe.unlink(missing_ok=True)
-    os.mkfifo(pipe)
-    end = os.open(pipe, os.O_RDWR)  # So that neither end ever waits for the other to open it.
+def _closed_at_end() -> Iterator[int]:
+    """Yield the reading end of a pipe that closes when this process ends, in whatever way."""
+    ends = os.pipe()
     try:
-        yield
+        yield ends[0]
     finally:
-        os.close(end)
-        pipe.unlink(missing_ok=True)
+        for end in ends:
+            os.close(end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,42 +127,33 @@ def work(
     Raises:
         KeyboardInterrupt: After all that was under way has ended.
     """
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            return _worked(tasks, jobs, pool)
-        except BaseException:
-            _end(pool, stop)
-            raise
-
-
-def _worked(
-    tasks: Mapping[str, Task], jobs: int, pool: ThreadPoolExecutor
-) -> tuple[dict[str, RunFailure], list[str]]:
     waiting, running = dict(tasks), dict[Future[object], str]()
     failed, lost = dict[str, RunFailure](), list[str]()
-    while waiting or running:
-        for name, task in [*waiting.items()]:
-            if task.needs in failed or task.needs in lost:
-                lost.append(name)
-                del waiting[name]
-            elif len(running) < jobs and task.needs not in {*waiting, *running.values()}:
-                running[pool.submit(task.act)] = name
-                del waiting[name]
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            name = running.pop(future)
-            try:
-                future.result()
-            except (RunFailure, UsageError, OSError) as error:  # Others are done meanwhile.
-                failed[name] = RunFailure(str(error))
+    # A handler that raised could do so anywhere, in `stop` or in the pool's own locks, too.
+    ended = SimpleQueue[Future[object] | None]()  # None is an interrupt.
+    ending: BaseException | None = None
+    with handled(heeded(), lambda *_: ended.put(None)), ThreadPoolExecutor(jobs) as pool:
+        while True:
+            for name, task in [*waiting.items()]:
+                if task.needs in failed or task.needs in lost:
+                    lost.append(name)
+                    del waiting[name]
+                elif len(running) < jobs and task.needs not in {*waiting, *running.values()}:
+                    future = pool.submit(task.act)
+                    running[future] = name
+                    future.add_done_callback(ended.put)
+                    del waiting[name]
+            if not running:
+                break
+            done = ended.get()
+            error = done.exception() if done else KeyboardInterrupt()
+            name = running.pop(done) if done else ""
+            if isinstance(error, RunFailure | UsageError | OSError):
+                failed[name] = RunFailure(str(error))  # Others are done meanwhile.
+            elif error is not None:
+                ending = ending or error
+                waiting.clear()
+                stop()
+    if ending is not None:
+        raise ending
     return failed, lost
-
-
-def _end(pool: ThreadPoolExecutor, stop: Callable[[], None]) -> None:
-    """Wait until what is under way has ended; each further interrupt is passed on."""
-    while True:
-        stop()
-        try:
-            pool.shutdown(cancel_futures=True)
-        except KeyboardInterrupt:
-            continue
-        return

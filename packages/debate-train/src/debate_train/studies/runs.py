@@ -141,16 +141,19 @@ class Runs:
     ) -> Results:
         """Return the results of a run, which is done or ended first where they are missing."""
         file, log = folder / "results.json", self.root / f"{folder.name}.log"
-        self._wait_for_others(folder)
         shared = self.study.settings if run.start is None else without_scratch(self.study.settings)
         own = [filled(setting, {"seed": seed}) for setting in (*shared, *settings)]
         named = [f"name={folder.name}", f"tracking.group={self.study.name}", f"seed={seed}"]
         arguments = [str(recipe_file(run.recipe, self.folder)), *named, *own]
         _refuse_other_settings(folder, [*arguments, *map("=".join, self.study.environment.items())])
-        if not file.is_file():
-            arguments += ["--output", str(folder)]
-            arguments += ["--resume"] if (folder / "recipe.yaml").is_file() else []
-            if code := self.train(arguments, log):
+        self._wait_for_others(folder)
+        while not file.is_file():
+            resumed = ["--resume"] if (folder / "recipe.yaml").is_file() else []
+            code = self.train([*arguments, "--output", str(folder), *resumed], log)
+            if not code:
+                break
+            # One that began there meanwhile, as a run has its lock only when its model is loaded.
+            if not self._wait_for_others(folder) and not file.is_file():
                 raise RunFailure(f"{folder.name}: debate-train ended with {code}; see {log}")
         try:
             return _RESULTS.validate_json(file.read_bytes())
@@ -159,12 +162,15 @@ class Runs:
                 f"{file}: no results can be read there ({error}); see {log}"
             ) from error
 
-    def _wait_for_others(self, folder: Path) -> None:
-        """Wait while another process runs there, such as one whose study was killed."""
+    def _wait_for_others(self, folder: Path) -> bool:
+        """Wait while another process runs there; return whether one did."""
+        has_waited = False
         while True:
             try:
-                return refuse_in_use(folder)
+                refuse_in_use(folder)
+                return has_waited
             except DirectoryInUseError as error:
+                has_waited = True
                 if self._is_stopping.wait(_LOOK_S):
                     raise RunFailure(str(error)) from error
 
@@ -205,7 +211,8 @@ def first_warnings(found: Results) -> dict[str, int]:
 
 def without(phases: Sequence[str], folder: Path) -> list[str]:
     """Return the settings with which a run leaves phases out and begins where a start ended."""
-    checkpoint = max(folder.glob("checkpoints/step-*"), default=None)
+    found = folder.glob("checkpoints/step-*")
+    checkpoint = max(found, key=lambda step: (len(step.name), step.name), default=None)
     if checkpoint is None:
         raise RunFailure(f"{folder}/checkpoints: found none; remove the folder to run it again")
     recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
 
 from debate_protocol.config import Config
 from debate_train.errors import UsageError
@@ -41,7 +41,7 @@ class Arm(Config):
     """The start whose last checkpoint it begins with."""
     settings: tuple[str, ...] = ()
     """They may hold {seed}, and {tpr} and {fpr}: `call_rates` of the judge that the start has."""
-    seeds: tuple[int, ...] | None = None
+    seeds: tuple[NonNegativeInt, ...] | None = None
     """None: those of the study."""
 
 
@@ -116,7 +116,7 @@ class Study(Config):
     """File of finished runs, relative to the study's; None is results.jsonl among the runs."""
     page: str | None = None
     """File of tables, relative to the study's, beside a plot; None is study.md among the runs."""
-    seeds: tuple[int, ...] = Field(min_length=1)
+    seeds: tuple[NonNegativeInt, ...] = Field(min_length=1)
     """Of the arms that name none; each is the `seed` of its runs."""
     settings: tuple[str, ...] = ()
     """Of every run; they may hold {seed}, as in data.seed={seed}."""
@@ -156,11 +156,7 @@ class Study(Config):
             if arm.start is not None and arm.start not in self.starts:
                 raise ValueError(f"arms.{name}.start: {arm.start!r} is not among the starts")
         for one in self.compared:
-            for name in {one.arm, one.over} - {BEFORE}:
-                if name not in self.arms:
-                    raise ValueError(f"compared: {name!r} is not among the arms")
-            for measure in set(one.measures) - set(self.measures):
-                raise ValueError(f"compared: {measure!r} is not among the measures")
+            self._check("compared", {one.arm, one.over} - {BEFORE}, *one.measures)
         for measure in set(self.plot) - set(self.measures) - set(self.curves):
             raise ValueError(f"plot: {measure!r} is among neither the measures nor the curves")
         return self
@@ -170,7 +166,8 @@ class Study(Config):
         for one in self.by_level:
             if one.over is not None and one.over.keys() != one.levels.keys():
                 raise ValueError(f"by_level: {one.name!r} has other levels in over")
-            self._check({*one.levels.values(), *(one.over or {}).values()}, one.measure, one.place)
+            arms = {*one.levels.values(), *(one.over or {}).values()}
+            self._check("by_level", arms, one.measure, one.place)
         for plot in self.level_plots:
             for name in {*plot.lines} - {one.name for one in self.by_level}:
                 raise ValueError(f"level_plots: {name!r} is not among by_level")
@@ -178,14 +175,14 @@ class Study(Config):
             if plot.even and placed:
                 raise ValueError(f"level_plots: {placed[0]!r} has a place; expected even: false")
         for worth in self.worths:
-            self._check({worth.arm, *worth.line.values()}, worth.measure)
+            self._check("worths", {worth.arm, *worth.line.values()}, worth.measure)
         return self
 
-    def _check(self, arms: set[str], *measures: str | None) -> None:
+    def _check(self, key: str, arms: set[str], *measures: str | None) -> None:
         for name in arms - set(self.arms):
-            raise ValueError(f"by_level or worths: {name!r} is not among the arms")
+            raise ValueError(f"{key}: {name!r} is not among the arms")
         for measure in {*measures} - {None, *self.measures}:
-            raise ValueError(f"by_level or worths: {measure!r} is not among the measures")
+            raise ValueError(f"{key}: {measure!r} is not among the measures")
 
     @property
     def has_plot(self) -> bool:
@@ -220,6 +217,8 @@ def read_study(file: Path) -> Study:
         raise UsageError(f"{file}: found no such file; expected that of a study (.yaml)")
     study = load_recipe(file, model=Study).recipe
     own = read_yaml(file).data
+    if "name" not in own:
+        raise UsageError(f"{file}: name: missing; expected a name of its own, as its runs have")
     kept = {name: getattr(study, name) if name in own else None for name in ("results", "page")}
     return study.model_copy(update=kept)
 

@@ -4,7 +4,7 @@ Intervals are Student's t, 95 %, over seeds; p is the two-sided t test of a mean
 each figure alone. `debate-train study FILE --tables` prints them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from debate_train.reading.shipped_recipes import opening
 from debate_train.studies.drawing import ByLevel, Curves, Dots, Panel, plot
 from debate_train.studies.levels import counted, gains, interval, level_tables, with_interval
-from debate_train.studies.lines import Finished
+from debate_train.studies.lines import Finished, Runs, seeds_of
 from debate_train.studies.study_file import BEFORE, Compared
 
 if TYPE_CHECKING:
     from debate_train.studies.study_file import LevelPlot, Study
-
-Runs = Mapping[tuple[str, int], Finished]
 
 
 def tables(study: "Study", lines: Sequence[Finished], image: Path) -> list[str]:
@@ -67,16 +65,15 @@ def page(study: "Study", file: Path, image: Path, found: Sequence[str]) -> str:
     return "\n".join([f"# Study {study.name}", "", *about, made, "", *said, *drawn, *found, ""])
 
 
-def _seeds(runs: Runs, arm: str) -> list[int]:
-    return sorted(seed for name, seed in runs if name == arm)
+def _head(*cells: str) -> list[str]:
+    return [f"| {' | '.join(cells)} |", "|---" * len(cells) + "|"]
 
 
 def _levels(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
     """Mean over seeds before and after, and half the interval of the gain, for each arm."""
-    rows = ["| arm | seeds | criterion missed | " + " | ".join(study.measures) + " |"]
-    rows.append("|---|---|---|" + "---|" * len(study.measures))
+    rows = _head("arm", "seeds", "criterion missed", *study.measures)
     for arm in arms:
-        own = [runs[arm, seed] for seed in _seeds(runs, arm)]
+        own = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
         missed = sum(not run.start_met for run in own)
         before, after, cells = [run.before for run in own], [run.after for run in own], []
         for name in study.measures:
@@ -92,22 +89,21 @@ def _levels(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
 def differences(runs: Runs, one: Compared, measure: str) -> dict[int, float]:
     """Return the difference of each seed that has both sides."""
     found = {}
-    for seed in _seeds(runs, one.arm):
+    for seed in seeds_of(runs, [one.arm]):
         run, other = runs[one.arm, seed], runs.get((one.over, seed))
         base = run.before if one.over == BEFORE else other.after if other else None
         if base is None:
             continue
         if measure in run.after and measure in base:
             found[seed] = run.after[measure] - base[measure]
-        elif not run.start_met:  # A start may measure less than its arms.
+        elif not run.start_met and (other is None or not other.start_met):  # It measures less.
             found[seed] = 0.0
     return found
 
 
 def _compared(study: "Study", runs: Runs) -> list[str]:
     """What was to be compared, with interval and test."""
-    rows = ["| compared | measure | seeds | mean [95 %] | standard error | range | p |"]
-    rows.append("|---|---|---|---|---|---|---|")
+    rows = _head("compared", "measure", "seeds", "mean [95 %]", "standard error", "range", "p")
     for one in study.compared:
         for measure in one.measures:
             values = list(differences(runs, one, measure).values())
@@ -126,10 +122,9 @@ def _compared(study: "Study", runs: Runs) -> list[str]:
 
 def _each(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
     """All runs."""
-    rows = ["| arm | seed | criterion | " + " | ".join(study.measures) + " |"]
-    rows.append("|---|---|---|" + "---|" * len(study.measures))
+    rows = _head("arm", "seed", "criterion", *study.measures)
     for arm in arms:
-        for seed in _seeds(runs, arm):
+        for seed in seeds_of(runs, [arm]):
             run = runs[arm, seed]
             cells = []
             for name in study.measures:
@@ -153,10 +148,10 @@ def fall(points: Sequence[Sequence[float]], bound: float) -> float | None:
 
 def _falls(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
     """How high each curve rose and where it ended, and in how many seeds it fell for good."""
-    rows = ["| arm | curve | first | highest | last | mean | ended more than .05 below the first |"]
-    rows.append("|---|---|---|---|---|---|---|")
+    fell_cell = "ended more than .05 below the first"
+    rows = _head("arm", "curve", "first", "highest", "last", "mean", fell_cell)
     for arm in arms:
-        own = [runs[arm, seed] for seed in _seeds(runs, arm)]
+        own = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
         for name in study.curves:
             curves = [points for run in own if (points := run.curves.get(name))]
             if not curves:
@@ -175,9 +170,9 @@ def _falls(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
 
 def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
     """What the health watch warned of, in how many runs and from which steps on."""
-    rows = ["| arm | the watch warned of | runs | first at step |", "|---|---|---|---|"]
+    rows = _head("arm", "the watch warned of", "runs", "first at step")
     for arm in arms:
-        lines = [runs[arm, seed] for seed in _seeds(runs, arm)]
+        lines = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
         own = [run.warnings for run in lines if run.warnings is not None]
         if not own:
             continue
@@ -196,7 +191,7 @@ def _plot(study: "Study", runs: Runs, arms: Sequence[str]) -> str:
     for name in study.plot:
         if name in study.curves:
             lines = {
-                arm: [runs[arm, seed].curves.get(name, ()) for seed in _seeds(runs, arm)]
+                arm: [runs[arm, seed].curves.get(name, ()) for seed in seeds_of(runs, [arm])]
                 for arm in arms
             }
             panels.append(Curves(f"{name} by step, a line for each seed", lines))
@@ -214,7 +209,7 @@ def _by_level(study: "Study", one: "LevelPlot", runs: Runs) -> ByLevel:
     lines = {}
     for name in one.lines:
         line = chosen[name]
-        seeds = sorted({seed for arm, seed in runs if arm in line.levels.values()})
+        seeds = seeds_of(runs, [*line.levels.values()])
         lines[name] = [
             (levels.index(place) if one.even else place, fmean(values), _ends(values))
             for place, values in gains(line, counted(line, runs), seeds)
