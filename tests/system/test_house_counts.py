@@ -34,7 +34,7 @@ MOST_CIRCLES = 0
 """Groups of modules that import each other, imports for type checking and inside functions too."""
 MOST_FILES = 12
 """Python files of a folder."""
-MOST_CODE_LINES = 38_340
+MOST_CODE_LINES = 38_336
 """Lines without blanks, comments and docstrings."""
 MOST_ANY = 5.3
 """Uses of `Any` for 1,000 code lines."""

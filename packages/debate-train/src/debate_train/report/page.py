@@ -2,13 +2,13 @@
 
 import base64
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
 
+from debate_train.checkpointing.whole_files import write_whole
 from debate_train.report.browsing.part import Browser, browser, read_all
 from debate_train.report.browsing.reading import Debates
 from debate_train.report.browsing.society import society
@@ -56,12 +56,7 @@ def _above(run: RunFiles) -> str:
 
 
 def _written(path: Path, page: str) -> Path:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(page, encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, page.encode())
     return path
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 from pydantic import TypeAdapter
 
+from debate_train.checkpointing.whole_files import write_whole
 from debate_train.errors import RunFailure
 from debate_train.run_files.directory_lock import DirectoryInUseError, refuse_in_use
 from debate_train.studies.lines import Finished, Lines
@@ -196,7 +197,7 @@ def _refuse_other_settings(folder: Path, arguments: Sequence[str]) -> None:
     """Keep with what a run is begun; refuse to take over one that was begun otherwise."""
     kept, text = folder.with_name(f"{folder.name}.arguments"), "\n".join(arguments) + "\n"
     if not folder.is_dir() or not kept.is_file():
-        kept.write_text(text, encoding="utf-8")
+        write_whole(kept, text.encode())
     elif kept.read_text(encoding="utf-8") != text:  # Two arms may read those of a start at once.
         raise RunFailure(
             f"{folder}: was run with other settings, which are in {kept}; remove the folder, or "
