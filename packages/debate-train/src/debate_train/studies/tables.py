@@ -96,7 +96,8 @@ def differences(runs: Runs, one: Compared, measure: str) -> dict[int, float]:
             continue
         if measure in run.after and measure in base:
             found[seed] = run.after[measure] - base[measure]
-        elif not run.start_met and (other is None or not other.start_met):  # It measures less.
+        elif not run.start_met and (other is None or not other.start_met):
+            # A start may measure less than its arms.
             found[seed] = 0.0
     return found
 
