@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from debate_train.commands.cli import main as debate_train
 from debate_train.studies.checking import loaded_runs
 from debate_train.studies.lines import Lines
 from debate_train.studies.study_file import Study, read_study
@@ -31,6 +32,11 @@ def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
         for curve in {*study.curves.values()} - figures:  # Of the steps themselves.
             name = curve.removeprefix("train/").replace("round_0", "round_r")
             assert f"| `{name}` |" in DOCUMENTED
+
+
+@pytest.mark.parametrize("file", [*FILES, EXAMPLE], ids=lambda file: file.stem)
+def test_studies_can_be_run_again(file: Path) -> None:
+    assert debate_train(["study", str(file), "--check"]) == 0  # No prompt leaves its window.
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
