@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MAX_FILE_LINES, HARD_FILE_LINES = 300, 400
+MAX_FILE_LINES, HARD_FILE_LINES = 500, 700
 MAX_FUNCTION_LINES, HARD_FUNCTION_LINES = 60, 80
 MAX_PARAMETERS = 6
 LONG_FILES: frozenset[str] = frozenset()
@@ -229,7 +229,7 @@ PROTOCOL, REWARDS, ROLLOUT = (SOURCE.format(p, "x") for p in ("protocol", "rewar
 ENGINE = SOURCE.format("rollout", "engines/x")
 LATE_IMPORT = "def f() -> None:\n    import debate_rollout.engine\n"
 BAD: list[tuple[Rule, str, str, int]] = [
-    (file_size, "tests/x.py", "x = 1\n" * 301, 1),
+    (file_size, "tests/x.py", "x = 1\n" * 501, 1),
     (function_size, "tests/x.py", "def f():\n" + "    x = 1\n" * 60, 1),
     (function_size, "tests/x.py", "class A:\n    def f(self):\n" + "        x = 1\n" * 60, 2),
     (parameters, "tests/x.py", "def f(a, b, c, d, /, e, f, *, g): pass\n", 1),
@@ -251,7 +251,7 @@ BAD: list[tuple[Rule, str, str, int]] = [
     (docstrings, PROTOCOL, '"""M."""\nclass A:\n    """A."""\n    def f(self):\n        pass\n', 4),
 ]
 GOOD: list[tuple[Rule, str, str]] = [
-    (file_size, "tests/x.py", "x = 1\n" * 300),
+    (file_size, "tests/x.py", "x = 1\n" * 500),
     (function_size, "tests/x.py", "def f():\n" + "    x = 1\n" * 59),
     (parameters, "tests/x.py", "class A:\n    def f(self, a, b, c, d, e, f): pass\n"),
     (file_name, "packages/debate-train/src/debate_train/database.py", ""),
