@@ -129,12 +129,12 @@ def test_load_leaves_the_old_weights_serving_when_a_file_is_torn(
 ) -> None:
     engine.load(Weights(6, models[1].state_dict()))
 
-    def torn(folder: Path, version: int, tensors: Any) -> Path:
-        path = write_weights(folder, version, tensors)
+    def torn(folder: Path, label: str, tensors: Any) -> Path:
+        path = write_weights(folder, label, tensors)
         path.write_bytes(path.read_bytes()[:-100])
         return path
 
-    for module in ("vllm.beside", "vllm_server.control"):
+    for module in ("vllm.beside", "vllm_server.server"):
         monkeypatch.setattr(f"debate_rollout.engines.{module}.write_weights", torn)
     with pytest.raises(WeightsError, match=r"no complete safetensors file.*old weights go on"):
         engine.load(Weights(7, models[0].state_dict()))
@@ -161,24 +161,19 @@ def test_url_connects_to_a_running_server(
 ) -> None:  # fmt: skip
     if where != "server":
         pytest.skip("needs the server")
-    key = engine._client.headers["Authorization"].removeprefix("Bearer ")
+    key = engine._clients[0].headers["Authorization"].removeprefix("Bearer ")
     with pytest.raises(EndpointError, match="401"):
         VllmServerEngine(url=engine._url).open(models[0], byte_bpe)
     monkeypatch.setenv("VLLM_API_KEY", key)
     second = VllmServerEngine(url=engine._url + "/v1").open(models[0], byte_bpe)
     assert second.context_window == WINDOW and "load_in_flight" in second.capabilities
-    # A server without vLLM's own endpoint tells no versions: what is open ends before a refresh.
-    second._wire, second.capabilities = "completions", second.capabilities - {"load_in_flight"}
-    second.load(Weights(1, models[0].state_dict()))
-    for one in requests_for(replace(SAMPLING, max_tokens=60)):
-        second.submit(one)
-    time.sleep(0.05)
-    second.load(Weights(2, models[1].state_dict()))
-    after = second.generate(requests_for())
-    for version, model, replies in ((1, models[0], ended(second).values()), (2, models[1], after)):
-        for reply in replies:
+    for version, model in ((1, models[0]), (2, models[1])):
+        second.load(Weights(version, model.state_dict()))
+        for reply in second.generate(requests_for()):
             assert reply.weight_version == version and reply.version_spans == ()
             assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
+    with pytest.raises(EndpointError, match="only those that came through a file"):
+        engine.generate(requests_for())  # By the weights of the second.
     second.close()
     engine.load(Weights(9, models[1].state_dict()))  # the first one's server runs on
 

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-import torch
 from pydantic import ValidationError
 
 from debate_rollout.engines import VllmServerEngine
 from debate_rollout.engines.vllm.hand_over import OLD_WEIGHTS_SERVE
-from debate_rollout.engines.vllm_server.control import ServerControl
+from debate_rollout.engines.vllm_server.control import Loaded, ServerControl
 from debate_rollout.engines.vllm_server.process import ServerProcess, server_command
 from debate_rollout.engines.vllm_server.wire import Answer, are_raw, body, read
 from debate_rollout.errors import EndpointError, RolloutError, WeightsError
@@ -31,6 +30,8 @@ SAMPLING = {"max_tokens": 2, "seed": 5, "logprobs": 0}
         ({"url": "http://me:secret@host"}, "api_key_env"),
         ({"url": "http://host:8000", "max_batch": 8}, "max_batch: set together with url"),
         ({"vllm_args": {"dtype": "auto"}}, "set dtype"),
+        ({"load_urls": ["http://a:8000"]}, "load_urls: expected url, the router"),
+        ({"url": "http://a", "load_urls": ["b:8000"]}, "expected http://HOST:PORT"),
     ],
 )
 def test_settings_are_refused_when_they_cannot_hold(
@@ -195,10 +196,9 @@ async def refresh(server: FailingServer, folder: Path) -> ServerControl:
     listening = await asyncio.start_server(server.handle, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     async with listening, httpx.AsyncClient(base_url=url, trust_env=False) as client:
-        control = ServerControl(url, client, None)
+        control = ServerControl(url, client, None, patience_s=0.0)
         with pytest.raises(WeightsError):
-            async with control.paused():
-                await control.load_file(folder, {"a": torch.zeros(2)}, 7)
+            await control.load(Loaded("7", folder / "weights-7.safetensors"))
         return control
 
 

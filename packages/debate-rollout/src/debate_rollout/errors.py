@@ -12,7 +12,7 @@ class MissingExtraError(RolloutError, ImportError):
 
 
 class EngineFailure(RolloutError):
-    """An engine that failed twice on the same request.
+    """An engine that failed twice on the same request, or gave it up.
 
     Attributes:
         finished: Transcripts of the debates that `play` had brought to their ends.
@@ -35,6 +35,10 @@ class EngineConfigError(RolloutError, ValueError):
 
 class EndpointError(RolloutError):
     """An endpoint that refuses a request, or keeps failing it."""
+
+
+class RetriesExhaustedError(EndpointError):
+    """An endpoint that kept failing a request, which its engine has tried again in vain."""
 
 
 def missing_extra(what: str, extra: str, cause: ImportError) -> MissingExtraError:

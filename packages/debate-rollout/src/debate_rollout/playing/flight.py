@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import Finished, StreamingEngine
-from debate_rollout.errors import EngineFailure
+from debate_rollout.errors import EngineFailure, RetriesExhaustedError
 from debate_rollout.playing.requests import Asked
 
 _LONG_S = 60.0
@@ -25,7 +25,7 @@ class Flight:
     """Submits requests and hands over their replies.
 
     A request that ends with an exception, or is older than `timeout_s`, is cancelled and tried
-    once more.
+    once more, unless its engine has tried it again itself (`RetriesExhaustedError`).
 
     Args:
         engine: Answers.
@@ -90,7 +90,7 @@ class Flight:
             self._due.append((time.monotonic() + self._timeout_s, ticket))
 
     def _try_again(self, one: _Open, error: Exception) -> None:
-        if one.is_second_try:
+        if one.is_second_try or isinstance(error, RetriesExhaustedError):
             raise one.asked.failure(error) from error
         self._submit(_Open(one.asked, is_second_try=True))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from debate_protocol.types import Ask
 from debate_rollout.engine import Request, Sampling
-from debate_rollout.errors import EngineConfigError, EngineFailure
+from debate_rollout.errors import EngineConfigError, EngineFailure, RetriesExhaustedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,12 @@ class Asked:
     def failure(self, cause: Exception) -> EngineFailure:
         """Return the error for a request that failed again after it was retried."""
         ask = self.request.ask
+        how = "failed twice, the second time on this request alone"
+        if isinstance(cause, RetriesExhaustedError):
+            how = "gave this request up"
         return EngineFailure(
             f"debate {self.place} (question {ask.question.id!r}), agent {ask.agent}, "
-            f"round {ask.round}: the engine failed twice, the second time on this request alone "
+            f"round {ask.round}: the engine {how} "
             f"({len(self.request.prompt_ids)} prompt tokens): {type(cause).__name__}: {cause}"
         )
 

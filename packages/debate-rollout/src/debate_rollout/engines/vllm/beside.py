@@ -94,7 +94,8 @@ class VllmAsync(ServedEngine):
             raise RolloutError(self._broken)
         if self._served.room(request) < 1:
             return self._served.overflow(request, self._version)
-        version, adapter = self._version, of_adapter(self._adapters, request.ask)
+        adapter = of_adapter(self._adapters, request.ask)
+        began = self._version if adapter else self._served.label
         sampling = SamplingParams(
             **self._served.sampling(request), output_kind=RequestOutputKind.FINAL_ONLY
         )
@@ -106,7 +107,7 @@ class VllmAsync(ServedEngine):
                 last = output.outputs[0]
         finally:
             self._adapters_in_use.pop(name, None)
-        return self._reply_of(request, last, version if adapter else None)
+        return self._reply_of(request, last, began)
 
     def _died(self) -> Exception | None:
         engine = self._engine
@@ -116,12 +117,12 @@ class VllmAsync(ServedEngine):
 
     async def _load_full(self, weights: Weights) -> None:
         tensors = self._served.full_weights(weights)
-        label, folder = str(weights.version), self._served.folder
-        path = await asyncio.to_thread(write_weights, folder, weights.version, tensors)
+        label, folder = self._served.new_label(weights.version), self._served.folder
+        path = await asyncio.to_thread(write_weights, folder, label, tensors)
         await self._engine.pause_generation(mode="keep")
         try:
             await self._hand_over(str(path), label)
-            self._served.versions[label] = weights.version
+            self._served.serve(label, weights.version)
             # Open requests are computed again by the new weights from their first token.
             if not await self._engine.reset_prefix_cache(reset_running_requests=True):
                 raise RolloutError("vLLM kept its prefix cache, which old weights made")

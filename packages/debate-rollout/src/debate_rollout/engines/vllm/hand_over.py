@@ -13,9 +13,9 @@ OLD_WEIGHTS_SERVE = "the old weights go on serving"
 """How an error of a worker says that it changed nothing."""
 
 
-def write_weights(folder: Path, version: int, tensors: Mapping[str, Tensor]) -> Path:
+def write_weights(folder: Path, label: str, tensors: Mapping[str, Tensor]) -> Path:
     """Write tensors to a safetensors file and return its path."""
-    path = folder / f"weights-{version}.safetensors"
+    path = folder / f"weights-{label}.safetensors"
     partial = path.with_suffix(".partial")
     # Copies: safetensors refuses tensors that share memory, as tied ones do.
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}

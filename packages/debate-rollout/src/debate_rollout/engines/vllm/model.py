@@ -1,6 +1,7 @@
 """The served model as this side knows it: what goes to vLLM, what came back, which weights fit."""
 
 import json
+import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 Span = tuple[int, int, int]
 """Weight version, and the start and end of its tokens in a reply."""
 
+_MOST_LABELS = 64
+"""Loads that a request may stay open over."""
+
+
+class OtherWeightsError(RolloutError):
+    """A reply by weights that its request did not ask for."""
+
 
 class ServedModel:
     """A model on disk for vLLM, and the shapes its weights must have."""
@@ -47,6 +55,9 @@ class ServedModel:
         self.renderer = Renderer(tokenizer, template_kwargs)
         self.folder = Path(tempfile.mkdtemp(prefix="debate-rollout-", dir=folder))
         self.versions = {"default": 0}
+        """Versions by vLLM's labels, in the order in which they were loaded."""
+        self._run = secrets.token_hex(4)
+        self._loads = 0
         named = isinstance(model, str | Path)
         shape = (
             AutoConfig.from_pretrained(model, trust_remote_code=False) if named else model.config
@@ -124,17 +135,40 @@ class ServedModel:
             version_spans=tuple(spans) if len(spans) > 1 else (),
         )
 
-    def spans(self, found: Sequence[tuple[str, int, int]]) -> list[Span]:
+    @property
+    def label(self) -> str:
+        """vLLM's label of the weights that requests which begin now are answered by."""
+        return next(reversed(self.versions))
+
+    def new_label(self, version: int) -> str:
+        """Return a label for weights, which no others have, those of other runs included."""
+        self._loads += 1
+        return f"{version}-{self._run}-{self._loads}"
+
+    def serve(self, label: str, version: int) -> None:
+        """Expect this label of requests that begin from now on."""
+        self.versions[label] = version
+        while len(self.versions) > _MOST_LABELS:
+            del self.versions[next(iter(self.versions))]
+
+    def spans(self, found: Sequence[tuple[str, int, int]], since: str) -> list[Span]:
         """Return vLLM's spans with our versions in place of its labels.
 
+        Args:
+            found: vLLM's spans.
+            since: The label when the request began.
+
         Raises:
-            RolloutError: When a label is not of weights that were loaded here.
+            OtherWeightsError: When a label is of other weights than those that were loaded last
+                when the request began, or since.
         """
+        labels = list(self.versions)
+        wanted = labels[labels.index(since) :] if since in labels else labels
         for label, _, _ in found:
-            if label not in self.versions:
-                raise RolloutError(
-                    f"vLLM served weights {label!r}, which were not loaded here; expected one of "
-                    f"{', '.join(map(repr, self.versions))}: does another run refresh this server?"
+            if label not in wanted:
+                raise OtherWeightsError(
+                    f"vLLM served weights {label!r}, expected {' or '.join(map(repr, wanted))}: "
+                    "does another run refresh it, or has it started again?"
                 )
         return [(self.versions[label], start, end) for label, start, end in found]
 

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A request that vLLM works on: its name there, and the version and adapter it began with."""
+    """A request that vLLM works on: its name there, and the weights and adapter it began with."""
 
     request: Request
     inner: str
-    version: int
+    began: int | str
+    """Version of the adapter, without one vLLM's label of the weights."""
     adapter: int
 
 
@@ -80,7 +81,8 @@ class VllmSampler(ServedEngine):
             self._ended.append(Finished(ticket, error))
         else:
             number = adapter.lora_int_id if adapter else 0
-            self._open[str(ticket)] = _Open(request, inner, self._version, number)
+            began = self._version if adapter else self._served.label
+            self._open[str(ticket)] = _Open(request, inner, began, number)
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
@@ -142,7 +144,7 @@ class VllmSampler(ServedEngine):
 
     def _outcome(self, one: _Open, output: "CompletionOutput") -> Reply | Exception:
         try:
-            return self._reply_of(one.request, output, one.version if one.adapter else None)
+            return self._reply_of(one.request, output, one.began)
         except Exception as error:
             return error
 
@@ -161,6 +163,7 @@ class VllmSampler(ServedEngine):
 
     def _load_full(self, weights: Weights) -> None:
         tensors = self._served.full_weights(weights)
+        label = self._served.new_label(weights.version)
         core = self._engine.engine_core.engine_core
         core.pause_scheduler("keep", clear_cache=False)
         while core.batch_queue:  # steps that the old weights began: their tokens are old, too
@@ -171,7 +174,7 @@ class VllmSampler(ServedEngine):
                     "reload_weights", kwargs={"weights_iterator": iter(tensors.items())}
                 )
             else:  # workers in other processes
-                self._hand_over(weights.version, tensors)
+                self._hand_over(label, tensors)
             # Open requests are computed again by the new weights from their first token.
             if not self._engine.reset_prefix_cache(reset_running_requests=bool(self._open)):
                 raise RolloutError("vLLM kept its prefix cache, which old weights made")
@@ -182,12 +185,12 @@ class VllmSampler(ServedEngine):
             raise
         finally:
             core.resume_scheduler()
-        self._engine.set_weight_version(str(weights.version))
-        self._served.versions[str(weights.version)] = weights.version
+        self._engine.set_weight_version(label)
+        self._served.serve(label, weights.version)
 
-    def _hand_over(self, version: int, tensors: "Mapping[str, Tensor]") -> None:
+    def _hand_over(self, label: str, tensors: "Mapping[str, Tensor]") -> None:
         """Refresh workers in other processes by a file: all of them look at it, then all load."""
-        path = write_weights(self._served.folder, version, tensors)
+        path = write_weights(self._served.folder, label, tensors)
         self._llm.start_weight_update()
         try:
             for only_check in (True, False):

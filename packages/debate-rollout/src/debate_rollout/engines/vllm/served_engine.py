@@ -60,18 +60,20 @@ class ServedEngine(ABC):
         self._adapters = adapters
         self._served.drop_adapters({*(one.lora_int_id for one in adapters.values()), *in_use})
 
-    def _reply_of(self, request: Request, output: "CompletionOutput", version: int | None) -> Reply:
+    def _reply_of(self, request: Request, output: "CompletionOutput", began: int | str) -> Reply:
         """Return vLLM's output as a reply.
 
         Args:
             request: What was asked.
             output: All of what was sampled.
-            version: Of the adapter, which stays with its request; None where there is none and
-                the labels of vLLM name the versions of the base.
+            began: Version of the adapter, which stays with its request; where there is none, the
+                label of the weights when the request began.
         """
         ids = output.token_ids
         labels = [(span.version, span.start, span.end) for span in output.weight_versions or ()]
-        spans = self._served.spans(labels) if version is None else [(version, 0, len(ids))]
+        spans = (
+            self._served.spans(labels, began) if isinstance(began, str) else [(began, 0, len(ids))]
+        )
         logps = [place[token].logprob for place, token in zip(output.logprobs, ids, strict=True)]
         finish = finish_of(output.finish_reason, output.stop_reason)
         return self._served.reply(request, ids, logps, finish, spans)

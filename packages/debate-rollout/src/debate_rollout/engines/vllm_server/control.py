@@ -1,53 +1,81 @@
 """The endpoints of a vLLM server beside sampling: what it serves, and new weights for it."""
 
 import asyncio
-import shutil
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 
 from debate_rollout.engines.openai.hidden_key import HiddenKey
-from debate_rollout.engines.vllm.hand_over import OLD_WEIGHTS_SERVE, refresh_error, write_weights
+from debate_rollout.engines.vllm.hand_over import OLD_WEIGHTS_SERVE, refresh_error
 from debate_rollout.engines.vllm_server.process import ServerProcess
 from debate_rollout.engines.vllm_server.wire import PATHS, body
 from debate_rollout.errors import EndpointError, RolloutError, WeightsError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _SHOWN = 1000
 """Characters of a response that an error shows."""
+_LOOKS = 8
+"""Connections on which a server is asked what it serves: another may answer some of them."""
+_GATEWAY = (502, 503, 504)
+"""Statuses of a router whose server does not answer."""
+
+
+class UnreachableError(EndpointError):
+    """A server that does not answer; it may come back."""
+
+
+class NotServedError(EndpointError):
+    """A server that does not know what it was asked for, such as an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says about itself.
-
-    `version` is the label of its weights, None when it refreshes none; `reports_versions` is
-    whether its replies name the weights of each token.
-    """
+    """What a server says about itself; `label` is of its weights, None if it refreshes none."""
 
     model: str
     window: int
-    version: str | None
-    reports_versions: bool
+    label: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What servers must serve.
+
+    Attributes:
+        label: Of the weights.
+        file: Where they are, None where no server can load them from a file again.
+        adapters: Folders of the adapters by the names that requests give them.
+    """
+
+    label: str
+    file: Path | None = None
+    adapters: Mapping[str, Path] = field(default_factory=dict)
 
 
 class ServerControl:
-    """Talks to one server; all coroutines run on the engine's loop."""
+    """Talks to one server; all coroutines run on the engine's loop.
 
-    def __init__(self, url: str, client: httpx.AsyncClient, process: ServerProcess | None) -> None:
-        self._url = url
+    Args:
+        url: Of the server.
+        client: Sends to it.
+        process: It, where it was started here.
+        patience_s: Longest wait for a server that does not answer any more.
+    """
+
+    def __init__(
+        self, url: str, client: httpx.AsyncClient, process: ServerProcess | None, patience_s: float
+    ) -> None:
+        self.url = url
         self._client = client
         self._process = process
+        self._patience_s = patience_s
         self._broken: str | None = None
         key = client.headers.get("Authorization", "").removeprefix("Bearer ")
         self._hide = HiddenKey(key or None)
-        self._adapters: dict[str, Path] = {}
 
     def check_alive(self) -> None:
         """Raise what no request can succeed after.
@@ -62,16 +90,94 @@ class ServerControl:
 
     async def describe(self) -> ServerFacts:
         """Ask the server what it serves."""
-        (first, *_) = (await self._call("GET", "/v1/models"))["data"]
-        info = await self._client.get("/weight_info")
-        one_token = body("tokens", str(first["id"]), [0], {"max_tokens": 1})
-        tried = await self._client.post(PATHS["tokens"], json=one_token)
-        return ServerFacts(
-            model=str(first["id"]),
-            window=int(first["max_model_len"]),
-            version=str(info.json()["weight_version"]) if info.status_code == 200 else None,
-            reports_versions=tried.status_code == 200,
-        )
+        (first, *_) = await self._models()
+        return ServerFacts(str(first["id"]), int(first["max_model_len"]), await self._label())
+
+    async def reports_versions(self, model: str) -> bool:
+        """Return whether replies name the weights of each token."""
+        one_token = body("tokens", model, [0], {"max_tokens": 1})
+        return (await self._client.post(PATHS["tokens"], json=one_token)).status_code == 200
+
+    async def _models(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (await self._call("GET", "/v1/models"))["data"]
+        return found
+
+    async def _label(self) -> str | None:
+        """Return the label of the weights, None from a server that refreshes none."""
+        try:
+            return str((await self._call("GET", "/weight_info"))["weight_version"])
+        except UnreachableError:
+            raise
+        except EndpointError:
+            return None
+
+    async def lacks(self, wanted: Loaded) -> str | None:
+        """Return what the server serves in the place of what is wanted, None where it has it."""
+        if not wanted.adapters:
+            label = await self._label()
+            return None if label == wanted.label else f"weights {label!r}"
+        missing = wanted.adapters.keys() - {str(one["id"]) for one in await self._models()}
+        return f"no adapter {sorted(missing)[0]!r}" if missing else None
+
+    async def lacks_at_any_look(self, wanted: Loaded) -> str | None:
+        """Return what another server at this URL serves, None where none was seen."""
+        for _ in range(_LOOKS):
+            found = await self.lacks(wanted)
+            if found is not None:
+                return found
+        return None
+
+    async def load(self, wanted: Loaded) -> None:
+        """Serve what is wanted; a server that goes away meanwhile is waited for, and gets it again.
+
+        Raises:
+            WeightsError: When it does not fit; what was served before goes on.
+            EndpointError: When it cannot be loaded.
+        """
+        try:
+            await self._load(wanted)
+        except UnreachableError:
+            await self.wait_until_back()
+            try:
+                await self._load(wanted)
+            except UnreachableError as error:
+                self._broken = str(error)
+                raise
+
+    async def _load(self, wanted: Loaded) -> None:
+        if wanted.adapters:
+            await self._load_adapters(wanted.adapters)
+        elif wanted.file is not None:
+            async with self.paused():
+                await self._load_file(wanted.file, wanted.label)
+        else:
+            raise EndpointError(
+                f"{self.url}: has not the weights {wanted.label!r}, and only those that came "
+                "through a file can be loaded again; go on with --resume"
+            )
+
+    async def wait_until_back(self) -> None:
+        """Wait for a server that does not answer.
+
+        Raises:
+            EndpointError: When it has ended, or does not answer in time; all requests fail then.
+        """
+        until = time.monotonic() + self._patience_s
+        while not await self._is_healthy():
+            self.check_alive()
+            if time.monotonic() >= until:
+                self._broken = (
+                    f"{self.url}: does not answer; waited {self._patience_s:g} s for it "
+                    "(reconnect_timeout_s)"
+                )
+                raise EndpointError(self._broken)
+            await asyncio.sleep(min(1.0, self._patience_s))
+
+    async def _is_healthy(self) -> bool:
+        try:
+            return (await self._client.get("/health", timeout=5.0)).status_code == 200
+        except httpx.TransportError:
+            return False
 
     async def post(self, path: str, json: Mapping[str, object]) -> Any:
         """Return the JSON that answers a request.
@@ -93,11 +199,11 @@ class ServerControl:
             # Open requests are computed again by the new weights from their first token.
             reset = await self._call("POST", "/reset_prefix_cache?reset_running_requests=true")
             if not reset["success"]:
-                raise RolloutError(f"{self._url} kept its prefix cache, which old weights made")
-        except WeightsError:
+                raise RolloutError(f"{self.url} kept its prefix cache, which old weights made")
+        except (WeightsError, UnreachableError):
             raise
         except BaseException as error:
-            self._broken = f"{self._url}: {error or type(error).__name__}"
+            self._broken = f"{self.url}: {error or type(error).__name__}"
             raise
         finally:
             await self._resume()
@@ -105,53 +211,42 @@ class ServerControl:
     async def _resume(self) -> None:
         try:
             await self._call("POST", "/resume")
+        except UnreachableError:
+            raise
         except EndpointError as error:  # Requests would wait for ever.
             self._broken = self._broken or f"{error}; all requests are held since a refresh"
 
-    async def load_file(self, folder: Path, tensors: "Mapping[str, Tensor]", version: int) -> None:
-        """Hand full weights over in a file, which every worker looks at before any loads it.
-
-        Raises:
-            WeightsError: When a worker finds that it does not fit.
-        """
-        path = await asyncio.to_thread(write_weights, folder, version, tensors)
-        try:
-            await self._call("POST", "/start_weight_update")
-            await self._update(str(path), str(version))
-        finally:
-            path.unlink(missing_ok=True)
-
-    async def _update(self, path: str, label: str) -> None:
+    async def _load_file(self, file: Path, label: str) -> None:
+        await self._call("POST", "/start_weight_update")
         try:
             for only_check in (True, False):
-                update = {"path": path, "only_check": only_check}
+                update = {"path": str(file), "only_check": only_check}
                 await self._call("POST", "/update_weights", {"update_info": update})
             await self._call("POST", "/finish_weight_update", {"weight_version": label})
+        except UnreachableError:
+            raise
         except EndpointError as error:
             with suppress(EndpointError):
                 await self._call("POST", "/finish_weight_update", {})
             raise refresh_error(error, only_check) from error
 
-    async def load_adapter(self, name: str, folder: Path) -> None:
-        """Serve an adapter under a name that was not used before.
+    async def _load_adapters(self, folders: Mapping[str, Path]) -> None:
+        known = {str(one["id"]) for one in await self._models()}
+        for name in folders.keys() - known:
+            sent = {"lora_name": name, "lora_path": str(folders[name])}
+            try:
+                await self._call("POST", "/v1/load_lora_adapter", sent)
+            except UnreachableError:
+                raise
+            except EndpointError as error:
+                self.check_alive()
+                raise WeightsError(f"{error}; {OLD_WEIGHTS_SERVE}") from error
 
-        Raises:
-            WeightsError: When the server refuses it.
-        """
-        try:
-            await self._call(
-                "POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}
-            )
-        except EndpointError as error:
-            self.check_alive()
-            raise WeightsError(f"{error}; {OLD_WEIGHTS_SERVE}") from error
-        self._adapters[name] = folder
-
-    async def drop_adapters(self, used: set[str]) -> None:
-        """Unload all adapters of ours but those in use, and remove their files."""
-        for name in self._adapters.keys() - used:
-            await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
-            shutil.rmtree(self._adapters.pop(name), ignore_errors=True)
+    async def drop_adapters(self, names: Iterable[str]) -> None:
+        """Unload adapters; a server that has started again has none of them."""
+        for name in names:
+            with suppress(NotServedError):
+                await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     async def _call(self, method: str, path: str, json: object = None, keep: bool = False) -> Any:
         # A server that fails may answer, and then close: the next call must not meet that.
@@ -160,13 +255,14 @@ class ServerControl:
             found = await self._client.request(method, path, json=json, headers=headers)
         except httpx.TransportError as error:
             await self._notice_the_end()
-            raise EndpointError(
-                f"{self._url}{path}: cannot be reached ({type(error).__name__}: {error}); expected "
+            raise UnreachableError(
+                f"{self.url}{path}: cannot be reached ({type(error).__name__}: {error}); expected "
                 "a vLLM server that answers there"
             ) from error
         if found.status_code != 200:
-            raise EndpointError(
-                f"{self._url}{path}: found status {found.status_code}, expected 200: "
+            kind = NotServedError if found.status_code == 404 else EndpointError
+            raise (UnreachableError if found.status_code in _GATEWAY else kind)(
+                f"{self.url}{path}: found status {found.status_code}, expected 200: "
                 f"{self._hide(found.text[: 2 * _SHOWN])[:_SHOWN]}"
             )
         is_json = found.headers.get("content-type", "").startswith("application/json")

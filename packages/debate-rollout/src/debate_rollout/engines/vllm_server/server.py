@@ -1,8 +1,11 @@
 """The running vllm_server engine."""
 
 import asyncio
+import logging
 import os
 import secrets
+import shutil
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,19 +23,49 @@ from debate_rollout.engine import (
     of_adapter,
 )
 from debate_rollout.engines.background import Background
-from debate_rollout.engines.vllm.model import ServedModel, finish_of
+from debate_rollout.engines.vllm.hand_over import write_weights
+from debate_rollout.engines.vllm.model import OtherWeightsError, ServedModel, finish_of
 from debate_rollout.engines.vllm.settings import BACKEND, serving_arguments
 from debate_rollout.engines.vllm_server.calls import is_healthy
-from debate_rollout.engines.vllm_server.control import ServerControl
+from debate_rollout.engines.vllm_server.control import (
+    Loaded,
+    NotServedError,
+    ServerControl,
+    ServerFacts,
+    UnreachableError,
+)
 from debate_rollout.engines.vllm_server.process import ServerProcess, free_port, server_command
 from debate_rollout.engines.vllm_server.wire import PATHS, Answer, Wire, are_raw, body, read
-from debate_rollout.errors import EndpointError, EngineConfigError, missing_extra
+from debate_rollout.errors import (
+    EndpointError,
+    EngineConfigError,
+    RetriesExhaustedError,
+    RolloutError,
+    missing_extra,
+)
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from debate_rollout.engines.vllm_server.nccl import NcclTransfer
     from debate_rollout.engines.vllm_server.settings import VllmServerSettings
+
+
+_LOG = logging.getLogger(__name__)
+_TRIES = 3
+"""Most times that a request is sent; before each but the first, servers get the weights again."""
+_KEEP_ALIVE = [
+    (getattr(socket, level), getattr(socket, name), value)
+    for level, name, value in (
+        ("SOL_SOCKET", "SO_KEEPALIVE", 1),
+        ("IPPROTO_TCP", "TCP_KEEPIDLE", 60),
+        ("IPPROTO_TCP", "TCP_KEEPINTVL", 10),
+        ("IPPROTO_TCP", "TCP_KEEPCNT", 6),
+    )
+    if hasattr(socket, name)
+]
+"""A reply may take long, so a machine that is gone is noticed by its silence to TCP: in 2 min."""
 
 
 class VllmServer:
@@ -49,12 +82,15 @@ class VllmServer:
         self._served = ServedModel(config, model, tokenizer, template_kwargs, config.shared_folder)
         self.renderer = self._served.renderer
         self._process: ServerProcess | None = None
-        self._client: httpx.AsyncClient | None = None
+        self._clients: list[httpx.AsyncClient] = []
         self._nccl: NcclTransfer | None = None
         self._slots = asyncio.Semaphore(config.max_connections)
         self._turnstile = asyncio.Lock()
         self._sent: dict[object, str] = {}
         self._adapters: dict[str, str] = {}
+        self._folders: dict[str, Path] = {}
+        self._loaded = Loaded(self._served.label)
+        self._restores = 0
         self._background = Background("vllm_server")
         try:
             if config.url is None:
@@ -84,14 +120,12 @@ class VllmServer:
     def load(self, weights: Weights) -> None:
         """Serve these weights and drop every prefix that old ones made; see `VllmSampler.load`.
 
-        A server that does not report weight versions (no `--enable-scale-out`) first ends its open
-        requests.
-
         Raises:
             WeightsError: When names or shapes do not fit; nothing is changed then.
             EndpointError: When the server does not answer, or refreshes no weights.
+            EngineConfigError: When several servers answer, and not all of them can be loaded.
         """
-        self._control.check_alive()
+        self._check_alive()
         refresh = self._load_adapter if weights.kind == "lora" else self._load_full
         what = f"refreshing the weights of {self._url}"
         self._background.run(refresh(weights), self._config.load_timeout_s, what)
@@ -100,8 +134,8 @@ class VllmServer:
         """End a server that was started here, and remove the files; a crash leaves its log."""
 
         async def last() -> None:
-            if self._client is not None:
-                await self._client.aclose()
+            for client in self._clients:
+                await client.aclose()
 
         process = self._process
         ended_itself = process is not None and process.code is not None
@@ -140,31 +174,47 @@ class VllmServer:
         self._process.wait(lambda: is_healthy(url), config.start_timeout_s)
         return url, key
 
-    def _connect(self, url: str, key: str | None) -> None:
-        """Learn what the server serves, and check that it samples as training needs it."""
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        headers["Accept-Encoding"] = "identity"
+    def _control_of(self, url: str, headers: Mapping[str, str]) -> ServerControl:
         # vLLM drops idle connections after 5 s: ours end first, or a request meets a closing one.
         limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0
         )
-        self._url = url
-        self._client = httpx.AsyncClient(
-            base_url=url, headers=headers, limits=limits, timeout=None, trust_env=False
+        transport = httpx.AsyncHTTPTransport(
+            limits=limits, trust_env=False, socket_options=_KEEP_ALIVE
         )
-        self._control = ServerControl(url, self._client, self._process)
-        facts = self._background.run(self._control.describe(), 60.0, f"looking at {url}")
+        timeout = httpx.Timeout(None, connect=10.0)
+        client = httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=timeout, transport=transport, trust_env=False
+        )
+        self._clients.append(client)
+        return ServerControl(url, client, self._process, self._config.reconnect_timeout_s)
+
+    def _connect(self, url: str, key: str | None) -> None:
+        """Learn what the server serves, and check that it samples as training needs it."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        headers["Accept-Encoding"] = "identity"
+        self._url = url
+        self._control = self._control_of(url, headers)
+        self._controls = [self._control_of(one, headers) for one in self._config.load_urls]
+        self._controls = self._controls or [self._control]
+
+        def look(control: ServerControl) -> ServerFacts:
+            return self._background.run(control.describe(), 60.0, f"looking at {control.url}")
+
+        all_facts = [look(control) for control in self._controls]
+        facts = all_facts[0]
         self._model, self._version = facts.model, 0
-        self._wire: Wire = "tokens" if facts.reports_versions else "completions"
+        reports = self._control.reports_versions(facts.model)
+        reports_versions = self._background.run(reports, 60.0, f"sampling from {url}")
+        self._wire: Wire = "tokens" if reports_versions else "completions"
         self.context_window = min(self._served.window or facts.window, facts.window)
         self._served.window = self.context_window
         known: set[Capability] = set(self._config.capabilities)
-        if facts.version is None:
+        if not reports_versions or any(one.label is None for one in all_facts):
             known -= {"full_weights", "load_in_flight"}
-        elif facts.version != "default":
-            self._served.versions[facts.version] = 0
-        if not facts.reports_versions:
-            known -= {"load_in_flight"}
+        elif facts.label is not None:
+            self._served.versions = {facts.label: 0}
+        self._loaded = Loaded(self._served.label)
         self.capabilities = frozenset(known)
         if self._config.transfer == "nccl" and "full_weights" in known:
             from debate_rollout.engines.vllm_server.nccl import NcclTransfer
@@ -185,29 +235,66 @@ class VllmServer:
                 "server that was started with --logprobs-mode processed_logprobs"
             )
 
+    def _check_alive(self) -> None:
+        for control in (self._control, *self._controls):
+            control.check_alive()
+
     async def _reply(self, request: Request) -> Reply:
-        self._control.check_alive()
+        self._check_alive()
         if self._served.room(request) < 1:
             return self._served.overflow(request, self._version)
         async with self._slots:
-            async with self._turnstile:
-                pass  # a refresh holds it
-            version, me = self._version, object()
-            model = of_adapter(self._adapters, request.ask) or self._model
-            self._sent[me] = model
-            try:
-                answer = await self._ask(model, request.prompt_ids, self._served.sampling(request))
-            finally:
-                del self._sent[me]
-        return self._reading(request, answer, version)
+            for _ in range(_TRIES):
+                restores = self._restores
+                try:
+                    return await self._one_try(request)
+                except (UnreachableError, NotServedError, OtherWeightsError) as error:
+                    problem = error
+                await self._restore(restores, problem)
+        raise RetriesExhaustedError(f"{self._url}: {problem}; asked {_TRIES} times")
 
-    def _reading(self, request: Request, answer: Answer, version: int) -> Reply:
-        one_version = not answer.labels or "lora" in self.capabilities
+    async def _one_try(self, request: Request) -> Reply:
+        async with self._turnstile:
+            pass  # a refresh holds it
+        self._check_alive()
+        began: int | str = self._served.label
+        if "lora" in self.capabilities or self._wire == "completions":
+            began = self._version
+        model, me = of_adapter(self._adapters, request.ask) or self._model, object()
+        self._sent[me] = model
+        try:
+            answer = await self._ask(model, request.prompt_ids, self._served.sampling(request))
+        finally:
+            del self._sent[me]
         spans = (
-            [(version, 0, len(answer.ids))] if one_version else self._served.spans(answer.labels)
+            self._served.spans(answer.labels, began)
+            if isinstance(began, str)
+            else [(began, 0, len(answer.ids))]
         )
         finish = finish_of(answer.finish, answer.stop)
         return self._served.reply(request, answer.ids, answer.logps, finish, spans)
+
+    async def _restore(self, restores: int, problem: RolloutError) -> None:
+        """Wait for servers that do not answer, and load the weights again where others are served.
+
+        Args:
+            restores: How often that had been done when the request was sent.
+            problem: What the request met.
+        """
+        async with self._turnstile:
+            self._check_alive()
+            if self._restores > restores:
+                return
+            _LOG.warning(
+                "%s: %s; waiting for it up to %g s, loading its weights again where it lacks them",
+                self._url, problem, self._config.reconnect_timeout_s,
+            )  # fmt: skip
+            for control in (self._control, *self._controls):
+                await control.wait_until_back()
+            for control in self._controls:
+                if await control.lacks(self._loaded):
+                    await control.load(self._loaded)
+            self._restores += 1
 
     async def _ask(self, model: str, prompt: Sequence[int], sampling: dict[str, object]) -> Answer:
         sent = body(self._wire, model, prompt, sampling)
@@ -217,24 +304,75 @@ class VllmServer:
         tensors = self._served.full_weights(weights)
         if "full_weights" not in self.capabilities:
             raise EndpointError(
-                f"{self._url}: refreshes no weights (no /weight_info); expected a server that was "
-                "started as the README of debate-rollout says, or one that the run starts itself"
+                f"{self._url}: refreshes no weights, or does not say which ones a reply is by (no "
+                "/weight_info or /inference/v1/generate); expected a server that was started as "
+                "the README of debate-rollout says, or one that the run starts itself"
             )
+        label = self._served.new_label(weights.version)
         async with self._turnstile:
-            while self._sent and "load_in_flight" not in self.capabilities:
-                await asyncio.sleep(0.01)
+            # Before the load: open requests may end by the new weights while it goes on elsewhere.
+            self._served.serve(label, weights.version)
+            try:
+                await self._now_serves(Loaded(label, await self._hand_over(tensors, label)))
+            except BaseException:
+                del self._served.versions[label]
+                raise
+            self._version = weights.version
+
+    async def _hand_over(self, tensors: "Mapping[str, Tensor]", label: str) -> Path | None:
+        """Load tensors into all servers; return the file that they can be loaded from again."""
+        if self._nccl is not None:
             async with self._control.paused():
-                if self._nccl is not None:
-                    await asyncio.to_thread(self._nccl.send, tensors, str(weights.version))
-                else:
-                    await self._control.load_file(self._served.folder, tensors, weights.version)
-                self._served.versions[str(weights.version)] = weights.version
-                self._version = weights.version
+                await asyncio.to_thread(self._nccl.send, tensors, label)
+            return None
+        file = await asyncio.to_thread(write_weights, self._served.folder, label, tensors)
+        try:
+            await self._load_all(Loaded(label, file))
+        except BaseException:
+            file.unlink()
+            raise
+        if self._process is None:
+            return file
+        file.unlink()  # A server of this run that ends does not start again.
+        return None
+
+    async def _load_all(self, loaded: Loaded) -> None:
+        loads = (control.load(loaded) for control in self._controls)
+        for outcome in await asyncio.gather(*loads, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
 
     async def _load_adapter(self, weights: Weights) -> None:
-        adapters = {}
+        adapters: dict[str, str] = {}
+        folders: dict[str, Path] = {}
         for name, (number, folder) in self._served.write_adapters(weights).items():
             adapters[name] = f"adapter-{secrets.token_hex(4)}-{number}"
-            await self._control.load_adapter(adapters[name], folder)
-        self._adapters, self._version = adapters, weights.version
-        await self._control.drop_adapters({*adapters.values(), *self._sent.values()})
+            folders[adapters[name]] = folder
+        async with self._turnstile:
+            loaded = Loaded(self._served.label, adapters=folders)
+            await self._load_all(loaded)
+            await self._now_serves(loaded)
+            self._adapters, self._version = adapters, weights.version
+            self._folders |= folders
+            unused = self._folders.keys() - {*folders, *self._sent.values()}
+            for control in self._controls:
+                await control.drop_adapters(unused)
+            for name in unused:
+                shutil.rmtree(self._folders.pop(name), ignore_errors=True)
+
+    async def _now_serves(self, loaded: Loaded) -> None:
+        """Note what is to be loaded again into a server that starts again.
+
+        Raises:
+            EngineConfigError: When other servers than those that were loaded answer, too.
+        """
+        if not self._config.load_urls:
+            other = await self._control.lacks_at_any_look(loaded)
+            if other is not None:
+                raise EngineConfigError(
+                    f"{self._url}: serves {other} after others were loaded, so several servers "
+                    "answer there; expected rollout.engine.load_urls, the URLs of all of them"
+                )
+        if self._loaded.file is not None:
+            self._loaded.file.unlink(missing_ok=True)
+        self._loaded = loaded

@@ -26,6 +26,9 @@ class VllmServerSettings(VllmSettings):
     type: Literal["vllm_server"] = "vllm_server"
     url: str | None = None
     """A running server, such as `http://10.0.0.7:8000`; None starts one for this run."""
+    load_urls: tuple[str, ...] = ()
+    """The servers behind `url` where that is a router: each is loaded with new weights, past the
+    router. None where `url` is the server itself."""
     port: int | None = Field(None, ge=1, le=65535)
     """Port on 127.0.0.1 of the server that is started; None takes a free one."""
     devices: str | None = None
@@ -45,6 +48,9 @@ class VllmServerSettings(VllmSettings):
     """Seconds within which the server must answer after its start."""
     load_timeout_s: float = Field(900.0, gt=0)
     """Longest that one refresh of weights may take."""
+    reconnect_timeout_s: float = Field(300.0, ge=0)
+    """Longest wait for a server that no longer answers. One that has started again gets its
+    weights again, where they come through files, and requests are sent again."""
     api_key_env: str = "VLLM_API_KEY"
     """Environment variable that holds the key of a running server, if it wants one."""
 
@@ -99,11 +105,12 @@ class VllmServerSettings(VllmSettings):
     @field_validator("url")
     @classmethod
     def _is_a_url(cls, found: str | None) -> str | None:
-        if found is not None and not found.startswith(("http://", "https://")):
-            raise ValueError(f"found {found!r}; expected http://HOST:PORT or https://…")
-        if found is not None and "@" in found:
-            raise ValueError("found a user name in it; expected the key in `api_key_env` only")
-        return None if found is None else found.rstrip("/").removesuffix("/v1")
+        return None if found is None else _server_url(found)
+
+    @field_validator("load_urls")
+    @classmethod
+    def _are_urls(cls, found: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(_server_url, found))
 
     @model_validator(mode="after")
     def _leaves_a_running_server_alone(self) -> Self:
@@ -113,4 +120,17 @@ class VllmServerSettings(VllmSettings):
                 f"{settled[0]}: set together with url, but a running server has settled it; "
                 "expected one of the two"
             )
+        if self.load_urls and (self.url is None or self.transfer == "nccl"):
+            raise ValueError(
+                "load_urls: expected url, the router in front of them, and transfer: file (NCCL "
+                "reaches one server)"
+            )
         return self
+
+
+def _server_url(found: str) -> str:
+    if not found.startswith(("http://", "https://")):
+        raise ValueError(f"found {found!r}; expected http://HOST:PORT or https://…")
+    if "@" in found:
+        raise ValueError("found a user name in it; expected the key in `api_key_env` only")
+    return found.rstrip("/").removesuffix("/v1")

@@ -1,0 +1,165 @@
+"""Replies of vLLM servers are by the weights that were asked for, whoever is behind the URL."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from tests.rollout.vllm_stand_in import Router, StandIn, serving
+
+from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engines import VllmServerEngine
+from debate_rollout.engines.vllm.model import OtherWeightsError, ServedModel
+from debate_rollout.engines.vllm.settings import VllmSettings
+from debate_rollout.errors import EndpointError, EngineConfigError, RetriesExhaustedError
+from debate_rollout.testing import ask
+
+REQUESTS = [Request(ask(), Sampling(max_tokens=1, seed=k), (1, 2)) for k in range(40)]
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def model(tiny_model: Any, byte_bpe: Any) -> Any:
+    return tiny_model(byte_bpe, window=256)
+
+
+def open_engine(opened: ExitStack, model: Any, tokenizer: Any, url: str, **settings: Any) -> Any:
+    engine = VllmServerEngine(url=url, reconnect_timeout_s=20.0, **settings).open(model, tokenizer)
+    opened.callback(engine.close)
+    return engine
+
+
+def behind_a_router(opened: ExitStack) -> tuple[list[StandIn], list[str], str]:
+    servers = [StandIn(), StandIn()]
+    urls = [opened.enter_context(serving(one)) for one in servers]
+    return servers, urls, opened.enter_context(serving(Router(urls)))
+
+
+def versions(engine: Any) -> dict[int, int]:
+    return dict(Counter(reply.weight_version for reply in engine.generate(REQUESTS)))
+
+
+def test_no_reply_is_by_other_weights_when_servers_stand_behind_a_router(
+    opened: ExitStack, model: Any, byte_bpe: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers, urls, router = behind_a_router(opened)
+    engine = open_engine(opened, model, byte_bpe, router, load_urls=urls)
+    assert versions(engine) == {0: 40}
+    for version in (1, 2, 3):
+        engine.load(Weights(version, model.state_dict()))
+        assert versions(engine) == {version: 40}
+    assert caplog.messages == []
+    servers[1].start_again()
+    assert versions(engine) == {3: 40}
+    assert [one.loads for one in servers] == [3, 1]  # Only the one that had forgotten.
+    (said,) = caplog.messages
+    assert "vLLM served weights 'default', expected '3-" in said
+
+
+def test_server_that_starts_again_is_waited_for_and_loaded_again(
+    opened: ExitStack, model: Any, byte_bpe: Any
+) -> None:
+    server, first = StandIn(), ExitStack()
+    url = first.enter_context(serving(server))
+    engine = open_engine(opened, model, byte_bpe, url)
+    engine.load(Weights(7, model.state_dict()))
+    assert versions(engine) == {7: 40}
+    first.close()
+    server.start_again()
+
+    def come_back() -> None:
+        time.sleep(0.5)
+        opened.enter_context(serving(server, int(url.rpartition(":")[2])))
+
+    back = threading.Thread(target=come_back)
+    back.start()
+    assert versions(engine) == {7: 40} and server.loads == 1
+    back.join()
+
+
+def test_server_that_goes_away_for_good_is_waited_for_as_long_as_was_said(
+    opened: ExitStack, model: Any, byte_bpe: Any
+) -> None:
+    with serving(StandIn()) as url:
+        config = VllmServerEngine(url=url, reconnect_timeout_s=0.2)
+        engine = config.open(model, byte_bpe)
+        opened.callback(engine.close)
+    with pytest.raises(EndpointError, match=r"waited 0\.2 s for it \(reconnect_timeout_s\)"):
+        engine.generate(REQUESTS)
+
+
+def test_router_is_refused_when_not_all_its_servers_can_be_loaded(
+    opened: ExitStack, model: Any, byte_bpe: Any
+) -> None:
+    _, _, router = behind_a_router(opened)
+    engine = open_engine(opened, model, byte_bpe, router)
+    with pytest.raises(EngineConfigError, match=r"several servers answer there; expected .*load_ur"):
+        engine.load(Weights(1, model.state_dict()))
+
+
+def test_adapters_are_loaded_again_into_a_server_that_has_forgotten_them(
+    opened: ExitStack, model: Any, adapter: Any, tiny_model: Any, byte_bpe: Any
+) -> None:
+    servers, urls, router = behind_a_router(opened)
+    engine = open_engine(opened, model, byte_bpe, router, load_urls=urls, max_lora_rank=8)
+    for version in (1, 2):
+        engine.load(adapter(tiny_model(byte_bpe, window=256), seed=version)[1])
+        assert versions(engine) == {version: 40}
+    servers[0].start_again()
+    assert versions(engine) == {2: 40}
+    assert servers[0].adapters == servers[1].adapters and len(servers[0].adapters) == 1
+
+
+def test_server_whose_replies_name_no_weights_is_not_refreshed(
+    opened: ExitStack, model: Any, byte_bpe: Any
+) -> None:
+    url = opened.enter_context(serving(StandIn(reports_versions=False)))
+    engine = open_engine(opened, model, byte_bpe, url)
+    assert "full_weights" not in engine.capabilities and versions(engine) == {0: 40}
+    with pytest.raises(EndpointError, match="does not say which ones a reply is by"):
+        engine.load(Weights(1, model.state_dict()))
+
+
+def test_server_that_another_run_refreshes_is_given_up_by_name(
+    opened: ExitStack, model: Any, byte_bpe: Any
+) -> None:
+    server = StandIn()
+    url = opened.enter_context(serving(server))
+    engine = open_engine(opened, model, byte_bpe, url)
+    engine.load(Weights(1, model.state_dict()))
+    usual = server.answer
+
+    def taken_over(path: str, sent: Any) -> Any:
+        if path == "/inference/v1/generate":
+            server.label = "1-of-another-run"
+        return usual(path, sent)
+
+    server.answer = taken_over  # type: ignore[method-assign]
+    with pytest.raises(RetriesExhaustedError) as failed:
+        engine.generate(REQUESTS[:1])
+    assert url in str(failed.value) and "asked 3 times" in str(failed.value)
+    assert "served weights '1-of-another-run', expected '1-" in str(failed.value)
+
+
+def test_labels_of_old_weights_are_forgotten_and_refused(model: Any, byte_bpe: Any) -> None:
+    served = ServedModel(VllmSettings(), model, byte_bpe, {})
+    try:
+        labels = [served.new_label(version) for version in range(200)]
+        for version, label in enumerate(labels):
+            served.serve(label, version)
+        assert len(served.versions) == 64 and served.label == labels[-1]
+        assert served.spans([(labels[-1], 0, 3)], labels[-1]) == [(199, 0, 3)]
+        mixed = [(labels[-2], 0, 1), (labels[-1], 1, 3)]
+        assert served.spans(mixed, labels[-2]) == [(198, 0, 1), (199, 1, 3)]
+        with pytest.raises(OtherWeightsError, match=f"'{labels[-2]}', expected '{labels[-1]}'"):
+            served.spans(mixed, labels[-1])
+    finally:
+        served.close()

@@ -1,0 +1,117 @@
+"""Servers with vLLM's HTTP contract, and a router that gives them requests in turn."""
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+
+Json = dict[str, Any]
+
+
+class StandIn:
+    """What one server serves; replies name the weights that it has, unless it reports none."""
+
+    def __init__(self, reports_versions: bool = True) -> None:
+        self.reports_versions = reports_versions
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Forget what was loaded, as a process that starts does."""
+        self.label, self.adapters, self.loads = "default", set[str](), 0
+
+    def answer(self, path: str, sent: Json) -> tuple[int, Json]:
+        """Return status and JSON."""
+        if path == "/v1/models":
+            names = ["model", *sorted(self.adapters)]
+            return 200, {"data": [{"id": name, "max_model_len": 256} for name in names]}
+        if path == "/weight_info":
+            return 200, {"weight_version": self.label}
+        if path == "/inference/v1/generate":
+            return self._reply(sent) if self.reports_versions else (404, {})
+        if path == "/v1/completions":
+            likely = {"top_logprobs": [{str(k): -1.0 for k in range(4)}], "token_logprobs": [-1.0]}
+            end = {"finish_reason": "length", "stop_reason": None}
+            return 200, {"choices": [{"token_ids": [5], "logprobs": likely, **end}]}
+        if path == "/finish_weight_update" and sent.get("weight_version"):
+            self.label, self.loads = sent["weight_version"], self.loads + 1
+        if path == "/v1/load_lora_adapter":
+            self.adapters.add(sent["lora_name"])
+        if path == "/v1/unload_lora_adapter":
+            if sent["lora_name"] not in self.adapters:
+                return 404, {"error": "no such adapter"}
+            self.adapters.remove(sent["lora_name"])
+        return 200, {"success": True}
+
+    def _reply(self, sent: Json) -> tuple[int, Json]:
+        if sent["model"] not in {"model", *self.adapters}:
+            return 404, {"error": f"The model {sent['model']} does not exist."}
+        by = sent["sampling_params"].get("temperature", 1.0)
+        likely = [{"logprob": -1.0 - k / by} for k in range(4)]
+        one = {"token_id": 5, "logprob": -1.0, "top_logprobs": likely}
+        choice = {
+            "token_ids": [5], "finish_reason": "length", "stop_reason": None,
+            "logprobs": {"content": [one]},
+            "weight_versions": [{"version": self.label, "start": 0, "end": 1}],
+        }  # fmt: skip
+        return 200, {"choices": [choice]}
+
+
+class Router:
+    """Gives requests to servers in turn; one that does not answer makes a 502."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self.urls = urls
+        self._turns = itertools.count()
+
+    def answer(self, path: str, sent: Json) -> tuple[int, Json]:
+        """Return what the next server answers."""
+        url = self.urls[next(self._turns) % len(self.urls)]
+        method = "GET" if path in ("/health", "/v1/models", "/weight_info") else "POST"
+        try:
+            found = httpx.request(method, url + path, json=sent, trust_env=False)
+        except httpx.TransportError:
+            return 502, {}
+        return found.status_code, found.json()
+
+
+@contextmanager
+def serving(one: StandIn | Router, port: int = 0) -> Iterator[str]:
+    """Serve it, on a port if one is given; gives its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            sent = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
+            status, answer = one.answer(self.path.partition("?")[0], sent)
+            content = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 64
+
+        def handle_error(self, *_: object) -> None:
+            """Say nothing of clients that went away."""
+
+    server = Server(("127.0.0.1", port), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
