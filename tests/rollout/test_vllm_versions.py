@@ -101,7 +101,9 @@ def test_router_is_refused_when_not_all_its_servers_can_be_loaded(
 ) -> None:
     _, _, router = behind_a_router(opened)
     engine = open_engine(opened, model, byte_bpe, router)
-    with pytest.raises(EngineConfigError, match=r"several servers answer there; expected .*load_ur"):
+    with pytest.raises(
+        EngineConfigError, match=r"several servers answer there; expected .*load_ur"
+    ):
         engine.load(Weights(1, model.state_dict()))
 
 

@@ -1,6 +1,7 @@
 """Settings that every way of running vLLM shares."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, ClassVar, Literal, Self
@@ -50,13 +51,32 @@ GUARDED: Mapping[str, str] = {
 }
 """Arguments of vLLM that guard what training relies on, and what that is."""
 
-CODE = (
-    "trust_remote_code", "worker_cls", "worker_extension_cls", "scheduler_cls",
-    "logits_processors", "io_processor_plugin", "reasoning_parser_plugin", "kv_transfer_config",
-    "ec_transfer_config", "model_class_overrides", "logging_config", "log_config_file",
-    "hf_token",
+ALLOWED = frozenset(
+    ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
+     "data_parallel_size_local", "data_parallel_backend", "enable_expert_parallel",
+     "prefill_context_parallel_size", "decode_context_parallel_size",
+     "distributed_executor_backend", "distributed_timeout_seconds", "disable_custom_all_reduce",
+     "all2all_backend", "moe_backend", "linear_backend", "enable_dbo", "numa_bind",
+     "max_num_batched_tokens", "enable_chunked_prefill", "long_prefill_token_threshold",
+     "scheduling_policy", "async_scheduling", "stream_interval", "kv_cache_dtype",
+     "kv_offloading_size", "cpu_offload_gb", "num_gpu_blocks_override", "mamba_cache_dtype",
+     "mamba_ssm_cache_dtype", "disable_sliding_window", "disable_hybrid_kv_cache_manager",
+     "prefix_caching_hash_algo", "attention_backend", "disable_cascade_attn",
+     "enable_flashinfer_autotune", "optimization_level", "performance_mode",
+     "compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size",
+     "fully_sharded_loras", "max_cpu_loras", "safetensors_load_strategy", "language_model_only",
+     "model_impl", "disable_log_stats")
 )  # fmt: skip
-"""Arguments of vLLM that name code to run, or a secret: no recipe sets them."""
+"""Arguments of vLLM that recipes set: speed and memory. Others may name code, files or hosts."""
+ALLOWED_BELOW: Mapping[str, frozenset[str]] = {
+    "compilation_config": frozenset(
+        ("mode", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size",
+         "compile_sizes", "use_inductor_graph_partition")
+    ),
+}  # fmt: skip
+"""Keys of those that are mappings."""
+_WORD = re.compile(r"[A-Za-z0-9_-]+")
+"""What vLLM takes for one of its own choices; an import path or a file has other characters."""
 
 EXECUTORS = ("mp", "ray", "uni")
 """vLLM's `external_launcher` would take the trainer's ranks for its own."""
@@ -94,7 +114,8 @@ class VllmSettings(EngineSettings):
     """Set to serve adapters; at least the rank of the adapters that are trained."""
     vllm_args: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of vLLM by the names of its `EngineArgs`, such as
-    `tensor_parallel_size: 2` or `distributed_executor_backend: ray`."""
+    `tensor_parallel_size: 2` or `distributed_executor_backend: ray`; those for speed and memory,
+    with numbers, switches and words as values."""
     batch_invariant: bool = False
     """Let vLLM take kernels whose results do not depend on which other requests are in the batch
     (its `VLLM_BATCH_INVARIANT=1`), so that a reply follows from its prompt, seed and weights alone
@@ -167,8 +188,7 @@ class VllmSettings(EngineSettings):
                 raise ValueError(f"{name}: has a setting of its own; set {OWN_SETTINGS[name]}")
             if name in GUARDED:
                 raise ValueError(f"{name}: is fixed, because {GUARDED[name]}")
-            if name in CODE:
-                raise ValueError(f"{name}: could run code or hold a secret; no recipe sets it")
+        _check_allowed(found, ALLOWED, "")
         executor = found.get("distributed_executor_backend", "mp")
         if executor not in EXECUTORS:
             raise ValueError(
@@ -176,6 +196,32 @@ class VllmSettings(EngineSettings):
                 f"{', '.join(EXECUTORS)}"
             )
         return found
+
+
+def _check_allowed(found: Mapping[str, object], allowed: frozenset[str], place: str) -> None:
+    """Check names and values, which could otherwise name code for vLLM to run.
+
+    Raises:
+        ValueError: At the first that no recipe sets.
+    """
+    for name, value in found.items():
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=1)
+            hint = f" (nearest: {near[0]!r})" if near else ""
+            raise ValueError(
+                f"{place}{name}: no recipe sets it, as it is not for speed or memory; expected "
+                f"one of {', '.join(sorted(allowed))}{hint}"
+            )
+        if isinstance(value, dict) and name in ALLOWED_BELOW:
+            _check_allowed(value, ALLOWED_BELOW[name], f"{place}{name}.")
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            is_word = isinstance(one, str) and _WORD.fullmatch(one)
+            if not is_word and not isinstance(one, bool | int | float | None):
+                raise ValueError(
+                    f"{place}{name}: found {one!r}; expected a number, true or false, or a word "
+                    "of letters, digits, - and _"
+                )
 
 
 def serving_arguments(
