@@ -19,7 +19,7 @@ from debate_train.losses import PpoClip
 from debate_train.ranks import launching
 from debate_train.ranks.hostfile import read_hostfile
 from debate_train.ranks.launching import Launch, launch, visible_devices
-from debate_train.ranks.processes import Place, Processes, own_device, own_place
+from debate_train.ranks.processes import Place, Processes, own_device, own_place, slurm_place
 from debate_train.trainers import TorchTrainer
 
 
@@ -187,6 +187,33 @@ def test_launch_refuses_to_start_more_when_a_launcher_has(monkeypatch: pytest.Mo
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="found a launcher's WORLD_SIZE already"):
         launch(Launch(2), [])
+
+
+def test_own_place_is_that_of_the_task_when_srun_started_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.setenv(name, "")  # So that it is gone again after the test.
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("MASTER_PORT", "1234")
+    batch = {"JOB_ID": "70123", "NTASKS": "5", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}
+    for name, value in batch.items():  # The script that calls srun is none of its tasks.
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert own_place() == Place(0, 1, 0, 1)
+    step = {
+        "STEP_ID": "2", "STEP_NUM_TASKS": "5", "STEP_NODELIST": "gpu[03-04,09],login1",
+        "STEP_TASKS_PER_NODE": "2(x2),1", "PROCID": "4", "LOCALID": "0", "NODEID": "2",
+    }  # fmt: skip
+    for name, value in step.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    with pytest.raises(UsageError, match="several tasks of srun; expected either"):
+        launch(Launch(2), ["recipe.yaml"])
+    assert slurm_place(os.environ)["MASTER_PORT"] == "20125"  # 20000 + (70123 + 2) % 10000
+    assert own_place() == Place(rank=4, size=5, local_rank=0, local_size=1)
+    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("gpu03", "1234")
+    one = {"SLURM_STEP_NODELIST": "node1,node2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    alike = {**{f"SLURM_{k}": v for k, v in step.items()}, "SLURM_JOB_ID": "1"}
+    assert slurm_place(alike | one | {"SLURM_NODEID": "1"})["MASTER_ADDR"] == "node1"
 
 
 def test_own_place_is_that_of_the_launcher_when_there_is_one(

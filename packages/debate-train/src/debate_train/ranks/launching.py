@@ -23,6 +23,7 @@ from debate_rollout.engines.vllm_server.process import free_port
 from debate_train.errors import UsageError
 from debate_train.interrupts import heeded
 from debate_train.ranks.hostfile import check_reachable, read_hostfile
+from debate_train.ranks.processes import slurm_place
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 _DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -69,10 +70,10 @@ def launch(plan: Launch, arguments: Sequence[str]) -> int:
     """
     hosts = {} if plan.hostfile is None else read_hostfile(plan.hostfile)
     _check_count(plan, hosts)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or slurm_place(os.environ):
         raise UsageError(
-            "--nproc: found a launcher's WORLD_SIZE already; expected either that launcher or "
-            "--nproc, not both"
+            "--nproc: found a launcher's WORLD_SIZE already, or several tasks of srun; expected "
+            "either that launcher or --nproc, not both"
         )
     if plan.hostfile is not None:
         check_reachable(plan.hostfile, list(hosts)[: plan.nodes])

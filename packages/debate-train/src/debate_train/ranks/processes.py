@@ -8,6 +8,7 @@ in them are on the CPU: one on a GPU would be restored on the sender's GPU in ev
 import atexit
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,9 @@ def own_place() -> Place:
     Raises:
         RecipeError: The environment is only half set.
     """
+    if "WORLD_SIZE" not in os.environ:
+        for name, value in slurm_place(os.environ).items():
+            os.environ.setdefault(name, value)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return Place()
@@ -52,10 +56,34 @@ def own_place() -> Place:
     if missing:
         raise RecipeError(
             f"environment: found WORLD_SIZE={size} without {', '.join(missing)}; expected a "
-            "launcher that sets them: debate-train --nproc, torchrun or deepspeed"
+            "launcher that sets them: debate-train --nproc, srun, torchrun or deepspeed"
         )
     local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
     return Place(int(os.environ["RANK"]), size, int(os.environ["LOCAL_RANK"]), int(local))
+
+
+def slurm_place(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a launcher would set, from the variables of `srun`; nothing for a lone task.
+
+    A batch script has the variables of its job, but not those of a step: it is alone.
+    """
+    size = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if size == "1":
+        return {}
+    # Such as `gpu[03-06,09],login1` and `2(x3),1`.
+    first = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\])?", environment["SLURM_STEP_NODELIST"])
+    assert first is not None
+    tasks = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"])
+    local = [count for count, nodes in tasks for _ in range(int(nodes or 1))]
+    job = int(environment["SLURM_JOB_ID"]) + int(environment["SLURM_STEP_ID"])
+    return {
+        "WORLD_SIZE": size,
+        "RANK": environment["SLURM_PROCID"],
+        "LOCAL_RANK": environment["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": local[int(environment["SLURM_NODEID"])],
+        "MASTER_ADDR": first[1] + (first[2] or ""),
+        "MASTER_PORT": str(20000 + job % 10000),  # The same in all tasks.
+    }
 
 
 class Processes:
