@@ -172,6 +172,28 @@ def test_try_ends_when_the_reply_is_slow(drips: bool) -> None:
         assert time.monotonic() - began < 2
 
 
+def test_endpoint_that_never_replies_is_given_up_after_two_tries_of_a_debate(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    silent = replace(said("5"), after_s=5.0)
+    with opened(in_turn(silent), timeout_s=0.2, retries=5) as (engine, endpoint):
+        form = Simultaneous(num_agents=2, max_rounds=1)
+        with pytest.raises(EngineFailure, match=r"the engine gave this request up .*after try 2"):
+            play([form.start(Question("q", "?"), seed=0)], engine, max_tokens=5)
+        host = engine._url.split("/")[2]
+        assert len(endpoint.seen) == 4  # Two agents: neither engine nor driver tries more.
+    # Both agents' retries are alike, which is one line.
+    assert caplog.messages == [f"{host}: no reply within 0.2 s; try 2 of 6 in 0.01 s"]
+
+
+def test_each_retry_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with opened(in_turn(Answer(500, "down"), Answer(0), said("5")), backoff_s=0.1) as (engine, _):
+        assert engine.generate([request()])[0].text == "5"
+    first, second = (line.partition(": ")[2] for line in caplog.messages)
+    assert first == "status 500: 'down'; try 2 of 3 in 0.1 s"
+    assert second.startswith("RemoteProtocolError") and second.endswith("try 3 of 3 in 0.2 s")
+
+
 def test_failure_says_so_when_nobody_listens() -> None:
     with serving(Endpoint(in_turn(said("5")))) as url:
         pass

@@ -24,6 +24,13 @@ KEY = "sk-" + "0123456789abcdef" * 2
     [
         ({"api_key_env": KEY}, "expected the name of an environment variable"),
         ({"api_key_env": "gsk_0123abc"}, "expected the name of an environment variable"),
+        ({"api_key_env": "AWS_SECRET_ACCESS_KEY"}, "not named as a key of api.openai.com"),
+        (
+            {"api_key_env": "AWS_SECRET_ACCESS_KEY", "base_url": "http://10.0.0.3/v1"},
+            "AWS_SECRET_ACCESS_KEY, which is not named as a key of 10.0.0.3",
+        ),
+        ({"base_url": "https://evil.example/v1"}, "`api_key_host: evil.example` to send it"),
+        ({"api_key_host": "other.example"}, "found OPENAI_API_KEY, which is not named as a key of"),
         ({"base_url": "api.host/v1"}, "expected an address such as"),
         ({"base_url": "file:///etc/passwd"}, "expected an address such as"),
         ({"base_url": "https://host:x/v1"}, "expected an address such as"),
@@ -57,19 +64,38 @@ def test_settings_may_hold_what_only_looks_a_little_like_a_secret() -> None:
         "chat_template_kwargs": {"enable_thinking": False},
     }
     config = OpenAIEngine(model="m", base_url="https://host/v1/", extra_body=body)
+    assert config.sent_key() == "the value of OPENAI_API_KEY is sent to https://host/v1"
     assert (config.extra_body, config.base_url) == (body, "https://host/v1")
 
 
+@pytest.mark.parametrize(
+    ("name", "url", "settings"),
+    [
+        ("TOGETHER_API_KEY", "https://api.together.xyz/v1", {}),
+        ("XAI_API_KEY", "https://api.x.ai/v1", {}),
+        ("AZURE_OPENAI_API_KEY", "https://me.openai.azure.com/openai/v1", {}),
+        ("ANY_API_KEY", "http://node7:8000/v1", {}),
+        ("HF_TOKEN", "https://router.huggingface.co/v1",
+         {"api_key_host": "router.huggingface.co"}),
+    ],
+)  # fmt: skip
+def test_key_is_sent_where_its_name_or_the_recipe_says(
+    name: str, url: str, settings: dict[str, Any]
+) -> None:
+    config = OpenAIEngine(model="m", base_url=url, api_key_env=name, **settings)
+    assert config.sent_key() == f"the value of {name} is sent to {url}"
+
+
 def test_open_reads_the_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MY_KEY", raising=False)
-    config = OpenAIEngine(model="m", api_key_env="MY_KEY")
-    with pytest.raises(EngineConfigError, match="variable MY_KEY is not set"):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    config = OpenAIEngine(model="m", api_key_env="OPENAI_API_KEY")
+    with pytest.raises(EngineConfigError, match="variable OPENAI_API_KEY is not set"):
         config.open()
-    monkeypatch.setenv("MY_KEY", f"{KEY}\n")  # as read from a file
+    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\n")  # as read from a file
     config.open().close()
     assert KEY not in repr(config) + config.model_dump_json()
     for wrong in (f"{KEY} {KEY}", f"{KEY}\r\nX-More: 1", f"“{KEY}”"):
-        monkeypatch.setenv("MY_KEY", wrong)
+        monkeypatch.setenv("OPENAI_API_KEY", wrong)
         with pytest.raises(EngineConfigError, match="holds characters that no key has") as caught:
             config.open()
         assert KEY not in str(caught.value)
@@ -79,7 +105,9 @@ def test_open_sends_no_key_unencrypted_over_the_internet(monkeypatch: pytest.Mon
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     for host in ("example.org", "93.184.216.34", "[2606:2800:21f::1]", "localhost.example.org"):
         with pytest.raises(EngineConfigError, match="unencrypted"):
-            OpenAIEngine(model="m", base_url=f"http://{host}/v1").open()
+            OpenAIEngine(
+                model="m", base_url=f"http://{host}/v1", api_key_host=host.strip("[]")
+            ).open()
     OpenAIEngine(model="m", base_url="http://example.org/v1", api_key_env=None).open().close()
     for host in ("localhost:8000", "node7", "10.0.0.3", "[::1]:8000", "llm.svc.cluster.local"):
         OpenAIEngine(model="m", base_url=f"http://{host}/v1").open().close()

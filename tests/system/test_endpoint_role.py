@@ -17,7 +17,7 @@ POLICY = """\
     teacher:
       type: engine
       engine:
-        {type: openai, model: some-model, base_url: URL, api_key_env: A_KEY, backoff_s: 0}
+        {type: openai, model: some-model, base_url: URL, api_key_env: AN_API_KEY, backoff_s: 0}
 """
 SAYS = ("<solution> + - + </solution>", "I do not know.")
 
@@ -43,7 +43,7 @@ def recipe(url: str) -> str:
 def test_run_trains_beside_an_endpoint_and_resumes(
     ahead: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("A_KEY", KEY)
+    monkeypatch.setenv("AN_API_KEY", KEY)
     endpoint, file = Endpoint(answer), tmp_path / "recipe.yaml"
     changes = ("checkpoint.every=1", "checkpoint.keep_last=9", *ahead)
     whole, again = tmp_path / "whole", tmp_path / "again"

@@ -20,7 +20,7 @@ debate: {{num_agents: 2, max_rounds: 2, style: compact}}
 rollout:
   max_tokens: 16
   top_p: 0.9
-  engine: {{type: openai, base_url: "{url}", api_key_env: A_KEY, retries: 1, backoff_s: 0}}
+  engine: {{type: openai, base_url: "{url}", api_key_env: AN_API_KEY, retries: 1, backoff_s: 0}}
 reward: {{type: win_rate}}
 loss: {{type: sft}}
 """
@@ -33,7 +33,7 @@ def answer(number: int, _: Seen) -> Answer:
 def test_recipe_with_an_endpoint_collects_and_keeps_no_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("A_KEY", KEY)
+    monkeypatch.setenv("AN_API_KEY", KEY)
     endpoint = Endpoint(answer)
     path, folder = tmp_path / "r.yaml", tmp_path / "out"
     with serving(endpoint) as url:
@@ -47,7 +47,7 @@ def test_recipe_with_an_endpoint_collects_and_keeps_no_key(
     assert {seen.body["temperature"] for seen in endpoint.seen} == {0.6, 1.0}
     printed = capsys.readouterr()
     kept = "".join(file.read_text() for file in folder.rglob("*") if file.is_file())
-    assert "api_key_env: A_KEY" in kept
+    assert "api_key_env: AN_API_KEY" in kept
     assert KEY not in kept + printed.out + printed.err
 
 
@@ -56,6 +56,9 @@ def test_recipe_with_an_endpoint_is_refused_by_training(
 ) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(RECIPE.format(url="http://localhost:1/v1"))
+    assert collect([str(path), "--check"]) == 0
+    sent = "rollout.engine: the value of AN_API_KEY is sent to http://localhost:1/v1"
+    assert sent in capsys.readouterr().out.splitlines()
     for argv in ([str(path), "--check"], [str(path), "--output", str(tmp_path / "run")]):
         assert train([*argv, "model={type: scratch}"]) == 2
         error = capsys.readouterr().err
@@ -90,13 +93,13 @@ def test_collecting_stops_with_one_message_when_the_key_is_missing_or_wrong(
     with serving(Endpoint(lambda *_: Answer(401, f"wrong key {KEY}"))) as url:
         path.write_text(RECIPE.format(url=url))
         argv = [str(path), "--output", str(tmp_path / "out")]
-        monkeypatch.delenv("A_KEY", raising=False)
+        monkeypatch.delenv("AN_API_KEY", raising=False)
         codes = [collect(argv)]
-        monkeypatch.setenv("A_KEY", KEY)
+        monkeypatch.setenv("AN_API_KEY", KEY)
         codes.append(collect(argv))
     error = capsys.readouterr().err
     assert codes == [2, 1]
-    assert "the environment variable A_KEY is not set" in error
-    assert "the key in A_KEY was refused" in error
+    assert "the environment variable AN_API_KEY is not set" in error
+    assert "the key in AN_API_KEY was refused" in error
     assert KEY not in error
     assert "Traceback" not in error

@@ -127,6 +127,10 @@ class EngineConfig(Protocol):
         """Return what would be better otherwise, each with the key that it is about."""
         ...
 
+    def sent_key(self) -> str | None:
+        """Return which environment variable's value is sent where, None where none is."""
+        ...
+
     def own_gpus(self, ranks: int, gpus: int) -> list[str]:
         """Return what must be named for it to have the GPUs that no rank trains on."""
         ...
@@ -207,6 +211,10 @@ class EngineSettings(Config):
     def warnings(self, place: Place) -> list[str]:
         """Return what would be better otherwise."""
         return []
+
+    def sent_key(self) -> str | None:
+        """Return which environment variable's value is sent where; by default none is."""
+        return None
 
     def own_gpus(self, ranks: int, gpus: int) -> list[str]:
         """Return what must be named for it to have the GPUs that no rank trains on."""

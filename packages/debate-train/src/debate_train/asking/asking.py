@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from urllib.parse import urlsplit
 
 from debate_protocol.types import Ask, Question, Reply, Transcript
 from debate_rewards.answers.checking import answer_classes, same_answer
@@ -158,7 +159,14 @@ def decided(transcript: Transcript, decision: str | None, seed: int) -> Answer:
 
 def _endpoint(url: str, model: str) -> dict[str, object]:
     key = "OPENAI_API_KEY" if os.environ.get("OPENAI_API_KEY") else None
-    return {"type": "openai", "base_url": url, "model": model, "api_key_env": key}
+    endpoint: dict[str, object] = {
+        "type": "openai",
+        "base_url": url,
+        "model": model,
+        "api_key_env": key,
+    }
+    # Whoever types the URL means it to get the key.
+    return endpoint if key is None else endpoint | {"api_key_host": urlsplit(url).hostname}
 
 
 def _others(models: list[str], url: str | None) -> dict[str, object]:

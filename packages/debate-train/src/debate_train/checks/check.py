@@ -15,6 +15,7 @@ from debate_train.checks.check_imitation import imitation_errors, made_of, see_d
 from debate_train.checks.check_learning import truth_errors
 from debate_train.checks.check_policies import (
     adapter_warnings,
+    key_lines,
     missing_libraries,
     policy_errors,
     role_lines,
@@ -104,6 +105,7 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
             for key in SHARED_BY_PHASES
             if getattr(phase, key) != getattr(recipe, key)
         ]
+    found.lines += key_lines(recipe)
     found.lines.append(crash_cost(recipe))
     found.warnings += [*run_warnings(recipe), *adapter_warnings(recipe)]
     # What to install before it can run here: it may run elsewhere.
@@ -159,6 +161,7 @@ def check_collecting(recipe: Recipe) -> CheckReport:
         f"{many(questions, 'question')}; {many(debates, 'debate')}{beside}; "
         f"{many(turns, 'turn')}, at most {turns * recipe.rollout.max_tokens:,} tokens in replies"
     )
+    found.lines += key_lines(recipe)
     if not found.errors:
         for form in recipe.forms:
             Windows(found.lines, found.errors).look(recipe, form, view.longest)

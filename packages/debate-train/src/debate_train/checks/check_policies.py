@@ -67,6 +67,12 @@ def engines_used(recipe: Recipe) -> dict[str, EngineConfig]:
     return found
 
 
+def key_lines(recipe: Recipe) -> list[str]:
+    """Return which environment variables' values are sent where."""
+    engines = engines_used(recipe).items()
+    return [f"{key}: {text}" for key, engine in engines if (text := engine.sent_key()) is not None]
+
+
 def policy_errors(recipe: Recipe, *, with_tokenizer: bool = True) -> list[str]:
     """Return what keeps the recipe's other policies from speaking.
 

@@ -1,12 +1,11 @@
 """The openai engine: any endpoint that speaks OpenAI's chat completions."""
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from debate_rollout.engines.openai.settings import KEY, OpenAISettings
+from debate_rollout.engines.openai.settings import KEY, OpenAISettings, is_near
 from debate_rollout.errors import EngineConfigError, missing_extra
 
 if TYPE_CHECKING:
@@ -62,17 +61,9 @@ class OpenAIEngine(OpenAISettings):
                 "to the endpoint's key, or write `api_key_env: null` if it needs none"
             )
         host = urlsplit(self.base_url).hostname or ""
-        if self.base_url.startswith("http:") and not _is_near(host):
+        if self.base_url.startswith("http:") and not is_near(host):
             raise EngineConfigError(
                 f"engine.base_url: {self.base_url} would get the key of {self.api_key_env} "
                 "unencrypted; use https, or write `api_key_env: null` if it needs no key"
             )
         return key
-
-
-def _is_near(host: str) -> bool:
-    """Return whether a host is this machine or one of the same network."""
-    try:
-        return ipaddress.ip_address(host).is_private
-    except ValueError:
-        return "." not in host or host.endswith((".local", ".internal", ".localhost"))

@@ -3,10 +3,12 @@
 import asyncio
 import email.utils
 import itertools
+import logging
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -21,11 +23,16 @@ from debate_rollout.engines.openai.messages import (
     says_overflow,
     uses_proxies,
 )
-from debate_rollout.errors import EndpointError, EngineConfigError
+from debate_rollout.errors import EndpointError, EngineConfigError, RetriesExhaustedError
 
 if TYPE_CHECKING:
     from debate_rollout.engines.openai.settings import OpenAISettings
 
+_LOG = logging.getLogger(__name__)
+_CONNECT_S = 10.0
+"""Longest wait for a connection."""
+_SILENT_TRIES = 2
+"""Tries of a request that end without a reply in time: each costs `timeout_s`."""
 MOST_BYTES = 32 << 20
 """A longer response is no reply."""
 BYTES_OF_A_TOKEN = 256
@@ -49,9 +56,10 @@ class Usage:
 class _Passing(Exception):
     """A failure that may be gone at the next try."""
 
-    def __init__(self, message: str, pause_s: float = 0.0) -> None:
+    def __init__(self, message: str, pause_s: float = 0.0, is_silence: bool = False) -> None:
         super().__init__(message)
         self.pause_s = pause_s
+        self.is_silence = is_silence
 
 
 class _Bearer(httpx.Auth):
@@ -84,12 +92,13 @@ class OpenAISampler:
         self._slots = asyncio.Semaphore(config.max_in_flight)
         self._client = httpx.AsyncClient(
             follow_redirects=False,
-            timeout=None,  # a try as a whole is timed
+            timeout=httpx.Timeout(None, connect=_CONNECT_S),  # a try as a whole is timed
             trust_env=uses_proxies(config.base_url),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )
         self._background = Background("openai")
         self._closed = False
+        self._said = ""
 
     def __repr__(self) -> str:
         return f"OpenAISampler({self._config.model!r} at {self._config.base_url})"
@@ -127,24 +136,34 @@ class OpenAISampler:
             self._background.close(self._client.aclose)
 
     async def _reply(self, request: Request) -> Reply:
-        body = request_body(self._config, request)
+        body, silent = request_body(self._config, request), 0
         for tries in itertools.count(1):
             try:
                 async with self._slots:
                     return await self._in_time(body, request)
             except _Passing as error:
                 pause = max(error.pause_s, self._backoff(tries))
-                if tries > self._config.retries:
+                silent += error.is_silence
+                if tries > self._config.retries or silent == _SILENT_TRIES:
                     why = f"{error}; gave up after try {tries}"
-                    raise EndpointError(f"{self._url}: {why}") from None
+                    raise RetriesExhaustedError(f"{self._url}: {why}") from None
                 if pause > self._config.longest_pause_s:
-                    raise EndpointError(
+                    raise RetriesExhaustedError(
                         f"{self._url}: {error}; it asks for a pause of {pause:.0f} s, longer than "
                         f"longest_pause_s ({self._config.longest_pause_s:g})"
                     ) from None
+                self._say_retry(error, pause, tries + 1)
             self.usage = replace(self.usage, retries=self.usage.retries + 1)
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
+
+    def _say_retry(self, error: Exception, pause: float, tries: int) -> None:
+        """Log a retry; many requests that fail alike at once are one line."""
+        of = self._config.retries + 1
+        said = f"{urlsplit(self._url).netloc}: {error}; try {tries} of {of} in {pause:g} s"
+        if said != self._said:
+            self._said = said
+            _LOG.warning("%s", said)
 
     def _backoff(self, tries: int) -> float:
         # Bounded before it is doubled: a large number of tries is no large number.
@@ -157,7 +176,8 @@ class OpenAISampler:
                 most = min(MOST_BYTES, (1 << 20) + BYTES_OF_A_TOKEN * request.sampling.max_tokens)
                 status, headers, content = await self._post(body, most)
         except TimeoutError:
-            raise _Passing(f"no reply within {self._config.timeout_s:g} s") from None
+            late = f"no reply within {self._config.timeout_s:g} s"
+            raise _Passing(late, is_silence=True) from None
         except httpx.TransportError as error:
             said = self._shown(str(error))
             raise _Passing(f"{type(error).__name__}: {said}") from None

@@ -1,12 +1,13 @@
 """What a recipe says of an endpoint; no secrets."""
 
+import ipaddress
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from debate_rollout.engine import Capability
 from debate_rollout.engine_settings import EngineSettings
@@ -51,14 +52,19 @@ class OpenAISettings(EngineSettings):
     base_url: str = "https://api.openai.com/v1"
     """What stands before `/chat/completions`."""
     api_key_env: str | None = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the key; None for endpoints without one."""
+    """Name of the environment variable that holds the key; None for endpoints without one. It is
+    sent where the name fits the host: `TOGETHER_API_KEY` goes to api.together.xyz, and any
+    `…_API_KEY` to this machine and its network."""
+    api_key_host: str | None = None
+    """The host that gets the key all the same; it must be that of `base_url`."""
     max_in_flight: int = Field(32, ge=1)
     """Most requests at the endpoint at once; more wait here."""
     timeout_s: float = Field(300.0, gt=0)
     """Most seconds of one try, from sending a request to the end of its reply."""
     retries: int = Field(5, ge=0)
-    """Further tries after no connection, no reply in time, an unreadable one, and status 408,
-    409, 425, 429 and 5xx."""
+    """Further tries after no connection (10 s), an unreadable reply, and status 408, 409, 425, 429
+    and 5xx; of those without a reply in time there are two at most. Each is said on standard
+    error."""
     backoff_s: float = Field(1.0, ge=0)
     """Pause before the second try; it doubles from try to try. Retry-After is kept to."""
     longest_pause_s: float = Field(60.0, ge=0)
@@ -109,6 +115,16 @@ class OpenAISettings(EngineSettings):
             )
         return name
 
+    @model_validator(mode="after")
+    def _sends_a_key_to_its_host(self) -> Self:
+        refuse_other_key(self.api_key_env, self.base_url, self.api_key_host)
+        return self
+
+    def sent_key(self) -> str | None:
+        """Return which variable's value is sent where."""
+        name = self.api_key_env
+        return None if name is None else f"the value of {name} is sent to {self.base_url}"
+
     @field_validator("extra_body")
     @classmethod
     def _is_no_secret(cls, body: dict[str, object]) -> dict[str, object]:
@@ -126,6 +142,35 @@ class OpenAISettings(EngineSettings):
         except (TypeError, ValueError) as error:
             raise ValueError(f"expected what JSON can hold; {error}") from None
         return body
+
+
+def refuse_other_key(name: str | None, url: str, named_host: str | None) -> None:
+    """Check that a variable is named as the key of an address, or the address named for it.
+
+    Raises:
+        ValueError: A recipe could otherwise send any variable anywhere.
+    """
+    host = urlsplit(url).hostname or ""
+    if name is None or named_host == host:
+        return
+    letters = host.replace(".", "").replace("-", "").upper()
+    words = name.removesuffix("API_KEY").split("_")[:-1]
+    fits = is_near(host) or (words != [] and all(word in letters for word in words))
+    if fits and named_host is None and name.endswith("API_KEY"):
+        return
+    raise ValueError(
+        f"api_key_env: found {name}, which is not named as a key of {host}; expected a name such "
+        f"as OPENAI_API_KEY for api.openai.com, `api_key_host: {host}` to send it there all the "
+        "same, or `api_key_env: null` for no key"
+    )
+
+
+def is_near(host: str) -> bool:
+    """Return whether a host is this machine or one of the same network."""
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".internal", ".localhost"))
 
 
 def _secret_place(value: object, place: str) -> str | None:

@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from debate_rollout.engine_settings import Footprint, Place
+from debate_rollout.engines.openai.settings import refuse_other_key
 from debate_rollout.engines.vllm.settings import VllmSettings
 
 ABOUT_STARTING = frozenset(
@@ -52,7 +53,10 @@ class VllmServerSettings(VllmSettings):
     """Longest wait for a server that no longer answers. One that has started again gets its
     weights again, where they come through files, and requests are sent again."""
     api_key_env: str = "VLLM_API_KEY"
-    """Environment variable that holds the key of a running server, if it wants one."""
+    """Environment variable that holds the key of a running server, if it wants one; another name
+    must fit the host, as those of `type: openai`."""
+    api_key_host: str | None = None
+    """The host that gets the key all the same; it must be that of `url`."""
 
     def needed_libraries(self) -> tuple[str, ...]:
         """A server that runs elsewhere needs nothing here but an HTTP client."""
@@ -73,6 +77,14 @@ class VllmServerSettings(VllmSettings):
                 "processes on one GPU; expected other GPUs, or transfer: file"
             )
         return found
+
+    def sent_key(self) -> str | None:
+        """Return which variable's value is sent where."""
+        if self.url is None:
+            return None
+        return f"the value of {self.api_key_env}, if set, is sent to " + ", ".join(
+            (self.url, *self.load_urls)
+        )
 
     def warnings(self, place: Place) -> list[str]:
         """Return what would be better otherwise."""
@@ -120,6 +132,9 @@ class VllmServerSettings(VllmSettings):
                 f"{settled[0]}: set together with url, but a running server has settled it; "
                 "expected one of the two"
             )
+        if self.api_key_env != "VLLM_API_KEY":
+            for url in (self.url, *self.load_urls) if self.url else ():
+                refuse_other_key(self.api_key_env, url, self.api_key_host)
         if self.load_urls and (self.url is None or self.transfer == "nccl"):
             raise ValueError(
                 "load_urls: expected url, the router in front of them, and transfer: file (NCCL "
