@@ -16,7 +16,6 @@ from debate_train.errors import ModelError
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, Lora
 from debate_train.models.merged_adapters import bases_of
-from debate_train.models.policy import with_adapter
 from debate_train.models.word_tokenizer import word_tokenizer
 
 TOKENS = torch.tensor([[5, 9, 13, 40, 7]])
@@ -35,7 +34,7 @@ def model_at(folder: Path, **settings: Any) -> PretrainedModel:
 def trained(base: Path, folder: Path, seed: int) -> LoadedModel:
     """Write an adapter of a base whose product is not 0, as a checkpoint holds it."""
     config = model_at(base, lora=Lora(rank=2, alpha=8))
-    loaded = with_adapter(config.load(seed), seed)
+    loaded = config.load(seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in loaded.model.named_parameters():
@@ -73,6 +72,7 @@ def test_checkpoint_of_an_adapter_is_a_model_with_the_policy_it_holds(
     torch.testing.assert_close(logits(found), logits(first), rtol=1e-5, atol=1e-5)
     assert not torch.allclose(logits(found), logits(model_at(base).load(0)), atol=1e-2)
     assert not any("lora" in name for name, _ in found.model.named_parameters())
+    assert all(parameter.requires_grad for parameter in found.model.parameters())
     assert found.again is not None
     again = found.again().state_dict()
     assert all(torch.equal(t, again[n]) for n, t in found.model.state_dict().items())

@@ -21,9 +21,10 @@ from transformers import (
 )
 
 from arithmetic import in_float64
+from debate_train.adapters import trained_parameters
 from debate_train.errors import ModelError
 from debate_train.models import PretrainedModel, ScratchModel
-from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.loaded_model import LoadedModel, Lora
 from debate_train.models.policy import with_adapter
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.packed_rows.logps import token_logps
@@ -161,3 +162,14 @@ def test_scratch_model_and_adapter_follow_from_the_seed_alone(tiny: Any) -> None
         a, c = (dict(one.model.named_parameters()) for one in differs)
         assert any(not torch.equal(a[name], c[name]) for name in names)
     assert with_adapter(first, 0) is first
+
+
+def test_loaded_model_has_its_adapters(tmp_path: Path) -> None:
+    kept = ScratchModel(hidden_size=8, layers=1, heads=1, kv_heads=1, head_dim=8, ffn_size=8)
+    made = kept.load(0)
+    made.model.save_pretrained(tmp_path)
+    made.tokenizer.save_pretrained(tmp_path)
+    asked = PretrainedModel(name=str(tmp_path), dtype="float32", lora=Lora(rank=2))
+    trained = trained_parameters(asked.load(0))
+    assert trained and all("lora_" in name and p.requires_grad for name, p in trained.items())
+    assert with_adapter(again := asked.load(0), 1) is again

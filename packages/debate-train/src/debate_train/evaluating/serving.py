@@ -11,7 +11,7 @@ from debate_train.errors import ModelError, UsageError
 from debate_train.evaluating.policies import NamedPolicy
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.models.policy import export_weights, with_adapter
+from debate_train.models.policy import export_weights
 from debate_train.recipe import Recipe
 from debate_train.running.engine_opening import open_engine, open_sampling
 
@@ -81,7 +81,7 @@ class Serving:
 
         if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
             os.environ.setdefault("DS_ACCELERATOR", "cpu")
-        return with_adapter(self._recipe.model.load(self._recipe.seed), self._recipe.seed)
+        return self._recipe.model.load(self._recipe.seed)
 
     def _fits(self, folder: Path, loaded: LoadedModel) -> bool:
         """Load a checkpoint of the recipe's model; return whether it is one."""

@@ -19,6 +19,7 @@ from debate_train.models.model_files import (
     refuse_unfitting,
     without_report,
 )
+from debate_train.models.policy import with_adapter
 from debate_train.models.scratch_model import ScratchModel
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class PretrainedModel(Config):
         return None if self.lora is not None else self.model_copy(update={"lora": lora})
 
     def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
-        """Load model and tokenizer; `seed` draws what a LoRA adapter starts from.
+        """Load model and tokenizer, with its LoRA adapters, whose start `seed` draws.
 
         Without values the model's tensors have shapes and take no memory.
 
@@ -82,7 +83,7 @@ class PretrainedModel(Config):
         tokenizer = self.load_tokenizer()
         model = self._load_model() if with_values else self._without_values()
         _refuse_other_heads(self.name, model)
-        return LoadedModel(
+        loaded = LoadedModel(
             model,
             tokenizer,
             self.template_kwargs,
@@ -90,6 +91,7 @@ class PretrainedModel(Config):
             self.lora,
             again=self._load_model,
         )
+        return with_adapter(loaded, seed)
 
     def _load_model(self) -> "PreTrainedModel":
         import torch

@@ -102,7 +102,7 @@ def merge_adapter(name: str, model: "PreTrainedModel") -> "PreTrainedModel":
                             f"shape {tuple(held.shape)} instead of {tuple(parameter.shape)}"
                         )
                     parameter.copy_(held)
-        merged: PreTrainedModel = adapted.merge_and_unload()
+        merged: PreTrainedModel = adapted.merge_and_unload().requires_grad_(True)  # peft froze it
     # A later adapter names what it was trained on, which is this one and not its base.
     merged.name_or_path = merged.config.name_or_path = name
     return merged

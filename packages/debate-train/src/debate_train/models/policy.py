@@ -12,7 +12,7 @@ def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
     Raises:
         ModelError: An adapter has the name of a part of the model, which peft would confuse.
     """
-    if loaded.lora is None:
+    if loaded.lora is None or hasattr(loaded.model, "peft_config"):
         return loaded
     import dataclasses
 

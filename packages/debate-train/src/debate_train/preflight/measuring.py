@@ -25,7 +25,7 @@ from debate_train.evaluating.policies import NamedPolicy
 from debate_train.evaluation.measuring import evaluate
 from debate_train.evaluation.settings import DIRECT
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.models.policy import export_weights, with_adapter
+from debate_train.models.policy import export_weights
 from debate_train.playing.dynamic_sampling import play_step
 from debate_train.preflight.checks import Interval, with_youden
 from debate_train.recipe import Recipe
@@ -63,7 +63,7 @@ def measure(
         update={"data": phase.data.model_copy(update={"batch_size": count})}  # type: ignore[attr-defined]
     )
     source = asked.data.open(asked.seed)
-    loaded = with_adapter(asked.model.load(asked.seed), asked.seed)
+    loaded = asked.model.load(asked.seed)
     if policy is not None and policy.model is not None:
         load_policy(Path(policy.model), loaded)
     seed_all(asked.seed)

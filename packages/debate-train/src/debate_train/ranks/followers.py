@@ -149,7 +149,8 @@ class _Follower:
         if isinstance(command, Begin):
             from debate_train.checkpointing.random_states import seed_all
 
-            self._begin, self._loaded = command, _load(command, command.with_values)
+            self._begin = command
+            self._loaded = command.model.load(command.seed, with_values=command.with_values)
             # What a library draws differs from rank to rank.
             seed_all(command.seed + self._processes.place.rank)
         elif isinstance(command, Open):
@@ -158,7 +159,7 @@ class _Follower:
             with_values = command.config.zero_stage < 3
             loaded, self._loaded = self._loaded, None
             if loaded is None or (with_values and not self._begin.with_values):
-                loaded = _load(self._begin, with_values)
+                loaded = self._begin.model.load(self._begin.seed, with_values=with_values)
             loaded = replace(loaded, training=command.training)
             self._worker = DeepSpeedWorker(
                 command.config, loaded, command.loss, command.total_steps
@@ -169,12 +170,6 @@ class _Follower:
                 deque(result, maxlen=0)
             if command.method == "close":
                 self._worker = None
-
-
-def _load(begin: Begin, with_values: bool) -> "LoadedModel":
-    from debate_train.models.policy import with_adapter
-
-    return with_adapter(begin.model.load(begin.seed, with_values=with_values), begin.seed)
 
 
 def _be_quiet() -> None:

@@ -20,7 +20,6 @@ from debate_train.commands.progress import Progress
 from debate_train.errors import RecipeError
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.models.policy import with_adapter
 from debate_train.ranks.followers import Begin, lead
 from debate_train.recipe import Recipe
 from debate_train.report import write_report
@@ -142,7 +141,7 @@ def _load_model(recipe: Recipe) -> LoadedModel:
     """Load the model on every rank; on the others only once it is known to load."""
     if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    loaded = with_adapter(recipe.model.load(recipe.seed), recipe.seed)
+    loaded = recipe.model.load(recipe.seed)
     shardings = [r.trainer.sharding() for r in recipe.phase_recipes().values()]
     sharded = all(one is not None and one.stage == 3 for one in shardings)
     lead(Begin(recipe.model, recipe.seed, with_values=not sharded))
