@@ -1,15 +1,19 @@
 """A run that is started from Python: what it takes, what it gives back."""
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
 import debate_train
 from debate_protocol.types import Protocol, Question, Transcript, Turn
-from debate_rewards.credits import Credit, Score
+from debate_rewards.credits import Credit, Score, ScoreError, score_debates
 from debate_train import StepEnd, train
+from debate_train.advantages import Compared
 from debate_train.errors import UsageError
 from debate_train.function_reward import FunctionReward
 from debate_train.reading.recipe_file import load_recipe
@@ -63,7 +67,7 @@ def test_what_on_step_end_raises_ends_the_run_after_a_checkpoint(tmp_path: Path)
     ("recipe", "overrides", "message"),
     [
         ("quickstrat", [], "did you mean quickstart?"),
-        ({"name": "t", "stepz": 1}, [], "stepz: unknown key; did you mean steps?"),
+        ({"name": "t", "stepz": 1}, [], "^recipe: steps: missing; expected a value"),
         (SMALL, ["debate.num_agents=3", "rollout.max_tokens=4000"], "above the window"),
     ],
 )
@@ -91,18 +95,73 @@ def test_function_may_value_debates_turns_or_all_credits(two_turns: Transcript) 
         (2, [2.0, 2.0]),
         (None, [None, None]),
         ([1, None], [1.0, None]),
+        ([np.float32(0.5), torch.tensor(2)], [0.5, 2.0]),
+        (np.float64(0.5), [0.5, 0.5]),
         (whole, [0.25]),
     ):
         (score,) = FunctionReward.of(lambda _, said=said: said)([two_turns])
         assert [credit.value for credit in score.credits] == values
 
 
-@pytest.mark.parametrize("said", ["text", [1.0], [1.0, "2"], True, object()])
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("text", "found 'text' for debate 'd', agent 0, round 0, stream 'generator'; expected"),
+        ([1.0], "one of these for each of its 2 turns"),
+        ([1.0, "2"], "found '2' for debate 'd', agent 1, round 0, stream 'generator'; expected"),
+        (True, "found True for debate 'd'"),
+        (object(), "found <object object at"),
+        (math.nan, "found nan for debate 'd'"),
+        (-math.inf, "found -inf for debate 'd'"),
+        (10**400, "found 1329 bits for debate 'd'"),
+        pytest.param(10**5000, "found 16610 bits for debate", id="huge"),
+        (1e39, "found 1e[+]39 for debate 'd'"),
+        (np.float32("nan"), r"found np.float32\(nan\) for debate 'd'"),
+        (np.ones(1), "expected None or a finite number of at most 3.4e[+]38"),
+        (torch.ones(2), "expected None or a finite number of at most 3.4e[+]38"),
+    ],
+)
 def test_function_that_returns_something_else_is_refused(
-    said: object, two_turns: Transcript
+    said: object, message: str, two_turns: Transcript
 ) -> None:
-    with pytest.raises(ValueError, match="one of these for each of its 2 turns"):
+    with pytest.raises(ScoreError, match=message):
         FunctionReward.of(lambda _: said)([two_turns])
+
+
+def test_score_of_a_function_is_checked_where_rewards_enter(two_turns: Transcript) -> None:
+    def score(value: Any, **returns: Any) -> list[Score]:
+        own = Score((Credit(1, 0, "judge", value),), (0.5, value), returns=returns)
+        return score_debates(FunctionReward.of(lambda _: own), [two_turns])
+
+    (found,) = score(np.float32(0.25))
+    assert (found.credits[0].value, found.agents) == (0.25, (0.5, 0.25))
+    assert type(found.credits[0].value) is type(found.agents[1]) is float
+    with pytest.raises(ScoreError, match="debate 'd', agent 1, round 0, stream 'judge'"):
+        score(math.nan)
+    with pytest.raises(ScoreError, match="found inf for debate 'd', agent 0, stream 'return'"):
+        score(0.0, part=(math.inf,))
+
+
+def test_run_that_a_score_stops_goes_on_from_a_checkpoint_that_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = SMALL | {"advantage": {"type": "role_ema"}}
+    calls = iter([1.0, 2.0, math.nan])
+    with pytest.raises(ScoreError, match="found nan for debate 'train/2/0/0', agent 0, round 0"):
+        train(recipe, output=tmp_path / "run", reward=lambda _: next(calls))
+    assert "a checkpoint of step 2 is written" in capsys.readouterr().err
+    resumed = train(recipe, output=tmp_path / "run", reward=lambda _: 3.0, resume=True)
+    values = iter([1.0, 2.0, 3.0])
+    whole = train(recipe, output=tmp_path / "whole", reward=lambda _: next(values))
+    ends = [one.metrics[-1]["advantage/baseline/generator/debater"] for one in (resumed, whole)]
+    assert ends[0] == ends[1] is not None
+    weights = [(one.checkpoint or Path()) / "model.safetensors" for one in (resumed, whole)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_baselines_that_are_not_finite_reach_no_state() -> None:
+    with pytest.raises(ScoreError, match="advantage: found nan as baseline 'generator/debater'"):
+        Compared([], {"generator/debater": math.nan})
 
 
 def test_package_offers_what_starts_a_run() -> None:

@@ -17,7 +17,7 @@ from debate_protocol.types import Transcript
 from debate_rewards.answers.checking import LIMIT_S, accepted_answers, check_many, kind_of
 from debate_rewards.answers.final_answers import KINDS
 from debate_rewards.command_input import UsageError, pairs_in, transcripts_in
-from debate_rewards.credits import Reward, Score
+from debate_rewards.credits import Reward, Score, score_debates
 from debate_rewards.metrics.debate_metrics import debate_statistics
 from debate_rewards.reading import check_turns
 from debate_rewards.rewards import REWARDS, RewardChoice
@@ -90,7 +90,7 @@ def _score(arguments: argparse.Namespace) -> None:
     transcripts = transcripts_in(arguments.file)
     _print_lines(
         score_line(transcript, score)
-        for transcript, score in zip(transcripts, reward(transcripts), strict=True)
+        for transcript, score in zip(transcripts, score_debates(reward, transcripts), strict=True)
     )
 
 

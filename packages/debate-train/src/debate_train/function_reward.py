@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import PrivateAttr
 
 from debate_protocol.types import Transcript
-from debate_rewards.credits import Credit, Score, mean_returns
+from debate_rewards.credits import Credit, Score, ScoreError, finite_value, mean_returns
 from debate_rewards.reward_config import RewardConfig
 
 Valued = float | None | Sequence[float | None] | Score
@@ -36,7 +36,7 @@ class FunctionReward(RewardConfig):
         """Return one score a transcript, in order.
 
         Raises:
-            ValueError: The function returned something else than `Valued`.
+            ScoreError: The function returned something else than `Valued`.
         """
         return [_score(transcript, self._function(transcript)) for transcript in transcripts]
 
@@ -45,14 +45,10 @@ def _score(transcript: Transcript, valued: Any) -> Score:
     if isinstance(valued, Score):
         return valued
     turns = transcript.turns
-    if valued is None or _is_number(valued):
-        values = [valued] * len(turns)
-    elif isinstance(valued, Sequence) and not isinstance(valued, str | bytes):
-        values = list(valued)
-    else:
-        values = []
-    if len(values) != len(turns) or not all(v is None or _is_number(v) for v in values):
-        raise ValueError(
+    is_list = isinstance(valued, Sequence) and not isinstance(valued, str | bytes)
+    values = list(valued) if is_list else [valued] * len(turns)
+    if len(values) != len(turns):
+        raise ScoreError(
             f"reward: found {valued!r:.200} for debate {transcript.id!r}; expected a number, None, "
             f"one of these for each of its {len(turns)} turns, or a Score"
         )
@@ -61,13 +57,9 @@ def _score(transcript: Transcript, valued: Any) -> Score:
             turn.agent,
             turn.round,
             "generator",
-            None if value is None else float(value),
+            finite_value(value, transcript.id, turn.agent, turn.round, "generator"),
             expected=value is not None,
         )
         for turn, value in zip(turns, values, strict=True)
     )
     return Score(credits, mean_returns(credits, transcript.protocol.num_agents))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,6 +1,7 @@
 """A run that is started from Python: `debate_train.train`."""
 
 import json
+import re
 import sys
 import tempfile
 import time
@@ -99,7 +100,11 @@ def _loaded(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "recipe.yaml"
         file.write_text(yaml.safe_dump(dict(data), sort_keys=False), encoding="utf-8")
-        return load_recipe(file, overrides, model=Recipe)
+        try:
+            return load_recipe(file, overrides, model=Recipe)
+        except UsageError as error:  # It names a file that nobody has written.
+            said = re.sub(rf"{re.escape(str(file))}(:\d+)?", "recipe", str(error))
+            raise type(error)(said) from None
 
 
 def _rewarded(recipe: Recipe, function: RewardFunction) -> Recipe:

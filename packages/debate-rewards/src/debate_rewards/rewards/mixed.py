@@ -8,7 +8,7 @@ from pydantic import Field
 
 from debate_protocol.config import Config
 from debate_protocol.types import Transcript
-from debate_rewards.credits import Credit, Score
+from debate_rewards.credits import Credit, Score, score_debates
 from debate_rewards.reward_config import RewardConfig
 from debate_rewards.rewards.single_rewards import SingleReward
 
@@ -114,7 +114,7 @@ class Mixed(RewardConfig):
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
         names = list(self.components)
-        columns = [self.components[name].reward(transcripts) for name in names]
+        columns = [score_debates(self.components[name].reward, transcripts) for name in names]
         return [
             self._combine(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)
         ]

@@ -1,5 +1,6 @@
 """What every way from credits to advantages offers, and where streams' values go."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from pydantic import Field
 from debate_protocol.config import Config
 from debate_protocol.roles import is_trained_on
 from debate_protocol.types import Transcript, TurnKey
-from debate_rewards.credits import Score
+from debate_rewards.credits import Score, ScoreError
 
 Baseline = Literal["debate", "question_round", "prompt", "batch", "none"]
 """Whose mean is taken off a value: that of the debate, of the turns of one question and round, of
@@ -85,6 +86,14 @@ class Compared:
     baselines: Baselines = field(default_factory=dict)
     left_out: Sequence[frozenset[TurnKey]] = ()
     """Turns that are not trained on at all, by transcript; empty where there are none."""
+
+    def __post_init__(self) -> None:
+        """Refuse baselines that the next step could not go on with."""
+        for name, value in self.baselines.items():
+            if not math.isfinite(value):
+                raise ScoreError(
+                    f"advantage: found {value} as baseline {name!r}; expected a number"
+                )
 
     def taught(self, transcripts: Sequence[Transcript]) -> list[Transcript]:
         """Return the transcripts with the turns that are trained on.

@@ -129,7 +129,8 @@ class Checkpoints:
         try:
             unfinished.mkdir()
             save(unfinished)
-            (unfinished / _STATE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+            text = json.dumps(asdict(state), indent=1, allow_nan=False)
+            (unfinished / _STATE).write_text(text, encoding="utf-8")
             if self._recipe is not None:
                 (unfinished / RECIPE_COPY).write_text(self._recipe, encoding="utf-8")
             seal(unfinished, state.step, self._origin)

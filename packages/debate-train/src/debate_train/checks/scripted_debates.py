@@ -16,6 +16,7 @@ from debate_protocol.types import (
     Turn,
     TurnKey,
 )
+from debate_rewards.credits import score_debates
 from debate_rollout.token_text import TokenText
 from debate_train.advantages import TurnAdvantages
 from debate_train.batches.token_credit import stream_credit, turn_tokens
@@ -93,7 +94,7 @@ def hold(run: DebateRun, script: Script) -> Transcript:
 
 def taught(recipe: Recipe, transcripts: Sequence[Transcript]) -> set[Taught]:
     """Return which streams of which components give any character a value that is not 0."""
-    advantages = recipe.advantage(transcripts, recipe.reward(transcripts))
+    advantages = recipe.advantage(transcripts, score_debates(recipe.reward, transcripts))
     found: set[Taught] = set()
     for transcript, by_turn in zip(transcripts, advantages, strict=True):
         for turn in transcript.turns:

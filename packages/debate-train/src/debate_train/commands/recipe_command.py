@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from debate_protocol.command_options import add_options, heed_options, is_quiet
 from debate_protocol.transcripts.control_characters import escaped
+from debate_rewards.credits import ScoreError
 from debate_rollout.errors import EngineFailure, RolloutError
 from debate_train.commands.streams import steady_streams
 from debate_train.errors import REFUSALS, RunFailure, UsageError
@@ -177,7 +178,7 @@ def _exit_code(program: str, act: Callable[[], int]) -> int:
             traceback.print_exception(error.__cause__)
         print(_shown(f"{program}: {error}"), file=sys.stderr)
         return FAILED
-    except (RunFailure, RolloutError) as error:  # also an engine that took no weights
+    except (RunFailure, RolloutError, ScoreError) as error:  # also an engine that took no weights
         print(_shown(f"{program}: {error}"), file=sys.stderr)
         return FAILED
     except Exception as error:

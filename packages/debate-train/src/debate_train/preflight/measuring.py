@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from debate_protocol.types import DebateRun, Transcript
-from debate_rewards.credits import Score
+from debate_rewards.credits import Score, score_debates
 from debate_rewards.metrics.debate_metrics import debate_statistics
 from debate_rollout.engine import Engine
 from debate_train.adapters import trained_adapters
@@ -107,7 +107,7 @@ def _scored(
     found: Measured, phase: Recipe, played: Sequence[Transcript], loaded: LoadedModel
 ) -> Step:
     """Score the debates as a step does, and measure what they can teach."""
-    scores = phase.reward(played)
+    scores = score_debates(phase.reward, played)
     advantage = phase.advantage
     compared = advantage.compare(played, scores, {})
     taught = compared.taught(played)

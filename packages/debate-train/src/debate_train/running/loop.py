@@ -3,6 +3,7 @@
 import time
 import zlib
 
+from debate_rewards.credits import score_debates
 from debate_train.batches.rows import build_batch
 from debate_train.evaluation.measuring import evaluate
 from debate_train.offline.example_set import ExampleSet
@@ -61,7 +62,7 @@ def played(run: RunContext, phase: Phase, imitation: Imitation, number: int, beg
     recipe, rollouts, advantage = phase.recipe, phase.rollouts, phase.recipe.advantage
     transcripts = rollouts.take(number)
     with timed(rollouts.times, "score"):
-        scores = phase.reward_at(number - run.state.phase_start)(transcripts)
+        scores = score_debates(phase.reward_at(number - run.state.phase_start), transcripts)
     with timed(rollouts.times, "rows"):
         compared = advantage.compare(transcripts, scores, run.state.baselines)
         seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())

@@ -156,7 +156,7 @@ class _Maker:
             if chunk is None:
                 return False
             with written(self._unfinished), self._unfinished.open("ab") as file:
-                file.write(json.dumps(chunk, ensure_ascii=False).encode() + b"\n")
+                file.write(json.dumps(chunk, ensure_ascii=False, allow_nan=False).encode() + b"\n")
             chunks.append(chunk)
             run.progress.step(number + 1, {})
         self._finish(chunks)
@@ -266,7 +266,9 @@ def _held_out_path(path: Path) -> Path:
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+    return b"".join(
+        json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n" for row in rows
+    )
 
 
 def _made_from(recipe: Recipe, name: str, start: int) -> str:
