@@ -158,6 +158,47 @@ def test_finished_evaluation_is_shown_again_and_another_is_refused(
     assert main([*again, "rollout.engine.max_batch=1", "--resume"]) == 0
 
 
+def test_evaluation_goes_on_only_with_the_models_that_it_began_with(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights of one size are told apart, and so are two policies by their files."""
+    model = shutil.copytree(home / "wider", tmp_path / "model")
+    named = ["--policy", f"a={model}", "--policy", "b=recipe", "--output", str(tmp_path / "found")]
+    arguments = [str(home / "small.yaml"), *CHANGES, *named]
+    assert main(arguments) == 0
+    policies = tmp_path / "found" / "policies"
+    kept = {name: (policies / f"{name}.json").read_text() for name in "ab"}
+    weights = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    capsys.readouterr()
+    assert main([*arguments, "--resume"]) == 2
+    assert "found another policies than the one that it was begun with" in capsys.readouterr().err
+    (model / "model.safetensors").write_bytes(weights)
+    for changed in (kept["a"], kept["b"].replace('"mean": 0', '"mean": 1', 1), "[]"):
+        (policies / "b.json").write_text(changed)
+        assert main([*arguments, "--resume"]) == 2
+        assert "b.json: is not as debate-eval has written it" in capsys.readouterr().err
+    (policies / "b.json").unlink()
+    assert main([*arguments, "--resume"]) == 0
+    assert (policies / "b.json").read_text() == kept["b"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_recipes_own_model_is_known_by_its_files(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    model = shutil.copytree(home / "wider", tmp_path / "model")
+    own = f"model={{type: pretrained, name: {model}, dtype: float32}}"
+    arguments = [str(home / "small.yaml"), *CHANGES, own, "--output", str(tmp_path / "found")]
+    assert main(arguments) == 0
+    content = (model / name).read_bytes()
+    is_json = name.endswith(".json")  # A space more is the same JSON in another file.
+    changed = content + b" " if is_json else content[:-1] + bytes([content[-1] ^ 1])
+    (model / name).write_bytes(changed)
+    assert main([*arguments, "--resume"]) == 2
+    assert "found another policies" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("policy", "message"),
     [

@@ -1,6 +1,7 @@
 """`debate-eval compare`: policies of finished evaluations, paired on the same questions."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from debate_train.evaluating.directory import EvaluationDirectory
 from debate_train.evaluating.results import Shown, write_all
 from debate_train.evaluation import Debate, DirectAnswers
 from debate_train.evaluation.settings import Setup
+from debate_train.run_files.collected_files import with_hash, write_json
 
 SETUP = Setup(Simultaneous(num_agents=3), {"direct": DirectAnswers(), "debate": Debate()})
 MAJORITY, DIRECT, HIDDEN = "eval/majority/accuracy", "eval/direct/accuracy", "eval/pass@k"
@@ -98,7 +100,8 @@ def test_table_of_two_evaluations_fits_a_terminal(
         (["{one}", "{one}"], "2 times; expected once"),
         (["{one}", "nowhere"], "nowhere: found no results"),
         (["{one}", "{begun}"], "found an evaluation that is not finished: go on with --resume"),
-        (["{one}", "{torn}"], "values.jsonl:3: found no value of a policy"),
+        (["{one}", "{torn}"], "values.jsonl: is not as debate-eval has written it (SHA-256"),
+        (["{one}", "{huge}"], "values.jsonl:1: found no value of a policy"),
         (["{one}", "{changed}"], "results.json: is not as debate-eval has written it"),
     ],
 )
@@ -110,11 +113,20 @@ def test_what_cannot_be_compared_is_refused(
         "two": written(tmp_path / "two", {"new": AFTER}),
         "other": written(tmp_path / "other", {"new": AFTER}, digest="b"),
     }
-    for name in ("begun", "torn", "changed"):
+    for name in ("begun", "torn", "changed", "huge"):
         folders[name] = shutil.copytree(folders["two"], tmp_path / name)
     (tmp_path / "begun" / "results.json").unlink()
     lines = (tmp_path / "torn" / "values.jsonl").read_text().split("\n")
     (tmp_path / "torn" / "values.jsonl").write_text("\n".join([*lines[:2], lines[2][:20]]))
+    (tmp_path / "huge" / "values.jsonl").write_text(
+        re.sub(r"value.: [\d.]+", 'value": 1e308', "\n".join(lines))
+    )
+    results = json.loads((tmp_path / "huge" / "results.json").read_text())
+    del results["values_sha256"]  # As evaluations of earlier versions have none.
+    write_json(
+        tmp_path / "huge" / "results.json",
+        with_hash({k: v for k, v in results.items() if k != "sha256"}),
+    )
     text = (tmp_path / "changed" / "results.json").read_text()
     (tmp_path / "changed" / "results.json").write_text(text.replace('"count": 8', '"count": 9'))
     assert main(["compare", *(one.format(**folders) for one in arguments)]) == 2

@@ -62,7 +62,7 @@ def test_stopped_evaluation_asks_only_for_what_is_missing(
     assert 0 < before < sum(whole)
     journal = tmp_path / "stopped" / "replies" / "recipe.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert sum(map(len, lines)) == before
+    assert sum(len(line["replies"]) for line in lines) == before
     monkeypatch.setattr(ReplyJournal, "append", counted)
     kept.clear()
     assert main([*arguments, str(tmp_path / "stopped"), "--resume"]) == 0
@@ -104,6 +104,7 @@ def test_line_that_is_torn_is_cut_and_one_that_is_damaged_refused(tmp_path: Path
     torn = ReplyJournal(path)
     torn.close()
     assert set(torn.known) == {"a"}
-    path.write_bytes(text.replace(b'"text":"a"', b'"test":"a"'))
-    with pytest.raises(UsageError, match=r"r\.jsonl:1: found no replies of an evaluation"):
-        ReplyJournal(path)
+    for damaged in (text.replace(b'"text":"a"', b'"text":"c"'), b"[]\n", b"1e\n", b"{}\n"):
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError, match=r"r\.jsonl:1: found other replies than an evaluation"):
+            ReplyJournal(path)

@@ -89,7 +89,7 @@ def seal(directory: Path, step: int, origin: Origin) -> None:
     for path in found.values():
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    manifest = Manifest(format=FORMAT, step=step, origin=origin, files=_records(found))
+    manifest = Manifest(format=FORMAT, step=step, origin=origin, files=file_records(found))
     with (directory / MANIFEST).open("w", encoding="utf-8") as file:
         file.write(manifest.model_dump_json(indent=1))
         file.flush()
@@ -148,7 +148,7 @@ def _check_files(found: Mapping[str, Path], expected: Mapping[str, FileRecord]) 
             raise RefusedCheckpoint(f"{name} has {size} bytes instead of {expected[name].bytes}")
         if path.suffix == ".safetensors":
             _check_tensors(name, path)
-    for name, record in _records(found).items():
+    for name, record in file_records(found).items():
         if record != expected[name]:
             raise RefusedCheckpoint(f"{name} is not as it was written (SHA-256 differs)")
 
@@ -163,7 +163,7 @@ def _check_tensors(name: str, path: Path) -> None:
         raise RefusedCheckpoint(f"{name} is no safetensors file") from error
 
 
-def _records(files: Mapping[str, Path]) -> dict[str, FileRecord]:
+def file_records(files: Mapping[str, Path]) -> dict[str, FileRecord]:
     """Hash several files at a time; hashing lets other threads run."""
     with ThreadPoolExecutor() as pool:
         return dict(zip(files, pool.map(_record, files.values()), strict=True))

@@ -10,7 +10,7 @@ from debate_protocol.types import Transcript
 from debate_train.checkpointing.whole_files import remove_unfinished, write_whole
 from debate_train.errors import UsageError
 from debate_train.evaluating.journal import ReplyJournal
-from debate_train.run_files.collected_files import is_as_written, with_hash, write_json, written
+from debate_train.run_files.collected_files import read_as_written, with_hash, write_json, written
 from debate_train.run_files.directory_layout import layout_problem, not_writable, refuse_used
 from debate_train.run_files.directory_lock import LOCK, DirectoryLock
 from debate_train.run_files.environment import describe_environment
@@ -97,12 +97,21 @@ class EvaluationDirectory:
         self.close()
 
     def measured(self, name: str) -> dict[str, Any] | None:
-        """Return what a policy was found to do; None where that is still to be measured."""
+        """Return what a policy was found to do; None where that is still to be measured.
+
+        Raises:
+            UsageError: What is there is of another policy, or not as it was written.
+        """
         path = self.path / "policies" / f"{name}.json"
-        if not is_as_written(path):
+        if not path.exists():
             return None
+        found = read_as_written(path)
+        if found is None or found["name"] != name:
+            raise UsageError(
+                f"{path}: is not as debate-eval has written it for policy {name}; put it back, or "
+                "remove it, and its policy is measured again"
+            )
         self._replies(name).unlink(missing_ok=True)  # Left where a stop came in between.
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
 
     def journal(self, name: str) -> ReplyJournal:

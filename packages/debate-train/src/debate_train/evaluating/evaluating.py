@@ -14,7 +14,7 @@ from debate_train.data.source import Split
 from debate_train.errors import UsageError
 from debate_train.evaluating.directory import SCHEMA, EvaluationDirectory, Plan
 from debate_train.evaluating.journal import journaled
-from debate_train.evaluating.policies import NamedPolicy
+from debate_train.evaluating.policies import NamedPolicy, weights_hash
 from debate_train.evaluating.results import Found, Shown, found_of, print_table, write_all
 from debate_train.evaluating.serving import Serving
 from debate_train.evaluation import Opponents
@@ -178,13 +178,15 @@ def _plan(wanted: Evaluating, questions: Sequence[Question]) -> Plan:
         "runs": wanted.setup.runs,
         "seed": wanted.setup.seed,
         "modes": list(wanted.setup.modes),
-        "against": [_shown(policy) for policy in wanted.against],
-        "policies": [_shown(policy) for policy in wanted.policies],
+        "against": [_shown(policy, wanted.recipe) for policy in wanted.against],
+        "policies": [_shown(policy, wanted.recipe) for policy in wanted.policies],
     }
 
 
-def _shown(policy: NamedPolicy) -> dict[str, str]:
-    return {"name": policy.name, "source": policy.source, "sha256": policy.sha256}
+def _shown(policy: NamedPolicy, recipe: Recipe) -> dict[str, str]:
+    name = getattr(recipe.model, "name", "") if policy.model is None else ""
+    digest = weights_hash(name, "model.name") if name else policy.sha256
+    return {"name": policy.name, "source": policy.source, "sha256": digest}
 
 
 def _hash(value: object) -> str:

@@ -19,7 +19,7 @@ from debate_rollout.forwarding import HeardEngine
 from debate_train.checkpointing.whole_files import cut_torn_line, open_plain
 from debate_train.errors import UsageError
 from debate_train.evaluation.shared_turns import ask_key
-from debate_train.run_files.collected_files import written
+from debate_train.run_files.collected_files import as_written, with_hash, written
 
 _LINE = TypeAdapter(dict[str, Reply])
 
@@ -33,7 +33,7 @@ class ReplyJournal:
         path: The file, which need not be there.
 
     Raises:
-        UsageError: A line of it cannot be read.
+        UsageError: A line of it is not as it was written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,7 @@ class ReplyJournal:
         line: dict[str, object] = {}
         for key, reply in replies:
             line.setdefault(key, asdict(reply))
-        text = json.dumps(line, separators=(",", ":"))
+        text = json.dumps(with_hash({"replies": line}), separators=(",", ":"))
         with written(self._path):
             self._file.write(text.encode() + b"\n")
             self._file.flush()
@@ -62,11 +62,12 @@ def _read(path: Path) -> dict[str, Reply]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                found = _LINE.validate_python(json.loads(line))
-            except (ValueError, RecursionError):
+                found = _LINE.validate_python((as_written(line) or {})["replies"])
+            except (ValueError, KeyError):
                 raise UsageError(
-                    f"{path}:{number}: found no replies of an evaluation; expected the file as "
-                    "debate-eval has written it: remove it, and its policy is measured again"
+                    f"{path}:{number}: found other replies than an evaluation has kept; expected "
+                    "the file as debate-eval has written it: remove it, and its policy is measured "
+                    "again"
                 ) from None
             for key, reply in found.items():
                 known.setdefault(key, reply)

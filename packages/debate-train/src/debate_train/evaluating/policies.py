@@ -14,6 +14,7 @@ from debate_train.checkpointing.checkpoint_manifest import (
     MANIFEST,
     Manifest,
     RefusedCheckpoint,
+    file_records,
     verify,
 )
 from debate_train.errors import UsageError
@@ -23,6 +24,8 @@ RECIPE = "recipe"
 """The policy of the recipe's own model, which is measured where none is named."""
 _NAME = r"[\w@+][\w.@+-]{0,59}"
 _STEP = re.compile(r"step-(\d{6,})")
+_OF_MODEL = {".safetensors", ".json", ".jinja", ".txt", ".model"}
+"""What decides how a model answers: weights, settings, tokenizer and chat template."""
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -36,7 +39,7 @@ class NamedPolicy:
     model: str | None = None
     """The folder or hub id of its weights, None for the recipe's own model."""
     sha256: str = ""
-    """Of its weights, as far as that is known without reading all of them."""
+    """Of all files of the model, empty for a hub id."""
 
 
 def named_policies(texts: Sequence[str]) -> list[NamedPolicy]:
@@ -68,7 +71,7 @@ def named_policy(text: str, option: str = "--policy") -> NamedPolicy:
     model, name = _located(source, option)
     if not given:
         given = re.sub(r"[^\w.@+-]+", "-", name).lstrip(".-")[:60] or "policy"
-    return NamedPolicy(given, source, model, _digest(model, option))
+    return NamedPolicy(given, source, model, weights_hash(model, option))
 
 
 def _located(source: str, option: str) -> tuple[str, str]:
@@ -148,11 +151,11 @@ def _checkpoint(run: Path, step: str, option: str) -> Path:
     return known[int(step)]
 
 
-def _digest(model: str, option: str) -> str:
-    """Return a hash of a folder of weights: all of a checkpoint's, the files' sizes of others.
+def weights_hash(model: str, option: str) -> str:
+    """Return a hash of all files of a model, which are read whole; an empty one for a hub id.
 
     Raises:
-        UsageError: It is a checkpoint that is not as it was written.
+        UsageError: It is a checkpoint that is not as it was written, or cannot be read.
     """
     folder = Path(model)
     if not folder.is_dir():
@@ -169,7 +172,13 @@ def _digest(model: str, option: str) -> str:
                 "run has written it"
             ) from error
         return hashlib.sha256(content).hexdigest()
-    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*/*.safetensors")])
-    sizes = [(file.relative_to(folder).as_posix(), file.stat().st_size) for file in files]
-    texts = [p.read_bytes() for p in (folder / "config.json", folder / ADAPTER) if p.is_file()]
-    return hashlib.sha256(repr((sizes, texts)).encode()).hexdigest()
+    files = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted([*folder.glob("*"), *folder.glob("*/*")])
+        if path.suffix in _OF_MODEL and path.is_file()
+    }
+    try:
+        hashes = [(name, record.sha256) for name, record in file_records(files).items()]
+    except OSError as error:
+        raise UsageError(f"{option}: {error.filename}: cannot be read: {error.strerror}") from error
+    return hashlib.sha256(repr(hashes).encode()).hexdigest()

@@ -1,6 +1,7 @@
 """The results of an evaluation: what is found of each policy, as JSON, as rows and on a screen."""
 
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +80,8 @@ def write_all(
     directory: EvaluationDirectory, plan: Plan, shown: Shown, found: Sequence[Found]
 ) -> None:
     """Write values, table and results; `results.json` last, which says that all is there."""
-    directory.write(VALUES, "".join(f"{line}\n" for line in _value_lines(found, shown.runs)))
+    values = "".join(f"{line}\n" for line in _value_lines(found, shown.runs))
+    directory.write(VALUES, values)
     directory.write(TABLE, _csv(shown.rows, found))
     for one in found:
         for name, drawing in plots(one["curves"]):
@@ -90,6 +92,7 @@ def write_all(
         **plan,
         "measured": shown.measured,
         "rows": shown.rows,
+        "values_sha256": hashlib.sha256(values.encode()).hexdigest(),
         "policies": policies,
     }
     write_json(directory.path / RESULTS, with_hash(plain(results)))

@@ -93,19 +93,27 @@ def write_json(path: Path, value: Mapping[str, object]) -> Path:
 
 
 def with_hash(values: Mapping[str, object]) -> dict[str, object]:
-    """Return values that JSON can hold with their own SHA-256, as `is_as_written` expects them."""
+    """Return values that JSON can hold with their own SHA-256, as `as_written` expects them."""
     text = json.dumps(values, sort_keys=True)
     return {**values, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def is_as_written(path: Path) -> bool:
-    """Return whether a JSON file has the values that `with_hash` was given."""
+def as_written(text: str | bytes) -> dict[str, Any] | None:
+    """Return the values of a JSON text that `with_hash` was given; None where they are others."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        digest = found.pop("sha256")
-        return bool(digest == with_hash(found)["sha256"])
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        return False
+        found = json.loads(text)
+        values: dict[str, Any] = {k: v for k, v in found.items() if k != "sha256"}
+        return values if found["sha256"] == with_hash(values)["sha256"] else None
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def read_as_written(path: Path) -> dict[str, Any] | None:
+    """Return the values of a JSON file that `with_hash` was given; None where it has others."""
+    try:
+        return as_written(path.read_bytes())
+    except OSError:
+        return None
 
 
 def file_name(phase: str) -> str:

@@ -20,9 +20,9 @@ from debate_train.checkpointing.whole_files import (
 from debate_train.run_files.collected_files import (
     RECIPE,
     file_name,
-    is_as_written,
     lost_recipe,
     plain,
+    read_as_written,
     with_hash,
     write_json,
     written,
@@ -138,7 +138,7 @@ class RunDirectory:
     @property
     def has_results(self) -> bool:
         """Whether the run has found what it was to find, and that is as it was written."""
-        return is_as_written(self.path / RESULTS)
+        return read_as_written(self.path / RESULTS) is not None
 
     @property
     def metrics_path(self) -> Path:
@@ -243,10 +243,11 @@ class RunDirectory:
             self.note_record(path)
         return path
 
-    def note_record(self, path: Path) -> None:
-        """Note the hash of a sample, which a checkpoint names."""
+    def note_record(self, path: Path) -> str:
+        """Note the hash of a sample, which a checkpoint names; return it."""
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         self.records[path.relative_to(self.path).as_posix()] = digest
+        return digest
 
     def write_results(self, results: Mapping[str, object]) -> Path:
         """Write `results.json`: what the run found, its `table` shown first in the report."""

@@ -28,7 +28,14 @@ from debate_train.offline.read_debates import files_digest, learned_from, text_i
 from debate_train.offline.set_counts import counted, summed
 from debate_train.playing.starts import start_debates
 from debate_train.recipe import Recipe
-from debate_train.run_files.collected_files import file_name, written
+from debate_train.run_files.collected_files import (
+    as_written,
+    file_name,
+    read_as_written,
+    with_hash,
+    write_json,
+    written,
+)
 from debate_train.running.run_context import Phase, RunContext
 
 _DECIDES = ("seed", "model", "data", "debate", "offline")
@@ -115,28 +122,30 @@ class _Maker:
         self._made_from = _made_from(phase.recipe, phase.name, run.state.phase_start)
 
     def is_made(self) -> bool:
-        """Return whether the finished file is there and was made by this recipe.
+        """Return whether the finished files are there and were made by this recipe.
 
-        Once the phase has made a step it is there as it was written, as its checkpoint was checked.
+        Once the phase has made a step they are as they were written: its checkpoint was checked.
+
+        Raises:
+            RunFailure: They are not as they were written.
         """
         if self._run.state.step > self._run.state.phase_start:
             return True
-        offline = self._phase.recipe.offline
-        assert offline is not None
-        files = [self._path, *([_held_out_path(self._path)] if offline.held_out else [])]
-        is_there = all(path.is_file() for path in files)
-        return is_there and self._read_said().get(MADE_FROM) == self._made_from
+        said = read_as_written(self._said) or {}
+        files = {self._path.with_name(name): sha for name, sha in said.get("files", {}).items()}
+        if said.get(MADE_FROM) != self._made_from or not all(path.is_file() for path in files):
+            return False
+        for path, sha in files.items():
+            if self._run.directory.note_record(path) != sha:
+                raise RunFailure(
+                    f"{path}: is not as it was written (SHA-256 differs); put it back, or remove "
+                    "it to make the examples again"
+                )
+        return True
 
     def counts(self) -> dict[str, float]:
         """Return what was counted and measured while the examples were taken, if it is there."""
-        return dict(self._read_said().get("metrics", {}))
-
-    def _read_said(self) -> dict[str, Any]:
-        try:
-            found = json.loads(self._said.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return dict((read_as_written(self._said) or {}).get("metrics", {}))
 
     def make(self) -> bool:
         """Make the files; return False where a signal stops it."""
@@ -156,7 +165,7 @@ class _Maker:
             if chunk is None:
                 return False
             with written(self._unfinished), self._unfinished.open("ab") as file:
-                file.write(json.dumps(chunk, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+                file.write(_lines([with_hash(chunk)]))
             chunks.append(chunk)
             run.progress.step(number + 1, {})
         self._finish(chunks)
@@ -170,10 +179,10 @@ class _Maker:
             cut_torn_line(self._unfinished)
             content = self._unfinished.read_bytes()
         try:
-            chunks = [json.loads(line) for line in content.splitlines()]
+            chunks = [as_written(line) or {} for line in content.split(b"\n")[:-1]]
             if all(chunk[MADE_FROM] == self._made_from for chunk in chunks):
                 return chunks
-        except (ValueError, KeyError, TypeError):
+        except KeyError:
             self._run.progress.note(f"{self._phase.name}: examples of an earlier stop are damaged")
         self._unfinished.unlink()
         return []
@@ -243,13 +252,17 @@ class _Maker:
         )
         debates = [debate for chunk in chunks for debate in chunk["debates"]]
         metrics = summed(chunks)
-        said = {MADE_FROM: self._made_from, "metrics": metrics}
+        files = {self._path: rows} | (
+            {_held_out_path(self._path): apart} if offline.held_out else {}
+        )
+        hashes = {}
         with written(self._path):
             write_whole(self._path.with_name(f"{self._path.stem}.debates.jsonl"), _lines(debates))
-            if offline.held_out:
-                write_whole(_held_out_path(self._path), _lines(apart))
-            write_whole(self._said, json.dumps(said, indent=1).encode())
-            write_whole(self._path, _lines(rows))
+            for path, content in files.items():
+                write_whole(path, _lines(content))
+                hashes[path.name] = self._run.directory.note_record(path)
+            said = {MADE_FROM: self._made_from, "metrics": metrics, "files": hashes}
+            write_json(self._said, with_hash(said))
             self._unfinished.unlink(missing_ok=True)
         shown = ", ".join(
             f"{name.removeprefix('offline/').replace('_', ' ')} {value:g}"

@@ -1,21 +1,24 @@
 """A finished evaluation, read back from its folder."""
 
-import json
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.transcripts.control_characters import escaped
 from debate_train.errors import UsageError
 from debate_train.evaluating.directory import RESULTS, SCHEMA, VALUES
-from debate_train.run_files.collected_files import is_as_written
+from debate_train.run_files.collected_files import read_as_written
 
 Values = Mapping[str, Mapping[str, float]]
 """Figure → question id → value."""
+
+_LARGEST = 1e100
+"""Of a value: sums of squares of larger ones overflow, and NaN is not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class _Line:
     policy: str
     figure: str
     question: str
-    value: float
+    value: Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
     runs: int
 
 
@@ -73,27 +76,31 @@ def read_finished(path: Path) -> Finished:
             f"{escaped(str(path))}: found {why}; expected the folder of a finished evaluation, as "
             "debate-eval RECIPE --output DIR leaves it"
         )
-    if not is_as_written(path / RESULTS):
+    results = read_as_written(path / RESULTS)
+    if results is None:
         raise UsageError(f"{path / RESULTS}: is not as debate-eval has written it")
-    results: dict[str, Any] = json.loads((path / RESULTS).read_text(encoding="utf-8"))
     if results.get("schema") != SCHEMA:
         raise UsageError(
             f"{path / RESULTS}: found schema {results.get('schema')!r}; expected {SCHEMA!r}"
         )
     names = [str(policy["name"]) for policy in results["policies"]]
-    return Finished(path, results, _values(path / VALUES, names))
+    return Finished(path, results, _values(path / VALUES, names, results.get("values_sha256")))
 
 
-def _values(path: Path, policies: Sequence[str]) -> dict[str, Values]:
+def _values(path: Path, policies: Sequence[str], sha256: str | None) -> dict[str, Values]:
     values: dict[str, dict[str, dict[str, float]]] = {name: {} for name in policies}
     number = 0
     try:
-        for text in path.read_text(encoding="utf-8").removesuffix("\n").split("\n"):
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if sha256 not in (None, hashlib.sha256(content).hexdigest()):
+        raise UsageError(f"{path}: is not as debate-eval has written it (SHA-256 differs)")
+    try:
+        for text in content.removesuffix(b"\n").split(b"\n"):
             number += 1
             line = _LINE.validate_json(text)
             values[line.policy].setdefault(line.figure, {})[line.question] = line.value
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError) as error:
         raise UsageError(
             f"{path}:{number}: found no value of a policy of this evaluation; expected the file as "
