@@ -76,8 +76,12 @@ def test_output_that_cannot_be_used_is_refused_before_the_model_is_loaded(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_folder_that_was_tried_is_as_it_was(tmp_path: Path) -> None:
+def test_folder_that_was_tried_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor was it changed meanwhile, where another run may begin in a folder of the same parent."""
     (tmp_path / "there").mkdir()
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: pytest.fail("made a folder"))
     for output in (tmp_path / "there", tmp_path / "a/b/run"):
         runs.refuse_unusable(output, is_there=False)
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "there"]

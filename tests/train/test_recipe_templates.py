@@ -46,8 +46,13 @@ def test_init_writes_a_new_file_and_says_what_is_next(
     recipe = load_recipe(path, model=Recipe).recipe
     assert (recipe.name, recipe.steps, recipe.tracking.wandb) == ("own", 3, False)
     assert "steps=3, tracking.wandb=no" in path.read_text()
-    assert main(argv) == 2
-    assert "found a file; expected the name of a new one" in capsys.readouterr().err
+    path.rename(tmp_path / "kept.yaml")
+    for target in ("kept.yaml", "nowhere.yaml"):
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+        assert main(argv) == 2
+        assert "found a file; expected the name of a new one" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere.yaml").exists()
 
 
 @pytest.mark.parametrize(

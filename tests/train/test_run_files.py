@@ -48,6 +48,39 @@ def test_resume_follows_no_link_out_of_the_directory(
     assert precious.read_text() == "a line without an end"
 
 
+@pytest.mark.parametrize("name", ["transcripts", "transcripts/below", "checkpoints/step-000001"])
+def test_resume_follows_no_link_to_a_folder(tmp_path: Path, precious: Path, name: str) -> None:
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    run.close()
+    path = run.path / name
+    if path.exists():
+        path.rmdir()
+    path.symlink_to(tmp_path / "nowhere" if name.endswith("below") else tmp_path)
+    with pytest.raises(UsageError, match=f"{name} is a link, expected a "):
+        RunDirectory.open(run.path)
+    assert precious.exists()
+
+
+def test_file_that_has_a_second_name_is_not_written_in_its_place(
+    tmp_path: Path, precious: Path
+) -> None:
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    run.close()
+    run.metrics_path.unlink()
+    run.metrics_path.hardlink_to(precious)
+    with pytest.raises(UsageError, match=r"metrics\.jsonl is a link, too"):
+        RunDirectory.open(run.path)
+    assert precious.read_text() == "a line without an end"
+
+
+def test_link_of_wandb_to_its_last_run_is_none_of_a_stranger(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", RECIPE)
+    run.close()
+    (run.path / "wandb/wandb/run-1").mkdir(parents=True)
+    (run.path / "wandb/wandb/latest-run").symlink_to("run-1")
+    RunDirectory.open(run.path).close()
+
+
 def test_new_run_and_lock_follow_no_link(tmp_path: Path, precious: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(precious)

@@ -1,6 +1,5 @@
 """The runner of studies: from a file to its lines and tables, and what a kill leaves behind."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from debate_train.commands.cli import main as debate_train
+from debate_train.run_files.collected_files import with_hash, write_json
 from debate_train.studies.levels import interval
 from debate_train.studies.lines import Finished, Lines
 from debate_train.studies.runs import Figure, Results, Runs, Train, call_rates, first_warnings
@@ -109,7 +109,7 @@ def test_start_that_misses_its_criterion_counts_as_no_gain(tmp_path: Path) -> No
         folder.mkdir()
         side = {"eval/direct/accuracy": {"mean": 0.25}, "eval/direct/format": {"mean": 1.0}}
         found = {"exit_criteria": {"warm_start": False}, "before": side, "after": side, "steps": 7}
-        (folder / "results.json").write_text(json.dumps(found))
+        write_json(folder / "results.json", with_hash(found))
         return 0
 
     both_arms(Study.model_validate(MINIATURE), tmp_path, lines, train, 1)
@@ -192,7 +192,7 @@ def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_pat
         (folder / "recipe.yaml").write_text("model: {dtype: bfloat16}")
         both = {"eval/direct/accuracy": {"mean": 0.25}} | side(0.72, 0.85)
         found = {"before": both, "after": both, "steps": 3, "seconds": {"all": 1.0}}
-        (folder / "results.json").write_text(json.dumps(found | {"exit_criteria": {}}))
+        write_json(folder / "results.json", with_hash(found | {"exit_criteria": {}}))
         return 0
 
     solver = Start(recipe=RECIPE, settings=("a=1",), phases=("solver",))
@@ -222,9 +222,14 @@ def test_start_goes_on_from_another_and_arms_take_the_rates_of_its_judge(tmp_pat
 
 def test_study_that_extends_another_has_its_keys_and_leaves_arms_out(tmp_path: Path) -> None:
     (tmp_path / "first.yaml").write_text(yaml.safe_dump(MINIATURE | {"compared": []}))
-    own = {"extends": "first.yaml", "name": "second", "seeds": [3], "environment": {"A_RUN": "1"}}
+    own = {
+        "extends": "first.yaml",
+        "name": "second",
+        "seeds": [3],
+        "environment": {"MKL_CBWR": "AVX2"},
+    }
     (tmp_path / "second.yaml").write_text(yaml.safe_dump(own | {"arms": {"other": None}}))
     first, second = (read_study(tmp_path / f"{name}.yaml") for name in ("first", "second"))
     assert (second.name, second.seeds) == ("second", (3,))
     assert second.arms == {"grpo": first.arms["grpo"]}
-    assert (first.environment, second.environment) == ({}, {"A_RUN": "1"})
+    assert (first.environment, second.environment) == ({}, {"MKL_CBWR": "AVX2"})

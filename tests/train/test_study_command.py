@@ -145,6 +145,20 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
             [],
             "arms.a: command line: seed.tpr: ",
         ),
+        (
+            {"environment": {"PYTHONPATH": "/evil"}},
+            [],
+            "environment.PYTHONPATH: found '/evil'; expected ATEN_CPU_CAPABILITY, ",
+        ),
+        ({"page": "mine.md"}, [], "page: found 'mine.md', a file that this study has not made"),
+        ({"page": "../new.md"}, [], "page: found '../new.md', outside the study's own folder"),
+        ({"page": "/etc/new.md"}, [], "page: found '/etc/new.md', outside the study's own folder"),
+        ({"page": "linked/new.md"}, [], "page: found 'linked/new.md', outside the study's own"),
+        ({"page": "link.md"}, [], "page: found 'link.md', a link or a folder"),
+        ({"page": ".envrc"}, [], "page: found '.envrc'; expected a name that ends in .md"),
+        ({"page": "drawn.md"}, [], "page: found 'drawn.md', beside whose place a picture is"),
+        ({"results": "mine.jsonl"}, [], "results: found 'mine.jsonl', a file that this study has"),
+        ({"results": "../new.jsonl"}, [], "results: found '../new.jsonl', outside the study's own"),
         ({}, ["--seeds", "7"], "--seeds: found 7; expected some of 0, 1"),
         ({}, ["--arms", "gripo"], "--arms: found gripo; expected some of grpo, other"),
         ({}, ["--jobs", "0"], "--jobs: found 0; expected at least 1"),
@@ -158,7 +172,13 @@ def test_what_is_wrong_is_said_before_anything_runs(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    file = written(tmp_path, **changes)
+    folder = tmp_path / "studies"
+    folder.mkdir()
+    (folder / "linked").symlink_to(tmp_path)
+    (folder / "link.md").symlink_to("nowhere")
+    for name in ("mine.md", "mine.jsonl", "drawn.svg"):
+        (folder / name).write_text("precious")
+    file = written(folder, **changes)
     asked = ["study", str(file), "--output", str(tmp_path / "runs"), *options]
     assert debate_train(asked) == 2
     found = capfd.readouterr()

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from debate_train.errors import RunFailure, UsageError
+from debate_train.run_files.collected_files import as_written, with_hash, write_json
 from debate_train.run_files.directory_lock import DirectoryLock
 from debate_train.studies.levels import gains
 from debate_train.studies.lines import Finished, Lines
 from debate_train.studies.processes import Task, work
-from debate_train.studies.runs import Runs
+from debate_train.studies.runs import Runs, without
 from debate_train.studies.study_file import Compared, Levels, Study
 from debate_train.studies.tables import differences, tables
 from train.test_study import MINIATURE, RECIPE
@@ -34,7 +35,7 @@ class Ended:
         folder = Path(arguments[arguments.index("--output") + 1])
         (folder / "checkpoints/step-000003").mkdir(parents=True, exist_ok=True)
         (folder / "recipe.yaml").write_text("model: {dtype: float32}")
-        (folder / "results.json").write_text(json.dumps(self.results))
+        write_json(folder / "results.json", with_hash(self.results))
         return 0
 
 
@@ -65,7 +66,7 @@ def test_arm_that_misses_a_criterion_of_its_own_keeps_its_figures(tmp_path: Path
 
 def test_run_without_results_or_checkpoints_is_a_failure_with_words(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "lines.jsonl")
-    with pytest.raises(RunFailure, match=r"arm-0/results.json: no results can be read there"):
+    with pytest.raises(RunFailure, match=r"arm-0: its files are not as its run has written them"):
         Runs(one_arm(), tmp_path, tmp_path, lines, lambda *_: 0).arm("arm", 0)
     starts = {"warm": {"recipe": RECIPE, "phases": ["warm_start"]}}
     begun = one_arm(starts=starts, arms={"arm": {"recipe": RECIPE, "start": "warm"}})
@@ -84,6 +85,38 @@ def test_curves_leave_out_what_is_not_finite_and_end_with_their_last(tmp_path: P
     assert run.curves["none"] == () and 5 not in dict(run.curves["a"])
     assert run.curves["a"][0] == (1, 0.25) and run.curves["a"][-1] == (250, 62.5)
     assert len(run.curves["a"]) <= 121
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("results.json", b'{"steps": 1}'),
+        ("results.json", b"\xff"),
+        ("metrics.jsonl", b'{"step": 1, "a"'),
+        ("metrics.jsonl", b'[1]\n{"a": 1.0}'),
+        ("metrics.jsonl", b'{"step": 1, "a": "much"}'),
+        ("metrics.jsonl", None),
+    ],
+)
+def test_files_of_a_finished_run_that_were_changed_are_one_line(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    lines, study = Lines(tmp_path / "lines.jsonl"), one_arm(curves={"a": "a"})
+    (tmp_path / "arm-0").mkdir()
+    Ended()(["--output", str(tmp_path / "arm-0")], tmp_path)
+    if content is not None:
+        (tmp_path / "arm-0" / name).write_bytes(content)
+    with pytest.raises(RunFailure, match="arm-0: its files are not as its run has written them"):
+        Runs(study, tmp_path, tmp_path, lines, Ended()).arm("arm", 0)
+    assert not lines.read()
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"\xff", b"[]", b"model: {}"])
+def test_recipe_of_a_start_that_was_changed_is_one_line(tmp_path: Path, content: bytes) -> None:
+    Ended()(["--output", str(tmp_path / "warm-0")], tmp_path)
+    (tmp_path / "warm-0/recipe.yaml").write_bytes(content)
+    with pytest.raises(RunFailure, match="warm-0: its files are not as its run has written them"):
+        without([], tmp_path / "warm-0")
 
 
 def test_arms_with_a_start_take_no_settings_of_a_model_from_scratch(tmp_path: Path) -> None:
@@ -167,14 +200,18 @@ def test_file_that_cannot_be_written_stops_no_other_run(tmp_path: Path) -> None:
     assert str(failed["a"]) == "no space left on device" and (done, lost) == (["b"], [])
 
 
+def line_of_earlier(run: Finished) -> str:
+    """Return a line as versions wrote it that kept no hash."""
+    return json.dumps(run.model_dump(exclude_defaults=True)) + "\n"
+
+
 def test_whole_last_line_without_its_end_counts_and_a_torn_one_goes(tmp_path: Path) -> None:
     def run(seed: int) -> Finished:
         return Finished(arm="arm", seed=seed, start_met=True, steps=1, before={}, after={})
 
     lines = Lines(tmp_path / "lines.jsonl")
     lines.add(run(0))
-    text = lines.file.read_text()
-    other = text.replace('"seed": 0', '"seed": 1')
+    text, other = (line_of_earlier(run(seed)) for seed in (0, 1))
     lines.file.write_text(f"{other}\n{text.strip()}")  # Edited by hand: no newline at its end.
     assert lines.done() == {("arm", 0), ("arm", 1)}
     lines.add(run(2))
@@ -230,6 +267,10 @@ def test_lines_of_one_run_that_differ_are_refused(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "lines.jsonl")
     lines.add(Finished(arm="arm", seed=0, start_met=True, steps=1, before={}, after={}))
     text = lines.file.read_text()
+    lines.file.write_text(text.replace('"steps": 1', '"steps": 2'))
+    with pytest.raises(UsageError, match=r"lines\.jsonl:1: is not as it was written"):
+        lines.read()
+    text = line_of_earlier(Finished.model_validate(as_written(text)))
     lines.file.write_text(text + text)  # As two branches that were merged may have it.
     assert len(lines.read()) == 1
     lines.file.write_text(text + text.replace('"steps": 1', '"steps": 2'))

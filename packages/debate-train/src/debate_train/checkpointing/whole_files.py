@@ -16,7 +16,8 @@ _UNFINISHED = re.compile(r"\..+\.\d+(\.part)?|\.tmp\w{6}")
 def open_plain(path: Path, flags: int) -> int:
     """Open a file in a folder that may come from somebody else; return its descriptor.
 
-    A link there could lead to any file of the user's, so that none is followed.
+    A link there could lead to any file of the user's, so that none is followed, and a file with a
+    second name is another one, too.
 
     Raises:
         OSError: It is a link or no plain file, or cannot be opened.
@@ -27,9 +28,13 @@ def open_plain(path: Path, flags: int) -> int:
         if error.errno == errno.ELOOP:
             raise OSError(error.errno, f"{path.name} is a link, expected a plain file") from error
         raise
-    if not stat.S_ISREG(os.fstat(number).st_mode):
+    found = os.fstat(number)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(number)
-        raise OSError(errno.EINVAL, f"{path.name} is no plain file")
+        what = (
+            "is a link, too: a second name of a file" if found.st_nlink > 1 else "is no plain file"
+        )
+        raise OSError(errno.EINVAL, f"{path.name} {what}")
     return number
 
 

@@ -50,11 +50,12 @@ def _init(arguments: argparse.Namespace) -> int:
     from debate_train.describing.templates import template
 
     path: Path = arguments.file
-    if path.exists():
-        raise UsageError(f"{path}: found a file; expected the name of a new one")
     text = template(arguments.method, arguments.size, path.stem, arguments.overrides)
     try:
-        path.write_text(text, encoding="utf-8")
+        with path.open("x", encoding="utf-8") as file:  # Not through a link either.
+            file.write(text)
+    except FileExistsError as error:
+        raise UsageError(f"{path}: found a file; expected the name of a new one") from error
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
     print(escaped(f"{path}: next, {NAME} {path} --check"))

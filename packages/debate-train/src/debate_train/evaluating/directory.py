@@ -19,7 +19,8 @@ SCHEMA = "debate-eval/1"
 RESULTS, VALUES, TABLE = "results.json", "values.jsonl", "results.csv"
 _PLAN, _RECIPE, _ENVIRONMENT = "evaluation.json", "recipe.yaml", "environment.json"
 _FOLDERS = ("policies", "transcripts", "replies", "plots")
-_FILES = (LOCK, _PLAN, _RECIPE, _ENVIRONMENT, RESULTS, VALUES, TABLE, "policies/*", "replies/*")
+_OF_POLICIES = ("policies/*", "replies/*", "plots/*", "transcripts/*/*")
+_FILES = (LOCK, _PLAN, _RECIPE, _ENVIRONMENT, RESULTS, VALUES, TABLE, *_OF_POLICIES)
 
 Plan = Mapping[str, Any]
 """What an evaluation measures, by which one that is resumed is known to be the same."""

@@ -8,8 +8,8 @@ rows are one reply to one prompt. Before 0.4 it wrote `results.jsonl` (`vf-eval 
 column for each reward function, those of `log_extra`, and `advantage`.
 """
 
+import hashlib
 import math
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -92,7 +92,7 @@ def _question(row: Row, where: str, kind: str | None, answer: str | None) -> Que
     golds = [row[column] for column in columns if row.get(column) not in (None, "")]
     whole = "\n".join(message["content"] for message in messages)
     known = row.get("example_id", row.get("id"))
-    number = f"{zlib.crc32(whole.encode('utf-8', 'surrogatepass')):08x}"
+    number = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     meta = {} if kind is None else {"kind": kind}
     return Question(
         number if known is None else str(known), text, str(golds[0]) if golds else None, meta

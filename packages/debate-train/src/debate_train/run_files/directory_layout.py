@@ -1,8 +1,8 @@
 """What stands where in an output directory, judged before anything in it is opened."""
 
+import os
 import re
 import stat
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -38,6 +38,8 @@ RUN_FILES = (
     "trackio/*",
 )
 """Plain files and folders of a run, in or below its folder."""
+_WANDB = "wandb"
+"""The folder of W&B, which itself links to its last run."""
 _UNBORN = re.compile(r"\.recipe\.yaml\.\d+")
 """The only file, beside the lock, of a run that was killed while its folder was made."""
 
@@ -52,16 +54,26 @@ def layout_problem(path: Path, files: tuple[str, ...], folders: tuple[str, ...])
     Args:
         path: The folder.
         files: Patterns of names of plain files, in it or in one of `folders`.
-        folders: Names of folders in it, which hold nothing but files and folders.
+        folders: Names of folders in it, which hold nothing but files and folders, to their bottom.
     """
+    for name in folders:
+        if problem := _unlike(path / name, path, stat.S_ISDIR, "a folder"):
+            return problem
+        for place, below, files_there in os.walk(path / name):
+            if _WANDB in Path(place).parts[len(path.parts) :]:
+                continue
+            for one in (*below, *files_there):
+                if problem := _unlike(Path(place, one), path, _is_plain, "a plain file or folder"):
+                    return problem
     for pattern in files:
         for found in sorted(path.glob(pattern)):
             if problem := _unlike(found, path, stat.S_ISREG, "a plain file"):
                 return problem
-    for name in folders:
-        if problem := _unlike(path / name, path, stat.S_ISDIR, "a folder"):
-            return problem
     return None
+
+
+def _is_plain(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def _unlike(found: Path, root: Path, is_kind: object, expected: str) -> str | None:
@@ -150,27 +162,20 @@ def refuse_unusable(path: Path, *, is_there: bool) -> None:
         RunDirectoryError: It is not what it must be, or a file in it cannot be made.
         DirectoryInUseError: Another process writes there.
     """
-    made: list[Path] = []
     try:
         if is_there:
             refuse_absent(path)
             refuse_in_use(path)
         else:
             refuse_used(path)
-        for folder in (*reversed(path.parents), path):
-            if not folder.is_dir():
-                _refuse_file(folder, path)
-                folder.mkdir()
-                made.append(folder)
-        with TemporaryFile(dir=path) as file:
+        # No folder is made to try it: another run might find it there, or miss it.
+        nearest = next(folder for folder in (path, *path.parents) if folder.exists())
+        _refuse_file(nearest, path)
+        with TemporaryFile(dir=nearest) as file:
             file.write(b"\n")
             file.flush()
     except OSError as error:
         raise not_writable(path, error) from error
-    finally:
-        for folder in reversed(made):
-            with suppress(OSError):  # Another run may have begun there meanwhile.
-                folder.rmdir()
 
 
 def not_writable(path: Path, error: OSError) -> RunDirectoryError:

@@ -1,5 +1,6 @@
 """Whether all runs of a study can be: recipes, settings, phases and measures."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,34 @@ def loaded_runs(study: Study, folder: Path) -> "Iterator[tuple[str, LoadedRecipe
         loaded = _loaded(f"arms.{name}", arm, study, folder, left_out)
         _refuse_measures(f"arms.{name}", study, loaded)
         yield f"arms.{name}", loaded
+
+
+def output_problems(study: Study, folder: Path) -> Iterator[str]:
+    """Yield why files that a study names must not be written: it may be somebody else's.
+
+    Args:
+        study: That names them.
+        folder: Of its file.
+    """
+    begin = {"page": (".md", f"# Study {study.name}\n"), "results": (".jsonl", '{"arm"')}
+    for key, (suffix, first) in begin.items():
+        if (named := getattr(study, key)) is None:
+            continue
+        path = folder / named
+        what = f"{key}: found {named!r}"
+        is_there = path.is_file() and not path.is_symlink()
+        if path.suffix != suffix:
+            yield f"{what}; expected a name that ends in {suffix}"
+        elif is_there and path.stat().st_size:
+            with path.open("rb") as file:
+                if file.read(len(first.encode())) != first.encode():
+                    yield f"{what}, a file that this study has not made; expected another name"
+        elif not is_there and os.path.lexists(path):
+            yield f"{what}, a link or a folder; expected a plain file"
+        elif not is_there and key == "page" and path.with_suffix(".svg").exists():
+            yield f"{what}, beside whose place a picture is; expected another name"
+        elif not is_there and not path.resolve().is_relative_to(folder.resolve()):
+            yield f"{what}, outside the study's own folder; expected a name below {folder}"
 
 
 def _loaded(

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from debate_protocol.command_options import is_quiet
 from debate_protocol.transcripts.control_characters import escaped
+from debate_train.checkpointing.whole_files import write_whole
 from debate_train.errors import RunFailure, UsageError
-from debate_train.studies.checking import loaded_runs
+from debate_train.run_files.directory_layout import layout_problem
+from debate_train.studies.checking import loaded_runs, output_problems
 from debate_train.studies.lines import Finished, Lines
 from debate_train.studies.processes import Processes, Task, work
 from debate_train.studies.runs import Runs
@@ -29,9 +31,12 @@ def study(arguments: argparse.Namespace) -> None:
     wanted = _wanted(chosen, arguments)
     root = (arguments.output or Path("runs") / chosen.name).resolve()
     lines = Lines(file.parent / chosen.results if chosen.results else root / "results.jsonl")
+    others = [*output_problems(chosen, file.parent)]
     if arguments.check:
-        _check(chosen, file, wanted, lines)
+        _check(chosen, file, wanted, lines, others)
         return
+    if others:
+        raise UsageError("\n".join(others))
     _refuse_others(chosen, lines)
     failed = [] if arguments.tables else _run(chosen, wanted, lines, root, arguments)
     finished = lines.read()
@@ -53,7 +58,7 @@ def _write(chosen: Study, file: Path, root: Path, finished: list[Finished]) -> N
     image = kept.with_suffix(".svg")
     found = tables(chosen, finished, image)
     print(*map(escaped, found), sep="\n")
-    kept.write_text(page(chosen, file, image, found), encoding="utf-8")
+    write_whole(kept, page(chosen, file, image, found).encode())
     print(escaped(f"page: {kept}"))
 
 
@@ -77,16 +82,18 @@ def _wanted(chosen: Study, arguments: argparse.Namespace) -> list[tuple[str, int
     ]
 
 
-def _check(chosen: Study, file: Path, wanted: list[tuple[str, int]], lines: Lines) -> None:
+def _check(
+    chosen: Study, file: Path, wanted: list[tuple[str, int]], lines: Lines, problems: list[str]
+) -> None:
     from debate_train.checks.check import check
 
-    problems, warnings = list[str](), dict[str, list[str]]()
+    warnings = dict[str, list[str]]()
     for key, loaded in loaded_runs(chosen, file.parent):
         report = check(loaded.recipe)
         problems += [f"{key}: {problem}" for problem in report.errors]
         for warning in report.warnings:
             warnings.setdefault(warning, []).append(key)
-    done = len({*wanted} & lines.done())
+    done = 0 if problems else len({*wanted} & lines.done())
     print(escaped(f"study {chosen.name}: {len(wanted)} runs, {done} of them finished"))
     print(escaped(f"results: {lines.file}"))
     for warning, keys in warnings.items():
@@ -107,11 +114,15 @@ def _run(
     # What is wrong with the last arm should be known before the first one runs.
     list(loaded_runs(chosen, folder))
     root.mkdir(parents=True, exist_ok=True)
+    names = [*chosen.starts, *chosen.arms]
+    folders = tuple(f"{name}-{seed}" for name in names for seed in chosen.all_seeds())
+    if problem := layout_problem(root, ("*.*",), folders):
+        raise UsageError(f"cannot run a study in {root}: {problem}, as a study writes it")
     lines.file.parent.mkdir(parents=True, exist_ok=True)
     options = [] if arguments.nproc is None else ["--nproc", str(arguments.nproc)]
     places = [{"CUDA_VISIBLE_DEVICES": gpus} for gpus in arguments.devices]
     places = places or [{}] * (arguments.jobs or 1)
-    processes = Processes(chosen.environment, places, options)
+    processes = Processes({str(k): v for k, v in chosen.environment.items()}, places, options)
     runs = Runs(chosen, folder, root, lines, processes)
     tasks = _tasks(chosen, wanted, runs, lines)
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from debate_protocol.config import Config
+from debate_train.checkpointing.whole_files import open_plain
 from debate_train.errors import UsageError
+from debate_train.run_files.collected_files import as_written, with_hash
 
 
 class Finished(Config):
@@ -74,7 +77,15 @@ class Lines:
 
     def _read(self, number: int, line: bytes) -> Finished:
         try:
-            return Finished.model_validate_json(line)
+            found = json.loads(line)
+            if isinstance(found, dict) and "sha256" in found:  # Earlier versions wrote none.
+                found = as_written(line)
+                if found is None:
+                    raise UsageError(
+                        f"{self.file}:{number}: is not as it was written (SHA-256 differs); put "
+                        "the line back, or remove it to run its arm and seed again"
+                    )
+            return Finished.model_validate(found)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
@@ -88,8 +99,9 @@ class Lines:
 
     def add(self, run: Finished) -> None:
         """Write a line at the end, at once, unless another call has written one of its run."""
-        line = json.dumps(run.model_dump(exclude_defaults=True)) + "\n"
-        with self.file.open("a+b") as file:
+        line = json.dumps(with_hash(run.model_dump(exclude_defaults=True))) + "\n"
+        number = open_plain(self.file, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        with os.fdopen(number, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # Until it is closed.
             if (run.arm, run.seed) not in self.done():
                 text = self.file.read_bytes()

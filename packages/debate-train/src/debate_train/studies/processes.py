@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
+from typing import BinaryIO
 
+from debate_train.checkpointing.whole_files import open_plain
 from debate_train.errors import RunFailure, UsageError
 from debate_train.interrupts import handled, heeded
 
@@ -55,7 +57,7 @@ class Processes:
     def _run(self, arguments: Sequence[str], log: Path, place: Mapping[str, str]) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._variables, **place}
         command = [sys.executable, "-m", "debate_train", *arguments]
-        with _closed_at_end() as pipe, log.open("ab") as file:
+        with _closed_at_end() as pipe, _opened(log) as file:
             if not self._options:  # The launcher of several processes has a pipe of its own.
                 command.append(f"--interrupts=/dev/fd/{pipe}")
             with self._lock:
@@ -98,6 +100,10 @@ def _closed_at_end() -> Iterator[int]:
     finally:
         for end in ends:
             os.close(end)
+
+
+def _opened(log: Path) -> BinaryIO:
+    return os.fdopen(open_plain(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 
 @dataclass(frozen=True, slots=True)

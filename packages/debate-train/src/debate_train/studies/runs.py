@@ -3,7 +3,8 @@
 import json
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter
 
 from debate_train.checkpointing.whole_files import write_whole
 from debate_train.errors import RunFailure
+from debate_train.run_files.collected_files import read_as_written
 from debate_train.run_files.directory_lock import DirectoryInUseError, refuse_in_use
 from debate_train.studies.lines import Finished, Lines
 from debate_train.studies.study_file import (
@@ -156,12 +158,11 @@ class Runs:
             # One that began there meanwhile, as a run has its lock only when its model is loaded.
             if not self._wait_for_others(folder) and not file.is_file():
                 raise RunFailure(f"{folder.name}: debate-train ended with {code}; see {log}")
-        try:
-            return _RESULTS.validate_json(file.read_bytes())
-        except (OSError, ValueError) as error:
-            raise RunFailure(
-                f"{file}: no results can be read there ({error}); see {log}"
-            ) from error
+        found = read_as_written(file)
+        with _as_written(folder):
+            if found is None:
+                raise ValueError(f"its results.json; see {log}")
+            return _RESULTS.validate_python(found)
 
     def _wait_for_others(self, folder: Path) -> bool:
         """Wait while another process runs there; return whether one did."""
@@ -182,15 +183,28 @@ class Runs:
 
     def _curves(self, folder: Path) -> dict[str, tuple[tuple[int, float], ...]]:
         """Return step and value of each curve."""
-        text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-        rows = [json.loads(line) for line in text.splitlines()]
         found = {}
-        for name, key in self.study.curves.items():
-            # A value that is not finite is null.
-            points = [(row["step"], round(row[key], 5)) for row in rows if row.get(key) is not None]
-            thinned = points[:: -(-len(points) // MOST_POINTS) or 1]
-            found[name] = (*thinned, *(points[-1:] if thinned[-1:] != points[-1:] else ()))
+        with _as_written(folder):
+            rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_bytes().splitlines()]
+            for name, key in self.study.curves.items():
+                # A value that is not finite is null.
+                of_key = [row for row in rows if row.get(key) is not None]
+                points = [(row["step"], round(row[key], 5)) for row in of_key]
+                thinned = points[:: -(-len(points) // MOST_POINTS) or 1]
+                found[name] = (*thinned, *(points[-1:] if thinned[-1:] != points[-1:] else ()))
         return found
+
+
+@contextmanager
+def _as_written(folder: Path) -> Iterator[None]:
+    """Say in one line that what a finished run has written is not there as it was."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise RunFailure(
+            f"{folder}: its files are not as its run has written them ({type(error).__name__}: "
+            f"{error}); put them back, or remove the folder to run it again"
+        ) from error
 
 
 def _refuse_other_settings(folder: Path, arguments: Sequence[str]) -> None:
@@ -198,7 +212,7 @@ def _refuse_other_settings(folder: Path, arguments: Sequence[str]) -> None:
     kept, text = folder.with_name(f"{folder.name}.arguments"), "\n".join(arguments) + "\n"
     if not folder.is_dir() or not kept.is_file():
         write_whole(kept, text.encode())
-    elif kept.read_text(encoding="utf-8") != text:  # Two arms may read those of a start at once.
+    elif kept.read_bytes() != text.encode():  # Two arms may read those of a start at once.
         raise RunFailure(
             f"{folder}: was run with other settings, which are in {kept}; remove the folder, or "
             "give the arm or start another name"
@@ -216,11 +230,13 @@ def without(phases: Sequence[str], folder: Path) -> list[str]:
     checkpoint = max(found, key=lambda step: (len(step.name), step.name), default=None)
     if checkpoint is None:
         raise RunFailure(f"{folder}/checkpoints: found none; remove the folder to run it again")
-    recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+    with _as_written(folder):
+        recipe = yaml.safe_load((folder / "recipe.yaml").read_bytes())
+        dtype = recipe["model"]["dtype"]
     skipped = "{steps: 0, exit_criterion: null, keep_if: null}"
     settings = [f"phases.{name}={skipped}" for name in phases]
     settings += ["model.type=pretrained", f"model.name={checkpoint}"]
-    return [*settings, f"model.dtype={recipe['model']['dtype']}"]
+    return [*settings, f"model.dtype={dtype}"]
 
 
 def call_rates(found: Mapping[str, Figure]) -> dict[str, float]:

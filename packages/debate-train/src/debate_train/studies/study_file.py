@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
 
@@ -17,6 +17,23 @@ from debate_train.reading.shipped_recipes import find_recipe
 
 BEFORE = "start"
 """Stands for an arm's own measures before it."""
+
+
+Arithmetic = Literal[
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_CBWR",
+    "MKL_DYNAMIC",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_NUM_THREADS",
+]
+"""Variables that change how numbers are added up, and nothing else: a study may be a stranger's."""
 
 
 class Start(Config):
@@ -120,8 +137,8 @@ class Study(Config):
     """Of the arms that name none; each is the `seed` of its runs."""
     settings: tuple[str, ...] = ()
     """Of every run; they may hold {seed}, as in data.seed={seed}."""
-    environment: dict[str, str] = Field(default_factory=dict)
-    """Variables that every run has beside the caller's, such as for another arithmetic."""
+    environment: dict[Arithmetic, str] = Field(default_factory=dict)
+    """Variables that every run has beside the caller's; those of another arithmetic alone."""
     starts: dict[FolderName, Start] = Field(default_factory=dict)
     """By name."""
     arms: Annotated[dict[FolderName, Arm], BeforeValidator(_without_empty)] = Field(min_length=1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from debate_train.checkpointing.whole_files import write_whole
 from debate_train.reading.shipped_recipes import opening
 from debate_train.studies.drawing import ByLevel, Curves, Dots, Panel, plot
 from debate_train.studies.levels import counted, gains, interval, level_tables, with_interval
@@ -43,7 +44,7 @@ def tables(study: "Study", lines: Sequence[Finished], image: Path) -> list[str]:
         found += ["", *_warnings(runs, arms)]
     if study.has_plot:
         image.parent.mkdir(parents=True, exist_ok=True)
-        image.write_text(_plot(study, runs, arms), encoding="utf-8")
+        write_whole(image, _plot(study, runs, arms).encode())
     return found
 
 
