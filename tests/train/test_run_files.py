@@ -1,13 +1,17 @@
 """Run directories of strangers, and damaged ones: nothing outside is touched, nothing is silent."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from debate_train.checkpointing.checkpoint_manifest import Origin
+from debate_train.checkpointing.checkpoints import Checkpoints, RunState
 from debate_train.commands.cli import main
 from debate_train.commands.collection import Collection
 from debate_train.errors import RunFailure, UsageError
@@ -79,6 +83,27 @@ def test_link_of_wandb_to_its_last_run_is_none_of_a_stranger(tmp_path: Path) -> 
     (run.path / "wandb/wandb/run-1").mkdir(parents=True)
     (run.path / "wandb/wandb/latest-run").symlink_to("run-1")
     RunDirectory.open(run.path).close()
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027])
+def test_files_of_libraries_have_the_mode_that_the_umask_gives(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        run = RunDirectory.create(tmp_path / "run", RECIPE)
+        tokens = run.write_tokens(1, {"a": torch.ones(1)})
+
+        def save(folder: Path) -> None:
+            (folder / "adapter").mkdir()
+            save_file({"a": torch.ones(1)}, folder / "adapter/model.safetensors")
+
+        origin = Origin.of(CHECKPOINTED)
+        path = Checkpoints(run.checkpoints_path, origin, 1).write(RunState(step=1), save)
+        run.close()
+    finally:
+        os.umask(before)
+    files = [one for one in path.rglob("*") if one.is_file()]
+    assert len(files) == 3
+    assert {one.stat().st_mode & 0o777 for one in (tokens, *files)} == {0o666 & ~mask}
 
 
 def test_new_run_and_lock_follow_no_link(tmp_path: Path, precious: Path) -> None:

@@ -86,7 +86,9 @@ class Manifest(Config):
 def seal(directory: Path, step: int, origin: Origin) -> None:
     """Bring every file to the disk and write the manifest, the last file of a checkpoint."""
     found = dict(_files(directory))
+    mode = stat.S_IMODE(directory.stat().st_mode) & 0o666  # By the umask; safetensors takes 0600.
     for path in found.values():
+        path.chmod(mode)
         with path.open("rb") as file:
             os.fsync(file.fileno())
     manifest = Manifest(format=FORMAT, step=step, origin=origin, files=file_records(found))

@@ -44,7 +44,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)  # It might be a link that somebody put there.
     try:
+        unfinished.touch(exist_ok=False)
+        mode = stat.S_IMODE(unfinished.stat().st_mode)
         yield unfinished
+        unfinished.chmod(mode)  # A library may have put one in its place that others cannot read.
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
