@@ -132,6 +132,14 @@ def function(transcripts): return []
     [
         ("import nothing_like_this", "a = broken:A", "cannot be imported: ModuleNotFoundError"),
         ("raise SystemError('no')", "a = broken:A", "cannot be imported: SystemError: no"),
+        ("import sys; sys.exit(3)", "a = broken:A", "cannot be imported: SystemExit: 3"),
+        ("raise SystemError('\\x1b[2J')", "a = broken:A", r"SystemError: \x1b[2J"),
+        (NOT_A_REWARD, "a\x1b[2J = broken:Other", r"'a\x1b[2J' of package broken"),
+        (
+            BREVITY.split("    def __call__")[0],
+            "brevity = broken:Brevity",
+            "Brevity has no __call__; expected what debate_rewards.reward_config.RewardConfig",
+        ),
         (NOT_A_REWARD, "a = broken:missing", "cannot be imported: AttributeError"),
         (NOT_A_REWARD, "a = broken:function", "expected a pydantic model"),
         (NOT_A_REWARD, "a = broken:Other", 'expected a field type: Literal["a"] = "a" in Other'),

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from benchmarks.learning.data_counts import main
+from debate_protocol.types import Question
 from debate_train.checks.check import check
+from debate_train.checks.check_warnings import split_warnings
+from debate_train.data import DataSource
+from debate_train.data.source import Split
 from debate_train.recipe import Recipe
 
 
@@ -54,3 +58,28 @@ def test_check_warns_of_splits_without_questions(
     )
     said = [text for text in check(recipe).warnings if "split holds no question" in text]
     assert {split for split in ("dev", "test") if any(f"the {split} " in x for x in said)} == empty
+
+
+class Same(DataSource):
+    """Trains on what it is measured on, as a source of somebody's own may."""
+
+    def batch(self, step: int) -> list[Question]:
+        return [Question(str(n), f"Tell of {n}.") for n in range(4)]
+
+    def split(self, name: Split, size: int) -> list[Question]:
+        return [Question(f"{name}-{n}", f"Tell of {n}.") for n in range(2, size)]
+
+
+def test_check_warns_of_questions_that_are_trained_on_and_measured() -> None:
+    phase = Recipe.model_validate(
+        {
+            "name": "t",
+            "steps": 1,
+            "model": {"type": "scratch"},
+            "data": {"type": "signs_puzzle"},
+            "evaluation": {"questions": 8},
+        }
+    )
+    assert split_warnings(phase, phase.data.open()) == []
+    (warning,) = split_warnings(phase, Same())
+    assert warning.startswith("data: 2 of the 4 questions of step 1 are in the test split, too")

@@ -21,6 +21,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args, ge
 from pydantic import BaseModel, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from debate_protocol.transcripts.control_characters import escaped
+
 __all__ = ["VariantNotLoadedWarning", "Variants", "did_you_mean", "variants_of"]
 
 P = TypeVar("P")
@@ -67,6 +69,9 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         found = dict(self.own)
         others = () if self.group is None else entry_points(group=self.group)
         for entry in sorted(others, key=lambda e: (e.name, e.value)):
+            if not entry.name.isprintable():
+                self._warn(entry, "found a name that cannot be printed; expected letters")
+                continue
             known = found.get(entry.name)
             if known is None:
                 loaded = self._load(entry)
@@ -125,14 +130,18 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
     def _load(self, entry: EntryPoint) -> type[BaseModel] | None:
         try:
             loaded = entry.load()
-        except Exception as error:  # Whatever another package does, our own variants must work.
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # Whatever another package does, our own variants must work.
             module = getattr(sys.modules.get(entry.module), "__spec__", None)
             if isinstance(error, AttributeError) and getattr(module, "_initializing", False):
                 error = AttributeError(
                     f"{entry.attr} is not there yet where {entry.module} reads settings of its "
                     "kind; expected its definition above that"
                 )
-            self._warn(entry, f"cannot be imported: {type(error).__name__}: {error}")
+            said = (str(error).splitlines() or [""])[0]
+            self._warn(entry, f"cannot be imported: {type(error).__name__}: {said}")
             return None
         problem = self._problem(loaded, entry.name)
         if problem is not None:
@@ -147,11 +156,13 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
             return f'expected a field type: Literal["{name}"] = "{name}" in {loaded.__name__}'
         owed = self.protocol
         where = f"{owed.__module__}.{owed.__qualname__}"
-        if not getattr(owed, "_is_protocol", False):
-            return None if issubclass(loaded, owed) else f"expected a subclass of {where}"
-        missing = [
+        is_protocol = getattr(owed, "_is_protocol", False)
+        if not is_protocol and not issubclass(loaded, owed):
+            return f"expected a subclass of {where}"
+        missing = sorted(getattr(loaded, "__abstractmethods__", ()))
+        missing += [
             member
-            for member in sorted(_members(owed))
+            for member in sorted(_members(owed) if is_protocol else ())
             if member not in loaded.model_fields
             and not any(member in vars(parent) for parent in loaded.__mro__)
         ]
@@ -162,7 +173,9 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
     def _warn(self, entry: EntryPoint, problem: str) -> None:
         package = entry.dist.name if entry.dist is not None else "?"
         warnings.warn(
-            f"{self.group}: {entry.name!r} of package {package} ({entry.value}): {problem}",
+            escaped(
+                f"{self.group}: {entry.name!r} of package {package} ({entry.value}): {problem}"
+            ),
             VariantNotLoadedWarning,
             stacklevel=2,
         )

@@ -20,7 +20,7 @@ from debate_train.checks.check_policies import (
     policy_errors,
     role_lines,
 )
-from debate_train.checks.check_warnings import crash_cost, empty_splits, run_warnings, warnings_of
+from debate_train.checks.check_warnings import crash_cost, run_warnings, split_warnings, warnings_of
 from debate_train.checks.check_windows import Windows
 from debate_train.checks.step_counts import step_counts
 from debate_train.data import DataConfig
@@ -137,7 +137,7 @@ def _check_learning(
     if phase.steps:
         found.errors += [key + text for text in imitation_errors(phase)]
     if view.source is not None:
-        found.warnings += [where + text for text in empty_splits(phase, view.source)]
+        found.warnings += [where + text for text in split_warnings(phase, view.source)]
     if view.source is not None and counter is not None:
         seen = see_demonstrations(phase, view.source, counter)
         found.warnings += [where + text for text in seen.warnings]

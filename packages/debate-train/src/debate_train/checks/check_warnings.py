@@ -9,6 +9,7 @@ from debate_train.checks.check_learning import (
     use_of,
 )
 from debate_train.data import DataSource
+from debate_train.data.question_source import identity
 from debate_train.data.source import Split
 from debate_train.recipe import Recipe
 
@@ -125,15 +126,25 @@ def _precision_warnings(phase: Recipe) -> Iterator[str]:
         )
 
 
-def empty_splits(phase: Recipe, source: DataSource) -> list[str]:
-    """Say which splits that a phase is measured on hold no question."""
+def split_warnings(phase: Recipe, source: DataSource) -> list[str]:
+    """Say which splits that a phase is measured on hold no question, or one that it trains on."""
     looks = phase.evaluation.every or phase.exit_criterion or phase.keep_if
     measured: list[Split] = ["dev", "test"] if looks else ["test"]
-    if not phase.evaluation.questions:
+    size = phase.evaluation.questions
+    if not size:
         return []
+    trained = {identity(question) for question in source.batch(0)}
+    held = {
+        name: {identity(question) for question in source.split(name, size)} for name in measured
+    }
     return [
+        f"data: {len(trained & asked)} of the {len(trained)} questions of step 1 are in the "
+        f"{split} split, too, whose measures then say little; expected splits that share none"
+        for split, asked in held.items()
+        if trained & asked
+    ] + [
         f"evaluation: the {split} split holds no question, so that nothing is measured on it; "
         "expected more questions, a larger data.holdout, or data.test_path"
-        for split in measured
-        if not source.split(split, 1)
+        for split, asked in held.items()
+        if not asked
     ]
