@@ -94,6 +94,35 @@ def test_form_of_its_own_visibility_and_a_role_without_answer_is_played(play: Pl
     assert answering_agents(rules, 1) == (0, 1)
 
 
+@pytest.mark.parametrize("model", [Simultaneous, Sequential])
+@pytest.mark.parametrize("conversation", ["append", "rebuild"])
+def test_roles_of_a_recipe_speak_in_their_rounds(
+    play: Play, model: type[DebateSettings], conversation: str
+) -> None:
+    """Two parties speak in rounds 0 and 2, a judge of both in round 1 alone."""
+    roles = {"party": {"count": 2, "rounds": [0, 2]}, "judge": {"rounds": [1], "answers": False}}
+    form = model.model_validate(
+        {"roles": roles, "max_rounds": 3, "conversation": conversation, "num_agents": 3}
+    )
+    played = play(form)
+    keys = [turn.key for turn in played.transcript.turns]
+    assert keys == [(0, 0), (1, 0), (2, 1), (0, 2), (1, 2)]
+    assert (form.turn_count(), form.sequence_count()) == (5, 3 if conversation == "append" else 5)
+    shown = {turn.key: turn.shown for turn in played.transcript.turns}
+    assert shown[TurnKey(2, 1)] == ((0, 0), (1, 0)) and (2, 1) in shown[TurnKey(0, 2)]
+    assert transcript_problems(played.transcript) == []
+    assert from_json(to_json(played.transcript)) == played.transcript
+    assert answering_agents(form.protocol(), 1) == ()
+
+
+@pytest.mark.parametrize("rounds", [[0], [0, 1, 2]])
+def test_rounds_in_which_nobody_speaks_are_refused(rounds: list[int]) -> None:
+    with pytest.raises(ValueError, match="rounds from 0 in each of which somebody speaks"):
+        Simultaneous.model_validate(
+            {"max_rounds": 2, "roles": {"a": {"count": 2, "rounds": rounds}}}
+        )
+
+
 def test_turn_of_a_role_without_answer_fails_when_it_says_nothing(play: Play) -> None:
     played = play(Hearing(), lambda ask: " " if ask.agent == 2 else comment(ask))
     assert [turn.failure for turn in played.transcript.turns][2] == "no_feedback"

@@ -88,13 +88,15 @@ def agents_by_policy(rules: Protocol) -> dict[str, frozenset[int]]:
     return {name: frozenset(agents) for name, agents in found.items()}
 
 
+def speaking_agents(rules: Protocol, round: int) -> tuple[int, ...]:
+    """Return the agents that speak in a round, in order."""
+    roles = enumerate(roles_by_agent(rules))
+    return tuple(agent for agent, role in roles if role.rounds is None or round in role.rounds)
+
+
 def answering_agents(rules: Protocol, round: int) -> tuple[int, ...]:
     """Return the agents from whom an answer is due in a round, in order."""
-    return tuple(
-        agent
-        for agent, role in enumerate(roles_by_agent(rules))
-        if role.answers and (role.rounds is None or round in role.rounds)
-    )
+    return tuple(one for one in speaking_agents(rules, round) if gives_answers(rules, one))
 
 
 def check_roles(rules: Protocol) -> None:

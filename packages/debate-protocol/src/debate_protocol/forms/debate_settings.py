@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from debate_protocol.forms.gated_settings import GatedSettings
 from debate_protocol.forms.role_settings import RoleSettings
 from debate_protocol.forms.settings import MOST, MOST_TURNS
-from debate_protocol.roles import check_roles
+from debate_protocol.roles import check_roles, speaking_agents
 from debate_protocol.types import AgentRole, Protocol, Schedule
 from debate_protocol.visibility import TopologyName, check_topology
 
@@ -102,16 +102,27 @@ class DebateSettings(GatedSettings):
         rules = self.protocol()
         check_topology(rules)
         check_roles(rules)
+        named = {n for role in rules.roles for n in role.rounds or ()}
+        silent = [n for n in range(self.max_rounds) if not speaking_agents(rules, n)]
+        if silent or any(n >= self.max_rounds for n in named):
+            raise ValueError(
+                f"roles: found rounds {sorted(named)}, in a debate of max_rounds "
+                f"{self.max_rounds}; expected rounds from 0 in each of which somebody speaks"
+            )
         return self
 
     def turn_count(self) -> int:
         """Return how many turns are sampled when the debate goes on to its end."""
-        return self.num_agents * self.max_rounds
+        rules = self.protocol()
+        return sum(len(speaking_agents(rules, n)) for n in range(self.max_rounds))
 
     def sequence_count(self) -> int:
         """Return how many token sequences are trained on: one an agent where dialogues grow."""
-        trained = len(self.trained_agents())
-        return trained if self.conversation == "append" else trained * self.max_rounds
+        trained = {*self.trained_agents()}
+        if self.conversation == "append":
+            return len(trained)
+        rules = self.protocol()
+        return sum(len(trained & {*speaking_agents(rules, n)}) for n in range(self.max_rounds))
 
     @property
     def schedule(self) -> Schedule:

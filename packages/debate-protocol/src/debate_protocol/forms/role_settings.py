@@ -1,6 +1,6 @@
 """What a recipe says of a role: how many agents, how they are sampled, and who speaks for them."""
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from debate_protocol.config import Config
 from debate_protocol.personas import Persona
@@ -23,6 +23,7 @@ class RoleSettings(Config):
             `model.lora.adapters`; left out, the first.
         train: Whether its turns are trained on; by default those of the trained policy are.
         answers: Whether its turns owe an answer.
+        rounds: The rounds in which it speaks, from 0; left out, in all.
         sees: Whose turns it is given: for each role the number of earlier rounds, -1 for all. Left
             out, the topology decides.
     """
@@ -34,6 +35,7 @@ class RoleSettings(Config):
     adapter: str | None = None
     train: bool | None = None
     answers: bool | None = None
+    rounds: tuple[NonNegativeInt, ...] | None = None
     sees: dict[str, int] | None = None
 
     def at_temperature(self, temperature: float) -> "RoleSettings":
@@ -43,7 +45,7 @@ class RoleSettings(Config):
     def role(self, name: str) -> AgentRole:
         """Return the role of a debate whose recipe names its roles."""
         answers = self.answers is not False
-        return self.spoken(AgentRole(name, self.count or 1, answers, sees=self.sees))
+        return self.spoken(AgentRole(name, self.count or 1, answers, self.rounds, self.sees))
 
     def spoken(self, role: AgentRole) -> AgentRole:
         """Return a role of a form, spoken by the policy that is named here.
@@ -51,8 +53,8 @@ class RoleSettings(Config):
         Raises:
             ValueError: The form decides what is set here, or frozen weights are to be trained.
         """
-        for key, own in (("count", role.count), ("answers", role.answers), ("sees", role.sees)):
-            chosen = getattr(self, key)
+        for key in ("count", "answers", "rounds", "sees"):
+            chosen, own = getattr(self, key), getattr(role, key)
             if chosen is not None and chosen != own:
                 raise ValueError(
                     f"roles.{role.name}.{key}: found {chosen!r}, but the form has {own!r}; leave "

@@ -4,6 +4,7 @@ from typing import Literal
 
 from debate_protocol.forms.debate_settings import DebateSettings
 from debate_protocol.forms.table import SameAnswer, Table, same_words
+from debate_protocol.roles import speaking_agents
 from debate_protocol.types import DebateRun, Question, Schedule
 
 
@@ -33,7 +34,7 @@ class Sequential(DebateSettings):
         """Begin a debate; the arguments are those of `Simultaneous.start`."""
         table = Table(self, question, seed, debate_id)
         for round in range(self.max_rounds):
-            for agent in range(self.num_agents):
+            for agent in speaking_agents(table.rules, round):
                 asks = [table.ask(agent, round)]
                 replies = yield asks
                 if not table.record(asks, replies):

@@ -7,6 +7,7 @@ from typing import Literal, cast
 from debate_protocol.forms.debate_settings import DebateSettings
 from debate_protocol.forms.table import SameAnswer, Table, same_words
 from debate_protocol.forms.turns import replies_to
+from debate_protocol.roles import speaking_agents
 from debate_protocol.types import Ask, DebateRun, Protocol, Question
 
 
@@ -36,7 +37,7 @@ class Simultaneous(DebateSettings):
         """
         table = Table(self, question, seed, debate_id)
         for round in range(self.max_rounds):
-            asks = [table.ask(agent, round) for agent in range(self.num_agents)]
+            asks = [table.ask(agent, round) for agent in speaking_agents(table.rules, round)]
             replies = yield asks
             if not table.record(asks, replies):
                 return table.transcript("aborted")
