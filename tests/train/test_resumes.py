@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from debate_train.checkpointing.checkpoint_manifest import MANIFEST, Manifest, seal
 from debate_train.commands.cli import main
 from debate_train.errors import RecipeError
 from debate_train.models import ScratchModel
@@ -230,35 +229,6 @@ def test_run_resumes_with_what_its_own_recipe_wrote(
         refuse_checkpoints_after(output, step)
         assert run("--resume", "steps=3", *after) == 0
         assert f"refused-{step:06d}" not in {p.name for p in (output / "checkpoints").iterdir()}
-
-
-def forge(path: Path, file: str, **changes: Any) -> None:
-    """Change a checkpoint and seal it again, as its run would."""
-    manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
-    (path / MANIFEST).unlink()
-    content = json.loads((path / file).read_text())
-    (path / file).write_text(json.dumps(content | changes))
-    seal(path, manifest.step, manifest.origin)
-
-
-def test_more_steps_excuse_nothing_that_they_do_not_touch(
-    run: Run, output: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run() == 0
-    checkpoints = output / "checkpoints"
-    updates = json.loads((checkpoints / "step-000002/trainer.json").read_text())["optimizer_steps"]
-    forge(checkpoints / "step-000004", "state.json", before=None)
-    forge(checkpoints / "step-000003", "state.json", exit_criteria={"train": True})
-    forge(checkpoints / "step-000002", "trainer.json", optimizer_steps=dict.fromkeys(updates, 3))
-    assert run("--resume", "steps=5") == 0
-    told = capsys.readouterr().err
-    for step, reason in (
-        (4, "lacks the measures before the last phase"),
-        (3, "has an exit criterion of 'train', which has none"),
-        (2, "counts 3 updates of"),
-    ):
-        assert f"step-{step:06d} is not used: its" in told and reason in told
-    assert resumed(output)[0]["from_step"] == 2
 
 
 def test_run_resumes_when_its_questions_have_no_answers(

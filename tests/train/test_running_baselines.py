@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.train.test_resumes import RECIPE, Run, forge, refuse_checkpoints_after
+from tests.train.test_resumes import RECIPE, Run, refuse_checkpoints_after
 
 from debate_train.commands.cli import main
 
@@ -40,15 +40,3 @@ def test_running_baselines_go_on_where_a_checkpoint_left_them(run: Run, output: 
     refuse_checkpoints_after(output, 2)
     assert run(*ROLE_EMA, "--resume") == 0
     assert baselines(output) == whole
-
-
-def test_checkpoint_with_other_baselines_than_its_metrics_is_not_used(
-    run: Run, output: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(*ROLE_EMA) == 0
-    refuse_checkpoints_after(output, 2)
-    folder = output / "checkpoints" / "step-000002"
-    state = json.loads((folder / "state.json").read_text())
-    forge(folder, "state.json", baselines={name: b + 0.5 for name, b in state["baselines"].items()})
-    assert run(*ROLE_EMA, "--resume") == 0
-    assert "has other baselines than the last step in metrics.jsonl" in capsys.readouterr().err

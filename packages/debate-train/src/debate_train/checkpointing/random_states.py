@@ -97,21 +97,6 @@ def load_random_states(directory: Path) -> None:
             torch.cuda.set_rng_state(_tensor(state), device)
 
 
-def check_random_states(directory: Path) -> None:
-    """Refuse what `load_random_states` would refuse, and draw nothing.
-
-    Raises:
-        ModelError: There are none, or they are not random states.
-    """
-    with _readable(directory):
-        found = _read(directory)
-        version, words, gauss = found.python
-        random.Random().setstate((version, tuple(words), gauss))
-        if words[-1] > 624:
-            raise ValueError("python: no place in its words")
-        torch.Generator().set_state(_tensor(found.torch))
-
-
 def _read(directory: Path) -> _States:
     return _States.model_validate_json((directory / _FILE).read_bytes())
 

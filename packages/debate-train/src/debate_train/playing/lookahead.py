@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from debate_protocol.roles import role_of
 from debate_protocol.transcripts.fields import TranscriptError
 from debate_protocol.transcripts.files import from_json, json_line, to_json
-from debate_protocol.types import TRAINED, Branch, Reply, Transcript, Turn
+from debate_protocol.types import Branch, Reply, Transcript, Turn
 from debate_train.errors import UsageError
 from debate_train.playing.step_debates import StepDebates, metrics_of
 
@@ -73,37 +72,6 @@ def read_lookahead(directory: Path) -> dict[int, Sequence[Transcript]]:
             "before"
         ) from error
     return played
-
-
-def check_lookahead(directory: Path, step: int, vocabulary: int) -> None:
-    """Refuse debates that a run by this recipe cannot have played ahead after `step` steps.
-
-    Raises:
-        UsageError: There are such debates.
-    """
-    for number, debates in read_lookahead(directory).items():
-        problem = None
-        if not step <= number < step + 1000:
-            problem = f"a step {number} after step {step}"
-        for transcript in debates:
-            for turn in transcript.sampled_turns():
-                if turn.reply is not None and problem is None:
-                    own = role_of(transcript.protocol, turn.agent).policy == TRAINED
-                    problem = _reply_problem(turn.reply, step, vocabulary if own else None)
-        if problem:
-            raise UsageError(f"checkpoint {directory}: {_LINES} cannot be: it has {problem}")
-
-
-def _reply_problem(reply: Reply, step: int, vocabulary: int | None) -> str | None:
-    """Return what cannot be; other policies have a vocabulary of their own."""
-    tokens = (*reply.prompt_ids, *reply.token_ids)
-    if vocabulary is not None and any(not 0 <= token < vocabulary for token in tokens):
-        return "a token that no tokenizer has"
-    if any(not -1e9 < logp <= 1e-3 for logp in reply.logps):
-        return "a log-probability that cannot be"
-    if reply.weight_version is not None and not 0 <= reply.weight_version <= step:
-        return f"a reply by weights of step {reply.weight_version}"
-    return None
 
 
 def _record(reply: Reply) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -51,15 +50,6 @@ def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Cha
         text = earlier[first].read_text(encoding="utf-8", errors="replace")
         before = text if is_recipe(text) else before
     return recipe_changes(before, resolved_yaml)
-
-
-def changed_names(directory: RunDirectory, resolved_yaml: str) -> frozenset[str]:
-    """Return every part of the dotted keys that ever changed, from the first recipe to this one."""
-    later = sorted(directory.path.glob(LATER_RECIPES), key=_first_step)
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in later]
-    recipes = [directory.recipe, *filter(is_recipe, texts), resolved_yaml]
-    changes = (recipe_changes(*two) for two in pairwise(recipes))
-    return frozenset(part for found in changes for key in found for part in key.split("."))
 
 
 def _first_step(path: Path) -> int:

@@ -26,7 +26,6 @@ from debate_train.report import write_report
 from debate_train.run_files.directory_layout import refuse_unusable
 from debate_train.run_files.resume_checks import ResumeCheck
 from debate_train.run_files.resumes import (
-    changed_names,
     note_resume,
     refuse_another_run,
     shown_changes,
@@ -166,8 +165,7 @@ def _plan_return(
     Nothing of the run is changed until that is called: a recipe may still be refused.
     """
     refuse_another_run(directory, text)
-    changed = changed_names(directory, text)
-    start = checkpoints.newest(ResumeCheck(recipe, directory, loaded, changed))
+    start = checkpoints.newest(ResumeCheck(recipe, directory, loaded))
     if start is None:
         print("warning: no checkpoint was written yet: the run begins again", file=sys.stderr)
     for note in () if start is None else start.notes:
