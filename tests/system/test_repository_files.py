@@ -36,6 +36,20 @@ _PROSE = re.compile(
 )
 
 
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_every_dependency_has_an_upper_bound(package: Path) -> None:
+    project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project.get("optional-dependencies", {}).values()
+    named = [Requirement(text) for texts in (project["dependencies"], *extras) for text in texts]
+    open_ended = [
+        str(one)
+        for one in named
+        if not one.name.startswith("debate-")
+        and not any(part.operator in ("<", "==", "~=") for part in one.specifier)
+    ]
+    assert open_ended == []
+
+
 def tracked_files() -> list[Path]:
     """All files that git tracks or would track."""
     listed = subprocess.run(

@@ -205,7 +205,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "other state": (lambda p: altered_state(p, '{"step": 6}'), "its state.json is of step 6"),
     "pickle": (lambda p: pickled(p, "optimizer.pt"), "optimizer.pt could run code"),
     "weights as pickle": (lambda p: pickled(p, "pytorch_model.bin"), "could run code"),
-    "disguised": (lambda p: pickled(p, "model.safetensors"), "is no safetensors file"),
     "linked": (linked, "weights is a link or a device"),
     "linked whole": (linked_whole, "it is a link"),
     "outside": (outside, "weights is missing"),

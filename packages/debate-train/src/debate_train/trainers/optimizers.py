@@ -29,11 +29,6 @@ class Kept:
     bytes_each: float = 0.0
     """Bytes a trained parameter where both are in their own precision, weights in float32."""
 
-    @property
-    def has_any(self) -> bool:
-        """Return whether anything is kept."""
-        return bool(self.moments or self.others)
-
 
 class OptimizerBase(Config, ABC):
     """What every optimizer of a recipe offers."""
