@@ -104,6 +104,13 @@ def test_checkpoint_that_fails_half_way_leaves_those_before_it(tmp_path: Path) -
         assert names(tmp_path) == {"step-000003"}
 
 
+def test_state_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
+    checkpoints = written(tmp_path, 3)
+    with pytest.raises(RunFailure, match=r"step 4 .* a number in its state\.json is not finite"):
+        checkpoints.write(RunState(step=4, baselines={"generator": float("nan")}), saver(""))
+    assert checkpoints.newest().state.step == 3
+
+
 def test_best_checkpoint_is_marked_and_outlives_the_last_ones(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, ORIGIN, 1)
     best = Best(2, "eval/format", 0.75)

@@ -129,8 +129,7 @@ class Checkpoints:
         try:
             unfinished.mkdir()
             save(unfinished)
-            text = json.dumps(asdict(state), indent=1, allow_nan=False)
-            (unfinished / _STATE).write_text(text, encoding="utf-8")
+            (unfinished / _STATE).write_text(_finite_json(state), encoding="utf-8")
             if self._recipe is not None:
                 (unfinished / RECIPE_COPY).write_text(self._recipe, encoding="utf-8")
             seal(unfinished, state.step, self._origin)
@@ -253,6 +252,17 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self._root / f"step-{step:06d}"
+
+
+def _finite_json(state: RunState) -> str:
+    try:
+        return json.dumps(asdict(state), indent=1, allow_nan=False)
+    except ValueError as error:
+        raise RunFailure(
+            f"no checkpoint of step {state.step} can be written: a number in its {_STATE} is not "
+            "finite; those before it are whole: look for it in metrics.jsonl, then go on with "
+            "--resume"
+        ) from error
 
 
 def finish_replacing(root: Path) -> None:
