@@ -1,5 +1,6 @@
 """debate-eval on every benchmark: an engine that knows the answers, and one that does not."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,48 @@ def test_answers_of_every_benchmark_are_read_and_judged(
         return
     for figure in ("direct/accuracy", "majority/accuracy", "last_round/accuracy"):
         assert found[f"eval/{figure}"] == pytest.approx(5 / 6), figure
+
+
+def test_several_benchmarks_have_one_table_with_their_average(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, asked = tmp_path / "recipe.yaml", []
+    for name, replies in (("math500", 2), ("aime24", 3)):
+        path = file_of(tmp_path / f"{name}.jsonl", numbered(ROW[name], 6))
+        asked += ["--benchmark", f"{name},data.test_path={path},evaluation.direct_samples={replies}"]
+    recipe.write_text(RECIPE.format(name="gsm8k", path="none.jsonl", contract="boxed"))
+    questions = Benchmark(name="math500", test_path=str(tmp_path / "math500.jsonl")).open()
+    gold = {one.text: one.answer for one in questions.split("test", 6)}  # Of the other it knows none.
+    opened = ScriptedEngine.open
+
+    def open_with(self: ScriptedEngine, *given: Any, **more: Any) -> Any:
+        script = lambda ask: f"\\boxed{{{gold.get(ask.question.text, 0.5)}}}"
+        return opened(self, *given, **{**more, "script": script})
+
+    monkeypatch.setattr(ScriptedEngine, "open", open_with)
+    folder = tmp_path / "found"
+    assert main([str(recipe), *asked, "--check"]) == 0 and not folder.exists()
+    assert main([str(recipe), *asked, "--output", str(folder)]) == 0
+    with (folder / "benchmarks.csv").open() as file:
+        rows = {(row["mode"], row["figure"]): row for row in csv.DictReader(file)}
+    assert [figure for _, figure in rows] == ["mean@K", "maj@K", "Maj", "Debate", "Δ"]
+    for (mode, figure), row in rows.items():
+        ends = [
+            json.loads((folder / name / "results.json").read_text())["policies"][0]["figures"]
+            for name in ("math500", "aime24")
+        ]
+        names = {"mean@K": ("accuracy",) * 2, "maj@K": ("maj@2", "maj@3"), "Maj": ("maj/first",) * 2}
+        names |= {"Debate": ("maj/last",) * 2, "Δ": ("maj/delta",) * 2}
+        where = "eval/direct/" if mode == "direct" else "eval/"
+        means = [own[where + one]["mean"] for own, one in zip(ends, names[figure], strict=True)]
+        assert [float(row["math500"]), float(row["aime24"])] == pytest.approx(means)
+        assert float(row["average"]) == pytest.approx(sum(means) / 2)
+    debate = rows["debate", "Debate"]
+    assert float(debate["math500"]) == 1.0 > float(debate["average"])
+    printed = capsys.readouterr().out
+    assert "average" in printed and "100.0" in printed
+    # Each is an evaluation of its own, and another call goes on with them.
+    assert main([str(recipe), *asked, "--output", str(folder), "--resume"]) == 0
+    assert main([str(recipe), "--benchmark", "math5000"]) == 2
+    assert "math500" in capsys.readouterr().err
+

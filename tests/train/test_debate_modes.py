@@ -85,13 +85,18 @@ def test_centralised_mode_tells_the_answer_of_one_agent_from_a_vote() -> None:
     assert (of_star["central/accuracy"], of_star["central/delta"]) == (1, 0)
     rows = form.evaluated().figures()
     assert rows["eval/star/central/accuracy"] == "star: the center's answer, of one agent"
-    assert rows["eval/star/majority/accuracy"] == "star: majority vote"
+    # One majority has a row: ties counted in expectation, and not drawn as in majority/accuracy.
+    assert rows["eval/star/maj/last"] == "star: majority vote"
+    assert rows["eval/star/majority/accuracy"] == rows["eval/majority/accuracy"] == ""
+    listed = form.evaluated().listed()
+    assert [name for name, row in listed.items() if "maj" in name or "majority" in row] == [
+        "eval/maj/last", "eval/star/maj/last"
+    ]  # fmt: skip
     assert "eval/central/accuracy" not in rows
     table = form.evaluated().rows()
     assert table["eval/star/central/first"] == "star: the center's first answer, of one agent"
-    assert table["eval/star/maj/delta"] == "star: Δ = Debate − Maj"
-    assert (rows["eval/maj/delta"], table["eval/maj/delta"]) == ("", "Δ = Debate − Maj")
-    assert table["eval/majority/accuracy"] == rows["eval/majority/accuracy"] == "majority vote"
+    assert table["eval/star/maj/delta"] == "star: majority vote − Maj (Δ)"
+    assert (rows["eval/maj/delta"], table["eval/maj/delta"]) == ("", "majority vote − Maj (Δ)")
     assert table["eval/direct/maj@2"] == "majority of 2 replies"
 
 
@@ -124,7 +129,9 @@ def test_society_of_minds_shows_all_answers_and_takes_no_votes() -> None:
     assert plays.form.persona(0) is None
     means = measured(form, answers)[1].means()
     assert (means["eval/society/maj/first"], means["eval/society/maj/last"]) == (0, 1)
-    assert not {name for name in means if name.startswith("eval/society/judge/")}
+    silent = ("eval/society/judge/", "eval/society/peer_vote/")
+    assert not {name for name in means if name.startswith(silent)}
+    assert not {name for name in form.evaluated().figures() if name.startswith(silent[1])}
     kept = recipe({"society": society | {"contract": "answer_line"}})
     (plays,) = kept.evaluated().modes["society"].plays(kept.debate)
     assert plays.form.contract_rules().name == "answer_line"

@@ -46,11 +46,26 @@ def test_changes_are_paired_question_by_question(run):
     after = {str(k): float(k < 16) for k in range(20)}
     for name, step, values in (("before", 3, before), ("after", 9, after)):
         keep_evaluation(run, name, step, Measures({}, {}, {NAME: values}), with_debates=False)
-    change = changes_of(run, [NAME, "eval/improvement"])[NAME]
-    assert (change.difference, change.p, change.won, change.lost) == (0.4, 2 / 2**8, 8, 0)
-    assert 0 < change.low < 0.4 < change.high
+    found = changes_of(run, [NAME, "eval/improvement"])[NAME]
+    change = found.pop("change")
+    assert [change[key] for key in ("difference", "p", "won", "lost")] == [0.4, 2 / 2**8, 8, 0]
+    assert 0 < change["low"] < 0.4 < change["high"] and not found
     (run.evaluations_path / "after-000009.json").write_text("{")
     assert changes_of(run, [NAME]) == {}
+
+
+def test_both_ends_are_of_the_questions_that_have_a_value_at_both(run):
+    # Of a, b and c the judge gains 0.25 on average; d and e, which had a value once, would hide it.
+    before = {"a": 0.5, "b": 0.25, "c": 0.0, "d": 1.0}
+    after = {"a": 0.5, "b": 0.5, "c": 0.5, "e": 0.0}
+    name = "eval/judge/accuracy"
+    for when, values in (("before", before), ("after", after)):
+        keep_evaluation(run, when, 3, Measures({}, {}, {name: values}), with_debates=False)
+    change = changes_of(run, [name])[name]
+    assert (change["before"]["mean"], change["after"]["mean"]) == (0.25, 0.5)
+    assert change["change"]["difference"] == 0.25
+    assert {change[end]["questions"] for end in ("before", "after", "change")} == {3}
+    assert change["before"]["low"] <= 0.25 <= change["before"]["high"]
 
 
 def test_a_change_is_said_in_words(run):
@@ -59,16 +74,20 @@ def test_a_change_is_said_in_words(run):
                 "difference": difference, "low": low, "high": high}  # fmt: skip
 
     rows = [row(change(0.1, 0.3), "judge accuracy", "eval/judge/accuracy"), row(change(-0.1, 0.2))]
-    assert in_words(rows) == (
-        "On 64 questions, majority vote did not change beyond chance: from 50.0 % to 55.0 %, +5.0 "
-        "points, 95 % interval [-10.0, +20.0]; higher on 9 questions, lower on 6; also beyond "
-        "chance: judge accuracy (+5.0 points)."
+    assert in_words(rows, ["eval/judge/accuracy"]) == (
+        "Judge accuracy rose: 50.0 % to 55.0 %, +5.0 points [+10.0, +30.0], on the same 64 "
+        "questions (9 up, 6 down)."
     )
-    assert "majority vote rose:" in in_words([row(change(0.01, 0.2))])
-    assert "majority vote fell:" in in_words([row(change(-0.2, -0.01))])
-    assert in_words([row(change(1, 2), "tokens", "eval/tokens/answer"), {"measure": "x"}]) == ""
+    assert in_words(rows, [NAME]) == (
+        "Majority vote did not change beyond chance: 50.0 % to 55.0 %, +5.0 points [-10.0, +20.0], "
+        "on the same 64 questions (9 up, 6 down). Also beyond chance: judge accuracy (+5.0 points)."
+    )
+    assert in_words(rows, [NAME, "eval/judge/accuracy"]).count("questions (9 up") == 2
+    assert "Majority vote fell:" in in_words([row(change(-0.2, -0.01))], ["eval/not/measured"])
+    tokens = row(change(1, 2), "tokens", "eval/tokens/answer")
+    assert in_words([tokens, {"measure": "x"}], []) == ""
     sides = {"before": {"mean": 0.5}, "after": {"mean": 0.55}}
-    run.write_results({"summary": in_words(rows), "table": [rows[1] | sides]})
+    run.write_results({"summary": in_words(rows, [NAME]), "table": [rows[1] | sides]})
     page = write_report(run.path).read_text()
-    assert "majority vote did not change beyond chance" in page
+    assert "Majority vote did not change beyond chance" in page
     assert "[−10.0, +20.0]; 9 up, 6 down" in page

@@ -115,6 +115,13 @@ def test_self_debates_are_counted_before_and_after_the_filter() -> None:
     }
 
 
+def test_votes_of_a_few_first_turns_and_of_many_second_ones_have_no_difference() -> None:
+    found = debate_metrics([self_debate(["7", "8"], ["7", "7", "9", "7"])])
+    assert (found["maj/first"], found["maj/last"]) == (0.5, 1.0)
+    assert "maj/delta" not in found and found["improvement"] == pytest.approx(0.5)
+    assert "decision/peer_vote" not in found  # Nobody votes in these debates.
+
+
 def test_other_debates_have_no_counters_of_self_debates() -> None:
     debate = transcript({(0, 0): solved("7"), (1, 0): solved("7")}, 2)
     assert not any(name.startswith("sdrl/") for name in measured(debate, agents=2))

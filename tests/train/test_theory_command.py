@@ -51,6 +51,20 @@ def test_words_say_what_was_predicted_and_seen(second: float, seen: str) -> None
     assert words[4].startswith("These figures came without intervals")
 
 
+def test_words_say_alike_only_where_everybody_hears_everybody() -> None:
+    rows = lay_beside(FIGURES, 5)
+    assert "agents who are all heard alike" in in_words(rows)[0]
+    for topology, seen in (("sparse", "not the same ones"), ("central", "the center is heard by all")):
+        words = in_words(rows, topology)[0]
+        assert "alike" not in words and seen in words
+
+
+def test_agents_too_unlike_for_any_number_of_voters_have_none() -> None:
+    rows = lay_beside({**FIGURES, "train/rho/round_2": -0.3}, 5)  # Below -1 / (5 - 1).
+    assert [row.voters for row in rows] == [5, None, None]
+    assert "effective voters 5.00 and not defined" in in_words(rows)[3]
+
+
 def estimates(first: float, second: float, half: float) -> dict[str, Estimate]:
     """Drifts of two rounds and ρ, each with an interval of this half width."""
     values = {

@@ -1,6 +1,7 @@
 """The recipe: everything that one run is made of."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -9,7 +10,7 @@ from pydantic import Field, model_validator
 from debate_protocol.config import Config
 from debate_protocol.forms import DebateForm, FormConfig
 from debate_protocol.plugins import did_you_mean
-from debate_protocol.roles import roles_of
+from debate_protocol.roles import agents_by_policy, roles_of
 from debate_protocol.types import TRAINED
 from debate_rewards.rewards import RewardChoice
 from debate_train.adapters import trained_adapters, unknown_adapter
@@ -107,7 +108,25 @@ class Recipe(Config):
 
     def evaluated(self) -> Setup:
         """Return what an evaluation of this phase is made with."""
-        return self.evaluation.setup(self.debate, self.rollout, self.seed)
+        setup = self.evaluation.setup(self.debate, self.rollout, self.seed)
+        wanted = self.evaluation.headline
+        return replace(setup, headline=self._trained_figures(setup) if wanted is None else wanted)
+
+    def _trained_figures(self, setup: Setup) -> list[str]:
+        """Return the names of the figures that this phase trains the policy for."""
+        weights = {name: stream.weight for name, stream in self.advantage.streams.items()}
+        trained = {name for name in self.reward.streams if weights.get(name)}
+        rules, names = setup.form.protocol(), list[str]()
+        if self.debate.protocol().topology == "pair":  # A second turn trains for debates.
+            names += ["eval/maj/last", "eval/maj/delta"]
+        elif not all(role.answers for role in roles_of(rules)):
+            names.append("eval/last_round/accuracy")
+        if trained != {"judge"}:
+            names.append("eval/direct/accuracy")
+        if "judge" in trained:
+            own = f"{TRAINED}/" if TRAINED in agents_by_policy(rules) else ""
+            names.append(f"eval/{own}judge/accuracy")
+        return names
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Return a copy, whose phases follow from what was changed."""
@@ -156,6 +175,7 @@ class Recipe(Config):
             ("exit_criterion.also_at_least", also, setup.measured()),
             ("keep_if.metric", [keep.metric] if keep else (), setup.measured()),
             ("checkpoint.keep_best.metric", [best.metric] if best else (), list(setup.figures())),
+            ("evaluation.headline", self.evaluation.headline or (), list(setup.rows())),
         ):
             for name in names:
                 if name not in known:

@@ -21,8 +21,9 @@ def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -
 
     - `maj/round_R`: whether the majority of the round's answers is right, ties in expectation;
       `maj/first` and `maj/last` are those of the first and the last round (Maj and Debate),
-      `maj/delta` the second minus the first (Δ). All are of the same debate, so of the same first
-      turns.
+      `maj/delta` the second minus the first (Δ), but for pairs of first turns that are debated:
+      there as many second turns are sampled of each pair as are asked for. All are of the same
+      debate, so of the same first turns.
     - `pass@k/round_R`: whether any of the round's answers is right, which bounds every choice among
       them, such as the peers' vote among those that they judged.
     - `central/first`, `central/last`, `central/delta`, under topology central: the same of the
@@ -44,8 +45,9 @@ def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -
         sums.add(f"maj/round_{round}", value)
         sums.add(f"pass@k/round_{round}", float(any(right[key] for key in rounds[round])))
     first, last = min(rounds), max(rounds)
-    _add_gain(sums, "maj", [votes[first], votes[last]][: last - first + 1])
     rules = given.debate.transcript.protocol
+    ends = [votes[first], votes[last]][: last - first + 1]
+    _add_gain(sums, "maj", ends, of_equals=rules.topology != "pair")
     center = [key for key in right if key.agent == (rules.center or 0)]
     if rules.topology == "central":
         ordered = sorted(center, key=lambda key: key.round)
@@ -84,12 +86,14 @@ def add_costs(sums: Sums, given: AnswersGiven) -> None:
         sums.add("agreement/tokens_saved", _sampled(later) or 0, sampled)
 
 
-def _add_gain(sums: Sums, name: str, by_round: Sequence[float]) -> None:
-    """Add the first and the last value, and between several of them the difference."""
+def _add_gain(
+    sums: Sums, name: str, by_round: Sequence[float], *, of_equals: bool = True
+) -> None:
+    """Add the first and the last value, and between several that are alike the difference."""
     for end, values in (("first", by_round[:1]), ("last", by_round[-1:])):
         for value in values:
             sums.add(f"{name}/{end}", value)
-    if len(by_round) > 1:
+    if len(by_round) > 1 and of_equals:
         sums.add(f"{name}/delta", by_round[-1] - by_round[0])
 
 

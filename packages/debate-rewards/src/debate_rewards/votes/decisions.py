@@ -135,8 +135,9 @@ def central_of(debate: ReadDebate) -> str | None:
 
 def decisions_of(debate: ReadDebate, seed: int) -> dict[str, str | None]:
     """Return the answer of every decision rule that applies to the debate, by name."""
-    decided = {"majority": majority_of(debate, seed), "peer_vote": peer_vote_of(debate, seed)}
+    decided = {"majority": majority_of(debate, seed)}
     if debate.compares:
+        decided["peer_vote"] = peer_vote_of(debate, seed)
         decided["bradley_terry"] = bradley_terry_of(debate, seed)
     if knows_confidence(debate):
         decided["confidence"] = confidence_of(debate, seed)

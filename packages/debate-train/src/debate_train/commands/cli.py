@@ -17,6 +17,7 @@ from debate_train.commands.recipe_command import (
     parsed,
     recipe_parser,
     run_recipe,
+    say_loading,
 )
 from debate_train.describing.command import COMMANDS, describing_main
 from debate_train.errors import UsageError
@@ -119,6 +120,7 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
             return DONE
         if arguments.check_data:
             return _check_data(checked.recipe)
+        say_loading()
         from debate_train.running.run import run
 
         return run(checked.recipe, checked.text, arguments.output, arguments.resume, echo_s)

@@ -2,12 +2,14 @@
 
 import argparse
 import errno
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from debate_protocol.command_options import add_options, heed_options, is_quiet
 from debate_protocol.transcripts.control_characters import escaped
@@ -112,9 +114,9 @@ def run_recipe(
     report = check(loaded.recipe)
     redact = loaded.reading.redact
     for line in () if is_quiet() else (f"recipe: {loaded.path}", *loaded.notes, *report.lines):
-        print(_shown(redact(line)))
+        print(_fitted(_shown(redact(line)), sys.stdout))
     for line in report.warnings:
-        print(_shown(redact(f"warning: {line}")), file=sys.stderr)
+        print(_fitted(_shown(redact(f"warning: {line}")), sys.stderr), file=sys.stderr)
     if report.errors:
         raise UsageError(redact("\n".join(report.errors)))
     if arguments.check:
@@ -125,6 +127,24 @@ def run_recipe(
         return act(CheckedRecipe(loaded.recipe, resolved_yaml(loaded)))
     except UsageError as error:
         raise UsageError(redact(str(error))) from error
+
+
+def say_loading() -> None:
+    """Say what the next seconds, in which nothing else is shown, are spent on."""
+    if not is_quiet():
+        print("loading libraries and model …", file=sys.stderr, flush=True)
+
+
+def _fitted(line: str, stream: TextIO) -> str:
+    """Return a line as a terminal of its width breaks it: between words, further lines indented."""
+    if not stream.isatty():
+        return line
+    indent = " " * (len(line) - len(line.lstrip()))
+    width = max(20, shutil.get_terminal_size().columns)
+    words = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(
+        line.lstrip(), width, initial_indent=indent, subsequent_indent=f"{indent}  ", **words
+    )
 
 
 def _explain(key: str, loaded: "LoadedRecipe[Recipe] | None") -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -13,6 +14,7 @@ from debate_train.commands.recipe_command import (
     parsed,
     recipe_parser,
     run_recipe,
+    say_loading,
 )
 from debate_train.data.source import Split
 from debate_train.errors import UsageError
@@ -37,6 +39,7 @@ examples:
   debate-eval quickstart --policy before=runs/first@280 --policy after=runs/first --runs 3
   debate-eval quickstart --policy runs/first --against runs/first@280
   debate-eval recipes/selfplay_v2.yaml --check
+  debate-eval own.yaml --benchmark math500 --benchmark aime24,evaluation.direct_samples=32
   debate-eval compare evaluations/first:before evaluations/first:after
   debate-eval theory evaluations/first
   debate-eval --transcripts debates/transcripts.jsonl
@@ -65,7 +68,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
+    if arguments.resume and arguments.output is None:
+        raise UsageError("--resume: found no --output; expected the folder of the evaluation")
+    if not arguments.benchmark:
+        planned = _planned(arguments, arguments.overrides)
+        for wanted, text in planned:
+            _run(wanted, text, arguments, arguments.output, resume=arguments.resume)
+        return DONE
+    from debate_train.evaluating.benchmark_table import chosen_benchmarks, finished_table
+
+    chosen = chosen_benchmarks(arguments.benchmark)
+    plans = [_planned(arguments, [*arguments.overrides, *keys]) for keys in chosen.values()]
+    if not all(plans):  # Nothing but what was asked about is said.
+        return DONE
+    folder = arguments.output or Path("runs") / time.strftime("benchmarks-%Y%m%d-%H%M%S")
+    if not arguments.resume:
+        from debate_train.run_files.directory_layout import refuse_used
+
+        refuse_used(folder)
+    for name, ((wanted, text),) in zip(chosen, plans, strict=True):
+        resume = arguments.resume and (folder / name).is_dir()
+        _run(wanted, text, arguments, folder / name, resume=resume)
+    finished_table(folder, list(chosen))
+    return DONE
+
+
+def _planned(
+    arguments: argparse.Namespace, overrides: Sequence[str]
+) -> "list[tuple[Evaluating, str]]":
+    """Check an evaluation; return it with its recipe's text, nothing where that was all."""
     made: list[Evaluating] = []
+    texts: list[str] = []
 
     def check(recipe: "Recipe") -> "CheckReport":
         from debate_train.evaluating.checking import check_evaluating
@@ -74,14 +107,22 @@ def _main(arguments: argparse.Namespace) -> int:
         return check_evaluating(made[0])
 
     def act(checked: CheckedRecipe) -> int:
-        from debate_train.evaluating.evaluating import run_evaluation
-
-        interruptible(
-            lambda: run_evaluation(made[0], checked.text, arguments.output, resume=arguments.resume)
-        )
+        texts.append(checked.text)
         return DONE
 
-    return run_recipe(arguments, check, act)
+    run_recipe(argparse.Namespace(**{**vars(arguments), "overrides": overrides}), check, act)
+    return list(zip(made, texts, strict=False))
+
+
+def _run(
+    wanted: "Evaluating", text: str, arguments: argparse.Namespace, output: Path | None, resume: bool
+) -> None:
+    say_loading()
+    from debate_train.evaluating.evaluating import run_evaluation
+
+    interruptible(
+        lambda: run_evaluation(wanted, text, output, resume=resume, all_figures=arguments.all)
+    )
 
 
 def _wanted(recipe: "Recipe", arguments: argparse.Namespace) -> "Evaluating":
@@ -121,6 +162,17 @@ def command_parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help="most questions (default: evaluation.questions of the recipe)",
+    )
+    parser.add_argument(
+        "--benchmark",
+        action="append",
+        default=[],
+        metavar="NAME[,key=value]",
+        help="a published benchmark in place of the recipe's data, with changes of the recipe; of "
+        "several there is a table with their average",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="print also the figures that the table does not list"
     )
     parser.add_argument(
         "--output",

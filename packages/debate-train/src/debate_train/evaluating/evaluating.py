@@ -95,7 +95,9 @@ def with_opponents(recipe: Recipe, opponents: Sequence[NamedPolicy]) -> Recipe:
     return recipe.model_copy(update={"rollout": rollout, "evaluation": evaluation})
 
 
-def run_evaluation(wanted: Evaluating, text: str, output: Path | None, *, resume: bool) -> Path:
+def run_evaluation(
+    wanted: Evaluating, text: str, output: Path | None, *, resume: bool, all_figures: bool = False
+) -> Path:
     """Measure all policies, write the results, print them; return the folder.
 
     Args:
@@ -103,12 +105,11 @@ def run_evaluation(wanted: Evaluating, text: str, output: Path | None, *, resume
         text: The recipe as it is kept.
         output: The folder; None makes `runs/NAME-eval-TIME`.
         resume: Go on with an evaluation in that folder.
+        all_figures: Print also the figures that the table does not list.
 
     Raises:
         UsageError: The folder cannot be used, or there is nothing to measure.
     """
-    if resume and output is None:
-        raise UsageError("--resume: found no --output; expected the folder of the evaluation")
     named = f"{wanted.recipe.name}-eval-{time.strftime('%Y%m%d-%H%M%S')}"
     path = output or Path("runs") / named
     source = wanted.recipe.data.open(wanted.recipe.seed)
@@ -129,7 +130,7 @@ def run_evaluation(wanted: Evaluating, text: str, output: Path | None, *, resume
         progress.close()
         shown = Shown.of(setup)
         write_all(directory, plan, shown, found)
-        print_table(shown, wanted.split, found)
+        print_table(shown, wanted.split, found, all_=all_figures)
         print(f"results: {directory.path}")
     return path
 
@@ -168,6 +169,7 @@ def _plan(wanted: Evaluating, questions: Sequence[Question]) -> Plan:
     """Return what is measured, by which an evaluation that is resumed is known to be the same."""
     phase = wanted.recipe.model_dump(mode="json")
     decisive = {key: phase[key] for key in _DECIDES}
+    decisive["evaluation"].pop("headline")  # Decides what is listed first, and nothing else.
     decisive["rollout"] = {k: v for k, v in phase["rollout"].items() if k not in _FREE}
     asked = [(q.id, q.text, q.answer) for q in questions]
     return {

@@ -69,11 +69,14 @@ class Shown:
     """The row of each figure; an empty one has none."""
     measured: str
     runs: int
+    listed: Sequence[str]
+    """The figures of the table, in order; the others have rows in one of all figures alone."""
 
     @classmethod
     def of(cls, setup: Setup) -> "Shown":
         """Return what an evaluation shows."""
-        return cls(setup.rows(), setup.described(), setup.runs)
+        listed = setup.listed()
+        return cls({**setup.rows(), **listed}, setup.described(), setup.runs, list(listed))
 
 
 def write_all(
@@ -93,6 +96,7 @@ def write_all(
         "measured": shown.measured,
         "rows": shown.rows,
         "values_sha256": hashlib.sha256(values.encode()).hexdigest(),
+        "listed": list(shown.listed),
         "policies": policies,
     }
     write_json(directory.path / RESULTS, with_hash(plain(results)))
@@ -126,14 +130,15 @@ def _csv(rows: Mapping[str, str], found: Sequence[Found]) -> str:
     return text.getvalue()
 
 
-def print_table(shown: Shown, split: str, found: Sequence[Found]) -> None:
-    """Print the figures that have a row, a column for each policy."""
+def print_table(shown: Shown, split: str, found: Sequence[Found], *, all_: bool = False) -> None:
+    """Print the figures that are listed, or all that have a row, a column for each policy."""
     beside = " ± deviation between runs" if shown.runs > 1 else ""
     table = Table(title=f"{split} split, mean [95 % interval over questions]{beside}")
     table.add_column("measure")
     for one in found:
         table.add_column(one["name"], justify="right")
-    for figure, row in shown.rows.items():
+    for figure in dict.fromkeys([*shown.listed, *(shown.rows if all_ else ())]):
+        row = shown.rows[figure]
         if row and any(figure in one["figures"] for one in found):
             table.add_row(row, *(shown_measure(one["figures"].get(figure)) for one in found))
     console = Console()

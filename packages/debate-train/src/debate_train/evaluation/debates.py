@@ -9,6 +9,7 @@ from pydantic import Field
 from debate_protocol.forms import DebateForm, Simultaneous
 from debate_protocol.forms.own_contract import ContractChoice
 from debate_protocol.forms.settings import MOST, PersonaChoice
+from debate_protocol.parsing.contract import get_contract
 from debate_protocol.roles import agents_by_policy
 from debate_protocol.types import Protocol, Transcript
 from debate_train.evaluation.changes import DebateChanges
@@ -19,7 +20,8 @@ Named = Mapping[str, tuple[str, str]]
 """A name of `debate_rewards.metrics` to ours, and its row in the table or an empty text."""
 
 _FIGURES: Named = {
-    "decision/majority": ("majority/accuracy", "majority vote"),
+    "maj/last": ("maj/last", "majority vote"),
+    "decision/majority": ("majority/accuracy", ""),
     "decision/peer_vote": ("peer_vote/accuracy", "peer-vote decision"),
     "decision/bradley_terry": ("bradley_terry/accuracy", ""),
     "decision/confidence": ("confidence/accuracy", ""),
@@ -33,7 +35,6 @@ _FIGURES: Named = {
     "pass@k": ("pass@k", ""),
     "cons@k": ("cons@k", ""),
     "maj/first": ("maj/first", ""),
-    "maj/last": ("maj/last", ""),
     "maj/delta": ("maj/delta", ""),
     "flips/right_to_wrong": ("flips/right_to_wrong", ""),
     "flips/wrong_to_right": ("flips/wrong_to_right", ""),
@@ -52,9 +53,9 @@ _CENTRAL: Named = {
 }
 
 _DETAILS = {
-    "maj/first": "Maj: majority of the first answers",
-    "maj/last": "Debate: majority of the last answers",
-    "maj/delta": "Δ = Debate − Maj",
+    "maj/first": "majority of first answers (Maj)",
+    "maj/delta": "majority vote − Maj (Δ)",
+    "last_round/accuracy": "accuracy of an agent, last round",
     "improvement": "improvement of an agent's accuracy",
     "tokens/answer": "sampled tokens an answer",
 }
@@ -67,6 +68,10 @@ _CENTRAL_DETAILS = {
 def values_of(rules: Protocol) -> dict[str, tuple[str, str]]:
     """Return the figures of debates that are means over questions."""
     found = dict(_FIGURES)
+    if "comparison" not in get_contract(rules.contract).sections:
+        del found["decision/peer_vote"], found["decision/bradley_terry"]
+    if rules.topology == "pair":
+        del found["maj/delta"]
     for name in _OF_ROUNDS:
         rounds = [f"{name}/round_{round}" for round in range(rules.max_rounds)]
         found |= {figure: (figure, "") for figure in rounds}

@@ -189,11 +189,11 @@ def _add(sums: "Sums", one: "AnswersGiven", seat: int) -> None:
 def _decided(read: Sequence["AnswersGiven"]) -> list[dict[str, bool]]:
     """Return for each debate which of its decisions are right."""
     from debate_rewards.answers.checking import check_many
-    from debate_rewards.votes.decisions import majority_of, peer_vote_of
+    from debate_rewards.votes.decisions import decisions_of
 
     found = [
-        {"majority": majority_of(one.debate, 0), "peer_vote": peer_vote_of(one.debate, 0)}
-        for one in read
+        {rule: own[rule] for rule in ("majority", "peer_vote") if rule in own}
+        for own in (decisions_of(one.debate, 0) for one in read)
     ]
     questions = [one.debate.transcript.question for one in read]
     asked = [

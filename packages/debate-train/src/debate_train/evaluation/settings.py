@@ -1,7 +1,7 @@
 """How often the policy is measured, on what, and in which modes."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -33,6 +33,8 @@ class Setup:
     runs: int = 1
     """Independent repetitions on the same questions."""
     seed: int = 0
+    headline: Sequence[str] = ()
+    """Full names of the figures that tables and reports begin with."""
 
     def plays(self) -> Iterator[tuple[str, Plays]]:
         """Yield the name of each mode with what it plays.
@@ -74,6 +76,12 @@ class Setup:
                     )
                 found[full] = row if is_standard(name) or not row else f"{name}: {row}"
         return found
+
+    def listed(self) -> dict[str, str]:
+        """Return the figures that tables list by default with their rows, the headline first."""
+        every = self.rows()
+        with_row = [name for name, row in self.figures().items() if row]
+        return {name: every[name] or name for name in (*self.headline, *with_row) if name in every}
 
     def rows(self) -> dict[str, str]:
         """Return `figures`, with the rows of details of modes that play something."""
@@ -147,6 +155,10 @@ class Evaluation(DebateChanges):
     """Single-turn replies to each question, in each run."""
     runs: int = Field(1, ge=1)
     """Independent repetitions on the same questions."""
+    headline: tuple[str, ...] | None = None
+    """Figures that results, reports and looks begin with, such as eval/judge/accuracy; null takes
+    those of what the recipe trains: single answers, the votes of judges, the debate of SDRL, the
+    last answers where a role gives none."""
     modes: dict[str, ModeChoice | None] = Field(default_factory=dict)
     """Modes by name, beside `direct` (single replies) and `debate`; null leaves one of these out,
     another mode of the name takes its place."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from debate_protocol.transcripts.files import write_transcripts
@@ -10,13 +10,10 @@ from debate_protocol.types import Transcript
 from debate_train.run_files.collected_files import file_name, plain, write_json, written
 
 if TYPE_CHECKING:
-    from debate_rewards.metrics.paired import Paired
     from debate_train.evaluation.measuring import Measures
     from debate_train.run_files.run_directory import RunDirectory
 
 SCHEMA = "debate-values/1"
-MAIN = "eval/majority/accuracy"
-"""What is said of a run in words, where it is measured."""
 
 
 def keep_evaluation(
@@ -51,49 +48,60 @@ def keep_evaluation(
             directory.note_record(path)
 
 
-def changes_of(directory: "RunDirectory", figures: Sequence[str]) -> dict[str, "Paired"]:
+def changes_of(directory: "RunDirectory", figures: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return how each figure changed on the same questions, from before a run to its end.
 
-    What has no value for single questions, such as a ratio of sums, is not there.
+    What has no value for single questions, such as a ratio of sums, is not there. Where questions
+    have a value at one end alone, such as a judge who was shown no right and wrong answer, `before`
+    or `after` of the others is beside `change`.
     """
+    from debate_rewards.metrics.intervals import bootstrap_interval
     from debate_rewards.metrics.paired import paired
     from debate_rewards.metrics.ranges import range_of
 
-    before, after = (_last(directory, name) for name in ("before", "after"))
-    return {
-        figure: paired(before[figure], after[figure], within=range_of(figure))
-        for figure in figures
-        if before.get(figure, {}).keys() & after.get(figure, {}).keys()
-    }
+    ends = {name: _last(directory, name) for name in ("before", "after")}
+    changes: dict[str, dict[str, Any]] = {}
+    for figure in figures:
+        own, within = {when: found.get(figure, {}) for when, found in ends.items()}, range_of(figure)
+        common = own["before"].keys() & own["after"].keys()
+        if common:
+            changes[figure] = {"change": asdict(paired(**own, within=within))}
+        for when, values in own.items():
+            if common and values.keys() > common:
+                level = bootstrap_interval([values[q] for q in values if q in common], within=within)
+                measure = dict(zip(("mean", "low", "high"), level, strict=True))
+                changes[figure][when] = measure | {"questions": len(common)}
+    return changes
 
 
-def in_words(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return in one sentence what happened, nothing where no change is known.
+def in_words(rows: Sequence[Mapping[str, Any]], headline: Sequence[str]) -> str:
+    """Return in a few sentences what happened, nothing where no change is known.
 
     Args:
         rows: Of the table of results, each with `measure`, `name` and, where it is known, `change`.
+        headline: Names of the measures that are told of in full; of none the first row is.
     """
     from debate_rewards.metrics.ranges import range_of
 
-    known = [row for row in rows if row.get("change") and range_of(row["name"]) == (0.0, 1.0)]
-    if not known:
-        return ""
-    main = next((row for row in known if row["name"] == MAIN), known[0])
-    change = main["change"]
-    low, high = change["low"], change["high"]
-    outcome = "rose" if low > 0 else "fell" if high < 0 else "did not change beyond chance"
-    said = (
-        f"On {change['questions']} questions, {main['measure']} {outcome}: from "
-        f"{100 * change['before']:.1f} % to {100 * change['after']:.1f} %, "
-        f"{100 * change['difference']:+.1f} points, 95 % interval [{100 * low:+.1f}, "
-        f"{100 * high:+.1f}]; higher on {change['won']} questions, lower on {change['lost']}"
-    )
+    known = [row for row in rows if row.get("change") and range_of(row["name"])]
+    main = [row for row in known if row["name"] in headline] or known[:1]
     others = [
         f"{row['measure']} ({100 * row['change']['difference']:+.1f} points)"
         for row in known
-        if row is not main and (row["change"]["low"] > 0 or row["change"]["high"] < 0)
+        if row not in main and (row["change"]["low"] > 0 or row["change"]["high"] < 0)
     ]
-    return f"{said}; also beyond chance: {', '.join(others)}." if others else f"{said}."
+    said = [_told(row["measure"], row["change"]) for row in main]
+    return " ".join([*said, *([f"Also beyond chance: {', '.join(others)}."] if others else ())])
+
+
+def _told(measure: str, change: Mapping[str, Any]) -> str:
+    low, high, measure = change["low"], change["high"], measure[:1].upper() + measure[1:]
+    outcome = "rose" if low > 0 else "fell" if high < 0 else "did not change beyond chance"
+    return (
+        f"{measure} {outcome}: {100 * change['before']:.1f} % to {100 * change['after']:.1f} %, "
+        f"{100 * change['difference']:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}], on the "
+        f"same {change['questions']} questions ({change['won']} up, {change['lost']} down)."
+    )
 
 
 def _last(directory: "RunDirectory", name: str) -> dict[str, dict[str, float]]:

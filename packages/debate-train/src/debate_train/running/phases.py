@@ -247,7 +247,7 @@ def _finish(run: RunContext) -> bool:
     if state.before is None:  # A missed exit criterion kept the last phase from starting.
         state.before = after
     setup = _last(run).evaluated()
-    found = {} if state.before is after else changes_of(run.directory, list(setup.figures()))
+    found = {} if state.before is after else changes_of(run.directory, list(setup.listed()))
     run.tracker.summarise(
         write_results(run.directory, state.before, after, asdict(state), setup, found)
     )

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from debate_rewards.metrics.paired import Paired
 from debate_train.evaluation.measuring import Measures
 from debate_train.evaluation.settings import Setup
 from debate_train.health.watch import alarms_of
@@ -30,7 +30,7 @@ def write_results(
     after: Mapping[str, Any],
     state: Mapping[str, Any],
     setup: Setup,
-    changes: Mapping[str, Paired] | None = None,
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, float | str]:
     """Write results.json; return what a tracked run is summarised by.
 
@@ -40,12 +40,13 @@ def write_results(
         after: The same at the end.
         state: Of the run.
         setup: What they were measured with.
-        changes: Of figures on the same questions, as far as they are known.
+        changes: Of figures on the same questions, as far as they are known (`changes_of`).
     """
     rows = _rows(before, after, setup, changes or {})
     directory.write_results(
         {
-            "summary": in_words(rows),
+            "summary": in_words(rows, setup.headline),
+            "headline": list(setup.headline),
             "table": rows,
             "measured": setup.described(),
             "before": before,
@@ -58,7 +59,7 @@ def write_results(
             "seconds": state["seconds"],
         }
     )
-    return {"results/summary": in_words(rows)} | _flat(rows)
+    return {"results/summary": in_words(rows, setup.headline)} | _flat(rows)
 
 
 def _flat(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -82,13 +83,14 @@ def _rows(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
     setup: Setup,
-    changes: Mapping[str, Paired],
+    changes: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
+    """Return the rows of the table; both ends are of the same questions where these are known."""
     return [
         {"measure": shown, "name": name, "before": before[name], "after": after[name]}
-        | ({"change": asdict(changes[name])} if name in changes else {})
-        for name, shown in setup.figures().items()
-        if shown and name in before and name in after
+        | dict(changes.get(name, {}))
+        for name, shown in setup.listed().items()
+        if name in before and name in after
     ]
 
 
@@ -97,25 +99,29 @@ def print_results(
     after: Mapping[str, Any],
     seconds: Mapping[str, float],
     setup: Setup,
-    changes: Mapping[str, Paired] | None = None,
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Print the table from before to after, how it was measured, and how long each part took."""
     several = any("run_deviation" in measure for measure in after.values())
-    beside = " ± deviation between runs" if several else ""
-    table = Table(title=f"test split, mean [95 % interval over questions]{beside}")
+    table = Table(
+        title="test split, the same questions before and after"
+        + (", ± deviation between runs" if several else ""),
+        box=SIMPLE_HEAD,
+    )
     table.add_column("measure")
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
-    table.add_column("change, paired", justify="right")
+    for column in ("questions", "before", "after", "change [95 %]"):
+        table.add_column(column, justify="right", no_wrap=True)
     rows = _rows(before, after, setup, changes or {})
     for row in rows:
-        change = f"{row['after']['mean'] - row['before']['mean']:+.3f}"
+        change = _signed(row["after"]["mean"] - row["before"]["mean"])
         if paired := row.get("change"):
-            change = f"{paired['difference']:+.3f} [{paired['low']:+.3f}, {paired['high']:+.3f}]"
-        table.add_row(row["measure"], _shown(row["before"]), _shown(row["after"]), change)
+            values = [_signed(paired[key]) for key in ("difference", "low", "high")]
+            change = f"{values[0]} [{values[1]}, {values[2]}]"
+        ends = [_mean(row[when]) for when in ("before", "after")]
+        table.add_row(row["measure"], f"{row['after']['questions']}", *ends, change)
     console = Console()
     console.print(table)
-    if said := in_words(rows):
+    if said := in_words(rows, setup.headline):
         console.print(said, highlight=False)
     if line := _beside_start(after):
         console.print(line, highlight=False)
@@ -136,7 +142,14 @@ def _beside_start(after: Mapping[str, Any]) -> str:
     return said + (f", votes won {_shown(votes)}" if votes else "")
 
 
-def _shown(measure: Mapping[str, float]) -> str:
-    text = f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"
+def _signed(change: float) -> str:
+    return f"{round(change, 3) + 0.0:+.3f}"  # No -0.000.
+
+
+def _mean(measure: Mapping[str, float]) -> str:
     deviation = measure.get("run_deviation")
-    return text if deviation is None else f"{text}\n± {deviation:.3f}"
+    return f"{measure['mean']:.3f}" + ("" if deviation is None else f" ± {deviation:.3f}")
+
+
+def _shown(measure: Mapping[str, float]) -> str:
+    return f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"

@@ -91,7 +91,12 @@ class Saving:
 
     def log_look(self, found: dict[str, float], more: dict[str, float]) -> None:
         """Write the measures of a look at the dev split, and what the display has no room for."""
-        shown = "  ".join(f"{key.removeprefix('eval/')} {v:.3f}" for key, v in found.items())
+        recipe = self._phase.recipe
+        asked = [name for name, _ in recipe.exit_criterion.wanted] if recipe.exit_criterion else []
+        listed = [name for name in dict.fromkeys([*recipe.evaluated().listed(), *asked])]
+        shown = "  ".join(
+            f"{name.removeprefix('eval/')} {found[name]:.3f}" for name in listed if name in found
+        )
         alarms, where = self._write(more | found, "look"), f"{self._phase.name} {self._state.step}"
         for line in (f"{where}: dev split: {shown}", *alarms):
             self._run.progress.note(line)

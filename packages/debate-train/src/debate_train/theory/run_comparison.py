@@ -1,11 +1,22 @@
 """Drift, ρ and effective number of voters of a finished run, beside what the theory predicts."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from debate_rewards.metrics.intervals import Estimate
 from debate_train.theory.expressions import effective_voters
+
+
+_APART = " among agents who each hear as many others, but not the same ones"
+_HEARD = {
+    "central": "; but the center is heard by all and the others by it alone, which moves accuracy "
+    "without any advantage (Lemma E.1)",
+    "ring": _APART,
+    "sparse": _APART,
+}
+"""By topology, in place of what holds where everybody hears everybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,7 @@ class RoundComparison:
     rho_low: float | None
     rho_high: float | None
     voters: float | None
+    """None also where agents are so unlike that no number of independent ones is: ρ ≤ −1/(N − 1)."""
 
 
 def lay_beside(figures: Mapping[str, float | Estimate], num_agents: int) -> list[RoundComparison]:
@@ -74,10 +86,15 @@ def lay_beside(figures: Mapping[str, float | Estimate], num_agents: int) -> list
                 rho.value,
                 rho.low,
                 rho.high,
-                None if rho.value is None else effective_voters(num_agents, rho.value),
+                None if rho.value is None else _voters(num_agents, rho.value),
             )
         )
     return rows
+
+
+def _voters(num_agents: int, rho: float) -> float | None:
+    voters = effective_voters(num_agents, rho)
+    return voters if math.isfinite(voters) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +115,7 @@ class _Seen:
         return f"{self.value:+.3f}{between}"
 
 
-def in_words(rows: Sequence[RoundComparison]) -> list[str]:
+def in_words(rows: Sequence[RoundComparison], topology: str = "all") -> list[str]:
     """Return in sentences what the theory predicts and what was seen.
 
     A change counts as seen where its interval leaves 0 out, and as against a prediction where its
@@ -107,15 +124,16 @@ def in_words(rows: Sequence[RoundComparison]) -> list[str]:
 
     Args:
         rows: Of `lay_beside`.
+        topology: Of the debates; the theorem holds where everybody hears everybody.
     """
-    said = [*_of_drift(rows), *_of_correlation(rows)]
+    said = [*_of_drift(rows, topology), *_of_correlation(rows)]
     figures = [row for row in rows if row.drift is not None or row.rho is not None]
     if figures and all(row.drift_low is None and row.rho_low is None for row in figures):
         said.append("These figures came without intervals: what is said of them may be noise.")
     return said
 
 
-def _of_drift(rows: Sequence[RoundComparison]) -> list[str]:
+def _of_drift(rows: Sequence[RoundComparison], topology: str) -> list[str]:
     drifts = [
         (row.round, _Seen(row.drift, row.drift_low, row.drift_high))
         for row in rows
@@ -127,10 +145,11 @@ def _of_drift(rows: Sequence[RoundComparison]) -> list[str]:
     low, high = first.ends
     sign = "a positive" if low > 0 else "a negative" if high < 0 else "no"
     beyond = "" if sign != "no" or low == high else " beyond its interval"
+    heard = _HEARD.get(topology, " among agents who are all heard alike")
     said = [
         f"Predicted (Theorem 4.4): accuracy moves by δ / (S + t C), in the direction of the "
         f"critique's advantage δ. Seen: {first} in round {number}, as with {sign} "
-        f"advantage{beyond} among agents who are all heard alike."
+        f"advantage{beyond}{heard}."
     ]
     if sign == "no" or number != 1 or len(drifts) == 1:
         return said
@@ -173,8 +192,12 @@ def _of_correlation(rows: Sequence[RoundComparison]) -> list[str]:
         "Predicted: what agents hear from each other raises the correlation ρ of their answers, "
         "most in the first rounds, so that the effective number of voters shrinks (Lemma 4.7). "
         f"Seen: {seen}, from {_plain(before)} in round {begin.round} to {_plain(after)} in round "
-        f"{end.round}; effective voters {begin.voters:.2f} and {end.voters:.2f}."
+        f"{end.round}; effective voters {_number(begin.voters)} and {_number(end.voters)}."
     ]
+
+
+def _number(voters: float | None) -> str:
+    return "not defined" if voters is None else f"{voters:.2f}"
 
 
 def _plain(rho: _Seen) -> str:

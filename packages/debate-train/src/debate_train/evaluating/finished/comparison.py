@@ -127,7 +127,7 @@ def compared(before: Side, after: Side, *, all_: bool = False) -> list[Row]:
     Args:
         before: The baseline.
         after: Whose figures are higher where the difference is positive.
-        all_: Also those that have no row in tables.
+        all_: Also those that tables do not list.
 
     Raises:
         UsageError: They were asked other questions.
@@ -136,7 +136,9 @@ def compared(before: Side, after: Side, *, all_: bool = False) -> list[Row]:
     from debate_rewards.metrics.ranges import range_of
 
     _refuse_other_questions(before, after)
-    shown = {**after.evaluation.results["rows"], **before.evaluation.results["rows"]}
+    sides = (before.evaluation.results, after.evaluation.results)
+    shown = {**sides[1]["rows"], **sides[0]["rows"]}
+    listed = {name for results in sides for name in results.get("listed", results["rows"])}
     mine, theirs = (side.evaluation.values[side.policy] for side in (before, after))
     return [
         Row(
@@ -146,7 +148,7 @@ def compared(before: Side, after: Side, *, all_: bool = False) -> list[Row]:
             paired(values, theirs[figure], within=range_of(figure)),
         )
         for figure, values in mine.items()
-        if (all_ or shown.get(figure)) and values.keys() & theirs.get(figure, {}).keys()
+        if (all_ or (shown.get(figure) and figure in listed)) and values.keys() & theirs.get(figure, {}).keys()
     ]
 
 
@@ -204,7 +206,7 @@ def command_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("sides", nargs="+", metavar="FOLDER[:POLICY]", help="what is compared")
     parser.add_argument("--baseline", metavar="POLICY", help="compared with all others")
-    parser.add_argument("--all", action="store_true", help="also figures without a row in tables")
+    parser.add_argument("--all", action="store_true", help="also figures that tables do not list")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     add_options(parser, "debate_train")
     return parser

@@ -79,7 +79,7 @@ def _measure(arguments: argparse.Namespace) -> int:
         found.append(_found(name, str(path), figures))
         left_out[name] = dict(figures.left_out)
     rows = {figure: figure for one in found for figure in one["figures"]}
-    shown = Shown(rows, "transcripts of files", runs=1)
+    shown = Shown(rows, "transcripts of files", 1, list(rows))
     plan = _plan(questions)
     opened = nullcontext() if arguments.output is None else _opened(arguments.output, plan)
     with opened as directory:
