@@ -86,14 +86,21 @@ def test_several_benchmarks_have_one_table_with_their_average(
     recipe, asked = tmp_path / "recipe.yaml", []
     for name, replies in (("math500", 2), ("aime24", 3)):
         path = file_of(tmp_path / f"{name}.jsonl", numbered(ROW[name], 6))
-        asked += ["--benchmark", f"{name},data.test_path={path},evaluation.direct_samples={replies}"]
+        asked += [
+            "--benchmark",
+            f"{name},data.test_path={path},evaluation.direct_samples={replies}",
+        ]
     recipe.write_text(RECIPE.format(name="gsm8k", path="none.jsonl", contract="boxed"))
     questions = Benchmark(name="math500", test_path=str(tmp_path / "math500.jsonl")).open()
-    gold = {one.text: one.answer for one in questions.split("test", 6)}  # Of the other it knows none.
+    gold = {
+        one.text: one.answer for one in questions.split("test", 6)
+    }  # Of the other it knows none.
     opened = ScriptedEngine.open
 
+    def script(ask: Ask) -> str:
+        return f"\\boxed{{{gold.get(ask.question.text, 0.5)}}}"
+
     def open_with(self: ScriptedEngine, *given: Any, **more: Any) -> Any:
-        script = lambda ask: f"\\boxed{{{gold.get(ask.question.text, 0.5)}}}"
         return opened(self, *given, **{**more, "script": script})
 
     monkeypatch.setattr(ScriptedEngine, "open", open_with)
@@ -108,7 +115,11 @@ def test_several_benchmarks_have_one_table_with_their_average(
             json.loads((folder / name / "results.json").read_text())["policies"][0]["figures"]
             for name in ("math500", "aime24")
         ]
-        names = {"mean@K": ("accuracy",) * 2, "maj@K": ("maj@2", "maj@3"), "Maj": ("maj/first",) * 2}
+        names = {
+            "mean@K": ("accuracy",) * 2,
+            "maj@K": ("maj@2", "maj@3"),
+            "Maj": ("maj/first",) * 2,
+        }
         names |= {"Debate": ("maj/last",) * 2, "Δ": ("maj/delta",) * 2}
         where = "eval/direct/" if mode == "direct" else "eval/"
         means = [own[where + one]["mean"] for own, one in zip(ends, names[figure], strict=True)]
@@ -122,4 +133,3 @@ def test_several_benchmarks_have_one_table_with_their_average(
     assert main([str(recipe), *asked, "--output", str(folder), "--resume"]) == 0
     assert main([str(recipe), "--benchmark", "math5000"]) == 2
     assert "math500" in capsys.readouterr().err
-

@@ -66,7 +66,22 @@ def test_main_prints_arithmetic_and_warnings_before_it_runs(
     printed = capsys.readouterr()
     assert "a step:" in printed.out
     assert printed.err.startswith("warning: v2 with 3 agents")
+    assert printed.err.endswith("loading libraries and model …\n")
     assert len(calls) == 1
+
+
+def test_main_breaks_its_lines_between_words_on_a_terminal_alone(
+    recipe: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([recipe, "--check"]) == 0
+    plain = capsys.readouterr().out
+    assert max(map(len, plain.splitlines())) > 80
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([recipe, "--check"]) == 0
+    fitted = capsys.readouterr().out
+    assert max(map(len, fitted.splitlines())) <= 80
+    assert fitted.split() == plain.split()
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,18 @@ def test_report_draws_the_figures_of_each_named_mode() -> None:
     assert "Held out: ring" in drawn(rows)
     of_round = [{"phase": "train", "step": n, "eval/ring/maj/round_1": n / 4} for n in (1, 2)]
     assert "Held out" not in drawn(of_round)
+    # The four curves of SDRL's figure 4, which a run of SDRL has at every step.
+    counters = [
+        {"phase": "train", "step": n, f"sdrl/{name}": n / 4}
+        for name in ("debate_prompts", "debate_samples", "debate_accuracy")
+        for n in (1, 2)
+    ]
+    counters += [
+        {"phase": "train", "step": n, "sdrl/debate_accuracy_improvement": n / 4} for n in (1, 2)
+    ]
+    page = drawn(counters)
+    for title in ("prompts", "samples", "accuracy", "accuracy improvement"):
+        assert f"<strong>Debate {title}</strong>" in page
     plain = [{"phase": "train", "step": n, "eval/pass@k": n / 4} for n in (1, 2)]
     assert "Held out" not in drawn(plain)
 

@@ -88,7 +88,7 @@ def self_debate(first: list[str], second: list[str]) -> Transcript:
     said = {(a, 0): f"\\boxed{{{x}}}" for a, x in enumerate(first)}
     said |= {(len(first) + a, 1): f"\\boxed{{{x}}}" for a, x in enumerate(second)}
     rules = {"topology": "pair", "first_turns": len(first), "max_rounds": 2, "contract": "boxed"}
-    return transcript(said, len(first) + 2, **rules)
+    return transcript(said, len(first) + max(2, len(second)), **rules)
 
 
 def test_self_debates_are_counted_before_and_after_the_filter() -> None:

@@ -166,6 +166,11 @@ def test_debates_are_filtered_searched_and_turned_over(page):
     assert page.problems == []
 
 
+def test_the_page_opens_on_a_debate_of_the_policy(page):
+    assert "self_play, step 2" in page.locator("#debate h3").first.inner_text()
+    assert page.locator("#debate .badge", has_text="Demonstration").count() == 0
+
+
 def test_an_open_debate_shows_votes_decision_reward_and_prompt_on_demand(page):
     opened(page, "mended")
     text = page.inner_text("#debate")
@@ -233,6 +238,21 @@ def test_no_width_makes_the_page_scroll_sideways(page, scheme, width):
     opened(page, "hostile")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     shot(page, f"{scheme}-{width}")
+
+
+def test_a_phone_shows_the_change_of_each_measure_whole(browser, tmp_path):
+    run = fill(tmp_path / "run")
+    ends = [{"mean": x, "low": x - 0.05, "high": x + 0.05} for x in (0.485, 0.564)]
+    change = {"difference": 0.079, "low": 0.051, "high": 0.107, "won": 96, "lost": 32}
+    row = {"before": ends[0], "after": ends[1], "change": change | {"questions": 256}}
+    names = ("direct accuracy", "peer-vote decision", "valid format")
+    run.write_results({"table": [row | {"measure": name} for name in names]})
+    with browser.new_context(viewport={"width": 420, "height": 900}) as context:
+        page = watched(context.new_page(), write_report(run.path))
+        widths = page.locator("#results .scroll").evaluate("it => [it.scrollWidth, it.clientWidth]")
+        assert widths[0] <= widths[1]
+        assert "96 up, 32 down of 256" in page.locator("#results").inner_text()
+        shot(page, "results-420")
 
 
 def test_print_leaves_the_controls_out(page):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import DictLoader, UndefinedError
 
-from debate_train.report.charts import MAX_HOVER, Chart, Series, line_chart
+from debate_train.report.charts import MAX_HOVER, Chart, Series, line_chart, parts_of
 from debate_train.report.render import _environment, render
 from debate_train.report.timeline.axes import ticks
 
@@ -117,3 +117,19 @@ def test_every_template_compiles_and_is_used():
     assert names and names == {name for name in names if f'"{name}"' in "".join(sources)}
     for name in names - {"style.css"}:
         environment.get_template(name)
+
+
+def test_the_legend_says_where_the_bold_line_ends():
+    # 0 and 1 in turn, at last 1: the bold line is a running mean, which ends near a half.
+    series = [Series("noisy", tuple((step, float(step % 2)) for step in range(1, 200)))]
+    chart = line_chart(Chart("Noise", "", series, "share"))
+    legend = chart[chart.index('<ul class="legend">') : chart.index("</ul>")]
+    assert "100.0 %" not in legend and re.search(r"noisy <b>(4|5|6)\d\.\d %</b>", legend)
+
+
+def test_lines_beyond_six_stand_in_another_chart():
+    series = [Series(str(k), ((1, 0.1), (2, 0.2))) for k in range(8)]
+    assert [(title, len(part)) for title, part in parts_of("Many", series)] == [
+        *(("Many (1 of 2)", 6), ("Many (2 of 2)", 2))
+    ]
+    assert [title for title, _ in parts_of("Few", series[:6])] == ["Few"]

@@ -7,16 +7,16 @@ import pytest
 
 from debate_train.report import report_main
 from debate_train.report.browsing.part import read_all
-from debate_train.report.browsing.society import _changes, _flow, _rounds, _votes
+from debate_train.report.browsing.society import _changes, _falls, _flow, _rounds, _votes
 from debate_train.report.page import make_comparison, write_report
 from debate_train.report.run_files import read_run
 from debate_train.run_files.run_directory import RunDirectory
 from train.test_report_browser import debate
 
 
-def run_of(path, seed, after):
+def run_of(path, seed, after, reward="v2"):
     run = RunDirectory.create(
-        path, f"seed: {seed}\nmodel: {{type: scratch}}\nreward: {{type: v2}}\n"
+        path, f"seed: {seed}\nmodel: {{type: scratch}}\nreward: {{type: {reward}}}\n"
     )
     for step in (1, 2, 3):
         run.log("train", step, {"loss": seed / step, "reward/total": step / 9})
@@ -55,6 +55,20 @@ def test_answers_flow_from_round_to_round(found):
     assert _changes(found)[2] == ["agent 2", "50.0 %", "0.0 %", "50.0 %", "0.0 %", "2"]
 
 
+def test_a_fall_between_rounds_is_explained_by_whom_agents_followed(tmp_path):
+    # Everybody is shown the other two. Agent 0 leaves 4 for the 5 of both, agents 0 and 1 of the
+    # second debate for a 6 that nobody said; in the third agent 2 turns right.
+    said = [debate("a", "455", "555"), debate("b", "445", "665"), debate("c", "445", "444")]
+    run = RunDirectory.create(tmp_path / "run", "steps: 1\n")
+    run.write_transcripts("train", 1, said)
+    assert list(_falls(read_all([read_run(run.path)]).found)) == [
+        "Round 2 is right less often than round 1 (33.3 % after 55.6 %): of 5 right answers 3 were "
+        "given up (60.0 %), of 4 others 1 turned right (25.0 %). Of those given up, 1 went over to "
+        "the answer that most of the turns they had read gave, 2 to one that none of these gave."
+    ]
+    assert list(_falls(read_all([read_run(run.path)]).found[2:])) == []
+
+
 def test_votes_are_counted_by_judge(found):
     # Of 4 5 5: 1 > 2 (both wrong), 2 > 0 (wrong), 0 = 1 (half). Of 4 4 5: 1 > 2 (right), 2 > 0
     # (wrong), 0 = 1 (both right).
@@ -83,6 +97,18 @@ def test_runs_stand_side_by_side_with_the_deviation_between_them(tmp_path, capsy
     assert "is not a run directory" in capsys.readouterr().err
 
 
+def test_only_seeds_of_one_recipe_are_averaged(tmp_path):
+    runs = [run_of(tmp_path / f"seed_{seed}", seed, after) for seed, after in ((1, 0.6), (2, 0.8))]
+    runs.append(run_of(tmp_path / "other", 1, 0.55, reward="win_rate"))
+    page = make_comparison([read_run(run.path) for run in runs])
+    text = " ".join(re.sub("<[^>]*>", " ", page).split())
+    assert "seed_1, seed_2 (mean) other" in text
+    # 0.6 and 0.8 from 0.5, and 0.55 from 0.5: nothing is averaged over all three.
+    assert "0.500 → 0.700 (+0.200 ± 0.141) 0.500 → 0.550 (+0.050)" in text
+    assert "+0.150" not in text and "mean ± deviation" not in text
+    assert "reward.type v2 v2 win_rate" in text  # What the runs differ in.
+
+
 def test_evaluated_debates_of_both_ends_are_there(tmp_path):
     run = RunDirectory.create(tmp_path / "run", "steps: 1\n")
     run.write_transcripts("train", 3, [debate("own", "444", "444")])
@@ -92,10 +118,10 @@ def test_evaluated_debates_of_both_ends_are_there(tmp_path):
     files = read_run(run.path)
     assert [one.phase for one in read_all([files]).found] == [
         "train",
-        "before-debate",
-        "after-debate",
+        "test questions before the run, debate",
+        "test questions after the run, debate",
     ]
-    assert "before-debate" in make_comparison([files, files])
+    assert "test questions before the run, debate" in make_comparison([files, files])
 
 
 def test_change_of_a_run_is_that_on_the_same_questions(tmp_path):

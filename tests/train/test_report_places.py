@@ -155,7 +155,8 @@ def test_the_first_debate_is_shown_before_the_rest_of_the_page_is_there(
     report = write_report(fill(tmp_path / "run").path)
     text = report.read_text()
     script = text.index('"use strict"')
-    assert text.index('id="texts-0"') < script < text.index('id="texts-1"')
+    # Before the script stands the block of the debate that is open: the first of self-play.
+    assert text.index('id="texts-1"') < script < text.index('id="texts-0"')
     page = visit(report)
     page.locator("#debate-list button", has_text="spoiled").click()
     page.locator("#debate .note", has_text="spoiled").first.wait_for()

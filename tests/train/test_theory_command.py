@@ -54,7 +54,10 @@ def test_words_say_what_was_predicted_and_seen(second: float, seen: str) -> None
 def test_words_say_alike_only_where_everybody_hears_everybody() -> None:
     rows = lay_beside(FIGURES, 5)
     assert "agents who are all heard alike" in in_words(rows)[0]
-    for topology, seen in (("sparse", "not the same ones"), ("central", "the center is heard by all")):
+    for topology, seen in (
+        ("sparse", "not the same ones"),
+        ("central", "the center is heard by all"),
+    ):
         words = in_words(rows, topology)[0]
         assert "alike" not in words and seen in words
 

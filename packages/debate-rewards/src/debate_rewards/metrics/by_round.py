@@ -86,9 +86,7 @@ def add_costs(sums: Sums, given: AnswersGiven) -> None:
         sums.add("agreement/tokens_saved", _sampled(later) or 0, sampled)
 
 
-def _add_gain(
-    sums: Sums, name: str, by_round: Sequence[float], *, of_equals: bool = True
-) -> None:
+def _add_gain(sums: Sums, name: str, by_round: Sequence[float], *, of_equals: bool = True) -> None:
     """Add the first and the last value, and between several that are alike the difference."""
     for end, values in (("first", by_round[:1]), ("last", by_round[-1:])):
         for value in values:

@@ -48,9 +48,9 @@ def debate_metrics(
       `improvement`, `right/…` and `wrong/…` (lengths), `agreement/accuracy`: see
       `by_round.add_rounds`; `tokens/answer`, `agreement/tokens_saved` and `agreement/reached`: see
       `by_round.add_costs`.
-    - `decision/majority`, `decision/peer_vote` and `decision/bradley_terry` (contracts that compare),
-      `decision/confidence` (known log-probabilities), `decision/central` (topology central):
-      accuracy of the debate's decision, ties drawn by `seed`.
+    - `decision/majority`, `decision/peer_vote` and `decision/bradley_terry` (both of contracts that
+      compare), `decision/confidence` (known log-probabilities), `decision/central` (topology
+      central): accuracy of the debate's decision, ties drawn by `seed`.
     - `judge/accuracy`: over votes on a right and a wrong turn, `=` counting half;
       `judge/strict_accuracy`: the same with `=` counting 0; `judge/owed_accuracy`: the same over
       all such pairs that a judge was shown, those that it left out or lost by a failed turn

@@ -141,9 +141,13 @@ def _fitted(line: str, stream: TextIO) -> str:
         return line
     indent = " " * (len(line) - len(line.lstrip()))
     width = max(20, shutil.get_terminal_size().columns)
-    words = {"break_long_words": False, "break_on_hyphens": False}
     return textwrap.fill(
-        line.lstrip(), width, initial_indent=indent, subsequent_indent=f"{indent}  ", **words
+        line.lstrip(),
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

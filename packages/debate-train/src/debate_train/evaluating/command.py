@@ -115,7 +115,11 @@ def _planned(
 
 
 def _run(
-    wanted: "Evaluating", text: str, arguments: argparse.Namespace, output: Path | None, resume: bool
+    wanted: "Evaluating",
+    text: str,
+    arguments: argparse.Namespace,
+    output: Path | None,
+    resume: bool,
 ) -> None:
     say_loading()
     from debate_train.evaluating.evaluating import run_evaluation

@@ -4,37 +4,63 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from debate_train.report.charts import Series, line_drawing
+from debate_train.report.charts import Series, line_drawing, parts_of
 
 Points = Sequence[Mapping[str, Any]]
 """A curve as `results.json` has it."""
-_MAJORITY, _AGENT, _SINGLE = "debate/majority", "debate/agent", "maj@k"
-"""Curves of debates and of single replies, as modes name them."""
+Line = Sequence[tuple[float, float]]
+_SINGLE = "maj@k"
+_BY_TOKENS = {"debate/majority": "debate", "debate/central": "the center"}
+_BY_ROUND = {"debate/majority": "majority", "debate/agent": "one agent"} | {
+    "debate/central": "the center"
+}
+"""Curves of single replies and of debates, as modes name them, each with the label of its line."""
 _VARIABLE = re.compile(r"var\((--[\w-]+)\)")
 _COLOUR = re.compile(r"(--[\w-]+):\s*(#[0-9a-f]+)")
 _PLAIN = ("", "direct", "replies")
 """Modes that a label need not name."""
 
 
-def plots(curves: Mapping[str, Points]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each plot of one policy with its SVG; none of what has no points.
+def plots(policies: Mapping[str, Mapping[str, Points]]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each plot with its SVG; none of what has no points.
+
+    Each policy has the rounds of all its modes, and their accuracy beside sampled tokens. Several
+    policies have a plot for each mode, with a line for each (SDRL, figure 1).
 
     Args:
-        curves: Of `results.json`: points by the full name of a curve.
+        policies: By name the curves of `results.json`: points by the full name of a curve.
     """
-    by_round = [
-        Series(label, tuple((point["x"] + 1, point["mean"]) for point in points))
-        for label, points in _named(curves, {_MAJORITY: "majority", _AGENT: "one agent"})
-    ]
-    if by_round:
-        yield "accuracy_by_round", _svg("Accuracy by round", by_round, "round")
-    by_tokens = [
-        Series(label, tuple((point["tokens"], point["mean"]) for point in points))
-        for label, points in _named(curves, {_SINGLE: "majority of replies", _MAJORITY: "debate"})
-        if all(point["tokens"] is not None for point in points)
-    ]
-    if by_tokens:
-        yield "accuracy_by_tokens", _svg("Accuracy by sampled tokens", by_tokens, "tokens")
+    for policy, curves in policies.items():
+        by_round = [(label, _rounds(points)) for label, points in _named(curves, _BY_ROUND)]
+        yield from _drawn(f"{policy}-accuracy_by_round", "Accuracy by round", by_round, "round")
+        by_tokens = [
+            (label, [(point["tokens"], point["mean"]) for point in points])
+            for label, points in _named(curves, {_SINGLE: "majority of replies"} | _BY_TOKENS)
+            if all(point["tokens"] is not None for point in points)
+        ]
+        title = "Accuracy by sampled tokens"
+        yield from _drawn(f"{policy}-accuracy_by_tokens", title, by_tokens, "tokens")
+    by_mode: dict[str, list[tuple[str, Line]]] = {}
+    for policy, curves in policies.items():
+        for label, points in _named(curves, _BY_ROUND):
+            by_mode.setdefault(label, []).append((policy, _rounds(points)))
+    for label, lines in by_mode.items():
+        if len(policies) > 1:
+            name = "policies-" + re.sub(r"[^\w.@+-]+", "_", label)
+            yield from _drawn(name, f"Accuracy by round, {label}", lines, "round")
+
+
+def _rounds(points: Points) -> Line:
+    return [(point["x"] + 1, point["mean"]) for point in points]
+
+
+def _drawn(
+    name: str, title: str, lines: Sequence[tuple[str, Line]], unit: str
+) -> Iterator[tuple[str, str]]:
+    """Yield as many drawings as all lines need."""
+    series = [Series(label, tuple(points)) for label, points in lines]
+    for number, (said, part) in enumerate(parts_of(title, series), 1):
+        yield f"{name}_{number}" if number > 1 else name, _svg(said, part, unit)
 
 
 def _named(curves: Mapping[str, Points], shown: Mapping[str, str]) -> Iterator[tuple[str, Points]]:

@@ -86,9 +86,8 @@ def write_all(
     values = "".join(f"{line}\n" for line in _value_lines(found, shown.runs))
     directory.write(VALUES, values)
     directory.write(TABLE, _csv(shown.rows, found))
-    for one in found:
-        for name, drawing in plots(one["curves"]):
-            directory.write(f"plots/{one['name']}-{name}.svg", drawing)
+    for name, drawing in plots({one["name"]: one["curves"] for one in found}):
+        directory.write(f"plots/{name}.svg", drawing)
     policies = [{k: v for k, v in one.items() if k not in ("values", "sha256")} for one in found]
     results = {
         "schema": SCHEMA,

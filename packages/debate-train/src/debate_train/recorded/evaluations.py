@@ -62,13 +62,18 @@ def changes_of(directory: "RunDirectory", figures: Sequence[str]) -> dict[str, d
     ends = {name: _last(directory, name) for name in ("before", "after")}
     changes: dict[str, dict[str, Any]] = {}
     for figure in figures:
-        own, within = {when: found.get(figure, {}) for when, found in ends.items()}, range_of(figure)
+        own, within = (
+            {when: found.get(figure, {}) for when, found in ends.items()},
+            range_of(figure),
+        )
         common = own["before"].keys() & own["after"].keys()
         if common:
-            changes[figure] = {"change": asdict(paired(**own, within=within))}
+            changes[figure] = {"change": asdict(paired(own["before"], own["after"], within=within))}
         for when, values in own.items():
             if common and values.keys() > common:
-                level = bootstrap_interval([values[q] for q in values if q in common], within=within)
+                level = bootstrap_interval(
+                    [values[q] for q in values if q in common], within=within
+                )
                 measure = dict(zip(("mean", "low", "high"), level, strict=True))
                 changes[figure][when] = measure | {"questions": len(common)}
     return changes

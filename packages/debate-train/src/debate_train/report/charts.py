@@ -76,11 +76,11 @@ def line_chart(chart: Chart, along: Along | None = None, marks: Marks | None = N
     Of many noisy points the bold line is a running mean; of a few lines a pale one has the values.
 
     Args:
-        chart: What it shows; at most `MAX_SERIES` lines are drawn.
+        chart: What it shows, in at most `MAX_SERIES` lines.
         along: The axis whose positions the points have; None is that of their numbers as steps.
         marks: What happened along it.
     """
-    series, marks = chart.series[:MAX_SERIES], marks or Marks()
+    series, marks = chart.series, marks or Marks()
     along = along or plain([step for line in series for step, _ in line.points], "step")
     drawn = _drawn(chart, series, along, marks)
     return render(
@@ -95,9 +95,16 @@ def line_chart(chart: Chart, along: Along | None = None, marks: Marks | None = N
     )
 
 
+def parts_of(title: str, series: Sequence[Series]) -> Iterator[tuple[str, Sequence[Series]]]:
+    """Yield as many charts as the lines need: a title, and at most `MAX_SERIES` lines."""
+    starts = range(0, len(series), MAX_SERIES)
+    for number, start in enumerate(starts, 1):
+        mark = f" ({number} of {len(starts)})" if len(starts) > 1 else ""
+        yield title + mark, series[start : start + MAX_SERIES]
+
+
 def line_drawing(title: str, series: Sequence[Series], form: Form, unit: str) -> Markup:
     """Return lines with their legend as an SVG file of its own; `unit` is that of the x axis."""
-    series = series[:MAX_SERIES]
     along = plain([step for line in series for step, _ in line.points], unit)
     return render("drawing.svg", **_drawn(Chart(title, "", series, form), series, along, Marks()))
 
@@ -128,8 +135,7 @@ def _drawn(chart: Chart, series: Sequence[Series], along: Along, marks: Marks) -
             {
                 "place": line.colour or place,
                 "label": line.label,
-                "last": write_value(line.points[-1][1], form),
-                **_line(line, along, x, y, with_raw=len(series) <= MAX_RAW),
+                **_line(line, along, (x, y, form), with_raw=len(series) <= MAX_RAW),
             }
             for place, line in enumerate(series, 1)
         ],
@@ -184,8 +190,14 @@ def _names(along: Along, x: Axis, marks: Marks) -> Iterator[dict[str, object]]:
         yield {"start": start, "end": end, "label": label, "outcome": outcome, "said": words}
 
 
-def _line(line: Series, along: Along, x: Axis, y: Axis, *, with_raw: bool) -> dict[str, object]:
-    """Return the paths of a line, each with its kind, and its dots; paths end where phases do."""
+def _line(
+    line: Series, along: Along, frame: tuple[Axis, Axis, Form], *, with_raw: bool
+) -> dict[str, object]:
+    """Return the paths of a line, each with its kind, its dots, and where it ends as it is drawn.
+
+    Paths end where phases do.
+    """
+    x, y, form = frame
     paths: list[tuple[str, str]] = []
     dots: list[tuple[float, float]] = []
     size = math.ceil(len(line.points) / MAX_DRAWN)
@@ -196,12 +208,12 @@ def _line(line: Series, along: Along, x: Axis, y: Axis, *, with_raw: bool) -> di
             dots += [(x.at(at), y.at(value)) for at, value in points]
             paths.append(("", _path(points, x, y)))
         elif _noisy(points):
-            smooth = _running_mean(points, max(3, len(points) // 15))
             paths += [(" raw", _path(points, x, y))] if with_raw else []
-            paths.append(("", _path(smooth, x, y)))
+            points = _running_mean(points, max(3, len(points) // 15))
+            paths.append(("", _path(points, x, y)))
         else:
             paths.append(("", _path(points, x, y)))
-    return {"paths": paths, "dots": dots}
+    return {"paths": paths, "dots": dots, "last": write_value(points[-1][1], form)}
 
 
 def _path(points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> str:
@@ -224,11 +236,10 @@ def _noisy(points: Sequence[tuple[float, float]]) -> bool:
 
 
 def _running_mean(points: Sequence[tuple[float, float]], window: int) -> list[tuple[float, float]]:
-    """Return each point's mean with its neighbours, fewer of them near the ends."""
+    """Return each point's mean with its neighbours, at the ends with those of one side."""
     half, means = window // 2, []
     for place, (step, _) in enumerate(points):
-        reach = min(half, place, len(points) - 1 - place)
-        near = points[place - reach : place + reach + 1]
+        near = points[max(0, place - half) : place + half + 1]
         means.append((step, sum(value for _, value in near) / len(near)))
     return means
 

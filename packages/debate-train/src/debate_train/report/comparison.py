@@ -19,6 +19,7 @@ from debate_train.report.timeline.stages import Stage, recipe_of, stages
 MAX_RUNS = 6
 """Runs that are drawn; tables have all."""
 MAX_PHASES = 20
+MAX_KEYS = 24
 FIRST_GROUPS = 2
 """Groups of curves that are open; the others are folded."""
 _SAID = ("model", "data", "reward", "loss")
@@ -48,30 +49,60 @@ def shared_setting(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
 def comparison(runs: Sequence[RunFiles]) -> Markup:
     """Return a table of the runs, their results drawn together, and curves with a line for each."""
     labels = [run.name for run in runs]
-    settings = [setting_of(run) for run in runs]
-    common = dict(shared_setting(runs))
-    keys = [key for key in dict.fromkeys(key for found in settings for key in found)
-            if key not in common]  # fmt: skip
-    about = [
-        [label, *(found.get(key, "–") for key in keys)]
-        for label, found in zip(labels, settings, strict=True)
-    ]
+    about, more = _differences(runs)
     groups = list(_groups(runs, labels))
-    rows, scale = _drawn_results(runs)
+    alike = _alike(runs)
+    rows, scale = _drawn_results(runs, alike)
+    one = len(alike) == 1
     return render(
         "comparison.html",
-        head=["run", *keys],
+        head=["key of the recipe", *labels],
         about=about,
+        more=more,
         summaries=[(run.name, said) for run in runs if (said := _summary(run))],
         labels=labels[:MAX_RUNS],
-        columns=["measure", *labels, "mean ± deviation"],
+        columns=["measure", *labels, *(["mean ± deviation"] if one else ())],
+        heads=["before", "after", "mean change ± deviation"]
+        if one
+        else [
+            group[0].name if len(group) == 1 else f"{', '.join(run.name for run in group)} (mean)"
+            for group in alike
+        ],
         rows=rows,
         scale=scale,
-        results=list(_results(runs)),
+        results=list(_results(runs, with_mean=one)),
         open_groups=groups[:FIRST_GROUPS],
         folded_groups=groups[FIRST_GROUPS:],
         left_out=max(0, len(runs) - MAX_RUNS),
     )
+
+
+def _alike(runs: Sequence[RunFiles]) -> list[list[RunFiles]]:
+    """Return groups of runs whose recipes are the same but for the seed, which can be averaged."""
+    groups: dict[str, list[RunFiles]] = {}
+    for run in runs:
+        same = {key: value for key, value in recipe_of(run).items() if key not in ("seed", "name")}
+        groups.setdefault(repr(sorted(_leaves(same))), []).append(run)
+    return list(groups.values())
+
+
+def _leaves(value: object, where: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted keys of a recipe with what stands there."""
+    if isinstance(value, Mapping) and value:
+        for key, part in value.items():
+            yield from _leaves(part, f"{where}.{key}" if where else str(key))
+    else:
+        yield where, str(value)
+
+
+def _differences(runs: Sequence[RunFiles]) -> tuple[list[list[str]], int]:
+    """Return the keys in which recipes differ, a cell for each run; how many are left out."""
+    recipes = [dict(_leaves(recipe_of(run))) for run in runs]
+    keys = [key for key in dict.fromkeys(key for found in recipes for key in found)
+            if len({found.get(key) for found in recipes}) > 1]  # fmt: skip
+    keys.sort(key=lambda key: key.count("."))  # What stands at the top says most.
+    rows = [[key[:80], *(found.get(key, "–")[:60] for found in recipes)] for key in keys]
+    return rows[:MAX_KEYS], max(0, len(rows) - MAX_KEYS)
 
 
 def _summary(run: RunFiles) -> str:
@@ -84,8 +115,13 @@ def _rows(run: RunFiles) -> dict[str, Mapping[str, object]]:
     return {str(row.get("measure", ""))[:100]: row for row in rows}
 
 
-def _drawn_results(runs: Sequence[RunFiles]) -> tuple[list[dict[str, object]], str]:
-    """Return each measure, with means and the change of each run drawn, and the largest change."""
+def _drawn_results(
+    runs: Sequence[RunFiles], alike: Sequence[Sequence[RunFiles]]
+) -> tuple[list[dict[str, object]], str]:
+    """Return each measure, with means and the change of each run drawn, and the largest change.
+
+    Means are over runs that are alike; where not all are, each group has a cell.
+    """
     tables = [_rows(run) for run in runs]
     measures = list(dict.fromkeys(name for table in tables for name in table))
     changes = {name: [_interval(table.get(name, {})) for table in tables] for name in measures}
@@ -96,19 +132,12 @@ def _drawn_results(runs: Sequence[RunFiles]) -> tuple[list[dict[str, object]], s
         own = [(place, one) for place, one in enumerate(changes[name]) if one]
         if not own:
             continue
-        both = [(_mean(t[name].get("before")), _mean(t[name].get("after")))
-                for t in tables if name in t]  # fmt: skip
-        before, after = (
-            fmean(v for v in side if v is not None) for side in zip(*both, strict=True)
-        )
         kind = next((str(table[name].get("name", "")) for table in tables if name in table), "")
         rows.append(
             {
                 "measure": name,
                 "why": meaning(kind),
-                "before": write_value(before, "number"),
-                "after": write_value(after, "number"),
-                "spread": _spread([one[0] for _, one in own]),
+                "cells": _cells(name, alike),
                 "height": 13 * len(own) + 6,
                 "dots": [
                     (
@@ -125,12 +154,31 @@ def _drawn_results(runs: Sequence[RunFiles]) -> tuple[list[dict[str, object]], s
     return rows, f"{most:.2g}"
 
 
-def _results(runs: Sequence[RunFiles]) -> Iterator[list[str]]:
+def _cells(name: str, alike: Sequence[Sequence[RunFiles]]) -> list[str]:
+    """Return before, after and change of runs that are alike; several groups have a cell each."""
+    found: list[list[str]] = []
+    for group in alike:
+        rows = [row for run in group if (row := _rows(run).get(name))]
+        changes = [one[0] for row in rows if (one := _interval(row)) is not None]
+        ends = [[_mean(row.get(end)) for row in rows] for end in ("before", "after")]
+        means = [[value for value in values if value is not None] for values in ends]
+        if not changes:
+            found.append(["–"])
+            continue
+        found.append([*(write_value(fmean(own), "number") for own in means), _spread(changes)])
+    return (
+        found[0]
+        if len(found) == 1
+        else [own[0] if len(own) == 1 else f"{own[0]} → {own[1]} ({own[2]})" for own in found]
+    )
+
+
+def _results(runs: Sequence[RunFiles], *, with_mean: bool) -> Iterator[list[str]]:
     tables = [_rows(run) for run in runs]
     for measure in dict.fromkeys(name for table in tables for name in table):
         found = [table.get(measure, {}) for table in tables]
         changes = [one[0] for row in found if (one := _interval(row)) is not None]
-        yield [measure, *map(_cell, found), _spread(changes)]
+        yield [measure, *map(_cell, found), *([_spread(changes)] if with_mean else ())]
 
 
 def _spread(changes: Sequence[float]) -> str:

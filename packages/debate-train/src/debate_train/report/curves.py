@@ -1,10 +1,19 @@
 """Learning curves: one time line of all phases, then each phase by itself."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
-from debate_train.report.charts import Bound, Chart, Marks, Series, line_chart
+from debate_train.report.charts import (
+    MAX_SERIES,
+    Bound,
+    Chart,
+    Marks,
+    Series,
+    line_chart,
+    parts_of,
+)
 from debate_train.report.render import render
 from debate_train.report.run_files import RunFiles, finite
 from debate_train.report.timeline.along import Along, phases
@@ -29,6 +38,12 @@ OWN_FIGURES = frozenset(
     }
 )
 """What follows `eval/` in names of figures; of a mode that a recipe names, its name does."""
+
+
+_DETAIL = re.compile(
+    r"round_|tokens|flips|agreement|[pc]\w+@|_share|strict|owed|bradley_terry|confidence|_made"
+)
+"""Figures of a mode that would hide the few that say how good it is; tables of phases have them."""
 
 
 def curves(run: RunFiles) -> Markup:
@@ -111,8 +126,9 @@ def groups(
             ]
             if drawn and not any(value for line in drawn for _, value in line.points):
                 silent.append(panel.title.lower())
-            elif drawn:
-                chart = Chart(panel.title, panel.note, drawn, panel.form, panel.why, wanted)
+                continue
+            for title, part in parts_of(panel.title, drawn):
+                chart = Chart(title, panel.note, part, panel.form, panel.why, wanted)
                 charts.append(line_chart(chart, along, marks))
         if charts or silent:
             yield {"heading": heading, "charts": charts, "silent": silent}
@@ -186,9 +202,7 @@ def _mode_panels(known: Known) -> Iterator[Panel]:
     for name in known:
         kind, _, rest = name.partition("/")
         mode, _, figure = rest.partition("/")
-        # What is of one round or counted in tokens would hide the few that say how good it is.
-        detail = "round_" in name or "tokens" in name
-        if kind == "eval" and figure and mode not in OWN_FIGURES and not detail:
+        if kind == "eval" and figure and mode not in OWN_FIGURES and not _DETAIL.search(figure):
             modes.setdefault(mode, []).append((name, figure))
     for mode, lines in modes.items():
         values = [value for name, _ in lines for value in known[name].values()]
@@ -202,7 +216,7 @@ def _time_panels(known: Known) -> Iterator[Panel]:
     names = [name for name in names if "tokens" not in name]
     names.sort(key=lambda name: -sum(known[name].values()))
     if names:
-        lines = [(name, name[len("time/") : -len("_s")]) for name in names]
+        lines = [(name, name[len("time/") : -len("_s")]) for name in names[:MAX_SERIES]]
         yield Panel.of("Time a step", "seconds, the longest parts", "seconds", lines)
 
 

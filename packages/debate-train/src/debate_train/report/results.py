@@ -24,7 +24,9 @@ def results(found: Mapping[str, object] | None) -> Markup:
     low, high = (0.0, 1.0) if share else (min(values), max(values))
     axis = Axis(low, high if high > low else low + 1, 6, 174)
     others = {
-        key: value for key, value in found.items() if key not in ("table", "sha256", "summary")
+        key: value
+        for key, value in found.items()
+        if key not in ("table", "sha256", "summary", "headline")
     }
     return render(
         "results.html",
@@ -91,15 +93,18 @@ def _paired(change: object, share: bool) -> tuple[str, str]:
     """Return the interval of a change on the same questions, and how many of them changed."""
     if not isinstance(change, Mapping):
         return "", ""
-    low, high, won, lost = (finite(change.get(key)) for key in ("low", "high", "won", "lost"))
+    low, high, won, lost, of = (
+        finite(change.get(key)) for key in ("low", "high", "won", "lost", "questions")
+    )
     if low is None or high is None:
         return "", ""
     moved = "" if won is None or lost is None else f"{won:,.0f} up, {lost:,.0f} down"
+    moved += f" of {of:,.0f}" if moved and of is not None else ""
     return f"[{_change(low, share)}, {_change(high, share)}]", moved
 
 
 def _change(change: float, share: bool) -> str:
-    text = f"{100 * change:+.1f}" if share else f"{change:+.3f}"
+    text = f"{round(100 * change, 1) + 0.0:+.1f}" if share else f"{round(change, 3) + 0.0:+.3f}"
     return text.replace("-", "−")
 
 

@@ -93,7 +93,7 @@ class Saving:
         """Write the measures of a look at the dev split, and what the display has no room for."""
         recipe = self._phase.recipe
         asked = [name for name, _ in recipe.exit_criterion.wanted] if recipe.exit_criterion else []
-        listed = [name for name in dict.fromkeys([*recipe.evaluated().listed(), *asked])]
+        listed = dict.fromkeys([*recipe.evaluated().listed(), *asked])
         shown = "  ".join(
             f"{name.removeprefix('eval/')} {found[name]:.3f}" for name in listed if name in found
         )

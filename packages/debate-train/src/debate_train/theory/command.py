@@ -87,7 +87,10 @@ def of_debates(transcripts: Sequence[Transcript], name: str) -> dict[str, Any]:
             "expected the same number in all"
         )
     rows = lay_beside(debate_statistics(transcripts), sizes[0])
-    return {"run": [asdict(row) for row in rows], "words": in_words(rows, transcripts[0].protocol.topology)}
+    return {
+        "run": [asdict(row) for row in rows],
+        "words": in_words(rows, transcripts[0].protocol.topology),
+    }
 
 
 def as_text(found: Mapping[str, Any]) -> str:

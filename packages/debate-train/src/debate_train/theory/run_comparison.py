@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from debate_rewards.metrics.intervals import Estimate
 from debate_train.theory.expressions import effective_voters
 
-
 _APART = " among agents who each hear as many others, but not the same ones"
 _HEARD = {
     "central": "; but the center is heard by all and the others by it alone, which moves accuracy "
@@ -39,7 +38,7 @@ class RoundComparison:
     rho_low: float | None
     rho_high: float | None
     voters: float | None
-    """None also where agents are so unlike that no number of independent ones is: ρ ≤ −1/(N − 1)."""
+    """None also where agents are less alike than any independent ones: ρ ≤ −1 / (N − 1)."""
 
 
 def lay_beside(figures: Mapping[str, float | Estimate], num_agents: int) -> list[RoundComparison]:

@@ -148,7 +148,8 @@ def compared(before: Side, after: Side, *, all_: bool = False) -> list[Row]:
             paired(values, theirs[figure], within=range_of(figure)),
         )
         for figure, values in mine.items()
-        if (all_ or (shown.get(figure) and figure in listed)) and values.keys() & theirs.get(figure, {}).keys()
+        if (all_ or (shown.get(figure) and figure in listed))
+        and values.keys() & theirs.get(figure, {}).keys()
     ]
 
 

@@ -68,9 +68,19 @@ def blocks_of(debates: Debates, names: Sequence[str]) -> Blocks:
         "runs": list(names),
         "phases": phases,
         "prompts": len(prompts),
+        "open": _opened(shown),
         "debates": [_entry(one, phases, credited=id(one) in credited) for one in shown],
     }
     return Blocks(index, texts, prompts, (len(found) - len(shown), len(texts) - len(prompts)))
+
+
+def _opened(shown: Sequence[Recorded]) -> int:
+    """Return the place of the debate that is shown first: of the policy itself, as it was last."""
+    places = range(len(shown))
+    trained = [k for k in places if not (shown[k].demonstrated or shown[k].evaluated)]
+    own = trained or [k for k in places if not shown[k].demonstrated]
+    # Of several runs the first; of its steps the last; of that the first debate.
+    return max(own, key=lambda k: (-shown[k].run, shown[k].step, -k), default=0)
 
 
 def _credited(found: Sequence[Recorded]) -> set[int]:

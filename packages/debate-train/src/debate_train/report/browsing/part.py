@@ -43,6 +43,7 @@ def browser(runs: Sequence[RunFiles], debates: Debates) -> Browser:
         for kind, own in (("texts", blocks.texts), ("prompts", blocks.prompts))
         for number, block in enumerate(own)
     ]
+    first = blocks.index["open"] // blocks.index["block"]
     shown = render(
         "browser.html",
         files=sum(len(run.transcripts) for run in runs),
@@ -60,8 +61,8 @@ def browser(runs: Sequence[RunFiles], debates: Debates) -> Browser:
         return Browser(shown, Markup(), Markup())
     return Browser(
         shown,
-        render("blocks.html", index=as_data(blocks.index), blocks=named[:1]),
-        render("blocks.html", index="", blocks=named[1:]),
+        render("blocks.html", index=as_data(blocks.index), blocks=named[first : first + 1]),
+        render("blocks.html", index="", blocks=[*named[:first], *named[first + 1 :]]),
     )
 
 

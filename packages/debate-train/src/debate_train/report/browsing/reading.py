@@ -63,6 +63,8 @@ class Recorded:
     returns: Sequence[float | None]
     streams: Sequence[str]
     demonstrated: bool
+    evaluated: bool
+    """Whether an evaluation held it."""
 
     @property
     def transcript(self) -> Transcript:
@@ -95,6 +97,9 @@ class Debates:
         for path in files:
             match = _NAME.fullmatch(path.stem)
             phase, step = (match[1], int(match[2])) if match else (path.stem, 0)
+            if tokens is None:
+                when, _, mode = phase.partition("-")
+                phase = f"test questions {when} the run, {mode}"
             content = read_debates(path)
             self._note(content.unreadable, content.problem)
             credit = {} if tokens is None else read_credit(tokens / f"step-{step}.json")
@@ -106,7 +111,7 @@ class Debates:
                     self._note(1, f"{path.name}: {debate.id}: {error}")
                 else:
                     where = run, names.get(phase, phase), step
-                    self.found.append(Recorded(*where, **own))
+                    self.found.append(Recorded(*where, **own, evaluated=tokens is None))
 
     def _known(
         self, debate: Transcript, earned: Mapping[str, Any], credit: Mapping[str, Any]

@@ -42,6 +42,7 @@ def society(found: Sequence[Recorded], names: Sequence[str]) -> Markup:
             "demonstrated": own[0].demonstrated,
             "folded": (run, phase) not in last,
             "rounds": list(_rounds(own)),
+            "falls": list(_falls(own)),
             "flow": _flow(own),
             "changes": _changes(own),
             "votes": _votes(own),
@@ -87,6 +88,55 @@ def _moves(found: Sequence[Recorded]) -> Iterator[tuple[int, int, str, str, bool
                 kinds = (v if v in ("right", "wrong") else "none" for v in (verdict, after[1]))
                 before, then = kinds
                 yield key.agent, key.round, before, then, answer != after[0]
+
+
+def _falls(found: Sequence[Recorded]) -> Iterator[str]:
+    """Yield why answers of a round are right less often than before: what became of right ones."""
+    last = min(MAX_ROUNDS, 1 + max(one.read.last_round for one in found))
+    for number in range(1, last):
+        steps = [move for one in found for move in _steps_to(one, number)]
+        right = [whom for was, _, whom in steps if was]
+        lost = Counter(whom for was, still, whom in steps if was and not still)
+        mended = sum(now for was, now, _ in steps if not was)
+        given_up, others = sum(lost.values()), len(steps) - len(right)
+        if given_up <= mended:
+            continue
+        shares = [
+            _share(count, len(steps)) for count in (len(right) - given_up + mended, len(right))
+        ]
+        causes = ", ".join(f"{lost[whom]:,} {said}" for whom, said in _WHOM.items() if lost[whom])
+        yield (
+            f"Round {number + 1} is right less often than round {number} ({shares[0]} after "
+            f"{shares[1]}): of {len(right):,} right answers {given_up:,} were given up "
+            f"({_share(given_up, len(right))}), of {others:,} others {mended:,} turned right "
+            f"({_share(mended, others)}). Of those given up, {causes}."
+        )
+
+
+_WHOM = {
+    "most": "went over to the answer that most of the turns they had read gave",
+    "one": "to one that fewer of these gave",
+    "new": "to one that none of these gave",
+    "none": "left no answer that can be read",
+}
+"""Whom an agent follows with its next answer."""
+
+
+def _steps_to(one: Recorded, number: int) -> Iterator[tuple[bool, bool, str]]:
+    """Yield of each agent's step to a round: whether it was and is right, and whom it followed."""
+    for key, answer in one.answers.items():
+        before = key._replace(round=key.round - 1)
+        known = {one.verdicts.get(before), one.verdicts.get(key)} - {None, "unverifiable"}
+        if key.round != number or before not in one.answers or not known:
+            continue
+        heard = Counter(
+            said for shown in one.read.turns[key].turn.shown
+            if shown.agent != key.agent and (said := one.answers.get(shown)) is not None
+        )  # fmt: skip
+        followers = 0 if answer is None else heard[answer]
+        whom = "most" if followers == max(heard.values(), default=0) else "one"
+        whom = "none" if answer is None else whom if followers else "new"
+        yield one.verdicts.get(before) == "right", one.verdicts.get(key) == "right", whom
 
 
 def _flow(found: Sequence[Recorded]) -> dict[str, object]:

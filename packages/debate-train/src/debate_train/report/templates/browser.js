@@ -11,7 +11,7 @@
   });
   const PAGE = 40;
   const SIGNS = { right: "✓", wrong: "✗", unverifiable: "?" };
-  const state = { shown: entries, open: 0, first: 0, search: 0 };
+  const state = { shown: entries, open: index.open, first: 0, search: 0 };
 
   // Texts: nothing may reorder its surroundings or hide.
   const BIDI = /[\u202a-\u202e\u2066-\u2069]/g;

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from debate_train.report.timeline.axes import Form
 
-MAX_LINES = 6
-
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -35,7 +33,7 @@ class Panel:
         return cls(title, note, form, lines)
 
     def names(self, known: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the measures that it draws with the labels of their lines, at most `MAX_LINES`.
+        """Yield the measures that it draws with the labels of their lines.
 
         Of measures with one label the first is drawn.
         """
@@ -47,8 +45,7 @@ class Panel:
             if (match := re.fullmatch(pattern, name))
         ]
         by_label = {label: name for name, label in reversed(found)}
-        yield from ((by_label[label], label) for label in list(dict.fromkeys(
-            label for _, label in found))[:MAX_LINES])  # fmt: skip
+        yield from ((by_label[label], label) for label in dict.fromkeys(x for _, x in found))
 
 
 def _said(match: re.Match[str]) -> Mapping[str, str]:
