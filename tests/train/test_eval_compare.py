@@ -17,7 +17,7 @@ from debate_train.evaluation.settings import Setup
 from debate_train.run_files.collected_files import with_hash, write_json
 
 SETUP = Setup(Simultaneous(num_agents=3), {"direct": DirectAnswers(), "debate": Debate()})
-MAJORITY, DIRECT, HIDDEN = "eval/majority/accuracy", "eval/direct/accuracy", "eval/pass@k"
+MAJORITY, DIRECT, HIDDEN = "eval/maj/last", "eval/direct/accuracy", "eval/pass@k"
 BEFORE = {
     # Of 8 questions 5 are lost or won: 1 lost, 4 won.
     MAJORITY: [1, 1, 1, 0, 0, 0, 0, 0],

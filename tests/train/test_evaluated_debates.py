@@ -250,12 +250,21 @@ def test_results_say_how_they_were_measured(capsys: pytest.CaptureFixture[str]) 
             return []
 
     measure = {"mean": 0.5, "low": 0.4, "high": 0.6, "questions": 3, "run_deviation": 0.013}
-    after = {"eval/direct/accuracy": measure}
+    names = ("format", "maj/last", "judge/accuracy", "direct/accuracy", "maj/first")
+    after = {f"eval/{name}": measure for name in names}
     setup = recipe().evaluated()
     state = asdict(RunState(step=1))
     write_results(Directory(), after, after, state, setup)  # type: ignore[arg-type]
     assert kept[0]["measured"] == setup.described()
     print_results(after, after, {}, setup)
-    printed = " ".join(capsys.readouterr().out.split())
+    table = capsys.readouterr().out
+    # What the recipe trains stands first, then one majority; the number of questions beside each.
+    shown = [line.split()[:3] for line in table.splitlines() if " 0.500 ± 0.013" in line]
+    assert [row[:2] for row in shown] == [
+        *(["direct", "accuracy"], ["judge", "accuracy"], ["majority", "vote"], ["valid", "format"])
+    ]
+    assert {row[2] for row in shown} == {"3"}
+    assert max(map(len, table.splitlines())) <= 80
+    printed = " ".join(table.split())
     assert "direct replies at temperature 0.6, debates at 0.6, 1, 0.9" in printed
     assert "0.013" in printed

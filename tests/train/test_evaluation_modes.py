@@ -24,6 +24,7 @@ from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.evaluation.settings import Setup
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.rollout_settings import Rollout
+from debate_train.reading.recipe_file import load_recipe
 from debate_train.recipe import Recipe
 from debate_train.report.curves import OWN_FIGURES
 from train.report_runs import drawn
@@ -196,6 +197,32 @@ def test_check_counts_the_turns_tokens_and_context_of_all_modes() -> None:
     assert "; wide: 40 agents, 2 rounds at temperature 1" in line
     (error,) = found.errors
     assert error.startswith("evaluation: context: at most")
+
+
+@pytest.mark.parametrize(
+    ("name", "headline"),
+    [
+        ("quickstart", ["direct/accuracy", "judge/accuracy"]),
+        ("own_judge_puzzle", ["direct/accuracy"]),  # Its judges are not trained.
+        ("sdrl_rand_puzzle", ["maj/last", "maj/delta", "direct/accuracy"]),
+        ("acc_debate_puzzle", ["last_round/accuracy", "direct/accuracy"]),
+        ("dapo_puzzle", ["direct/accuracy"]),
+    ],
+)
+def test_headline_follows_from_what_a_recipe_trains(name: str, headline: list[str]) -> None:
+    phases = load_recipe(name, model=Recipe).phases
+    listed = list(list(phases.values())[-1].evaluated().listed())
+    assert listed[: len(headline)] == [f"eval/{figure}" for figure in headline]
+    assert len(listed) == len(set(listed)) > len(headline)
+
+
+def test_headline_can_be_named_and_must_be_measured() -> None:
+    own = recipe({}, evaluation={"headline": ["eval/pass@k", "eval/direct/accuracy"]})
+    assert list(own.evaluated().listed().items())[:2] == [
+        *(("eval/pass@k", "eval/pass@k"), ("eval/direct/accuracy", "direct accuracy"))
+    ]
+    with pytest.raises(ValueError, match=r"headline: 'eval/pass' is not measured.*did you mean"):
+        recipe({}, evaluation={"headline": ["eval/pass"]})
 
 
 def test_report_draws_the_figures_of_each_named_mode() -> None:

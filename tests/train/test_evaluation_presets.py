@@ -48,12 +48,20 @@ def test_protocol_of_sdrl(tmp_path: Path, name: str, replies: int, contract: str
     figures = found.figures()
     assert {"eval/maj/delta", "eval/sparse/maj/delta", "eval/central/central/delta"} <= set(figures)
     assert f"eval/direct/maj@{replies}" in figures
+    listed = list(found.listed().values())
+    assert [row.partition(" (")[0] for row in listed[:3]] == [
+        *("majority of first answers", "majority vote", "majority vote − Maj")
+    ]
 
 
 def test_protocol_of_acc_debate(tmp_path: Path) -> None:
     plays = dict(setup(tmp_path, "acc").plays())
     assert plays["debate"].turns == 5 + 4
     assert [plays[name].turns for name in ("direct", "som2", "som4")] == [1, 10, 20]
+    assert list(setup(tmp_path, "acc").listed())[:2] == [
+        "eval/last_round/accuracy",
+        "eval/improvement",
+    ]
     assert {"eval/improvement", "eval/som4/improvement"} <= set(setup(tmp_path, "acc").figures())
     persona = plays["persona"].form
     assert (plays["persona"].turns, persona.protocol().history_rounds) == (10, 1)
