@@ -65,6 +65,10 @@ def test_both_ends_are_of_the_questions_that_have_a_value_at_both(run):
     assert (change["before"]["mean"], change["after"]["mean"]) == (0.25, 0.5)
     assert change["change"]["difference"] == 0.25
     assert {change[end]["questions"] for end in ("before", "after", "change")} == {3}
+    for when, question in (("before", "d"), ("after", "e")):
+        apart = Measures({}, {}, {name: {question: 1.0}})
+        keep_evaluation(run, when, 4, apart, with_debates=False)
+    assert changes_of(run, [name]) == {name: None}
     assert change["before"]["low"] <= 0.25 <= change["before"]["high"]
 
 
@@ -90,4 +94,4 @@ def test_a_change_is_said_in_words(run):
     run.write_results({"summary": in_words(rows, [NAME]), "table": [rows[1] | sides]})
     page = write_report(run.path).read_text()
     assert "Majority vote did not change beyond chance" in page
-    assert "[−10.0, +20.0]; 9 up, 6 down" in page
+    assert "[−10.0, +20.0]" in page and "9 up, 6 down of 64" in page

@@ -251,7 +251,7 @@ def test_phase_says_why_it_ended(
 
     def evaluate(*arguments: Any) -> Measures:
         # The judge is always right in half of the cases.
-        means = {"eval/format": next(left), "eval/judge/accuracy": 0.5}
+        means = {"eval/pass@k": 0.25, "eval/format": next(left), "eval/judge/accuracy": 0.5}
         curves = {"eval/direct/maj@k": [Point(2, None, {"q": 0.75})]}
         return Measures({n: Measure(m, 0, 1, 1) for n, m in means.items()}, {}, curves=curves)
 
@@ -260,7 +260,12 @@ def test_phase_says_why_it_ended(
     rows = [json.loads(line) for line in run.directory.metrics_path.read_text().splitlines()]
     looks = [row for row in rows if "eval/format" in row]
     assert [row["step"] for row in looks] == evaluated
-    assert all(row["eval/direct/maj@2"] == 0.75 for row in looks)
+    assert all(row["eval/direct/maj@2"] == 0.75 and row["eval/pass@k"] == 0.25 for row in looks)
+    # What is printed of a look has one line, with the headline first and no detail.
+    printed = run.progress._console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.partition("split: ")[2] for line in printed if "dev split" in line] == [
+        f"judge/accuracy 0.500  format {value:.3f}" for value in found
+    ]
     assert run.state.step == max(evaluated, default=2)
 
 

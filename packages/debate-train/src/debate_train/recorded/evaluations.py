@@ -48,34 +48,35 @@ def keep_evaluation(
             directory.note_record(path)
 
 
-def changes_of(directory: "RunDirectory", figures: Sequence[str]) -> dict[str, dict[str, Any]]:
+def changes_of(
+    directory: "RunDirectory", figures: Sequence[str]
+) -> dict[str, dict[str, Any] | None]:
     """Return how each figure changed on the same questions, from before a run to its end.
 
-    What has no value for single questions, such as a ratio of sums, is not there. Where questions
-    have a value at one end alone, such as a judge who was shown no right and wrong answer, `before`
-    or `after` of the others is beside `change`.
+    Where some questions have a value at one end alone, as a judge who was shown no right and wrong
+    answer gives none, `before` and `after` of the others are beside `change`; None where all do.
+    What has no value for single questions, such as a ratio of sums, is not there.
     """
     from debate_rewards.metrics.intervals import bootstrap_interval
     from debate_rewards.metrics.paired import paired
     from debate_rewards.metrics.ranges import range_of
 
-    ends = {name: _last(directory, name) for name in ("before", "after")}
-    changes: dict[str, dict[str, Any]] = {}
-    for figure in figures:
-        own, within = (
-            {when: found.get(figure, {}) for when, found in ends.items()},
-            range_of(figure),
-        )
-        common = own["before"].keys() & own["after"].keys()
-        if common:
-            changes[figure] = {"change": asdict(paired(own["before"], own["after"], within=within))}
-        for when, values in own.items():
-            if common and values.keys() > common:
-                level = bootstrap_interval(
-                    [values[q] for q in values if q in common], within=within
-                )
-                measure = dict(zip(("mean", "low", "high"), level, strict=True))
-                changes[figure][when] = measure | {"questions": len(common)}
+    before, after = (_last(directory, name) for name in ("before", "after"))
+    changes: dict[str, dict[str, Any] | None] = {}
+    for figure in before.keys() & after.keys() & set(figures):
+        ends, within = {"before": before[figure], "after": after[figure]}, range_of(figure)
+        common = before[figure].keys() & after[figure].keys()
+        if not common:
+            changes[figure] = None
+            continue
+        change = asdict(paired(before[figure], after[figure], within=within))
+        found: dict[str, Any] = {"change": change}
+        for when, values in ends.items():
+            if len(values) > len(common):
+                own = [value for question, value in values.items() if question in common]
+                mean, low, high = bootstrap_interval(own, within=within)
+                found[when] = {"mean": mean, "low": low, "high": high, "questions": len(common)}
+        changes[figure] = found
     return changes
 
 
@@ -84,7 +85,7 @@ def in_words(rows: Sequence[Mapping[str, Any]], headline: Sequence[str]) -> str:
 
     Args:
         rows: Of the table of results, each with `measure`, `name` and, where it is known, `change`.
-        headline: Names of the measures that are told of in full; of none the first row is.
+        headline: Names of the measures that are described in full; of none the first row is.
     """
     from debate_rewards.metrics.ranges import range_of
 
@@ -95,11 +96,11 @@ def in_words(rows: Sequence[Mapping[str, Any]], headline: Sequence[str]) -> str:
         for row in known
         if row not in main and (row["change"]["low"] > 0 or row["change"]["high"] < 0)
     ]
-    said = [_told(row["measure"], row["change"]) for row in main]
+    said = [_described(row["measure"], row["change"]) for row in main]
     return " ".join([*said, *([f"Also beyond chance: {', '.join(others)}."] if others else ())])
 
 
-def _told(measure: str, change: Mapping[str, Any]) -> str:
+def _described(measure: str, change: Mapping[str, Any]) -> str:
     low, high, measure = change["low"], change["high"], measure[:1].upper() + measure[1:]
     outcome = "rose" if low > 0 else "fell" if high < 0 else "did not change beyond chance"
     return (

@@ -30,7 +30,7 @@ def write_results(
     after: Mapping[str, Any],
     state: Mapping[str, Any],
     setup: Setup,
-    changes: Mapping[str, Mapping[str, Any]] | None = None,
+    changes: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> dict[str, float | str]:
     """Write results.json; return what a tracked run is summarised by.
 
@@ -83,14 +83,17 @@ def _rows(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
     setup: Setup,
-    changes: Mapping[str, Mapping[str, Any]],
+    changes: Mapping[str, Mapping[str, Any] | None],
 ) -> list[dict[str, Any]]:
-    """Return the rows of the table; both ends are of the same questions where these are known."""
+    """Return the rows of the table; both ends are of the same questions where these are known.
+
+    A figure without a question that has it at both ends has no row.
+    """
     return [
         {"measure": shown, "name": name, "before": before[name], "after": after[name]}
-        | dict(changes.get(name, {}))
+        | dict(changes.get(name) or {})
         for name, shown in setup.listed().items()
-        if name in before and name in after
+        if name in before and name in after and changes.get(name, {}) is not None
     ]
 
 
@@ -99,7 +102,7 @@ def print_results(
     after: Mapping[str, Any],
     seconds: Mapping[str, float],
     setup: Setup,
-    changes: Mapping[str, Mapping[str, Any]] | None = None,
+    changes: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> None:
     """Print the table from before to after, how it was measured, and how long each part took."""
     several = any("run_deviation" in measure for measure in after.values())
