@@ -44,7 +44,8 @@ def chosen_benchmarks(texts: Sequence[str]) -> dict[str, list[str]]:
                 f"--benchmark: found {name!r}{' twice' if name in found else ''}; expected one of "
                 f"{known}{did_you_mean(name, BENCHMARKS)}, each once"
             )
-        found[name] = ["data.type=benchmark", f"data.name={name}", *changes]
+        own = [f"data.{key}=null" for key in ("path", "test", "test_path")]  # Of the recipe's data.
+        found[name] = ["data.type=benchmark", f"data.name={name}", *own, *changes]
     return found
 
 
