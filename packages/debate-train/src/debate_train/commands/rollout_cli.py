@@ -14,6 +14,7 @@ from debate_train.commands.recipe_command import (
     parsed,
     recipe_parser,
     run_recipe,
+    say_loading,
 )
 from debate_train.errors import UsageError
 from debate_train.interrupts import SIGNALS
@@ -48,6 +49,7 @@ def _main(arguments: argparse.Namespace) -> int:
     def act(checked: CheckedRecipe) -> int:
         if arguments.output is None:
             raise UsageError("--output: found none; expected a folder for the transcripts")
+        say_loading()
         from debate_train.commands.collecting import collect
 
         ends = [n for n in SIGNALS if signal.getsignal(n) == signal.SIG_DFL]
