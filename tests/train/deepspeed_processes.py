@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
     "optimizer": {"weight_decay": 0.1},
     "tokens_per_micro_batch": 40,
 }
-SEVERAL: dict[str, Any] = {"epochs": 2, "minibatches": 2}
+SEVERAL: dict[str, Any] = {"epochs": 2, "minibatch_size": 4}
 LOSSES: dict[str, Loss] = {
     "ppo": PpoClip(kl=Kl(weight=0.1)),
     "plain": ImportanceSampling(),
@@ -224,7 +224,7 @@ def compare(model: PretrainedModel, names: list[str]) -> list[dict[str, Any]]:
     start = _copy(TorchTrainer(**SETTINGS).open(loaded(model), LOSSES["plain"], 1).weights(0))
     for name, (loss, config, other, poison) in cases(names).items():
         run = Run(model, loss)
-        shared = ("epochs", "minibatches", "optimizer", "learning_rate")
+        shared = ("epochs", "minibatch_size", "optimizer", "learning_rate")
         parts = {part: getattr(config, part) for part in shared}
         key = (loss, poison, str(parts))
         if key not in wanted:

@@ -46,6 +46,39 @@ def test_check_counts_a_sample_for_each_turn_when_rebuilt() -> None:
     assert "80 samples (one for each turn)" in line_with(check(recipe(debate=debate)), "a step:")
 
 
+@pytest.mark.parametrize(
+    ("go_on", "updates", "turns", "drawn"),
+    [
+        # 8 questions x 4 first turns, of which 3 go on to 2 more each: 32 + 6 rows, in updates of
+        # at most 12. Three batches of questions: 3 x 32 first turns, and still 6 second ones.
+        (3, 4, "x 4 turns, 3 of them x 2 more = 38 turns; 38 samples", 102),
+        # A rule that counts nothing lets those of the last batch go on that are too many, too.
+        (None, 4, "x 4 turns, 8 of them x 2 more = 48 turns; 48 samples", 128),
+    ],
+)
+def test_check_counts_what_goes_on_after_a_gate(
+    go_on: int | None, updates: int, turns: str, drawn: int
+) -> None:
+    rules: list[dict[str, Any]] = [{"type": "informative"}]
+    rules += [] if go_on is None else [{"type": "at_most", "go_on": go_on}]
+    select = {"type": "in_order", "rules": rules}
+    report = check(
+        recipe(
+            debate={"type": "self_debate", "first_turns": 4, "second_turns": 2, "style": "compact"},
+            rollout={"max_tokens": 16, "select": select, "oversample": 3},
+            reward={"type": "verifiable"},
+            loss={"type": "dapo"},
+            trainer={"type": "torch", "minibatch_size": 12},
+        )
+    )
+    assert f"10 steps of at most {updates} optimizer updates each" in line_with(
+        report, "phase train"
+    )
+    assert f"= 8 debates; {turns}" in line_with(report, "a step:")
+    assert f"at most {10 * updates} updates" in line_with(report, "in all:")
+    assert line_with(report, "draws up to 3").endswith(f"at most {drawn * 16:,} tokens in replies")
+
+
 def test_check_names_the_row_that_is_longer_than_the_window(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     rows = [{"id": f"row-{n}", "question": f"What is {n}?", "answer": n} for n in range(40)]

@@ -141,7 +141,7 @@ def test_watch_takes_the_look_at_the_phases_start_as_the_starts() -> None:
         (lambda step: 0.01 * step, {"reference": 1}, {}),
         (lambda step: 0.0, {"reference": 8}, {}),
         # Of several updates the later ones have moved; another reference is not the start.
-        (lambda step: 0.01 * step, {}, {"trainer": {"type": "torch", "minibatches": 2}}),
+        (lambda step: 0.01 * step, {}, {"trainer": {"type": "torch", "minibatch_size": 2}}),
         (lambda s: 0.01 * s, {}, {"loss": {"type": "ppo_clip", "kl": {"reference": "base"}}}),
     ],
 )

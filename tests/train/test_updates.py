@@ -49,14 +49,14 @@ def test_several_updates_are_those_made_by_hand(tiny: MakeModel, random_batch: M
     loaded, mirror = tiny(), tiny()
     batch = replace(random_batch(), seed=3)
     loss = PpoClip(importance_cap=1.5)
-    config = TorchTrainer(learning_rate=0.02, epochs=2, minibatches=2, max_grad_norm=1e9)
+    config = TorchTrainer(learning_rate=0.02, epochs=2, minibatch_size=4, max_grad_norm=1e9)
     metrics = config.open(loaded, loss, 5).step(batch)
 
     optimizer = config.make_optimizer(dict(mirror.model.named_parameters()))
     with torch.no_grad():
         old = {row.debate: row_logps(mirror.model, row) for row in batch.rows}
     losses, outside, tokens = [], 0, 0
-    for part in minibatches(batch, 2) * 2:
+    for part in minibatches(batch, 4) * 2:
         total = torch.zeros(())
         for row in part.rows:
             sampled = row.mask > 0
@@ -156,7 +156,7 @@ def test_dpo_comes_to_prefer_the_chosen_rows(tiny: MakeModel, random_batch: Make
 def test_learning_rate_falls_by_step_and_not_by_update(
     tiny: MakeModel, random_batch: MakeBatch
 ) -> None:
-    config = TorchTrainer(learning_rate=0.1, schedule="linear", epochs=3, minibatches=2)
+    config = TorchTrainer(learning_rate=0.1, schedule="linear", epochs=3, minibatch_size=4)
     trainer = config.open(tiny(), PpoClip(), 4)
     rates = [trainer.step(random_batch())["optim/learning_rate"] for _ in range(3)]
     assert rates == pytest.approx([0.1, 0.075, 0.05])
@@ -250,6 +250,7 @@ def test_skips_count_updates_in_a_row() -> None:
     assert (found["optim/skipped"], found["optim/skipped_in_a_row"]) == (1.0, 0.0)
     assert skips.metrics([made, made]) == {
         "optim/grad_norm": 2.0,
+        "optim/updates": 2.0,
         "optim/skipped": 0.0,
         "optim/skipped_in_a_row": 0.0,
     }

@@ -1,6 +1,7 @@
 """Whole runs on the command line: equal seeds, updates that are not finite, stale samples."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ reward: {type: v2}
 # Turns of a model that can do nothing all fail: without a baseline they still teach.
 advantage: {baseline: none}
 loss: {type: dapo, aggregation: token_mean_group, kl: {weight: 0.1}}
-trainer: {type: torch, learning_rate: 1.0e-3, epochs: 2, minibatches: 2, schedule: cosine}
+trainer: {type: torch, learning_rate: 1.0e-3, epochs: 2, minibatch_size: 4, schedule: cosine}
 evaluation: {questions: 0}
 recording: {every: 1, debates: 1}
 tracking: {wandb: false}
@@ -64,6 +65,19 @@ def test_runs_with_one_seed_are_equal_and_another_seed_is_not(run: Run, tmp_path
         assert sum(v for k, v in shares.items() if "agent" in k) == pytest.approx(1)
         assert sum(v for k, v in shares.items() if "agent" not in k) == pytest.approx(1)
         assert row["optim/skipped"] == 0.0
+
+
+def test_run_goes_on_exactly_where_updates_have_a_size(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    sized = ("--output", str(output), "trainer.minibatch_size=3", "checkpoint.every=1")
+    assert run(*sized) == 0
+    rows, kept = metrics(output), weights(output, 3)
+    # 8 rows in parts of at most 3, twice.
+    assert [row["optim/updates"] for row in rows] == [6.0, 6.0, 6.0]
+    shutil.rmtree(output / "checkpoints/step-000003")
+    assert run(*sized, "--resume") == 0
+    assert metrics(output) == rows
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in weights(output, 3).items())
 
 
 def test_parts_of_a_step_are_timed_and_a_checkpoint_with_the_step_after_it(
@@ -108,9 +122,9 @@ def test_run_of_updates_that_are_not_finite_stops_with_a_checkpoint(
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        (["trainer.minibatches=1"], "trainer.epochs 2 and trainer.minibatches 1"),
+        (["trainer.minibatch_size=null"], "trainer.epochs 2 and minibatch_size None"),
         (
-            ["trainer={epochs: 1, minibatches: 1}", "pipeline.max_staleness=1"],
+            ["trainer={epochs: 1, minibatch_size: null}", "pipeline.max_staleness=1"],
             "pipeline.max_staleness 1",
         ),
     ],
@@ -119,7 +133,7 @@ def test_losses_without_bounds_are_refused_for_stale_samples_unless_forced(
     run: Run, capsys: pytest.CaptureFixture[str], loss: str, changes: list[str], found: str
 ) -> None:
     named = ["--check", f"loss.type={loss}"]
-    assert run(*named, "trainer={epochs: 1, minibatches: 1}") == 0
+    assert run(*named, "trainer={epochs: 1, minibatch_size: null}") == 0
     assert run(*named, *changes, "loss.allow_off_policy=true") == 0
     capsys.readouterr()
     assert run(*named, *changes) == 2
@@ -131,8 +145,9 @@ def test_check_counts_updates_and_refuses_a_reference_that_is_not_there(
 ) -> None:
     assert run("--check") == 0
     out = capsys.readouterr().out
-    assert "3 steps of 4 optimizer updates each" in out
-    assert "12 updates" in out
+    # 2 questions x 2 debates x 2 agents, whose dialogues grow: 8 rows, 2 x 8 / 4 updates.
+    assert "3 steps of at most 4 optimizer updates each" in out
+    assert "at most 12 updates" in out
     assert run("--check", "loss.kl.reference=phase_strat") == 2
     assert "loss: found the reference 'phase_strat', which is no directory" in (
         capsys.readouterr().err

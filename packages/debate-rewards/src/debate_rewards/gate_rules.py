@@ -68,6 +68,10 @@ class _Rule(Config):
         """Whether it compares with the questions' own answers."""
         return False
 
+    def most_going_on(self, debates: int, gate: str) -> int:
+        """Return how many of so many debates may go on after the gates of a name."""
+        return debates
+
     def _places(self, gates: Sequence[Gate]) -> list[int]:
         return [i for i, gate in enumerate(gates) if self.at in (None, gate.name)]
 
@@ -142,6 +146,10 @@ class AtMost(_Rule):
         """It counts those of the batch."""
         return True
 
+    def most_going_on(self, debates: int, gate: str) -> int:
+        """Return how many of so many debates may go on after the gates of a name."""
+        return min(self.go_on, debates) if self.at in (None, gate) else debates
+
     @property
     def drops(self) -> bool:
         """Those beyond the number, where they are not kept."""
@@ -208,6 +216,12 @@ class InOrder(Config):
     def needs_answers(self) -> bool:
         """Whether any of its rules does."""
         return any(rule.needs_answers for rule in self.rules)
+
+    def most_going_on(self, debates: int, gate: str) -> int:
+        """Return how many of so many debates may go on after the gates of a name."""
+        for rule in self.rules:
+            debates = rule.most_going_on(debates, gate)
+        return debates
 
     def __call__(
         self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked

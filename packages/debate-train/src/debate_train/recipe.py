@@ -278,11 +278,10 @@ class Recipe(Config):
         loss, trainer = self.loss, self.trainer
         if loss.takes_off_policy:
             return self
-        several = trainer.epochs * trainer.minibatches > 1
-        if several or self.pipeline.max_staleness > 0:
+        if trainer.makes_several or self.pipeline.max_staleness > 0:
             found = (
-                f"trainer.epochs {trainer.epochs} and trainer.minibatches {trainer.minibatches}"
-                if several
+                f"trainer.epochs {trainer.epochs} and minibatch_size {trainer.minibatch_size}"
+                if trainer.makes_several
                 else f"pipeline.max_staleness {self.pipeline.max_staleness}"
             )
             raise ValueError(

@@ -22,7 +22,7 @@ from debate_train.checks.check_policies import (
 )
 from debate_train.checks.check_warnings import crash_cost, run_warnings, split_warnings, warnings_of
 from debate_train.checks.check_windows import Windows
-from debate_train.checks.step_counts import step_counts
+from debate_train.checks.step_counts import StepCounts, step_counts
 from debate_train.data import DataConfig
 from debate_train.errors import UsageError
 from debate_train.evaluation import direct_form
@@ -154,7 +154,9 @@ def check_collecting(recipe: Recipe) -> CheckReport:
     found.lines += view.lines
     found.errors += view.errors
     questions = recipe.steps * recipe.data.batch_size
-    debates, direct, turns, _ = step_counts(recipe, questions)
+    debates, direct, turns = (
+        recipe.steps * n for n in step_counts(recipe, recipe.data.batch_size)[:3]
+    )
     beside = f" and {many(direct, 'direct reply')}" if direct else ""
     found.lines.append(
         f"collect: {many(recipe.steps, 'step')} x {many(recipe.data.batch_size, 'question')} = "
@@ -189,26 +191,22 @@ def check_model(recipe: Recipe, found: Findings, with_tokenizer: bool = True) ->
 
 def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
     """Say what one step and the whole phase play, in one vocabulary."""
-    agents, rounds = phase.debate.num_agents, phase.debate.max_rounds
     questions, copies = phase.data.batch_size, phase.rollout.debates_per_question
-    debates, direct, turns, samples = step_counts(phase, questions)
-    each, forms = phase.debate.turn_count(), phase.forms
+    counts = step_counts(phase, questions)
+    debates, direct, turns, samples = counts[:4]
     trained = len(phase.debate.trained_agents())
     of_what = "turn" if samples == turns else "turn that is trained on"
     if samples < turns and samples - direct == debates * trained:
         of_what = "agent and debate"
     beside = f" + {many(direct, 'direct reply')}" if direct else ""
-    shape = f"{many(agents, 'agent')} x {many(rounds, 'round')}"
-    if len(forms) > 1:
-        shape = f"{' or '.join(str(form.turn_count()) for form in forms)} turns"
-    elif each != agents * rounds:
-        shape = many(each, "turn")
-    steps, updates = phase.steps, phase.trainer.epochs * phase.trainer.minibatches
+    steps, most = phase.steps, "" if phase.trainer.minibatch_size is None else "at most "
+    rows = samples if phase.offline is None else phase.offline.batch_size
+    updates = phase.trainer.update_count(rows)
     criterion = phase.exit_criterion
     extended = f" to {criterion.max_steps:,} (exit criterion)" if criterion else ""
     found.lines.append(
         f"phase {name}: {steps:,}{extended} steps of "
-        f"{'one optimizer update' if updates == 1 else f'{updates} optimizer updates'} each"
+        f"{most}{'one optimizer update' if updates == 1 else f'{updates} optimizer updates'} each"
     )
     if phase.keep_if is not None:
         found.lines.append(f"  {phase.keep_if.described(name)}")
@@ -220,17 +218,17 @@ def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
         return
     found.lines += [
         f"  a step: {many(questions, 'question')} x {many(copies, 'debate')} = "
-        f"{many(debates, 'debate')}; x {shape}{beside} = "
+        f"{many(debates, 'debate')}; x {_shape(phase, counts)}{beside} = "
         f"{many(turns, 'turn')}; {many(samples, 'sample')} "
         f"(one for each {of_what})",
         f"  in all: {many(questions * steps, 'question')}, {many(debates * steps, 'debate')}, "
         f"{many(turns * steps, 'turn')}, {many(samples * steps, 'sample')}, "
-        f"{many(steps * updates, 'update')}, "
+        f"{most}{many(steps * updates, 'update')}, "
         f"at most {turns * steps * phase.rollout.max_tokens:,} tokens in replies",
     ]
     found.lines += [f"  {change}" for change in phase.reward.changes()]
     if phase.rollout.oversample > 1:
-        found.lines.append(_oversampling_line(phase, turns * phase.rollout.max_tokens))
+        found.lines.append(_oversampling_line(phase, counts.drawn_turns))
     if phase.pipeline.max_staleness:
         ahead = many(phase.pipeline.max_staleness, "step")
         found.lines.append(
@@ -246,6 +244,19 @@ def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
         found.lines.append(evaluation_line(phase))
 
 
+def _shape(phase: Recipe, counts: StepCounts) -> str:
+    """Say how many turns a debate has, and how many debates go on after a gate."""
+    form, forms, (first, *later) = phase.debate, phase.forms, counts.parts
+    if len(forms) > 1:
+        return f"{' or '.join(str(form.turn_count()) for form in forms)} turns"
+    if later:
+        more = (f", {part.debates:,} of them x {part.turns:,} more" for part in later)
+        return many(first.turns, "turn") + "".join(more)
+    if form.turn_count() != form.num_agents * form.max_rounds:
+        return many(form.turn_count(), "turn")
+    return f"{many(form.num_agents, 'agent')} x {many(form.max_rounds, 'round')}"
+
+
 def offline_lines(phase: Recipe) -> list[str]:
     """Say what a phase plays once for its set of examples, and how many of these a step takes."""
     offline = phase.offline
@@ -259,12 +270,12 @@ def offline_lines(phase: Recipe) -> list[str]:
     return lines + ([evaluation_line(phase)] if phase.evaluation.questions else [])
 
 
-def _oversampling_line(phase: Recipe, tokens: int) -> str:
-    """Say how many questions a step may draw; `tokens` are those of one batch."""
+def _oversampling_line(phase: Recipe, turns: int) -> str:
+    """Say how many questions a step may draw; `turns` are those of all of them."""
     batches, questions = phase.rollout.oversample, phase.data.batch_size
     return (
         f"  a step draws up to {batches} batches of {many(questions, 'question')} until "
-        f"{questions:,} are kept: at most {batches * tokens:,} tokens in replies"
+        f"{questions:,} are kept: at most {turns * phase.rollout.max_tokens:,} tokens in replies"
     )
 
 

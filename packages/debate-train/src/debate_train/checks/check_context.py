@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from debate_protocol.forms import DebateForm
 from debate_protocol.parsing.contract import Contract
 from debate_protocol.parsing.tags import neutralised
-from debate_protocol.types import Gate, Message, Question, Reply, Sent
+from debate_protocol.types import Ask, Gate, Message, Question, Reply, Sent
 from debate_train.models import ModelConfig
 from debate_train.models.model_files import read_json, reading_model
 
@@ -133,7 +133,6 @@ def longest_prompt(
     contract = form.contract_rules()
     # A long question stands in every prompt, and is counted once.
     question, inserted_tokens = _stand_in(question, contract, counter)
-    run = form.start(question, seed=0)
     longest = Longest(0, 0, 0)
     shown_tokens = _most_shown(form.speaking().max_chars_per_field, contract, max_tokens)
     count = lru_cache(maxsize=4096)(counter.count)
@@ -148,20 +147,28 @@ def longest_prompt(
             text = text.replace(mark, "")
         return count(text) + inserted + counter.per_message
 
-    asks = next(run)
+    for asks in held(form, question):
+        for ask in () if isinstance(asks, Gate) else asks:
+            found = counter.per_prompt + sum(tokens(message) for message in ask.messages)
+            if found > longest.prompt_tokens and (agents is None or ask.agent in agents):
+                longest = Longest(found, ask.agent, ask.round, sum(inserted_tokens.values()))
+    return longest
+
+
+def held(form: DebateForm, question: Question) -> Iterator[Sequence[Ask] | Gate]:
+    """Hold a debate whose replies are valid and differ by agent; yield its asks and gates."""
+    run, contract = form.start(question, seed=0), form.contract_rules()
+    sent: Sent | None = None
     while True:
-        if isinstance(asks, Gate):
-            replies: Sent = "go_on"
-        else:
-            for ask in asks:
-                found = counter.per_prompt + sum(tokens(message) for message in ask.messages)
-                if found > longest.prompt_tokens and (agents is None or ask.agent in agents):
-                    longest = Longest(found, ask.agent, ask.round, sum(inserted_tokens.values()))
-            replies = [Reply(_longest_reply(contract, ask.agent)) for ask in asks]
         try:
-            asks = run.send(replies)
+            step = next(run) if sent is None else run.send(sent)
         except StopIteration:
-            return longest
+            return
+        yield step
+        if isinstance(step, Gate):
+            sent = "go_on"
+        else:
+            sent = [Reply(_longest_reply(contract, ask.agent)) for ask in step]
 
 
 def _stand_in(

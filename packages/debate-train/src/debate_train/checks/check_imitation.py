@@ -80,7 +80,7 @@ def made_of(phase: Recipe) -> str:
             "without the prompt"
         )
     questions = offline.questions or PLAYED
-    debates, _, count, _ = step_counts(phase, questions)
+    debates, _, count, *_ = step_counts(phase, questions)
     return (
         f"{many(questions, 'question')} x {many(rollout.debates_per_question, 'debate')} = "
         f"{many(debates, 'debate')}; {many(count, 'turn')}, at most "

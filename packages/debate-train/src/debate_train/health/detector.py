@@ -23,8 +23,8 @@ class Facts:
     """What detectors need to know of a phase besides its metrics."""
 
     agents: int = 2
-    updates: int = 1
-    """Of a step."""
+    several_updates: bool = False
+    """Whether a step may make several."""
     keeps_start: bool = False
     """Whether the KL reference is the policy at the phase's start."""
     debates: int = 1

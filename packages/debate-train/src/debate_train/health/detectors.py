@@ -243,7 +243,7 @@ class Reference(Detector):
     def figure(self, seen: History) -> float | None:
         """Return the KL of the phase's first step, before its update."""
         facts = seen.facts
-        if not (facts.keeps_start and facts.updates == 1 and seen.first):
+        if not (facts.keeps_start and not facts.several_updates and seen.first):
             return None
         value = seen.first[0].get(self.metric)
         return None if value is None else float(value)

@@ -115,7 +115,7 @@ def alarms_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _facts(recipe: "Recipe") -> Facts:
     return Facts(
         agents=recipe.debate.num_agents,
-        updates=recipe.trainer.epochs * recipe.trainer.minibatches,
+        several_updates=recipe.trainer.makes_several,
         keeps_start=recipe.loss.reference_policy == "phase_start",
         debates=recipe.rollout.debates_per_question,
     )

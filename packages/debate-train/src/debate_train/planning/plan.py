@@ -6,8 +6,8 @@ from functools import cache
 from debate_train.checks.check_context import longest_prompt, token_counter
 from debate_train.checks.check_data import look_at_data
 from debate_train.checks.check_engines import process_errors
+from debate_train.checks.step_counts import step_counts
 from debate_train.errors import UsageError
-from debate_train.evaluation import direct_form
 from debate_train.models.loaded_model import Lora
 from debate_train.planning.advice import WithLora, advice
 from debate_train.planning.engines import Engines, count
@@ -65,7 +65,7 @@ def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
         rows=rows,
         longest=longest,
         budget=trainer.tokens_per_micro_batch,
-        updates=trainer.minibatches,
+        updates=trainer.update_count(rows) // trainer.epochs,
         recompute=trainer.gradient_checkpointing,
         reference=policy is not None and (policy != "base" or phase.model.lora is None),
         deepspeed=sharding is not None,
@@ -155,9 +155,4 @@ def _most_rows(phase: Recipe) -> tuple[int, int]:
     question = look_at_data(phase.data).longest
     prompts = [longest_prompt(form, question, reply, count) for form in phase.forms]
     longest = max(prompt.prompt_tokens for prompt in prompts)
-    questions = phase.data.batch_size
-    debates = questions * phase.rollout.debates_per_question
-    direct = questions * phase.rollout.direct_per_question
-    rows = debates * max(form.sequence_count() for form in phase.forms)
-    rows += direct * direct_form(phase.debate).sequence_count()
-    return rows, longest + reply
+    return step_counts(phase, phase.data.batch_size).samples, longest + reply

@@ -111,6 +111,7 @@ class TrainerSettings(Config):
     renamed: ClassVar[Mapping[str, str]] = {
         "recompute_layers": "gradient_checkpointing",
         "final_rate": "min_lr_ratio",
+        "minibatches": "minibatch_size, the rows of an update",
     }
     several_processes: ClassVar[bool] = False
     """Whether it trains in several processes, too."""
@@ -135,8 +136,9 @@ class TrainerSettings(Config):
     """Gradients are scaled down to this norm; .inf leaves them as they are."""
     epochs: int = Field(1, ge=1)
     """Passes over each batch; an update for each minibatch of each pass."""
-    minibatches: int = Field(1, ge=1)
-    """Parts of equal rows that a batch is split into; each is an update of its own."""
+    minibatch_size: int | None = Field(None, ge=1)
+    """Most rows of an update: a batch is split at random into equal parts of at most so many, of
+    which each is an update of its own. A preference pair counts as one row. null: all rows."""
     max_skipped: int = Field(5, ge=1)
     """Updates skipped in a row, as their gradient was not finite, at which the run stops."""
     tokens_per_micro_batch: int = Field(8192, ge=1)
@@ -153,6 +155,17 @@ class TrainerSettings(Config):
     @abstractmethod
     def open(self, loaded: "LoadedModel", loss: "Loss", total_steps: int) -> Trainer:
         """Return a trainer of this model; the reference policy is the model as it is now."""
+
+    @property
+    def makes_several(self) -> bool:
+        """Whether a batch may make several updates."""
+        return self.epochs > 1 or self.minibatch_size is not None
+
+    def update_count(self, rows: int) -> int:
+        """Return how many updates a batch of so many rows makes."""
+        from debate_train.batches.minibatches import part_count
+
+        return self.epochs * part_count(rows, self.minibatch_size)
 
     @property
     def keeps_masters(self) -> bool:
@@ -179,7 +192,7 @@ class TrainerSettings(Config):
         """Return for every rank its packs of each minibatch."""
         from debate_train.batches.minibatches import minibatches
 
-        parts = [self.packs(part, loss, ranks) for part in minibatches(batch, self.minibatches)]
+        parts = [self.packs(part, loss, ranks) for part in minibatches(batch, self.minibatch_size)]
         return [list(own) for own in zip(*parts, strict=True)]
 
     def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Pack]]":

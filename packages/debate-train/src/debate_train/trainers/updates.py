@@ -98,6 +98,7 @@ class Skips:
         norms = [update.grad_norm for update in made]
         return {
             "optim/grad_norm": sum(norms) / max(1, len(norms)),
+            "optim/updates": float(len(made)),
             "optim/skipped": float(sum(update.is_skipped for update in made)),
             "optim/skipped_in_a_row": float(self.in_a_row),
             **{
