@@ -71,9 +71,8 @@ def test_check_counts_what_goes_on_after_a_gate(
             trainer={"type": "torch", "minibatch_size": 12},
         )
     )
-    assert f"10 steps of at most {updates} optimizer updates each" in line_with(
-        report, "phase train"
-    )
+    steps = line_with(report, "phase train")
+    assert f"10 steps of at most {updates} optimizer updates each" in steps
     assert f"= 8 debates; {turns}" in line_with(report, "a step:")
     assert f"at most {10 * updates} updates" in line_with(report, "in all:")
     assert line_with(report, "draws up to 3").endswith(f"at most {drawn * 16:,} tokens in replies")

@@ -206,6 +206,10 @@ def test_loss_and_gradient_are_equal_merged_or_split_in_any_micro_batches(
     whole = built([MERGED], [GIVEN])
     apart = built(*split(MERGED))
     assert (len(whole.rows), len(apart.rows)) == (2, 3)
+    # A turn in a debate of its own no longer shows the prompt that its agent began with.
+    assert {row.group for row in whole.rows} == {0}
+    rows = tuple(dataclasses.replace(row, group=0) for row in apart.rows)
+    apart = dataclasses.replace(apart, rows=rows)
     metrics, gradient = gradient_of(loaded, whole, loss, reference)
     largest = max(float(g.abs().max()) for g in gradient.values())
     assert largest > 1e-3

@@ -5,15 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arithmetic import UNIT
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
 from debate_rewards.credits import Credit, Score
 from debate_train.advantages import Grouped, Stream
 from debate_train.batches.normalisation import weigh
 from debate_train.batches.rows import build_batch
+from debate_train.losses import Dapo
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.dynamic_sampling import play_step
 from debate_train.playing.step_debates import StepDebates
 from debate_train.recipe import Recipe
+from debate_train.trainers import TorchTrainer
 from train.drawn_steps import Batches, counts, engine, recipe
 
 pytestmark = pytest.mark.numeric
@@ -109,6 +112,38 @@ def test_second_turns_without_an_advantage_leave_before_the_denominator() -> Non
     assert batch.sampled_tokens == total and batch.turns == 7
     counted = {float(w) for own in weights for w in own if w}
     assert counted == {float(np.float32(1 / total))}
+
+
+def test_group_of_a_token_mean_is_a_question_or_its_debate_prompt() -> None:
+    asked = self_debate(2, wanted=2)
+    debates = play_step(asked, Batches("h1 s1 t1", "h2", "h3"), 0, engine())
+    advantage = Grouped(baseline="prompt", scale="std", leave_out_zeros=(1,), streams=STREAMS)
+    compared = advantage.compare(debates, asked.reward(debates), {})
+    batch = build_batch(compared.taught(debates), compared.turns, STREAMS, word_tokenizer())
+    (length,) = {int(row.mask.sum()) for row in batch.rows}
+    # Algorithm 1 adds (s1, 2 replies), (s1's debate prompt, 3) and (t1, 2); the replies to t1's
+    # debate prompt have no advantage. Eq. 7 is a mean over these three of means over tokens.
+    _, weights = weigh(batch, "token_mean_group")
+    found = [
+        (row.debate, float(own.max()) * length)
+        for row, own in zip(batch.rows, weights, strict=True)
+    ]
+    of_s1 = [weight for debate, weight in found if debate == 0]
+    assert of_s1 == pytest.approx([1 / 6, 1 / 6, 1 / 9, 1 / 9, 1 / 9], rel=2 * UNIT)
+    assert [w for d, w in found if d] == pytest.approx([1 / 6, 1 / 6], rel=2 * UNIT)
+    # On two ranks, a row in each micro-batch: of |A| there is 1/sqrt(2) in the mean of either
+    # question, and (2/3 + 4/3 + 2/3)/3 = 8/9 over the spread sqrt(4/3) in that of the prompt.
+    packs = TorchTrainer(tokens_per_micro_batch=1, packing="rows").packs(
+        batch, Dapo(aggregation="token_mean_group"), ranks=2
+    )
+    assert len(packs) == 2 and sum(map(len, packs)) >= 7
+    total = sum(
+        float((pack.weights_A.double() * pack.advantages_A.double().abs()).sum())
+        for own in packs
+        for pack in own
+    )
+    first, second = 1 / (2**0.5 + 1e-6), 8 / 9 / ((4 / 3) ** 0.5 + 1e-6)
+    assert total == pytest.approx((first + second + first) / 3, rel=3 * UNIT)
 
 
 def test_every_kept_question_may_be_among_those_that_debate() -> None:

@@ -1,9 +1,10 @@
 """Denominators: what each token of a step counts in the loss, whatever pack or rank it is in.
 
 A mean is taken over units, and in each unit over its tokens: a token of unit u counts
-1 / (units · tokens of u). The unit is the whole step (`token_mean_batch`), the replies to a
-question (`token_mean_group`) or the turn (`sequence_mean`). Each stream has denominators of its
-own, over the tokens it covers, zero advantages included; the loss sums streams before it clips.
+1 / (units · tokens of u). The unit is the whole step (`token_mean_batch`), what all agents say who
+began with one and the same prompt (`token_mean_group`) or the turn (`sequence_mean`). Each stream
+has denominators of its own, over the tokens it covers, zero advantages included; the loss sums
+streams before it clips.
 All counts are over the whole optimizer step, all micro-batches and ranks.
 
 Of the advantage of a token (docs/notation.md) it multiplies in n_s, a stream's own denominators.
@@ -36,7 +37,8 @@ def weigh(
         The batch, its credits A_s · w_s / w and advantages their sum, such that w times them is
         the sum over streams of their own means; and w of each row, shape (T,).
 
-    Source: `token_mean_group` is eq. 7 of Liu et al., "Self-Debate Reinforcement Learning".
+    Source: `token_mean_group` is eq. 7 of Liu et al., "Self-Debate Reinforcement Learning". Its
+    expectation is over the elements of the batch of Algorithm 1: (q, …) and (q_d, …) are two.
     """
     if not batch.rows:
         return batch, []

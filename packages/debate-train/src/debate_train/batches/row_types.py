@@ -29,7 +29,7 @@ class Row:
     agent: int
     debate: int
     group: int = 0
-    """Number of the row's question within the step."""
+    """Number of the first prompt of the row's agent, within the step."""
     adapter: str | None = None
     """Of the trained policy's adapters the one that sampled the row and learns from it."""
     pair: int = -1

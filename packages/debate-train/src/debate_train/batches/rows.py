@@ -52,27 +52,23 @@ def build_batch(
         seed: of the batch.
     """
     used = {name: stream for name, stream in streams.items() if stream.weight != 0}
-    chains: list[tuple[int, list[_Piece]]] = []
-    groups = _groups(transcripts)
+    chains: list[tuple[int, int, list[_Piece]]] = []
+    groups: dict[tuple[str, tuple[int, ...]], int] = {}
     for debate, (transcript, found) in enumerate(zip(transcripts, advantages, strict=True)):
         for turns in _turns_by_agent(transcript):
             pieces: list[_Piece] = []
+            assert turns[0].reply is not None
+            prompt = (transcript.question.id, turns[0].reply.prompt_ids)
+            group = groups.setdefault(prompt, len(groups))
             for turn in turns:
                 news = _news(pieces[-1].turn, turn) if pieces else None
                 if pieces and news is None:
-                    chains.append((debate, pieces))
+                    chains.append((debate, group, pieces))
                     pieces = []
                 own = found.get(turn.key, [])
                 pieces.append(_piece(transcript, turn, news, own, used, tokenizer))
-            chains.append((debate, pieces))
-    return _assemble(chains, groups, used, seed)
-
-
-def _groups(transcripts: Sequence[Transcript]) -> list[int]:
-    """Return for each transcript the number of its question, in order of appearance."""
-    numbers: dict[tuple[str, str], int] = {}
-    questions = [(x.question.id, x.question.text) for x in transcripts]
-    return [numbers.setdefault(question, len(numbers)) for question in questions]
+            chains.append((debate, group, pieces))
+    return _assemble(chains, used, seed)
 
 
 def _turns_by_agent(transcript: Transcript) -> list[list[Turn]]:
@@ -117,14 +113,13 @@ def reply_text(reply: Reply, tokenizer: PreTrainedTokenizerFast) -> TokenText:
 
 
 def _assemble(
-    chains: Sequence[tuple[int, list[_Piece]]],
-    groups: Sequence[int],
+    chains: Sequence[tuple[int, int, list[_Piece]]],
     streams: Mapping[str, Stream],
     seed: int,
 ) -> Batch:
     weights = np.array([stream.weight for stream in streams.values()], np.float32)
-    rows = tuple(_row(chain, debate, groups[debate], weights) for debate, chain in chains)
-    pieces = [piece for _, chain in chains for piece in chain]
+    rows = tuple(_row(chain, debate, group, weights) for debate, group, chain in chains)
+    pieces = [piece for _, _, chain in chains for piece in chain]
     sampled = sum(piece.covers.shape[1] for piece in pieces)
     return Batch(rows, tuple(streams), sampled, len(pieces), seed)
 

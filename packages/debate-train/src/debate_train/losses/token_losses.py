@@ -224,7 +224,7 @@ class PpoClip(_Clipped):
 class Dapo(_Clipped):
     """The clipped ratio with a higher upper bound and a mean over tokens.
 
-    Source: Yu et al. 2025, eq. 8. Its mean is over the tokens of a question's group
+    Source: Yu et al. 2025, eq. 8. Its mean is over the tokens of a prompt's group
     (`token_mean_group`); the default is that of its published code, over the whole batch. Dynamic
     sampling and overlong punishment are no part of the loss.
     """
