@@ -30,6 +30,23 @@ def test_rebuilt_prompt_holds_the_last_round_alone_when_history_is_one(play: Pla
     assert "s00" not in played.news(1, 2)
 
 
+@pytest.mark.parametrize(
+    ("own_rounds", "own"), [(-1, {0, 1, 2}), (0, set()), (1, {2}), (2, {1, 2}), (9, {0, 1, 2})]
+)
+def test_rebuilt_prompt_holds_as_many_own_turns_as_the_form_says(
+    play: Play, own_rounds: int, own: set[int]
+) -> None:
+    # SDRL, eq. 2: in round t agent i reads what N(i), itself included, said in round t - 1 alone.
+    form = Simultaneous(
+        num_agents=3, max_rounds=4, history_rounds=1, own_rounds=own_rounds, conversation="rebuild"
+    )
+    told = play(form).news(1, 3)
+    assert {round for round in range(4) if f"s1{round}" in told} == own
+    others = {(agent, round) for agent in (0, 2) for round in range(4)}
+    assert {(a, r) for a, r in others if f"s{a}{r}" in told} == {(0, 2), (2, 2)}
+    assert form.protocol().extra.get("own_rounds", -1) == own_rounds
+
+
 @pytest.mark.parametrize("conversation", ["append", "rebuild"])
 def test_fields_of_turns_are_cut_each_and_questions_never_when_there_is_a_limit(
     play: Play, say: Say, conversation: Any

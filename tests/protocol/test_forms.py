@@ -224,6 +224,7 @@ def test_direct_asks_what_agent_0_is_asked_first_when_debating(
         ({"type": "simultaneous", "num_agents": 1}, "a debate needs at least 2 agents"),
         ({"type": "sequential", "max_rounds": 0}, "greater than or equal to 1"),
         ({"type": "simultaneous", "history_rounds": 2}, "use conversation: rebuild"),
+        ({"type": "simultaneous", "own_rounds": 1}, "own_rounds -1, found 1"),
         ({"type": "simultaneous", "topology": "star"}, "'sparse' or 'central'"),
         ({"type": "simultaneous", "contract": "tree_section"}, "did you mean 'three_section'"),
         ({"type": "simultaneous", "nun_agents": 3}, "Extra inputs are not permitted"),

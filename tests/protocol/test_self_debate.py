@@ -70,18 +70,21 @@ def test_second_prompt_shows_both_responses_in_full_and_in_the_order_of_shown(
     assert "\\boxed{42}" in prompt
 
 
-def test_second_prompt_may_be_a_conversation_in_which_the_question_was_asked_twice(
+def test_second_prompt_may_be_a_conversation_with_the_author_of_the_first_response(
     play: Play,
 ) -> None:
     form = SelfDebate(first_turns=3, second_turns=2, debate_prompt="conversation")
     played = play(form, by_agent("7", "8", "7"))
     first, second = played.steps[0][0].messages, played.steps[1]
     assert second[0].messages == second[1].messages
-    *before, one, text, again, other, last = second[0].messages
+    *before, own, last = second[0].messages
     said = [turn.text for turn in played.transcript.turns[:3]]
-    assert (*before, one) == first and again == one
-    assert [text["role"], other["role"], last["role"]] == ["assistant", "assistant", "user"]
-    assert [text["content"], other["content"]] == [said[key.agent] for key in second[0].shown]
+    assert tuple(before) == first
+    assert (own["role"], last["role"]) == ("assistant", "user")
+    mine, other = (said[key.agent] for key in second[0].shown)
+    assert own["content"] == mine
+    assert f"<turn>\n{other}\n</turn>" in last["content"]
+    assert mine not in last["content"]
     assert transcript_problems(played.transcript) == []
 
 
@@ -178,6 +181,29 @@ def test_responses_that_are_all_thinking_are_not_shown_when_thinking_is_dropped(
 
     form = SelfDebate(first_turns=3, second_turns=1, think="drop", pairing="rand")
     assert {k.agent for k in play(form, speak).steps[1][0].shown} == {0, 2}
+
+
+def test_long_first_answers_are_not_paired_when_pairs_have_a_longest(play: Play) -> None:
+    # Answer 7 is the most common of all, but two of its replies are longer than 3 tokens.
+    answers, lengths = ("7", "7", "7", "42", "42", "8"), (9, 4, 3, 3, 2, 0)
+
+    def speak(ask: Ask) -> Reply:
+        if ask.round:
+            return Reply("\\boxed{42}")
+        text, length = f"\\boxed{{{answers[ask.agent]}}}", lengths[ask.agent]
+        # The last is of an endpoint that counts nothing: it has no length to be too long by.
+        return Reply(text, token_ids=tuple(range(length)))
+
+    settings: Any = {"first_turns": 6, "second_turns": 1, "pairing": "rand"}
+    form = SelfDebate(**settings, pair_max_tokens=3)
+    shown: set[int] = set()
+    for seed in range(40):
+        shown |= {key.agent for key in play(form, speak, seed=seed).steps[1][0].shown}
+    assert shown == {2, 3, 4, 5}
+    assert form.protocol().extra["pair_max_tokens"] == 3
+    assert "pair_max_tokens" not in SelfDebate(**settings).protocol().extra
+    nothing = play(SelfDebate(**settings | {"first_turns": 3}, pair_max_tokens=3), speak)
+    assert nothing.transcript.meta["ended"] == "no_pair"
 
 
 def test_self_debate_asks_at_its_gate_and_keeps_first_turns(play: Play) -> None:

@@ -22,6 +22,9 @@ class DebateSettings(GatedSettings):
         degree: Needed by `sparse`; even, or any where the number of agents is even.
         center: Belongs to `central`; agent 0 by default.
         history_rounds: How many earlier rounds agents see: -1 all, 0 none, K the last K.
+        own_rounds: How many of its own earlier turns an agent reads again: -1 all, K the last K.
+            With `history_rounds: 1` and `own_rounds: 1` an agent reads the last round alone, its
+            own turn included, which is eq. 2 of SDRL (paper).
         blind_review: Comparisons of other agents stay hidden.
         presentation: In which order a round's turns are shown: `by_number`, to all alike, or
             `drawn` once for each debate and reader, so that what stands first for one judge does
@@ -43,6 +46,7 @@ class DebateSettings(GatedSettings):
     degree: int | None = None
     center: int | None = None
     history_rounds: int = Field(default=-1, ge=-1)
+    own_rounds: int = Field(default=-1, ge=-1)
     blind_review: bool = True
     presentation: Literal["by_number", "drawn"] = "by_number"
     conversation: Literal["append", "rebuild"] = "append"
@@ -65,6 +69,11 @@ class DebateSettings(GatedSettings):
             raise ValueError(
                 f"conversation: append needs history_rounds -1 or 1, found {self.history_rounds}; "
                 "a dialogue that only grows cannot leave rounds out: use conversation: rebuild"
+            )
+        if self.conversation == "append" and self.own_rounds != -1:
+            raise ValueError(
+                f"conversation: append needs own_rounds -1, found {self.own_rounds}; an agent's "
+                "own turns stay in a dialogue that only grows: use conversation: rebuild"
             )
         return self
 
@@ -152,5 +161,6 @@ class DebateSettings(GatedSettings):
                 "style": self.recorded_style(),
                 "think": self.think,
                 **({"presentation": "drawn"} if self.presentation == "drawn" else {}),
+                **({"own_rounds": self.own_rounds} if self.own_rounds != -1 else {}),
             },
         )

@@ -75,7 +75,9 @@ class Table:
         if dialogue is not None and self.form.conversation == "append":
             return self._continued(key, dialogue)
         shown = tuple(shown_turns(self.rules, key, self.turns))
-        own = [spoken for spoken in self.turns if spoken.agent == agent]
+        last = self.form.own_rounds
+        since = 0 if last < 0 else round - last
+        own = [spoken for spoken in self.turns if spoken.agent == agent and spoken.round >= since]
         turns = self._presented(agent, (*shown, *own))
         messages = opening(self.form.style, self._view(key, turns, shown))
         return replace(new_ask(self.form, self.question, key, self.seed, messages), shown=shown)

@@ -33,8 +33,8 @@ from debate_protocol.types import (
 
 Heard = tuple[Turn, Parsed]
 DELIBERATE = (
-    "You have answered the question twice. Check both responses, decide what is right in each, and "
-    "give your final answer with its full reasoning, in the same form."
+    "Compare it with your own response. Check the steps of both, decide what is right in each, "
+    "correct the rest, and give your final answer with its full reasoning, in the same form."
 )
 """Ends a debate prompt that is a conversation."""
 
@@ -54,11 +54,13 @@ class SelfDebate(SampledSettings):
         second_turns: Samples of the second prompt, which shows two first answers.
         pairing: `freq` pairs the two most common answers, `rand` any two (`pairing.draw_pair`).
         debate_prompt: How the pair is shown: in one user `message`, as in an evaluated debate, or
-            as a `conversation` in which the question was asked twice.
+            as a `conversation`: the first response of the pair is the agent's own reply to the
+            question, and the user's next message shows the second.
+        pair_max_tokens: Longest first answer, in tokens, that may be paired; None takes any.
 
     Source: SDRL (paper), Algorithm 1, lines 4, 7 and 8. Its prompt "serializes the two candidate
     responses into a two-turn conversation" (5.2) and is in a figure that the paper's text leaves
-    out, so that it can be read either way; the words are our own.
+    out; `conversation` has the turns of the authors' code. The words are our own.
     """
 
     type: Literal["self_debate"] = "self_debate"
@@ -68,6 +70,8 @@ class SelfDebate(SampledSettings):
     second_turns: int = Field(default=8, ge=1, le=MOST)
     pairing: Pairing = "freq"
     debate_prompt: Literal["message", "conversation"] = "message"
+    pair_max_tokens: int | None = Field(default=None, ge=1)
+    """Longest first answer, in tokens, that may be paired; null takes any."""
     gate_after: tuple[NonNegativeInt, ...] = (0,)
     """Rounds, from 0, after which `rollout.select` is asked whether the debate goes on."""
 
@@ -106,6 +110,11 @@ class SelfDebate(SampledSettings):
                 "debate_prompt": self.debate_prompt,
                 "style": self.recorded_style(),
                 "think": self.think,
+                **(
+                    {}
+                    if self.pair_max_tokens is None
+                    else {"pair_max_tokens": self.pair_max_tokens}
+                ),
             },
         )
 
@@ -135,7 +144,7 @@ class SelfDebate(SampledSettings):
         first = self._hear(asks, (yield asks))
         if 0 in self.gate_after and (yield Gate(record(first, "gate"), "round_0")) == "keep":
             return record(first, "gate")
-        answers = {turn.agent: parsed.answer for turn, parsed in first if self._shown_text(turn)}
+        answers = {turn.agent: parsed.answer for turn, parsed in first if self._may_be_paired(turn)}
         chance = random.Random(f"{seed}/pair")
         pair = draw_pair(answers, self.pairing, same_answer, chance)
         if pair is None:
@@ -157,6 +166,11 @@ class SelfDebate(SampledSettings):
         """Return what a reader is shown of a first turn; empty when there is nothing to show."""
         return spoken_text(turn.text, self.think)
 
+    def _may_be_paired(self, turn: Turn) -> bool:
+        _, tokens = turn.token_counts or (0, 0)
+        is_short = self.pair_max_tokens is None or tokens <= self.pair_max_tokens
+        return is_short and bool(self._shown_text(turn))
+
     def _debate_prompt(self, question: Question, pair: list[Heard]) -> tuple[Message, ...]:
         rules = self.contract_rules()
         if self.debate_prompt == "conversation":
@@ -166,12 +180,13 @@ class SelfDebate(SampledSettings):
 
     def _conversation(self, question: Question, pair: list[Turn]) -> tuple[Message, ...]:
         rules, limit = self.contract_rules(), self.max_chars_per_field
-        *before, asked = opening(self.style, View(question, rules, 0, 0, None, (), ()))
-        messages = before
-        for turn in pair:
-            text = insertable(self._shown_text(turn), rules, limit)
-            messages += [asked, Message(role="assistant", content=text)]
-        return (*messages, Message(role="user", content=DELIBERATE))
+        own, other = (insertable(self._shown_text(turn), rules, limit) for turn in pair)
+        shown = f"Another response to the question:\n<turn>\n{other}\n</turn>\n\n{DELIBERATE}"
+        return (
+            *opening(self.style, View(question, rules, 0, 0, None, (), ())),
+            Message(role="assistant", content=own),
+            Message(role="user", content=shown),
+        )
 
     @model_validator(mode="after")
     def _conversation_is_free_text(self) -> Self:
