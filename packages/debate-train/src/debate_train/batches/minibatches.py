@@ -11,21 +11,31 @@ if TYPE_CHECKING:
 
 
 def minibatches(batch: "Batch", size: int | None) -> "list[Batch]":
-    """Return the rows of a batch in equal parts of at most `size`, drawn by the batch's seed.
+    """Return the rows of a batch in equal parts of about `size`, drawn by the batch's seed.
 
-    The two rows of a preference pair stay together and count as one. Each part is the batch of
-    one update: its counts are denominators of its own. With None there is one part.
+    The rows of one prompt stay together, unless they are more than that, and so do the two of a
+    preference pair, which count as one. Parts differ by the rows of a prompt at most. Each part is
+    the batch of one update: its counts are denominators of its own. With None there is one part.
     """
     if size is None or not batch.rows:
         return [batch]
-    units: dict[object, list[int]] = {}
+    members: dict[object, list[int]] = {}
     for number, row in enumerate(batch.rows):
-        units.setdefault(("pair", row.pair) if row.pair >= 0 else number, []).append(number)
-    members = list(units.values())
-    order = np.random.default_rng(batch.seed).permutation(len(members))
-    parts = np.array_split(order, part_count(len(members), size))
+        members.setdefault(("pair", row.pair) if row.pair >= 0 else number, []).append(number)
+    groups: dict[int, list[list[int]]] = {}
+    for member in members.values():
+        groups.setdefault(batch.rows[member[0]].group, []).append(member)
+    units = [unit for own in groups.values() for unit in ([own] if len(own) <= size else zip(own))]
+    drawn = [units[place] for place in np.random.default_rng(batch.seed).permutation(len(units))]
+    # A unit belongs to the part that its middle lies in.
+    counts = np.array([len(unit) for unit in drawn])
+    parts = part_count(len(members), size)
+    places = (np.cumsum(counts) - counts / 2) * parts // len(members)
+    taken: dict[float, list[int]] = {}
+    for place, unit in zip(places, drawn, strict=True):
+        taken.setdefault(place, []).extend(number for member in unit for number in member)
     # Rows keep their order within a part: what begins alike stays together.
-    return [_taken(batch, sorted(n for unit in part for n in members[unit])) for part in parts]
+    return [_taken(batch, sorted(numbers)) for numbers in taken.values()]
 
 
 def part_count(rows: int, size: int | None) -> int:

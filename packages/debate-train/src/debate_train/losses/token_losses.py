@@ -190,15 +190,23 @@ class Reinforce(TokenLoss):
 
 
 class _Clipped(RatioLoss):
-    """Clipped ratio: -min(ρ·A, clip(ρ, 1-low, 1+high)·A)."""
+    """Clipped ratio: -min(ρ·A, clip(ρ, 1-low, 1+high)·A), where A < 0 at most -c·A.
+
+    Source: c is that of Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep
+    Reinforcement Learning", eq. 8.
+    """
 
     clip_low: float = Field(0.2, gt=0, lt=1)
     """Ratios below 1 - this are cut."""
     clip_high: float = Field(0.28, gt=0)
     """Ratios above 1 + this are cut."""
+    dual_clip: float | None = Field(None, gt=1)
+    """Ratios above this are cut where the advantage is negative, too; null cuts none."""
 
     def per_ratio(self, ratio_A: "Tensor", advantages_A: "Tensor") -> "Tensor":
         """Return the loss of each action, shape (A,)."""
+        if self.dual_clip is not None:
+            ratio_A = ratio_A.where(advantages_A >= 0, ratio_A.clamp(max=self.dual_clip))
         clipped_A = ratio_A.clamp(1 - self.clip_low, 1 + self.clip_high)
         return -(ratio_A * advantages_A).minimum(clipped_A * advantages_A)
 

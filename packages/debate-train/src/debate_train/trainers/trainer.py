@@ -137,8 +137,9 @@ class TrainerSettings(Config):
     epochs: int = Field(1, ge=1)
     """Passes over each batch; an update for each minibatch of each pass."""
     minibatch_size: int | None = Field(None, ge=1)
-    """Most rows of an update: a batch is split at random into equal parts of at most so many, of
-    which each is an update of its own. A preference pair counts as one row. null: all rows."""
+    """Rows of an update: a batch is split at random into equal parts of about so many, of which
+    each is an update of its own. The rows of a prompt stay together, and so do the two of a
+    preference pair, which count as one. null: all rows."""
     max_skipped: int = Field(5, ge=1)
     """Updates skipped in a row, as their gradient was not finite, at which the run stops."""
     tokens_per_micro_batch: int = Field(8192, ge=1)
