@@ -47,25 +47,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes/sdrl_freq_puzzle.yaml"
+SINGLE = ROOT / "recipes/dapo_sdrl_puzzle.yaml"
 RESULTS = ROOT / "benchmarks/data/sdrl_study.jsonl"
 SEEDS = (0, 1, 2, 3, 4)
 ARMS = ("dapo", "rand", "freq")
 BUDGET, EVERY, MOST_STEPS = 1_000_000, 5, 1_000
 QUESTIONS, SAMPLES = 64, 16
 CONTRACT = {"name": "critique", "sections": ["comparison", "solution"]}
-SINGLE = """\
-extends: {recipe}
-phases:
-  reinforce:
-    debate:
-      type: direct
-      contract: {{name: critique, sections: [comparison, solution]}}
-      style: compact
-      personas: none
-      gate_after: [0]
-    rollout: {{debates_per_question: 8, select: {{type: informative, group: question}}}}
-    advantage: {{leave_out_zeros: []}}
-"""
 QUIET = ("tracking.wandb=false", "recording.debates=0")
 WARM = ("warm_start", "all_sizes", "settle")
 TOPOLOGIES: dict[str, dict[str, Any]] = {
@@ -92,10 +80,7 @@ def policy(seed: int, arm: str, root: Path) -> dict[str, Any]:
     if arm == "dapo_steps":
         single, step = root / f"dapo-{seed}", reached(root / f"freq-{seed}") or 0
         return line(single, seed, arm, min(step, reached(single) or step), (DECIDING,))
-    recipe = RECIPE
-    if arm == "dapo":
-        recipe = root / f"single-{seed}.yaml"
-        recipe.write_text(SINGLE.format(recipe=os.path.relpath(RECIPE, root)))
+    recipe = SINGLE if arm == "dapo" else RECIPE
     settings += [f"phases.{name}={{steps: 0, exit_criterion: null}}" for name in WARM]
     settings += ["model.type=pretrained", f"model.name={start}"]
     settings += ["model.dtype=float32", f"steps={MOST_STEPS}", f"checkpoint.every={EVERY}"]

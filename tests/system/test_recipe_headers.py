@@ -49,7 +49,7 @@ DAPO: dict[str, Any] = {
     "rollout.max_tokens": 8196,
     "trainer.learning_rate": 1.0e-6,
     "trainer.warmup_steps": 10,
-    "trainer.minibatches": 16,
+    "trainer.minibatch_size": 128,
     "loss.type": "dapo",
     "loss.clip_low": 0.2,
     "loss.clip_high": 0.28,
@@ -66,14 +66,28 @@ SDRL = DAPO | {
     "debate.second_turns": 8,
     "advantage.leave_out_zeros": (1,),
 }
+CODE: dict[str, Any] = {
+    # The authors' scripts for Qwen3-4B-Base.
+    "debate.debate_prompt": "conversation",
+    "debate.pair_max_tokens": 2048,
+    "rollout.max_tokens": 8192,
+    "rollout.oversample": 10,
+    "loss.aggregation": "token_mean_batch",
+    "loss.dual_clip": 10.0,
+    "trainer.optimizer.weight_decay": 0.1,
+    "evaluation.top_p": 0.9,
+    "evaluation.direct_samples": 32,
+}
 SOURCES = {
     "sdrl_freq_math": SDRL | {"debate.pairing": "freq"},
+    "sdrl_freq_math_code": SDRL | {"debate.pairing": "freq"},
     "sdrl_rand_math": SDRL | {"debate.pairing": "rand"},
     "sdrl_freq_puzzle": SDRL | {"debate.pairing": "freq"},
     "sdrl_rand_puzzle": SDRL | {"debate.pairing": "rand"},
     "dapo_math": DAPO,
     "grpo_math": DAPO,
     "dapo_puzzle": DAPO,
+    "dapo_sdrl_puzzle": DAPO,
     "selfplay_v2": V2,
     "selfplay_v2_n3": V2,
     "selfplay_v2_easier": V2
@@ -113,19 +127,18 @@ def differing(name: str, source: dict[str, Any]) -> list[str]:
 
 
 def test_dapo_recipe_has_the_numbers_of_its_source() -> None:
-    assert differing("dapo_math", DAPO) == ["loss.aggregation"]
+    assert differing("dapo_math", DAPO) == []
     recipe = load_recipe(str(RECIPES / "dapo_math.yaml"), [], model=Recipe).recipe
     overlong = recipe.reward.parts()["length"].model_dump()
     assert (overlong["max_tokens"], overlong["buffer"], overlong["factor"]) == (8196, 2048, 1.0)
-    assert (recipe.steps, recipe.steps * recipe.trainer.minibatches) == (200, 3200)
-    # 256 x 8 responses in 16 updates: the paper's mini-batches of 128.
-    assert 256 * 8 // recipe.trainer.minibatches == 128
+    # 256 x 8 responses in the paper's mini-batches of 128: 16 updates a step.
+    assert recipe.steps == 200 and 200 * recipe.trainer.update_count(256 * 8) == 3200
 
 
 @pytest.mark.parametrize("pairing", ["freq", "rand"])
 def test_sdrl_recipes_have_the_numbers_of_their_source(pairing: str) -> None:
     name = f"sdrl_{pairing}_math"
-    assert differing(name, SOURCES[name]) == ["loss.aggregation"]
+    assert differing(name, SOURCES[name]) == []
     recipe = load_recipe(str(RECIPES / f"{name}.yaml"), [], model=Recipe).recipe
     keeping, debating = recipe.rollout.select.rules
     assert (keeping.type, keeping.group) == ("informative", "debate")
@@ -133,6 +146,27 @@ def test_sdrl_recipes_have_the_numbers_of_their_source(pairing: str) -> None:
     dapo = load_recipe(str(RECIPES / "dapo_math.yaml"), [], model=Recipe).recipe
     assert recipe.reward == dapo.reward
     assert recipe.model.name == "Qwen/Qwen3-4B-Base"
+
+
+def test_sdrl_recipe_of_the_authors_code_has_what_it_says() -> None:
+    changed = CODE.keys() & SDRL.keys()
+    assert changed == {"rollout.max_tokens", "loss.aggregation"}
+    assert differing("sdrl_freq_math_code", SDRL | {"debate.pairing": "freq"} | CODE) == []
+    recipe = load_recipe(str(RECIPES / "sdrl_freq_math_code.yaml"), [], model=Recipe).recipe
+    assert recipe.rollout.select.rules[1].go_on == recipe.data.batch_size
+    assert recipe.reward.parts()["length"].max_tokens == 8192
+
+
+def test_dapo_beside_the_sdrl_puzzle_differs_in_what_is_played_alone() -> None:
+    loaded = {
+        name: load_recipe(str(RECIPES / f"{name}.yaml"), [], model=Recipe).recipe.phase_recipes()
+        for name in ("sdrl_freq_puzzle", "dapo_sdrl_puzzle")
+    }
+    ours, other = loaded["dapo_sdrl_puzzle"], loaded["sdrl_freq_puzzle"]
+    for phase in other:
+        parts = [x for x in Recipe.model_fields if x not in ("name", "phases")]
+        found = [x for x in parts if getattr(ours[phase], x) != getattr(other[phase], x)]
+        assert found == (["debate", "rollout", "advantage"] if phase == "reinforce" else [])
 
 
 def test_grpo_recipes_leave_out_what_dapo_adds() -> None:

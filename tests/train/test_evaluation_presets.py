@@ -37,6 +37,7 @@ def test_every_protocol_is_known_here() -> None:
 def test_protocol_of_sdrl(tmp_path: Path, name: str, replies: int, contract: str) -> None:
     found = setup(tmp_path, name)
     assert (found.runs, found.rollout.sampling["top_p"]) == (5, 0.9)
+    assert found.rollout.max_tokens == 8196
     plays = dict(found.plays())
     assert set(plays) == {"direct", "debate", "sparse", "central"}
     assert plays["direct"].turns == replies
@@ -44,6 +45,7 @@ def test_protocol_of_sdrl(tmp_path: Path, name: str, replies: int, contract: str
         rules = plays[mode].form.protocol()
         assert (rules.num_agents, rules.max_rounds, rules.history_rounds) == (5, 2, 1)
         assert (rules.topology, rules.contract) == (topology, contract)
+        assert rules.extra["own_rounds"] == 1
         assert {plays[mode].form.temperature_of(agent) for agent in range(5)} == {1.0}
     figures = found.figures()
     assert {"eval/maj/delta", "eval/sparse/maj/delta", "eval/central/central/delta"} <= set(figures)

@@ -105,6 +105,14 @@ def test_clip_bounds_are_settings() -> None:
     assert each(loss, inputs([3.0, 0.2], [1.0, -1.0])) == pytest.approx([-1.5, 0.9])
 
 
+def test_dual_clip_bounds_what_a_negative_advantage_costs() -> None:
+    # Ratio 15 at -2: 30, at most 10 x 2 = 20. At 9: 18. Below 1 - .2 it is 1.6 as without, and a
+    # gain is capped at 1.28 x 2 as without.
+    x = inputs([15.0, 9.0, 0.5, 15.0], [-2.0, -2.0, -2.0, 2.0])
+    assert each(Dapo(dual_clip=10.0), x) == pytest.approx([20.0, 18.0, 1.6, -2.56])
+    assert each(Dapo(), x) == pytest.approx([30.0, 18.0, 1.6, -2.56])
+
+
 def test_grpo_clips_alike_on_both_sides_and_adds_the_penalty() -> None:
     # Ratio 3 at advantage 2: capped at 1.2, -2.4. r = ref - p = ln 2: k3 = 2 - ln 2 - 1.
     p = math.log(3.0) - 1.0
