@@ -92,6 +92,32 @@ def gains_of_debate(found: Measures, seeds: Sequence[int]) -> list[str]:
     return rows
 
 
+def one_round(found: Measures, seeds: Sequence[int]) -> list[str]:
+    """Return the table of what a majority and one round add, all and N = 5, at equal steps too."""
+    each = "all, N=5, T={}, {}"
+    gains = {
+        "Maj − one agent": (each.format(0, "majority"), each.format(0, "one agent")),
+        "Δ": (each.format(1, "majority"), each.format(0, "majority")),
+        "drift of one agent": (each.format(1, "one agent"), each.format(0, "one agent")),
+        "second − first turns of training": (
+            "pairs freq, T=1, one agent",
+            "pairs freq, T=0, one agent",
+        ),
+    }
+    rows = [f"| policy | {' | '.join(gains)} |", "|---|" + "---|" * len(gains)]
+    for arm, base in [*((arm, None) for arm in (*ARMS, STEPS)), ("rand", STEPS), ("freq", STEPS)]:
+        cells = []
+        for after, before in gains.values():
+            own = [found[s, arm][after] - found[s, arm][before] for s in seeds]
+            if base is not None:
+                other = [found[s, base][after] - found[s, base][before] for s in seeds]
+                own = [mine - theirs for mine, theirs in zip(own, other, strict=True)]
+            cells.append(with_interval(own, "+"))
+        name = f"`{arm}`" if base is None else f"`{arm}` minus `{base}`"
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return rows
+
+
 def votes(found: Measures, seeds: Sequence[int]) -> list[str]:
     """Return the table of how often votes on a right and a wrong answer are right."""
     keys = {f"N={size}, T={t}": f"all, N={size}, T={t}, judge" for size in SIZES for t in (1, 4)}
@@ -188,6 +214,7 @@ def main() -> None:
         deciding(found, seeds, "dapo"),
         deciding(found, seeds, STEPS),
         gains_of_debate(found, seeds),
+        one_round(found, seeds),
         votes(found, seeds),
         all_debates(found, seeds),
         centers(found, seeds),
