@@ -107,7 +107,7 @@ def test_bash_completes_recipes_and_options(tmp_path: Path) -> None:
         done = subprocess.run(["bash", "-c", ask, word], capture_output=True, text=True)
         return done.stdout.split()
 
-    assert completed("sdrl_freq") == ["sdrl_freq_math", "sdrl_freq_puzzle"]
+    assert completed("sdrl_rand") == ["sdrl_rand_math", "sdrl_rand_puzzle"]
     assert completed("--expl") == ["--explain"]
 
 
