@@ -1,4 +1,9 @@
 import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -100,8 +105,31 @@ def test_a_run_that_cannot_be_started_costs_one_warning(tmp_path, monkeypatch, c
     tracker.log("p", 1, {"loss": 1.0})
     said = capfd.readouterr().err
     assert said.count("warning: W&B is off from here on (no room)") == 1
-    assert ("kept offline in" in said) == (mode == "online")
+    assert "kept offline" not in said
     assert "WANDB_DATA_DIR" not in os.environ
+
+
+def test_a_server_that_never_answers_leaves_a_run_that_wandb_sync_finds(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    run = RunDirectory.create(tmp_path / "a run", "a: 1\n")
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts, and says nothing.
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        begin = time.monotonic()
+        tracker = Tracking().open(run, "recipe", {})
+        assert time.monotonic() - begin < 10
+        assert tracker.names == ["W&B"]
+        tracker.log("p", 1, {"loss": 1.0})
+        tracker.close()
+    reached, sync = capfd.readouterr().err.splitlines()[-2:]
+    assert reached.startswith("W&B cannot be reached (")
+    command = sync.removeprefix("W&B: to send the run: ").replace("sync", "sync --dry-run")
+    command = f"{Path(sys.executable).parent / 'wandb'} {command.removeprefix('wandb ')}"
+    found = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert "Would sync 1 run(s)" in found.stderr
+    (kept,) = run.path.glob("wandb/offline-run-*/*.wandb")
+    assert b"optim/loss" in kept.read_bytes()
 
 
 def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path, capfd):

@@ -2,6 +2,7 @@
 
 import netrc
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from debate_train.tracking.shareable import shareable_page
 from debate_train.tracking.tracker import Identity, Logged, Start
 
 _HOST = "api.wandb.ai"
+_START_S = 4
+"""Seconds in which a server must answer, or the run is kept offline; `WANDB_INIT_TIMEOUT` sets it."""
 _FINISH_S = 120
 """Seconds that the end of a run waits for what is still to be sent."""
 _PLACES = {"WANDB_DATA_DIR": "data", "WANDB_CACHE_DIR": "cache", "WANDB_ARTIFACT_DIR": "artifacts"}
@@ -65,9 +68,10 @@ class WandbRun:
             if mode == "offline":
                 raise
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            place = start.folder / "wandb"
-            print(f"W&B cannot be reached ({reason}); kept offline in {place}", file=sys.stderr)
-            return wandb.init(**arguments, **_settings("offline"))
+            wandb.teardown()  # The process that serves wandb would still hold the run's ID.
+            run = wandb.init(**arguments, **_settings("offline"))
+            print(f"W&B cannot be reached ({reason}): the run is kept offline", file=sys.stderr)
+            return run
 
     @property
     def offline(self) -> bool:
@@ -107,6 +111,9 @@ class WandbRun:
         """End the run."""
         try:
             self._run.finish(exit_code=1 if failed else 0)
+            if self.offline:
+                folder = shlex.quote(str(self._start.folder / "wandb"))
+                print(f"W&B: to send the run: wandb sync {folder}/offline-run-*", file=sys.stderr)
         finally:
             self._leave_places()
 
@@ -140,7 +147,7 @@ def _settings(mode: str) -> dict[str, Any]:
         "console": "off",
         "save_code": False,
         "disable_git": True,
-        "init_timeout": 30,
+        "init_timeout": float(os.environ.get("WANDB_INIT_TIMEOUT") or _START_S),
         "finish_timeout": _FINISH_S,
         # Command lines, host and user names and paths stay here; environment.json has the rest.
         "host": "",
