@@ -2,9 +2,11 @@
 
 import importlib.util
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -54,6 +56,27 @@ def float64() -> Iterator[None]:
 
     with in_float64():
         yield
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium for pages."""
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with driver.sync_playwright() as playwright:
+        path = _chromium(playwright)
+        if path is None:
+            pytest.skip("no Chromium: apt-get install chromium, or name one in CHROMIUM")
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        opened = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield opened
+        opened.close()
+
+
+def _chromium(playwright: Any) -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    own = playwright.chromium.executable_path
+    return found or (own if Path(own).exists() else None)
 
 
 def _without_cuda() -> bool:

@@ -1,6 +1,9 @@
 """Transcripts as files of inspect, verifiers and TRL."""
 
+import functools
 import json
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from debate_protocol import from_json, read_transcripts
 from debate_protocol.cli import main
 from debate_protocol.transcripts.log_files import rollout_rows, to_inspect, to_verifiers
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
+from debate_rewards.cli import main as rewards
 
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
 TURNS = (
@@ -39,16 +43,53 @@ def test_log_has_a_sample_for_each_debate_with_its_turns_in_order() -> None:
     assert log["eval"]["config"] == {"epochs": 2}
 
 
+@pytest.fixture
+def logs(capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Path:
+    """A folder of one log, whose name begins as inspect wants it."""
+    rewards(["score", str(DEBATES), "--reward", "v2", "--to", "inspect"])
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs" / "2026-01-01T00-00-00_debates.json"
+    log.write_bytes(capsysbinary.readouterr().out)
+    return log.parent
+
+
 @pytest.mark.tools
-def test_inspect_opens_the_log(capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize("header_only", [True, False])
+def test_inspect_reads_the_log_and_what_debates_scored(logs: Path, header_only: bool) -> None:
     from inspect_ai import log
 
-    main(["export", str(DEBATES), "--to", "inspect"])
-    path = tmp_path / "debates.json"
-    path.write_bytes(capsysbinary.readouterr().out)
-    read = log.read_eval_log(str(path))
-    assert (read.status, len(read.samples)) == ("success", 4)
-    assert read.samples[0].messages[1].text.startswith("Agent 0, round 0")
+    (path,) = logs.iterdir()
+    read = log.read_eval_log(str(path), header_only=header_only)
+    means = {score.name: score.metrics["mean"].value for score in read.results.scores}
+    # Last answers: all three right, all three, one of three; the fourth question is an open one.
+    assert means["right"] == pytest.approx((1 + 1 + 1 / 3) / 3)
+    assert means["peer_vote"] == 1 and means["majority"] == pytest.approx(2 / 3)
+    assert read.status == "success"
+    if not header_only:
+        assert read.samples[0].messages[1].text.startswith("Agent 0, round 0")
+        assert read.samples[1].scores["votes"].explanation.splitlines()[0] == (
+            "agent 0, round 1: 1 > 2"
+        )
+
+
+@pytest.mark.tools
+def test_inspect_view_shows_the_debates(logs: Path, browser: Any) -> None:
+    from inspect_ai.log import bundle_log_dir
+
+    shown = logs.parent / "shown"
+    bundle_log_dir(str(logs), str(shown))
+    serve = functools.partial(SimpleHTTPRequestHandler, directory=str(shown))
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{server.server_port}/")
+        page.get_by_text("4 samples", exact=False).first.wait_for()
+        text = page.inner_text("body")
+        assert "PEER_VOTE" in text and "1/4" in text
+        page.get_by_text("A rope of 15 m").first.click()
+        page.get_by_text("15 minus 3 is").first.wait_for()
+        page.close()
+        server.shutdown()
 
 
 @pytest.mark.tools

@@ -1,7 +1,6 @@
 """The report in a real browser: what it shows, and that nothing in a model's text runs."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,26 +18,6 @@ HOSTILE = (
 )
 SHOTS = os.environ.get("REPORT_SCREENSHOTS")
 """A folder that screenshots are written to, as CI asks for."""
-
-
-def executable(playwright):
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    own = playwright.chromium.executable_path
-    return found or (own if Path(own).exists() else None)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with driver.sync_playwright() as playwright:
-        path = executable(playwright)
-        if path is None:
-            pytest.skip("no Chromium: apt-get install chromium, or name one in CHROMIUM")
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        opened = playwright.chromium.launch(executable_path=path, args=arguments)
-        yield opened
-        opened.close()
 
 
 def turn(agent, number, answer, votes="N/A", text="", **more):

@@ -13,11 +13,13 @@ from debate_protocol.command_options import add_options, heed_options
 from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
 from debate_protocol.parsing.contract import get_contract
 from debate_protocol.transcripts.control_characters import escaped_json
+from debate_protocol.transcripts.log_files import lines_for
 from debate_protocol.types import Transcript
 from debate_rewards.answers.checking import LIMIT_S, accepted_answers, check_many, kind_of
 from debate_rewards.answers.final_answers import KINDS
 from debate_rewards.command_input import UsageError, pairs_in, transcripts_in
 from debate_rewards.credits import Reward, Score, score_debates
+from debate_rewards.inspect_scores import inspect_scores
 from debate_rewards.metrics.debate_metrics import debate_statistics
 from debate_rewards.reading import check_turns
 from debate_rewards.rewards import REWARDS, RewardChoice
@@ -65,6 +67,7 @@ def command_parser() -> argparse.ArgumentParser:
         metavar="FIELD=VALUE",
         help="a field of the reward; the value is JSON or plain text; dots reach inside",
     )
+    score.add_argument("--to", choices=("inspect",), help="an evaluation log of that program")
     score.set_defaults(run=_score)
     verify = commands.add_parser("verify", help="one JSON line of verdict per prediction")
     verify.add_argument(
@@ -88,10 +91,12 @@ def command_parser() -> argparse.ArgumentParser:
 def _score(arguments: argparse.Namespace) -> None:
     reward = build_reward(arguments.reward, arguments.set)
     transcripts = transcripts_in(arguments.file)
-    _print_lines(
-        score_line(transcript, score)
-        for transcript, score in zip(transcripts, score_debates(reward, transcripts), strict=True)
-    )
+    scores = score_debates(reward, transcripts)
+    if arguments.to:
+        named = inspect_scores(transcripts, scores)
+        sys.stdout.buffer.writelines(lines_for(arguments.to, transcripts, arguments.file, named))
+        return
+    _print_lines(score_line(*pair) for pair in zip(transcripts, scores, strict=True))
 
 
 def _verify(arguments: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ from debate_train.tracking.tracker import Identity, Logged, Start
 
 _HOST = "api.wandb.ai"
 _START_S = 4
-"""Seconds in which a server must answer, or the run is kept offline; `WANDB_INIT_TIMEOUT` sets it."""
+"""Seconds in which a server must answer, or the run is kept offline: `WANDB_INIT_TIMEOUT`."""
 _FINISH_S = 120
 """Seconds that the end of a run waits for what is still to be sent."""
 _PLACES = {"WANDB_DATA_DIR": "data", "WANDB_CACHE_DIR": "cache", "WANDB_ARTIFACT_DIR": "artifacts"}
