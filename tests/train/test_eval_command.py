@@ -109,13 +109,13 @@ def test_opponents_can_be_named_beside_those_of_the_recipe(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     last = str(home / "run")
-    both = ("--against", f"{last}@1", "--against", "recipe")
+    both = ("--against", f"start={last}@1", "--against", "recipe")
     results = evaluated(home, last, f"{last}@1", more=both)
-    assert results["modes"] == ["direct", "debate", "against-run@1", "against-recipe"]
+    assert results["modes"] == ["direct", "debate", "against-start", "against-recipe"]
     own, opponent = results["policies"]
-    name = "eval/against-run@1/learned/format"
+    name = "eval/against-start/learned/format"
     assert name in own["figures"] and name in opponent["figures"]
-    played = read_transcripts(home / "found" / "transcripts" / "run" / "against-run@1.jsonl")
+    played = read_transcripts(home / "found" / "transcripts" / "run" / "against-start.jsonl")
     # 2 questions, each in 2 seats; the opponent's first turns are those of its own debates.
     assert [one.id.rpartition("/")[2] for one in played] == ["seat-1"] * 2 + ["seat-2"] * 2
     first = {(t.question.id, t.id[-1]): t.turns[1 if t.id[-1] == "1" else 0].text for t in played}
@@ -123,9 +123,9 @@ def test_opponents_can_be_named_beside_those_of_the_recipe(
     for debate in alone:
         assert debate.turns[1].text == first[debate.question.id, "1"]
         assert debate.turns[0].text == first[debate.question.id, "2"]
-    arguments = [str(home / "small.yaml"), "--against", f"start={last}"]
-    assert main(arguments) == 2
-    assert "--against: found 'start', which is taken" in capsys.readouterr().err
+    twice = ("--against", f"rival={last}") * 2
+    assert main([str(home / "small.yaml"), *twice]) == 2
+    assert "--against: found 'rival', which is taken" in capsys.readouterr().err
 
 
 def test_questions_and_split_can_be_chosen(home: Path) -> None:

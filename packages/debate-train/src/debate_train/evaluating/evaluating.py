@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from debate_protocol.types import TRAINED, Question
+from debate_protocol.types import Question
 from debate_train.commands.progress import Progress
 from debate_train.data.source import Split
 from debate_train.errors import UsageError
@@ -74,14 +74,14 @@ def with_opponents(recipe: Recipe, opponents: Sequence[NamedPolicy]) -> Recipe:
     """
     policies, modes = dict(recipe.rollout.policies), dict(recipe.evaluation.modes)
     for one in opponents:
-        name = START if one.model is None else one.name
         mode = f"against-{one.name}"
+        name = START if one.model is None else mode
         if one.model is not None:
-            if name in (TRAINED, START, *policies) or mode in modes or len(mode) > _LONGEST_MODE:
+            if mode in policies or mode in modes or len(mode) > _LONGEST_MODE:
                 raise UsageError(
-                    f"--against: found {name!r}, which is taken or longer than "
-                    f"{_LONGEST_MODE - len(mode) + len(name)} characters; expected another name, "
-                    f"as in --against rival={one.source}"
+                    f"--against: found {one.name!r}, which is taken or longer than "
+                    f"{_LONGEST_MODE - len(mode) + len(one.name)} characters; expected another "
+                    f"name, as in --against rival={one.source}"
                 )
             model = PretrainedModel(
                 name=one.model,
