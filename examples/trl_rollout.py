@@ -45,6 +45,8 @@ def agreed(completions: list[Any], agreement: list[float], **columns: Any) -> li
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 

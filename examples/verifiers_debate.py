@@ -1,9 +1,9 @@
 """A verifiers environment: agents debate by one of our forms and are paid by their peers' votes.
 
-vf-eval verifiers_debate -m MODEL --client.base-url http://localhost:8000/v1 --no-push
+PYTHONPATH=examples vf-eval verifiers_debate -m MODEL --client.base-url URL --no-push
 
-Run it where this file lies, or install it as a module. Each agent of a debate is one rollout of
-the role `debater`, held open from round to round, so its trace is a dialogue of several turns.
+PYTHONPATH names this folder; an installed module needs none. Each agent of a debate is one rollout
+of the role `debater`, held open from round to round, so its trace is a dialogue of several turns.
 """
 
 import asyncio

@@ -1,10 +1,35 @@
-"""The README's Python runs and prints what it says; its files, targets and commands exist."""
+"""What documents show is true: Python runs and prints what it says, commands run or are rehearsed.
 
+A plain block of a document is shell, line by line; so is what stands between backticks and begins
+with a program. `RULES` says how each is run; one that fits none fails. YAML is a part of a recipe.
+"""
+
+import argparse
 import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
+
+from debate_protocol.cli import main as protocol
+from debate_rewards.cli import main as rewards
+from debate_train.asking.command import main as ask
+from debate_train.commands.cli import main as train
+from debate_train.commands.rollout_cli import main as rollout
+from debate_train.evaluating.command import main as evaluate
+from debate_train.preflight.command import main as preflight
+from debate_train.reading.recipe_file import load_recipe
+from debate_train.recipe import Recipe
+from debate_train.report import report_main
+from debate_train.theory.command import main as theory
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -50,17 +75,236 @@ def test_named_source_files_exist(page: Path) -> None:
         assert (ROOT / name).exists() or any(s.endswith("/" + name) for s in sources), name
 
 
-def test_readme_commands_and_targets_exist() -> None:
-    scripts: set[str] = set()
-    for project in ROOT.glob("packages/*/pyproject.toml"):
-        scripts |= tomllib.loads(project.read_text())["project"].get("scripts", {}).keys()
-    shown = "\n".join(re.findall(r"^```\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE))
-    assert set(re.findall(r"\bdebate-[a-z]+(?= [\w-])", shown)) <= scripts
-    makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"\bmake ([a-z]+)", shown):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    for recipe in re.findall(r"recipes/\w+\.(?:yaml|jsonl)", shown):
-        assert (ROOT / recipe).is_file(), recipe
+SHELL = [
+    *(ROOT / name for name in ("CONTRIBUTING.md", "recipes/README.md", "benchmarks/README.md")),
+    *sorted({*PAGES, *ROOT.glob("packages/*/README.md")} - {ROOT / "ARCHITECTURE.md"}),
+]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PROGRAM = (
+    r"(?:debate-[a-z]+|python3?|\.venv/bin/\w+|make(?= [a-z])|uv|pip|torchrun|deepspeed|wandb|trackio"
+    r"|tensorboard|inspect|pytest|PYTHONPATH=\S+ \S+|vf-eval)"
+)
+
+
+def shown() -> Iterator[str]:
+    """Yield each command of the documents and the examples."""
+    for page in SHELL:
+        text = page.read_text("utf-8")
+        for language, block in FENCE.findall(text):
+            lines = block.replace("\\\n", " ").splitlines() if not language else []
+            yield from (" ".join(line.split()) for line in lines if line and line[0] != "#")
+        yield from re.findall(rf"`({PROGRAM} [^`]+)`", FENCE.sub("", text))
+    for example in sorted([*ROOT.glob("examples/*.py"), *ROOT.glob("examples/**/*.yaml")]):
+        text = example.read_text("utf-8")
+        yield from re.findall(rf"^[# ]*({PROGRAM} .+)$", text, re.MULTILINE)
+
+
+DEBATES = "examples/data/debates.jsonl"
+FILLED = (
+    (r" #.*| …|\|-|(?<![=\w'])\[[^\]]*\]|\[:[A-Z]+\]|^env-cpu/bin/", ""),
+    (r"\bRECIPE(?!_)|\bexamples/other_package/recipe.yaml", "quickstart"),
+    (r"(runs/)?\w+/transcripts/\w+-000010.jsonl|\b(DEBATES|FILE)(\.jsonl)?(?=$| --)", DEBATES),
+    (r"\ba\.jsonl|\bb\.jsonl|\bdebates\.jsonl", DEBATES),
+    (r"\bANSWERS.jsonl", "examples/data/answers.jsonl"),
+    (r"\bFILE\b", "new.yaml"),
+    (r"\bRUN2?\b|\bRUN_DIR\b|\bDIR\b|runs/three", "runs/first"),
+    (r"@(280|420)\b", "@1"),
+    (r"evaluations/(?!first)\w+(?= |$)|\bFOLDER\b", "evaluations/first"),
+    (r"--baseline \w+", "--baseline before"),
+    (r"--output \S+", "--output out"),
+    (r"--method METHOD --size SIZE", "--method sdrl"),
+    (r"\bKEY\b", "reward"),
+    (r"\bWORD\b", "sdrl"),
+)
+"""What stands for a file, a folder or a name, and what it is in these tests."""
+FEW = ["data.batch_size=2", "evaluation.questions=2", "evaluation.direct_samples=1"]
+FEW += ["tracking.wandb=false"]
+
+
+def runs(main: Callable[[list[str]], int], *more: str) -> "Action":
+    """Return an action that runs a command of ours for real, with some more arguments."""
+
+    def act(words: list[str]) -> None:
+        with suppress(SystemExit):
+            assert main([*words[1:], *more]) == 0
+
+    return act
+
+
+def parses(words: list[str]) -> None:
+    """Run a Python program until it has parsed its arguments; `python -m MODULE` or a console."""
+    parse, parsed = argparse.ArgumentParser.parse_args, list[bool]()
+
+    def once(self: argparse.ArgumentParser, *arguments: object, **named: object) -> object:
+        parsed.append(bool(parse(self, *arguments, **named)))  # type: ignore[call-overload]
+        raise StopIteration
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words[2:])
+        patch.setattr(argparse.ArgumentParser, "parse_args", once)
+        with suppress(StopIteration):
+            runpy.run_module(words[2], run_name="__main__", alter_sys=True)
+    assert parsed
+
+
+def makes(words: list[str]) -> None:
+    """Let make say what it would do."""
+    subprocess.run([words[0], "-n", *words[1:]], check=True, capture_output=True)
+
+
+def installs(words: list[str]) -> None:
+    """See that the packages that are named, and their extras, are there."""
+    for name, extra in re.findall(r"(?:packages/)?(debate-\w+)(?:\[(\w+)\])?", " ".join(words)):
+        project = tomllib.loads((ROOT / "packages" / name / "pyproject.toml").read_text())
+        assert not extra or extra in project["project"]["optional-dependencies"]
+
+
+def launches(words: list[str]) -> None:
+    """Parse what a launcher takes, and check the recipe that it starts."""
+    from deepspeed.launcher.runner import parse_args
+    from torch.distributed.run import get_args_parser
+
+    arguments = words[1:]
+    parser = parse_args if words[0] == "deepspeed" else get_args_parser().parse_args
+    assert parser(arguments)
+    assert train([arguments[-1], "--check"]) == 0
+
+
+def is_tested(words: list[str]) -> None:
+    """See that a test names it, as it needs what this environment has not."""
+    (name,) = [word for word in words if word.endswith(".py") or word in TESTED]
+    files = ROOT.glob(TESTED.get(name, "tests/system/test_examples.py"))
+    test = "\n".join(file.read_text("utf-8") for file in files)
+    assert Path(name).name in test
+    for flag in (word for word in words if word.startswith("--")):
+        assert flag in test or flag[2:].replace("-", "_") in test
+
+
+def is_installed(words: list[str]) -> None:
+    """See that the program is there: it waits for a login, or for a browser."""
+    assert shutil.which(words[0], path=str(Path(sys.executable).parent))
+
+
+def is_known(words: list[str]) -> None:
+    """See that a command which is shown in part has these subcommands and options."""
+    helped = [word for word in words[1:] if not word.startswith("-")]
+    said = subprocess.run(
+        [sys.executable, "-m", MODULES[words[0]], *helped, "--help"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert all(word in said for word in words if word.startswith("--"))
+
+
+def nothing(words: list[str]) -> None:
+    """Do nothing: it prepares a shell, or installs what a lock file names."""
+
+
+Action = Callable[[list[str]], object]
+TESTED = {
+    "vllm.entrypoints.openai.api_server": (
+        "packages/debate-rollout/src/debate_rollout/engines/vllm*/*.py"
+    ),
+    "verifiers_debate": "tests/system/test_examples.py",
+    "view": "tests/protocol/test_log_files.py",
+}
+MODULES = {"debate-train": "debate_train", "debate-protocol": "debate_protocol"}
+RULES: tuple[tuple[str, Action], ...] = (
+    (r"\. |python3? -m venv |uv venv |uv (sync|run|build)|pip install$|uv pip install$", nothing),
+    (r"wandb sync$|inspect view$", nothing),  # Named whole beside.
+    (r"(uv )?pip install ", installs),
+    (r"make ", makes),
+    (r"(\.venv/bin/(python -m )?)?(pytest|ruff|mypy)\b", is_installed),
+    (r"(wandb|tensorboard|trackio) ", is_installed),
+    (r"python examples/|PYTHONPATH=examples vf-eval|vf-eval|inspect view ", is_tested),
+    (r".*python -m vllm", is_tested),
+    (r"debate-train study$|debate-protocol show$", is_known),
+    (r"debate-eval --transcripts$|debate-train recipes$|vf-eval --", nothing),
+    (r"(torchrun|deepspeed) ", launches),
+    (r"python3? -m debate_train.theory", runs(lambda words: theory(words[2:]))),
+    (r"\.venv/bin/python -m tests.system.public_names", nothing),  # It writes into packages.
+    (r"python3? -m benchmarks\.", parses),
+    (r"debate-protocol ", runs(protocol)),
+    (r"debate-rewards ", runs(rewards)),
+    (r"debate-report ", runs(report_main)),
+    (r"debate-rollout ", runs(rollout, *FEW)),
+    (r"debate-preflight ", runs(preflight, "--questions", "2", "--no-update", *FEW)),
+    (r"debate-ask .*--url", runs(ask)),
+    (r"debate-ask ", runs(ask)),
+    (r"debate-eval (compare|theory|--transcripts) ", runs(evaluate)),
+    (r"debate-eval (acc_|recipes/selfplay|.*rival)", runs(evaluate, "--check")),
+    (r"debate-eval ", runs(evaluate, *FEW)),
+    (r"debate-train (schema|recipes|init|import|--explain)", runs(train)),
+    (r"debate-train study ", runs(train, "--check")),
+    (r"debate-train .*--(explain|print|plan|check|check-data)\b", runs(train)),
+    (r"debate-train .*--output out steps", runs(train)),
+    (r"debate-train ", runs(train, "--check")),
+)
+"""How a command is run, by how it begins; the first that fits."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder like the repository, with a run and an evaluation of it."""
+    home = tmp_path_factory.mktemp("home")
+    for name in ("recipes", "examples", "benchmarks", "packages", "tests", "Makefile", ".ci"):
+        (home / name).symlink_to(ROOT / name)
+    questions = (ROOT / "recipes/data/gsm8k_50.jsonl").read_text()
+    (home / "questions.jsonl").write_text(questions)
+    (home / "mine.yaml").write_text(FOUR_LINES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        run = ["quickstart", "phases=null", "steps=1", "checkpoint.every=1", *FEW]
+        assert train([*run, "--output", "runs/first"]) == 0
+        policies = ["--policy", "before=runs/first@1", "--policy", "after=runs/first"]
+        assert evaluate(["quickstart", *policies, *FEW, "--output", "evaluations/first"]) == 0
+        patch.setattr(sys, "argv", ["tiny_model.py", "runs/tiny-model"])
+        runpy.run_path("examples/tiny_model.py", run_name="__main__")
+    return home
+
+
+FOUR_LINES = FENCE.search((ROOT / "docs/recipes.md").read_text().partition("Four lines")[2])[2]
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(filter(None, shown())))
+def test_command_that_is_shown_runs(
+    home: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+    shutil.rmtree("out", ignore_errors=True)
+    Path("new.yaml").unlink(missing_ok=True)
+    filled = command
+    for pattern, meant in FILLED:
+        filled = re.sub(pattern, meant, filled)
+    for part in re.split(r" && | \| tee.*| > .*", filled):
+        if part.strip():
+            action = next((act for begin, act in RULES if re.match(begin, part)), None)
+            assert action is not None, f"no rule for {part!r}"
+            action(shlex.split(part))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *SHELL[3:]], ids=lambda page: page.stem)
+def test_yaml_that_is_shown_is_a_part_of_a_recipe(page: Path, tmp_path: Path) -> None:
+    for language, block in FENCE.findall(page.read_text("utf-8")):
+        if language != "yaml" or "arms:" in block or "extends: evaluation" in block:
+            continue
+        again = len(re.findall(r"^offline:", block, re.MULTILINE)) > 1
+        for text in block.splitlines() if again else [block]:
+            part = yaml.safe_load(text)
+            is_debate = not part.keys() & Recipe.model_fields.keys()
+            recipe = yaml.safe_load(FOUR_LINES) | ({"debate": part} if is_debate else part)
+            file = tmp_path / "recipe.yaml"
+            file.write_text(yaml.safe_dump(recipe, sort_keys=False))
+            load_recipe(file, model=Recipe).recipe.phase_recipes()
+
+
+def test_four_lines_are_a_recipe_without_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(FOUR_LINES)
+    shutil.copy(ROOT / "recipes/data/gsm8k_50.jsonl", "questions.jsonl")
+    assert train(["mine.yaml", "--check"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_readme_and_loop_are_as_short_as_promised() -> None:

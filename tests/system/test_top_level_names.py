@@ -8,9 +8,13 @@ import pytest
 
 import debate_protocol
 import debate_rewards
+import debate_rollout
+import debate_train
+
+PACKAGES = [debate_protocol, debate_rewards, debate_rollout, debate_train]
 
 
-@pytest.mark.parametrize("package", [debate_protocol, debate_rewards], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.__name__)
 def test_every_name_is_listed_and_there(package):
     assert package.__all__ == sorted(set(package.__all__))
     assert set(package.__all__) == set(package._MODULES) <= set(dir(package))
@@ -31,12 +35,15 @@ def test_names_that_debates_are_made_of_stand_at_the_top():
 def test_importing_the_libraries_brings_nothing_that_takes_time():
     code = (
         "import sys; before = set(sys.modules)\n"
-        "import debate_protocol, debate_rewards\n"
-        "dir(debate_protocol), dir(debate_rewards)\n"
+        "import debate_protocol, debate_rewards, debate_rollout\n"
+        "dir(debate_protocol), dir(debate_rewards), dir(debate_rollout)\n"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(sorted(new - set(sys.stdlib_module_names)))\n"
         "debate_protocol.Question, debate_protocol.from_json, debate_protocol.parse\n"
         "print(sorted({'pydantic', 'lxml', 'torch'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["['debate_protocol', 'debate_rewards']", "[]"]
+    assert done.stdout.splitlines() == [
+        "['debate_protocol', 'debate_rewards', 'debate_rollout']",
+        "[]",
+    ]

@@ -144,7 +144,8 @@ def test_turns_without_value_stay_out_when_nobody_has_a_penalty() -> None:
 def test_penalty_reaches_only_its_own_group_and_stream() -> None:
     penalty = Credit(0, 0, "judge", -0.5, penalty=True)
     credits = [(penalty, gen(0, 0, 1.0), gen(1, 0, 0.0), gen(2, 0, None)), (gen(0, 0, 2.0),)]
-    found = Grouped(streams={"generator": Stream(), "judge": Stream()})(
+    streams = {"generator": Stream(), "judge": Stream()}
+    found = Grouped(baseline="debate", streams=streams)(
         [transcript("d0"), transcript("d1")], [Score(tuple(own)) for own in credits]
     )
     first = {key: {a.stream: a.value for a in own} for key, own in found[0].items()}

@@ -191,7 +191,7 @@ def test_plan_counts_the_experts_that_a_token_passes_when_it_is_routed(tmp_path:
         "num_experts_per_tok": 2, "tie_word_embeddings": True,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = shape_of(PretrainedModel(name=str(tmp_path)))
+    found = shape_of(PretrainedModel(name=str(tmp_path), dtype="bfloat16"))
     # Experts 4 · 3 · 16 · 24, router 4 · 16, attention 16 · (16 + 8 + 8 + 16) and norms of heads
     # 2 · 8, norms 3 · 16, embedding 10 · 16.
     assert found.parameters == 4608 + 64 + 768 + 16 + 48 + 160

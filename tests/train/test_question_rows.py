@@ -30,6 +30,15 @@ def test_question_is_found_under_usual_keys(tmp_path: Path, key: str) -> None:
     assert question.answer == str(first + 1)
 
 
+def test_last_user_message_is_the_question_where_a_prompt_is_a_conversation(tmp_path: Path) -> None:
+    turns = [("system", "Be brief."), ("user", "Hello"), ("assistant", "Hi"), ("user", "1 + 1 = ?")]
+    prompt = [{"role": role, "content": text} for role, text in turns]
+    (question, *_) = source(tmp_path, [{"prompt": prompt, "answer": 2}] * 9).open().batch(0)
+    assert (question.text, question.answer) == ("1 + 1 = ?", "2")
+    with pytest.raises(DataError, match="no text under question or problem or prompt"):
+        source(tmp_path, [{"prompt": prompt[:1], "answer": 2}]).open()
+
+
 def test_question_key_that_is_named_is_the_only_one(tmp_path: Path) -> None:
     config = source(tmp_path, rows("problem"), fields=Fields(question="text"))
     with pytest.raises(DataError, match=r"row 1: no text under text \(found keys: problem, answer"):

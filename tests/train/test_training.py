@@ -48,6 +48,8 @@ def test_train_learns_from_a_function_and_calls_after_each_step(tmp_path: Path) 
 def test_train_without_a_function_is_the_recipes_own_run(tmp_path: Path) -> None:
     recipe = Recipe.model_validate(yaml.safe_load(RECIPE) | {"steps": 1})
     trained = train(recipe, output=tmp_path / "run")
+    assert repr(trained).startswith(f"Trained({str(tmp_path / 'run')!r}, finished, ")
+    assert len(repr(trained)) < 300 + len(str(tmp_path))
     assert {"table", "before", "after"} <= set(trained.results)
     again = train(recipe, ["steps=1"], output=tmp_path / "again")
     assert trained.metrics[0]["loss"] == again.metrics[0]["loss"]

@@ -43,6 +43,11 @@ class Trained:
     checkpoint: Path | None
     finished: bool
 
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else "stopped by an interrupt"
+        said = self.results.get("summary", "nothing was measured")
+        return f"Trained({str(self.directory)!r}, {state}, {len(self.metrics)} rows; {said})"
+
 
 def train(
     recipe: str | Path | Recipe | Mapping[str, Any],

@@ -50,7 +50,7 @@ class Grouped(AdvantageConfig):
     renamed: ClassVar[Mapping[str, str]] = RENAMED
 
     type: Literal["grouped"] = "grouped"
-    baseline: Baseline = "debate"
+    baseline: Baseline = "question_round"
     """Whose mean is taken off a value: that of the debate, of the turns of one question and
     round, of the turns that answer one prompt, of the whole batch, or nobody's."""
     scale: Scale = "none"

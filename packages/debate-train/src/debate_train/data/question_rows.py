@@ -25,7 +25,8 @@ class Fields(Config):
     """Which key of a row holds what; `answer.value` is the key `value` inside of `answer`."""
 
     question: str | None = None
-    """Key of the question; None takes the first of question, problem and prompt of a row."""
+    """Key of the question; None takes the first of question, problem and prompt of a row. Of a list
+    of messages the last one of the user is the question."""
     answer: str | None = "answer"
     """Key of the answer; None for open-ended questions."""
     solution: str | None = "solution"
@@ -70,7 +71,7 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Pl
     """
     fields = reading.fields
     keys = QUESTION_KEYS if fields.question is None else (fields.question,)
-    text = next((found for key in keys if (found := _value(row, key))), None)
+    text = _asked(next((found for key in keys if (found := _value(row, key))), None))
     if not isinstance(text, str) or not text.strip():
         raise DataError(
             f"{where}: no text under {' or '.join(keys)} (found keys: "
@@ -93,6 +94,14 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Pl
     _refuse_unless(_is_scalar(identity), identity, "a text or a number", fields.id, where)
     _refuse_half_characters(str(identity), "the id", where)
     return Placed(Question(str(identity), text, answer, meta), where, missed)
+
+
+def _asked(found: object) -> object:
+    """Return the question; of messages, as TRL and verl have prompts, what the user said last."""
+    if not isinstance(found, list | tuple):
+        return found
+    said = [one for one in found if isinstance(one, Mapping) and one.get("role") == "user"]
+    return said[-1].get("content") if said else found
 
 
 def with_kinds(placed: Sequence[Placed]) -> list[Question]:

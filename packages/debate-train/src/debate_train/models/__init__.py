@@ -46,7 +46,7 @@ class PretrainedModel(Config):
     """A local directory or a hub id; a folder with a LoRA adapter is merged with its base."""
     revision: str | None = None
     """Branch, tag or commit of a hub id; null takes its main branch."""
-    dtype: Dtype = "bfloat16"
+    dtype: Dtype = "float32"
     """Type the weights are trained in; engines serve the same."""
     lora: Lora | None = None
     """None trains every parameter."""
