@@ -133,13 +133,13 @@ def test_verifiers_plays_and_pays_our_debates(
         return said(turn.format(42 if "Agent 0" in last else 32, "N/A"))
 
     # As the file says it, and how many and where to.
-    said = (EXAMPLES / "verifiers_debate.py").read_text().splitlines()[2]
-    assert said.startswith("PYTHONPATH=examples vf-eval ")
+    shown = (EXAMPLES / "verifiers_debate.py").read_text().splitlines()[2]
+    assert shown.startswith("PYTHONPATH=examples vf-eval ")
     monkeypatch.setenv("HOME", str(tmp_path))
     endpoint = Endpoint(debater)
     with serving(endpoint) as url:
         more = f" -n 1 -o {tmp_path} --run.dir run --no-rich"
-        command = said.replace("MODEL", "any").replace("URL", url) + more
+        command = shown.replace("MODEL", "any").replace("URL", url) + more
         subprocess.run(command, shell=True, cwd=EXAMPLES.parent, check=True)
     assert len(endpoint.seen) == 6  # Three agents, two rounds, one question.
     (episode,) = map(json.loads, (tmp_path / "run/traces.jsonl").read_text().splitlines())

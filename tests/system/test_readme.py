@@ -5,6 +5,7 @@ with a program. `RULES` says how each is run; one that fits none fails. YAML is 
 """
 
 import argparse
+import importlib
 import re
 import runpy
 import shlex
@@ -12,14 +13,17 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from debate_protocol.cli import main as protocol
+from debate_protocol.transcripts.files import read_transcripts
+from debate_protocol.transcripts.log_files import lines_for
 from debate_rewards.cli import main as rewards
 from debate_train.asking.command import main as ask
 from debate_train.commands.cli import main as train
@@ -81,8 +85,8 @@ SHELL = [
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PROGRAM = (
-    r"(?:debate-[a-z]+|python3?|\.venv/bin/\w+|make(?= [a-z])|uv|pip|torchrun|deepspeed|wandb|trackio"
-    r"|tensorboard|inspect|pytest|PYTHONPATH=\S+ \S+|vf-eval)"
+    r"(?:debate-[a-z]+|python3?|\.venv/bin/\w+|make(?= [a-z])|uv|pip|torchrun|deepspeed|wandb"
+    r"|trackio|tensorboard|inspect|pytest|PYTHONPATH=\S+ \S+|vf-eval)"
 )
 
 
@@ -101,55 +105,75 @@ def shown() -> Iterator[str]:
 
 DEBATES = "examples/data/debates.jsonl"
 FILLED = (
-    (r" #.*| …|\|-|(?<![=\w'])\[[^\]]*\]|\[:[A-Z]+\]|^env-cpu/bin/", ""),
+    (r" #.*| …|\|-|\|jsonl|(?<![=\w'])\[[^\]]*\]|\[:[A-Z]+\]|^env-cpu/bin/", ""),
     (r"\bRECIPE(?!_)|\bexamples/other_package/recipe.yaml", "quickstart"),
-    (r"(runs/)?\w+/transcripts/\w+-000010.jsonl|\b(DEBATES|FILE)(\.jsonl)?(?=$| --)", DEBATES),
-    (r"\ba\.jsonl|\bb\.jsonl|\bdebates\.jsonl", DEBATES),
+    (r"\b(study) FILE", r"\1 examples/compare_rewards.yaml"),
+    (r"\b(import) FILE", r"\1 traces.jsonl"),
+    (r"\b(init|--log|--keep) (FILE|mine.yaml)", r"\1 new.yaml"),
+    (
+        r"(runs/)?\w+/transcripts/\w+-000010.jsonl|(?<!/)\b(DEBATES|FILE|[ab])(\.jsonl)?(?= |$)",
+        DEBATES,
+    ),
     (r"\bANSWERS.jsonl", "examples/data/answers.jsonl"),
-    (r"\bFILE\b", "new.yaml"),
     (r"\bRUN2?\b|\bRUN_DIR\b|\bDIR\b|runs/three", "runs/first"),
     (r"@(280|420)\b", "@1"),
     (r"evaluations/(?!first)\w+(?= |$)|\bFOLDER\b", "evaluations/first"),
     (r"--baseline \w+", "--baseline before"),
-    (r"--output \S+", "--output out"),
+    (r"--output [^\s\"]+", "--output out"),
     (r"--method METHOD --size SIZE", "--method sdrl"),
+    (r"--model Qwen/Qwen3-4B", "--model runs/tiny-model"),
     (r"\bKEY\b", "reward"),
     (r"\bWORD\b", "sdrl"),
+    (r"\$NODE", "0"),
+    (r"\$FIRST", "localhost"),
 )
 """What stands for a file, a folder or a name, and what it is in these tests."""
-FEW = ["data.batch_size=2", "evaluation.questions=2", "evaluation.direct_samples=1"]
-FEW += ["tracking.wandb=false"]
+FEW = ["phases=null", "steps=1", "data.batch_size=2", "tracking.wandb=false"]
+FEW += ["evaluation.questions=2", "evaluation.direct_samples=1"]
 
 
-def runs(main: Callable[[list[str]], int], *more: str) -> "Action":
+def runs(main: Callable[[list[str]], int], *more: str, codes: Sequence[int] = (0,)) -> "Action":
     """Return an action that runs a command of ours for real, with some more arguments."""
 
     def act(words: list[str]) -> None:
-        with suppress(SystemExit):
-            assert main([*words[1:], *more]) == 0
+        assert main([*words[1:], *more]) in codes
 
     return act
 
 
-def parses(words: list[str]) -> None:
-    """Run a Python program until it has parsed its arguments; `python -m MODULE` or a console."""
-    parse, parsed = argparse.ArgumentParser.parse_args, list[bool]()
+def parses(main: Callable[[list[str]], object]) -> "Action":
+    """Return an action that lets a command parse its arguments and do no more."""
 
-    def once(self: argparse.ArgumentParser, *arguments: object, **named: object) -> object:
-        parsed.append(bool(parse(self, *arguments, **named)))  # type: ignore[call-overload]
-        raise StopIteration
+    def act(words: list[str]) -> None:
+        parse, parsed = argparse.ArgumentParser.parse_args, list[object]()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", words[2:])
-        patch.setattr(argparse.ArgumentParser, "parse_args", once)
-        with suppress(StopIteration):
-            runpy.run_module(words[2], run_name="__main__", alter_sys=True)
-    assert parsed
+        def once(self: argparse.ArgumentParser, *given: Any, **named: Any) -> None:
+            parsed.append(parse(self, *given, **named))
+            raise StopIteration
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(argparse.ArgumentParser, "parse_args", once)
+            with suppress(StopIteration):
+                main(words[1:])
+        assert parsed
+
+    return act
+
+
+def module(words: list[str]) -> None:
+    """Run what `python -m` names; without arguments a benchmark would begin."""
+    _, name, *arguments = words
+    if arguments:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", [name, *arguments])
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        importlib.import_module(name)
 
 
 def makes(words: list[str]) -> None:
     """Let make say what it would do."""
-    subprocess.run([words[0], "-n", *words[1:]], check=True, capture_output=True)
+    subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
 
 
 def installs(words: list[str]) -> None:
@@ -171,27 +195,31 @@ def launches(words: list[str]) -> None:
 
 
 def is_tested(words: list[str]) -> None:
-    """See that a test names it, as it needs what this environment has not."""
+    """See that a test runs it, as it needs what this environment has not."""
     (name,) = [word for word in words if word.endswith(".py") or word in TESTED]
-    files = ROOT.glob(TESTED.get(name, "tests/system/test_examples.py"))
-    test = "\n".join(file.read_text("utf-8") for file in files)
+    test = (ROOT / "tests" / TESTED.get(name, "system/test_examples.py")).read_text("utf-8")
     assert Path(name).name in test
-    for flag in (word for word in words if word.startswith("--")):
-        assert flag in test or flag[2:].replace("-", "_") in test
+
+
+def vllm_takes(words: list[str]) -> None:
+    """See that our own servers are started with these options."""
+    folder = ROOT / "packages/debate-rollout/src/debate_rollout/engines"
+    code = "".join(file.read_text("utf-8") for file in folder.glob("vllm*/*.py"))
+    for option in (word.removeprefix("--") for word in words if word.startswith("--")):
+        assert option in code or option.replace("-", "_") in code, option
 
 
 def is_installed(words: list[str]) -> None:
     """See that the program is there: it waits for a login, or for a browser."""
-    assert shutil.which(words[0], path=str(Path(sys.executable).parent))
+    assert shutil.which(Path(words[0]).name, path=str(Path(sys.executable).parent))
 
 
 def is_known(words: list[str]) -> None:
     """See that a command which is shown in part has these subcommands and options."""
-    helped = [word for word in words[1:] if not word.startswith("-")]
-    said = subprocess.run(
-        [sys.executable, "-m", MODULES[words[0]], *helped, "--help"],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+    program = str(Path(sys.executable).parent / words[0])
+    named = [word for word in words[1:] if not word.startswith("-") and word != "quickstart"]
+    help_ = [program, *named, "--help"]
+    said = subprocess.run(help_, capture_output=True, text=True, check=True).stdout
     assert all(word in said for word in words if word.startswith("--"))
 
 
@@ -201,42 +229,39 @@ def nothing(words: list[str]) -> None:
 
 Action = Callable[[list[str]], object]
 TESTED = {
-    "vllm.entrypoints.openai.api_server": (
-        "packages/debate-rollout/src/debate_rollout/engines/vllm*/*.py"
-    ),
-    "verifiers_debate": "tests/system/test_examples.py",
-    "view": "tests/protocol/test_log_files.py",
+    "verifiers_debate": "system/test_examples.py",
+    "view": "protocol/test_log_files.py",
 }
-MODULES = {"debate-train": "debate_train", "debate-protocol": "debate_protocol"}
 RULES: tuple[tuple[str, Action], ...] = (
-    (r"\. |python3? -m venv |uv venv |uv (sync|run|build)|pip install$|uv pip install$", nothing),
-    (r"wandb sync$|inspect view$", nothing),  # Named whole beside.
+    (r"\. |python3? -m venv |uv venv |uv (sync|run|build)|(uv )?pip install$", nothing),
+    (r"(wandb sync|inspect view|vf-eval --save-results)$", nothing),  # Named whole beside.
+    (r"\.venv/bin/python -m tests.system.public_names", nothing),  # It writes into packages.
     (r"(uv )?pip install ", installs),
     (r"make ", makes),
     (r"(\.venv/bin/(python -m )?)?(pytest|ruff|mypy)\b", is_installed),
     (r"(wandb|tensorboard|trackio) ", is_installed),
-    (r"python examples/|PYTHONPATH=examples vf-eval|vf-eval|inspect view ", is_tested),
-    (r".*python -m vllm", is_tested),
-    (r"debate-train study$|debate-protocol show$", is_known),
-    (r"debate-eval --transcripts$|debate-train recipes$|vf-eval --", nothing),
+    (r"python examples/|PYTHONPATH=examples vf-eval|inspect view ", is_tested),
+    (r".*python -m vllm", vllm_takes),
+    (r"debate-train (study$|.*--nproc$)|debate-protocol (show|validate)$", is_known),
+    (r"debate-eval (compare|--transcripts|quickstart)$", is_known),
     (r"(torchrun|deepspeed) ", launches),
-    (r"python3? -m debate_train.theory", runs(lambda words: theory(words[2:]))),
-    (r"\.venv/bin/python -m tests.system.public_names", nothing),  # It writes into packages.
-    (r"python3? -m benchmarks\.", parses),
+    (r"python -m debate_train.theory", runs(lambda words: theory(words[2:]))),
+    (r"python3? -m benchmarks\.", parses(module)),
     (r"debate-protocol ", runs(protocol)),
     (r"debate-rewards ", runs(rewards)),
     (r"debate-report ", runs(report_main)),
     (r"debate-rollout ", runs(rollout, *FEW)),
-    (r"debate-preflight ", runs(preflight, "--questions", "2", "--no-update", *FEW)),
-    (r"debate-ask .*--url", runs(ask)),
-    (r"debate-ask ", runs(ask)),
+    # The exit code is 1 where it is no-go, and where random weights answer nothing.
+    (r"debate-preflight ", runs(preflight, "--questions=2", "--no-update", *FEW, codes=(0, 1))),
+    (r"debate-ask .*--url", parses(ask)),
+    (r"debate-ask ", runs(ask, "--max-tokens=8", codes=(0, 1))),
     (r"debate-eval (compare|theory|--transcripts) ", runs(evaluate)),
     (r"debate-eval (acc_|recipes/selfplay|.*rival)", runs(evaluate, "--check")),
     (r"debate-eval ", runs(evaluate, *FEW)),
-    (r"debate-train (schema|recipes|init|import|--explain)", runs(train)),
+    (r"debate-train (schema|recipes|init|import|--explain)(?= |$)", runs(train)),
     (r"debate-train study ", runs(train, "--check")),
     (r"debate-train .*--(explain|print|plan|check|check-data)\b", runs(train)),
-    (r"debate-train .*--output out steps", runs(train)),
+    (r"debate-train .*model.name=runs/tiny-model", runs(train, "rollout.max_tokens=4", *FEW)),
     (r"debate-train ", runs(train, "--check")),
 )
 """How a command is run, by how it begins; the first that fits."""
@@ -246,17 +271,20 @@ RULES: tuple[tuple[str, Action], ...] = (
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder like the repository, with a run and an evaluation of it."""
     home = tmp_path_factory.mktemp("home")
-    for name in ("recipes", "examples", "benchmarks", "packages", "tests", "Makefile", ".ci"):
+    for name in ("recipes", "examples", "benchmarks", "packages", "tests"):
         (home / name).symlink_to(ROOT / name)
     questions = (ROOT / "recipes/data/gsm8k_50.jsonl").read_text()
     (home / "questions.jsonl").write_text(questions)
     (home / "mine.yaml").write_text(FOUR_LINES)
+    (home / "hosts").write_text("localhost slots=8\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
-        run = ["quickstart", "phases=null", "steps=1", "checkpoint.every=1", *FEW]
+        run = ["quickstart", *FEW, "evaluation.questions=0"]
         assert train([*run, "--output", "runs/first"]) == 0
         policies = ["--policy", "before=runs/first@1", "--policy", "after=runs/first"]
         assert evaluate(["quickstart", *policies, *FEW, "--output", "evaluations/first"]) == 0
+        debates = read_transcripts(DEBATES)
+        Path("traces.jsonl").write_bytes(b"".join(lines_for("verifiers", debates, "debates")))
         patch.setattr(sys, "argv", ["tiny_model.py", "runs/tiny-model"])
         runpy.run_path("examples/tiny_model.py", run_name="__main__")
     return home
@@ -265,21 +293,23 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FOUR_LINES = FENCE.search((ROOT / "docs/recipes.md").read_text().partition("Four lines")[2])[2]
 
 
-@pytest.mark.parametrize("command", dict.fromkeys(filter(None, shown())))
+def filled(command: str) -> list[str]:
+    """Return a command with what stands for something filled in; several where it joins several."""
+    for pattern, meant in FILLED:
+        command = re.sub(pattern, meant, command)
+    return [part.strip() for part in re.split(r" && | \| tee.*| > .*", command) if part.strip()]
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(part for one in shown() for part in filled(one)))
 def test_command_that_is_shown_runs(
     home: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(home)
     shutil.rmtree("out", ignore_errors=True)
     Path("new.yaml").unlink(missing_ok=True)
-    filled = command
-    for pattern, meant in FILLED:
-        filled = re.sub(pattern, meant, filled)
-    for part in re.split(r" && | \| tee.*| > .*", filled):
-        if part.strip():
-            action = next((act for begin, act in RULES if re.match(begin, part)), None)
-            assert action is not None, f"no rule for {part!r}"
-            action(shlex.split(part))
+    action = next((act for begin, act in RULES if re.match(begin, command)), None)
+    assert action is not None, f"no rule for {command!r}; RULES takes one"
+    action(shlex.split(command))
 
 
 @pytest.mark.parametrize("page", [*PAGES, *SHELL[3:]], ids=lambda page: page.stem)
