@@ -25,6 +25,7 @@ from debate_protocol.cli import main as protocol
 from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.transcripts.log_files import lines_for
 from debate_rewards.cli import main as rewards
+from debate_train.asking.command import command_parser as ask_parser
 from debate_train.asking.command import main as ask
 from debate_train.commands.cli import main as train
 from debate_train.commands.rollout_cli import main as rollout
@@ -37,7 +38,8 @@ from debate_train.theory.command import main as theory
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "packages/debate-train/README.md")),
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md")),
+    *(ROOT / f"packages/debate-{name}/README.md" for name in ("protocol", "rollout", "train")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -106,12 +108,14 @@ def shown() -> Iterator[str]:
 DEBATES = "examples/data/debates.jsonl"
 FILLED = (
     (r" #.*| …|\|-|\|jsonl|(?<![=\w'])\[[^\]]*\]|\[:[A-Z]+\]|^env-cpu/bin/", ""),
+    (r"\bRECIPE (?=--nproc)", "selfplay_v2 rollout.engine.process=own "),
+    (r"\bparse FILE.jsonl", "parse examples/data/replies.jsonl"),
     (r"\bRECIPE(?!_)|\bexamples/other_package/recipe.yaml", "quickstart"),
     (r"\b(study) FILE", r"\1 examples/compare_rewards.yaml"),
     (r"\b(import) FILE", r"\1 traces.jsonl"),
     (r"\b(init|--log|--keep) (FILE|mine.yaml)", r"\1 new.yaml"),
     (
-        r"(runs/)?\w+/transcripts/\w+-000010.jsonl|(?<!/)\b(DEBATES|FILE|[ab])(\.jsonl)?(?= |$)",
+        r"(runs/)?\w+/transcripts/\w+-000010.jsonl|(?<!/)\b(DEBATES|FILE|[ab](?=\.))(\.jsonl)?(?= |$)",
         DEBATES,
     ),
     (r"\bANSWERS.jsonl", "examples/data/answers.jsonl"),
@@ -122,6 +126,7 @@ FILLED = (
     (r"--output [^\s\"]+", "--output out"),
     (r"--method METHOD --size SIZE", "--method sdrl"),
     (r"--model Qwen/Qwen3-4B", "--model runs/tiny-model"),
+    (r"\./my-model", "runs/tiny-model"),
     (r"\bKEY\b", "reward"),
     (r"\bWORD\b", "sdrl"),
     (r"\$NODE", "0"),
@@ -161,14 +166,15 @@ def parses(main: Callable[[list[str]], object]) -> "Action":
 
 
 def module(words: list[str]) -> None:
-    """Run what `python -m` names; without arguments a benchmark would begin."""
-    _, name, *arguments = words
-    if arguments:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", [name, *arguments])
-            runpy.run_module(name, run_name="__main__", alter_sys=True)
-    else:
-        importlib.import_module(name)
+    """Run what `python -m` names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words[1:])
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+
+
+def imports(words: list[str]) -> None:
+    """Import what `python -m` names: without arguments it would begin to measure."""
+    importlib.import_module(words[2])
 
 
 def makes(words: list[str]) -> None:
@@ -217,7 +223,7 @@ def is_installed(words: list[str]) -> None:
 def is_known(words: list[str]) -> None:
     """See that a command which is shown in part has these subcommands and options."""
     program = str(Path(sys.executable).parent / words[0])
-    named = [word for word in words[1:] if not word.startswith("-") and word != "quickstart"]
+    named = [word for word in words[1:] if word in ("study", "compare", "show", "validate")]
     help_ = [program, *named, "--help"]
     said = subprocess.run(help_, capture_output=True, text=True, check=True).stdout
     assert all(word in said for word in words if word.startswith("--"))
@@ -245,6 +251,7 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"debate-train (study$|.*--nproc$)|debate-protocol (show|validate)$", is_known),
     (r"debate-eval (compare|--transcripts|quickstart)$", is_known),
     (r"(torchrun|deepspeed) ", launches),
+    (r"python3? -m (benchmarks|debate_train)\.[\w.]+$", imports),
     (r"python -m debate_train.theory", runs(lambda words: theory(words[2:]))),
     (r"python3? -m benchmarks\.", parses(module)),
     (r"debate-protocol ", runs(protocol)),
@@ -253,7 +260,7 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"debate-rollout ", runs(rollout, *FEW)),
     # The exit code is 1 where it is no-go, and where random weights answer nothing.
     (r"debate-preflight ", runs(preflight, "--questions=2", "--no-update", *FEW, codes=(0, 1))),
-    (r"debate-ask .*--url", parses(ask)),
+    (r"debate-ask .*--url", lambda words: ask_parser().parse_intermixed_args(words[1:])),
     (r"debate-ask ", runs(ask, "--max-tokens=8", codes=(0, 1))),
     (r"debate-eval (compare|theory|--transcripts) ", runs(evaluate)),
     (r"debate-eval (acc_|recipes/selfplay|.*rival)", runs(evaluate, "--check")),
@@ -300,7 +307,10 @@ def filled(command: str) -> list[str]:
     return [part.strip() for part in re.split(r" && | \| tee.*| > .*", command) if part.strip()]
 
 
-@pytest.mark.parametrize("command", dict.fromkeys(part for one in shown() for part in filled(one)))
+COMMANDS = list(dict.fromkeys(part for one in shown() for part in filled(one)))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[one[:80] for one in COMMANDS])
 def test_command_that_is_shown_runs(
     home: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +322,7 @@ def test_command_that_is_shown_runs(
     action(shlex.split(command))
 
 
-@pytest.mark.parametrize("page", [*PAGES, *SHELL[3:]], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", dict.fromkeys([*PAGES, *SHELL]), ids=lambda page: page.stem)
 def test_yaml_that_is_shown_is_a_part_of_a_recipe(page: Path, tmp_path: Path) -> None:
     for language, block in FENCE.findall(page.read_text("utf-8")):
         if language != "yaml" or "arms:" in block or "extends: evaluation" in block:
