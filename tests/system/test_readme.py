@@ -114,10 +114,8 @@ FILLED = (
     (r"\b(study) FILE", r"\1 examples/compare_rewards.yaml"),
     (r"\b(import) FILE", r"\1 traces.jsonl"),
     (r"\b(init|--log|--keep) (FILE|mine.yaml)", r"\1 new.yaml"),
-    (
-        r"(runs/)?\w+/transcripts/\w+-000010.jsonl|(?<!/)\b(DEBATES|FILE|[ab](?=\.))(\.jsonl)?(?= |$)",
-        DEBATES,
-    ),
+    (r"(runs/)?\w+/transcripts/\w+-000010.jsonl", DEBATES),
+    (r"(?<!/)\b(DEBATES|FILE|[ab](?=\.))(\.jsonl)?(?= |$)", DEBATES),
     (r"\bANSWERS.jsonl", "examples/data/answers.jsonl"),
     (r"\bRUN2?\b|\bRUN_DIR\b|\bDIR\b|runs/three", "runs/first"),
     (r"@(280|420)\b", "@1"),
