@@ -124,7 +124,7 @@ FILLED = (
     (r"--output [^\s\"]+", "--output out"),
     (r"--method METHOD --size SIZE", "--method sdrl"),
     (r"--model Qwen/Qwen3-4B", "--model runs/tiny-model"),
-    (r"\./my-model", "runs/tiny-model"),
+    (r"\./my-model|\bruns/acc\w*", "runs/tiny-model"),
     (r"\bKEY\b", "reward"),
     (r"\bWORD\b", "sdrl"),
     (r"\$NODE", "0"),
@@ -266,7 +266,7 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"debate-train (schema|recipes|init|import|--explain)(?= |$)", runs(train)),
     (r"debate-train study ", runs(train, "--check")),
     (r"debate-train .*--(explain|print|plan|check|check-data)\b", runs(train)),
-    (r"debate-train .*model.name=runs/tiny-model", runs(train, "rollout.max_tokens=4", *FEW)),
+    (r"debate-train .*tiny-model .*type=transformers", runs(train, "rollout.max_tokens=4", *FEW)),
     (r"debate-train ", runs(train, "--check")),
 )
 """How a command is run, by how it begins; the first that fits."""
