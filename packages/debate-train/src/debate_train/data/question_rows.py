@@ -37,6 +37,8 @@ class Fields(Config):
     """Key of a list of texts, or an object of label and text; None as for `kind`."""
     passage: str | None = "passage"
     """Key of a text that the question is about; None as for `kind`."""
+    wrong_answers: str | None = "wrong_answers"
+    """Key of a list of answers that are wrong and look right, to guide debates to (ACC-Debate)."""
     labelled: str | None = "labelled"
     """Key of whether the answer may be trained on, true or false; rows may lack it."""
     id: str = "id"
@@ -165,6 +167,11 @@ def _meta(row: Mapping[str, object], reading: Reading, where: str) -> dict[str, 
     if solution:
         _refuse_unless(_is_scalar(solution), solution, "a text", fields.solution or "", where)
         meta["solution"] = str(solution)
+    wrong = None if fields.wrong_answers is None else _value(row, fields.wrong_answers)
+    if wrong:
+        fits = isinstance(wrong, list | tuple) and all(map(_is_scalar, wrong))
+        _refuse_unless(fits, wrong, "a list of texts", fields.wrong_answers or "", where)
+        meta["wrong_answers"] = list(map(str, wrong))  # type: ignore[call-overload]
     labelled = None if fields.labelled is None else _value(row, fields.labelled)
     if labelled is not None:
         key = fields.labelled or ""

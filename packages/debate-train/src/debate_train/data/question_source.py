@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from debate_protocol.types import Ask, Question
+from debate_rewards.answers.checking import check
 from debate_train.data.question_rows import Placed, Reading, read_question, with_kinds
 from debate_train.data.source import DataSource, Seeds, Split
 from debate_train.errors import DataError
@@ -50,7 +51,7 @@ def read_questions(
         placed.setdefault(identity(one.question), one)
     if not placed:
         raise DataError(f"{key}: {path!r} is empty; expected one question a line")
-    questions = with_kinds(list(placed.values()))
+    questions = _with_wrong_answers(with_kinds(list(placed.values())))
     notes = [f"{key}: {_kinds(questions)}"]
     if repeats := number - len(placed):
         notes.append(f"{key}: {repeats:,} of {number:,} rows repeat a question and are left out")
@@ -69,6 +70,29 @@ def _kinds(questions: Sequence[Question]) -> str:
     if without := len(questions) - answered.total():
         said.append(f"no answer {without:,}")
     return f"answers are compared as: {', '.join(said)}"
+
+
+def _with_wrong_answers(questions: Sequence[Question]) -> list[Question]:
+    """Return the questions; free text without wrong answers gets another question's answer.
+
+    It is one of the same subject that the checker finds wrong; a question that has none, as where
+    all have the same answer, stays without.
+    """
+    pools: dict[object, list[str]] = {}
+    texts = [q for q in questions if q.answer and q.meta.get("kind") == "text"]
+    for subject, answer in dict.fromkeys((q.meta.get("subject"), str(q.answer)) for q in texts):
+        pools.setdefault(subject, []).append(answer)
+    named: dict[int, Question] = {}
+    for question in texts:
+        pool = pools[question.meta.get("subject")]
+        start = zlib.crc32(identity(question).encode()) % len(pool)
+        for step in () if "wrong_answers" in question.meta else range(len(pool)):
+            other = pool[(start + step) % len(pool)]
+            if check(question, other).verdict == "wrong":
+                meta = {**question.meta, "wrong_answers": [other]}
+                named[id(question)] = replace(question, meta=meta)
+                break
+    return [named.get(id(question), question) for question in questions]
 
 
 def _with_own_ids(questions: Iterable[Question]) -> list[Question]:
@@ -181,7 +205,8 @@ def unlabelled(questions: Sequence[Question], labelled: Sequence[Question]) -> l
 
 def _without_answer(question: Question) -> Question:
     meta = {"kind": "math", **question.meta, "labelled": False}
-    meta.pop("solution", None)
+    for key in ("solution", "wrong_answers"):
+        meta.pop(key, None)
     return replace(question, answer=None, meta=meta)
 
 

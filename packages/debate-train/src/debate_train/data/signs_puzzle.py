@@ -43,6 +43,12 @@ def solutions(digits: tuple[int, ...], target: int) -> tuple[str, ...]:
     return tuple(" ".join(s) for s in choices if running_totals(digits, s)[-1] == target)
 
 
+def wrong_signs(digits: tuple[int, ...], target: int) -> list[str]:
+    """Return every choice of signs that misses the target."""
+    every = (" ".join(signs) for signs in product(SIGNS, repeat=len(digits) - 1))
+    return [signs for signs in every if signs not in solutions(digits, target)]
+
+
 def read_puzzle(question: Question) -> tuple[tuple[int, ...], int]:
     """Return the digits and the target of a puzzle's question."""
     words = question.text.split()
@@ -63,7 +69,8 @@ def _puzzle(rng: random.Random, num_digits: int, largest_digit: int) -> Question
             break
     text = f"make {target} Q {' '.join(map(str, digits))}"
     accept = solutions(digits, target)
-    return Question(text, text, accept[0], {"kind": "text", "accept": list(accept)})
+    meta = {"accept": list(accept), "wrong_answers": wrong_signs(digits, target)}
+    return Question(text, text, accept[0], {"kind": "text", **meta})
 
 
 class SignsPuzzle(DataSettings):
@@ -144,8 +151,7 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     if not candidates:
         solution = rng.choice(right)
         if errors and rng.random() > skill:
-            every = (" ".join(signs) for signs in product(SIGNS, repeat=len(digits) - 1))
-            solution = rng.choice([s for s in every if s not in right])
+            solution = rng.choice(wrong_signs(digits, target))
         return _turn_text(ask.contract, solution, "N/A", "N/A")
     correct = {agent: s in right for agent, s in candidates.items()}
     adoptable = [s for agent, s in candidates.items() if correct[agent]]

@@ -15,6 +15,7 @@ from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.answers.checking import check_many
 from debate_rewards.reading import ReadDebate, ReadTurn
 from debate_rewards.votes.ballots import all_votes, ballots, tally
+from debate_train.offline.composition import Pair, composed
 from debate_train.offline.example import Completion, Example
 from debate_train.offline.offline_set import OfflineSettings, Taken, Teaches
 from debate_train.offline.sides import By, Round, Sides, decided
@@ -40,7 +41,7 @@ class AnswerPairs(OfflineSettings):
 
     def take(self, transcripts: Sequence[Transcript]) -> Taken:
         """Return the pairs of debates."""
-        taken = Taken()
+        taken, pairs = Taken(), list[Pair]()
         for transcript, sides in decided(transcripts, self.by, self.round, taken):
             better, worse = sides.chosen, sides.others
             if not better or not worse:
@@ -52,7 +53,9 @@ class AnswerPairs(OfflineSettings):
                 if example is None:
                     taken.leave_out("same_reply")
                 else:
-                    taken.keep(example, self.by)
+                    pairs.append(Pair(transcript, chosen.turn, rejected.turn, example))
+        for pair in composed(pairs):
+            taken.keep(pair.example, self.by)
         return taken
 
 
@@ -197,7 +200,7 @@ def _example(transcript: Transcript, chosen: ReadTurn, rejected: ReadTurn | None
 def _reply(transcript: Transcript, turn: Turn) -> Example | None:
     """Return a turn as an example to imitate, None where it has no tokens."""
     reply = turn.reply
-    if reply is None or not reply.token_ids:
+    if reply is None or not reply.token_ids or not turn.text.strip():
         return None
     role = role_of(transcript.protocol, turn.agent)
     meta = {

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from debate_protocol.forms import DebateForm
-from debate_protocol.roles import role_of
+from debate_protocol.parsing.replies import turn_failed
+from debate_protocol.roles import gives_answers, role_of
 from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.rewards.partial_trajectory import StateValue, state_values
+from debate_train.offline.composition import Pair, composed, one_sided
 from debate_train.offline.example import Completion, Example
 from debate_train.offline.offline_set import OfflineSettings, Taken, Teaches
 
@@ -21,6 +23,12 @@ _ORDER = (
     ("guided to a wrong answer", "offline/value_guided_wrong"),
 )
 """What states after replies should be worth, from most to least."""
+_KEPT = {"chosen": "toward_right", "rejected": "away_from_wrong", "both": "right_over_wrong"}
+"""Which replies of a pair are guided, and what such pairs are counted as."""
+_MOST_LEFT_OUT = 0.1
+"""Share of the debates that may have no wrong answer to be guided to."""
+_Said = tuple[Turn, StateValue]
+"""A reply and the state that it leads to."""
 
 
 class GuidedPairs(OfflineSettings):
@@ -29,9 +37,11 @@ class GuidedPairs(OfflineSettings):
     With values r of the states after the natural reply z, after the reply z_y guided to the right
     answer and after z_!y guided to a wrong one, the pair of a state is (z_y over z) where
     r(z_y) − r(z) ≥ `threshold`, else (z over z_!y) where r(z) − r(z_!y) ≥ `threshold`, else none.
+    With `compare: guided` it is (z_y over z_!y) where r(z_y) − r(z_!y) ≥ `threshold`, else none.
     The prompt is always the natural one: guidance is in no example.
 
-    Source: ACC-Debate (paper), eq. 4 and Algorithm 1. Its threshold ε is not printed.
+    Source: ACC-Debate (paper), eq. 4 and Algorithm 1, which do not print the threshold ε;
+    `compare: guided` is what the authors' published code takes, with ε = .6.
     """
 
     teaches: ClassVar[Teaches] = "pairs"
@@ -43,6 +53,18 @@ class GuidedPairs(OfflineSettings):
     """Least difference of values."""
     pairs_per_state: Literal["first", "both"] = "first"
     """`first` as in the algorithm's else-if; `both` takes both pairs where both differ enough."""
+    compare: Literal["natural", "guided"] = "natural"
+    """What a guided reply is compared with: the `natural` reply (the paper), or the reply that is
+    guided the other way (`guided`, the authors' code)."""
+
+    @model_validator(mode="after")
+    def _pairs_are_of_natural_replies(self) -> Self:
+        if self.compare == "guided" and self.pairs_per_state == "both":
+            raise ValueError(
+                "pairs_per_state: found both with compare: guided, which has one pair of a state; "
+                "expected first, or compare: natural"
+            )
+        return self
 
     def problem(self, form: DebateForm) -> str | None:
         """Return why debates of this form give no pairs, None where they may."""
@@ -62,7 +84,8 @@ class GuidedPairs(OfflineSettings):
 
         It works where states after replies guided to the right answer are worth more than those
         after natural ones, and these more than those after replies guided to a wrong answer, each
-        by more than two standard errors of the difference, as if the two were independent.
+        by more than two standard errors of the difference, as if the two were independent. All
+        three are means over the same states.
         """
         found = [
             (name, metrics[key], metrics.get(f"{key}_standard_error", 0.0))
@@ -74,87 +97,111 @@ class GuidedPairs(OfflineSettings):
             for (better, one, error), (worse, other, its) in pairwise(found)
             if one - other <= 2 * (error**2 + its**2) ** 0.5
         ]
-        if not doubts:
-            return None
-        values = ", ".join(f"{name} {value:.3f} ({error:.3f})" for name, value, error in found)
-        return (
-            f"{' and '.join(doubts)} in what states are worth to the debate: {values}, standard "
-            "errors in brackets; expected them in this falling order, or replies do not follow "
-            "their guidance (docs/offline.md)"
-        )
+        said = one_sided(metrics)
+        if doubts:
+            values = ", ".join(f"{name} {value:.3f} ({error:.3f})" for name, value, error in found)
+            said.insert(
+                0,
+                f"{' and '.join(doubts)} in what states are worth to the debate: {values}, "
+                "standard errors in brackets; expected them in this falling order, or replies do "
+                "not follow their guidance",
+            )
+        without = metrics.get("offline/left_out/no_wrong_answer", 0.0)
+        if without > _MOST_LEFT_OUT * metrics.get("offline/debates", without):
+            said.append(
+                f"{without:g} debates have no wrong answer to be guided to and are left out; "
+                "expected wrong_answers in the rows of the data, or choices"
+            )
+        return "; ".join(said) + " (docs/offline.md)" if said else None
 
     def take(self, transcripts: Sequence[Transcript]) -> Taken:
-        """Return the pairs of debates with guided branches."""
-        taken = Taken()
+        """Return the pairs of debates with guided branches.
+
+        A debate that was not guided both ways is left out whole: those of one way alone would
+        teach a critic to say the same of every answer.
+        """
+        taken, pairs = Taken(), list[Pair]()
         for transcript, states in zip(transcripts, state_values(transcripts), strict=True):
             valued = {(state.key, state.guide): state for state in states}
+            guides = {branch.guide for turn in transcript.turns for branch in turn.branches}
+            is_known = bool((transcript.question.answer or "").strip())
+            if not is_known or guides <= {transcript.question.answer}:
+                taken.leave_out("no_wrong_answer" if is_known else "no_right_answer")
+                continue
             for turn in transcript.turns:
                 if role_of(transcript.protocol, turn.agent).name == self.role and turn.branches:
-                    self._compare(transcript, turn, valued, taken)
+                    pairs += self._compared(transcript, turn, valued, taken)
+        for pair in composed(pairs):
+            taken.keep(pair.example, _KEPT[str(pair.example.meta["guided"])])
         return taken
 
-    def _compare(
+    def _compared(
         self,
         transcript: Transcript,
         turn: Turn,
         valued: dict[tuple[TurnKey, str | None], StateValue],
         taken: Taken,
-    ) -> None:
-        natural = valued[turn.key, None]
+    ) -> list[Pair]:
+        """Return the pairs of one state, or count why it has none."""
         right = transcript.question.answer
-        kept, differs = False, False
-        if natural.value is not None:
-            taken.measure("value_natural", natural.value)
-        for toward in (True, False):
-            guided = next((b for b in turn.branches if (b.guide == right) == toward), None)
-            state = None if guided is None else valued[turn.key, guided.guide]
-            if state is not None and state.value is not None:
-                taken.measure("value_guided_right" if toward else "value_guided_wrong", state.value)
-            if guided is None or state is None or state.value is None or natural.value is None:
-                continue
-            gain = state.value - natural.value if toward else natural.value - state.value
-            if gain < self.threshold - _CLOSE or (kept and self.pairs_per_state == "first"):
+        said = {b.guide == right: (b.turn, valued[turn.key, b.guide]) for b in turn.branches}
+        toward, natural, away = said.get(True), (turn, valued[turn.key, None]), said.get(False)
+        if (
+            toward is None
+            or away is None
+            or None in (values := [state.value for _, state in (toward, natural, away)])
+        ):
+            taken.leave_out("no_value")
+            return []
+        for (_, name), value in zip(_ORDER, values, strict=True):
+            taken.measure(name.removeprefix("offline/"), value or 0.0)
+        compared = {"both": (toward, away)}
+        if self.compare == "natural":
+            compared = {"chosen": (toward, natural), "rejected": (natural, away)}
+        found, differs = list[Pair](), False
+        for guided, pair in compared.items():
+            gain = (pair[0][1].value or 0.0) - (pair[1][1].value or 0.0)
+            if gain < self.threshold - _CLOSE or (found and self.pairs_per_state == "first"):
                 continue
             differs = True
-            pair = (guided.turn, turn) if toward else (turn, guided.turn)
-            values = (state, natural) if toward else (natural, state)
-            example = _pair(transcript, turn, pair, values, gain)
-            if example is None:
-                continue
-            taken.keep(example, "toward_right" if toward else "away_from_wrong")
-            kept = True
-        if not kept:
-            valueless = natural.value is None
-            why = "no_value" if valueless else "no_answer" if differs else "below_threshold"
-            taken.leave_out(why)
+            example = _example(transcript, turn, pair, {"guided": guided, "gain": gain})
+            if example is not None:
+                reviewed = _reviewed(transcript, turn)
+                found.append(Pair(transcript, pair[0][0], pair[1][0], example, reviewed))
+        if not found:
+            taken.leave_out("no_answer" if differs else "below_threshold")
+        return found
 
 
-def _pair(
-    transcript: Transcript,
-    natural: Turn,
-    pair: tuple[Turn, Turn],
-    values: tuple[StateValue, StateValue],
-    gain: float,
+def _reviewed(transcript: Transcript, turn: Turn) -> Turn | None:
+    """Return the last answer that was given before a turn."""
+    before = transcript.turns[: transcript.turns.index(turn)]
+    answers = [one for one in before if gives_answers(transcript.protocol, one.agent)]
+    return answers[-1] if answers else None
+
+
+def _example(
+    transcript: Transcript, natural: Turn, pair: tuple[_Said, _Said], more: dict[str, object]
 ) -> Example | None:
     """Return a pair under the natural prompt, None where one of the two cannot be learned from.
 
     That is a chosen reply that failed, or two that are the same.
     """
-    chosen, rejected = pair
+    (chosen, _), (rejected, _) = pair
     asked, better, worse = natural.reply, chosen.reply, rejected.reply
-    if asked is None or better is None or worse is None or chosen.failure is not None:
+    if asked is None or better is None or worse is None or turn_failed(transcript, chosen):
         return None
     if not better.token_ids or not worse.token_ids or better.token_ids == worse.token_ids:
         return None
+    role = role_of(transcript.protocol, natural.agent)
     meta = {
         "question": transcript.question.id,
         "debate": transcript.id,
-        "role": role_of(transcript.protocol, natural.agent).name,
+        "role": role.name,
         "round": natural.round,
-        "guided": "chosen" if chosen is not natural else "rejected",
-        "gain": gain,
+        **more,
     }
-    for name, state in zip(("chosen", "rejected"), values, strict=True):
+    for name, (_, state) in zip(("chosen", "rejected"), pair, strict=True):
         meta |= {
             f"{name}_value": state.value,
             f"{name}_standard_error": state.standard_error,
@@ -166,7 +213,7 @@ def _pair(
         chosen=Completion.of(better),
         rejected=Completion.of(worse),
         agent=natural.agent,
-        adapter=role_of(transcript.protocol, natural.agent).adapter,
+        adapter=role.adapter,
         weight_version=asked.weight_version,
         meta=meta,
     )

@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from debate_protocol.types import Transcript
+from debate_train.offline.composition import composition
 from debate_train.offline.offline_set import Taken
 
 
@@ -30,7 +31,9 @@ def counted(taken: Taken, held_out: Taken, transcripts: Sequence[Transcript]) ->
 
 
 def summed(chunks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the counts of all chunks, and of each measure its mean and standard error."""
+    """Return the counts of all chunks, of each measure its mean and standard error, and how pairs
+    split into right and wrong.
+    """
     counts: Counter[str] = Counter()
     measures: dict[str, list[float]] = {}
     for chunk in chunks:
@@ -42,4 +45,4 @@ def summed(chunks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         found[f"offline/{name}"] = fmean(values)
         if len(values) > 1:
             found[f"offline/{name}_standard_error"] = stdev(values) / len(values) ** 0.5
-    return found
+    return found | composition(row for chunk in chunks for row in chunk["examples"])

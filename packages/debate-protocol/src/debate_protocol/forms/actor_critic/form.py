@@ -35,7 +35,7 @@ class ActorCritic(ExchangeSettings):
     it. With `guided` each turn gets two branches as well, sampled in its place with a request to
     speak for the right answer and for a wrong one (`wrong_answers.wrong_answer`), and valued in
     the same way. They follow the natural debate and do not change it. A question without a known
-    answer has none.
+    answer, or without any wrong one, has none.
 
     Attributes:
         guided: Sample guided branches.
@@ -155,7 +155,7 @@ class ActorCritic(ExchangeSettings):
     def _guides(
         self, exchange: Exchange, turns: list[Turn], same_answer: SameAnswer
     ) -> tuple[str, ...]:
-        """Return the right answer and a wrong one, as far as they are known."""
+        """Return the right answer and a wrong one, nothing where one of them is not known."""
         question = exchange.question
         if not self.guided or not (question.answer or "").strip():
             return ()
@@ -163,5 +163,4 @@ class ActorCritic(ExchangeSettings):
         own = [answer for answer in given if answer is not None]
         chance = random.Random(side_seed(exchange.seed, "wrong"))
         wrong = wrong_answer(question, own, same_answer, chance)
-        known = (question.answer, wrong)
-        return tuple(answer for answer in known if answer is not None)
+        return () if wrong is None or question.answer is None else (question.answer, wrong)

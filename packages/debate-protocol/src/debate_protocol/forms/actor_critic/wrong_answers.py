@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from debate_protocol.prompts.questions import labelled_choices
 from debate_protocol.types import Question
 
-_OPPOSITE = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+_OPPOSITES = (("yes", "no"), ("true", "false"), ("valid", "invalid"))
+_OPPOSITE = {a: b for pair in _OPPOSITES for a, b in (pair, pair[::-1])}
 _LETTER = re.compile(r"\W*[A-Za-z]\W*\Z")
 
 
@@ -20,8 +21,9 @@ def wrong_answer(
     """Return an answer that is not the question's.
 
     The first of these that there is: another of the choices, drawn, as a label or written out as
-    the right one is; the other of yes and no (or true and false); the first wrong answer among
-    `own`; a change of the right one. That is, for the letter of a choice, A, or B for A; else the
+    the right one is; the other of yes and no, true and false, or valid and invalid; the first wrong
+    answer among `own`; one of `meta["wrong_answers"]`, drawn, which the source of the questions
+    names; a change of the right one. That is, for the letter of a choice, A, or B for A; else the
     last digit one higher, 0 for 9; else, in mathematics, the right answer `+ 1`.
 
     Args:
@@ -31,21 +33,29 @@ def wrong_answer(
         chance: Draws among choices.
 
     Returns:
-        None when none of these is known to be wrong, as for free text.
+        None when none of these is known to be wrong.
 
     Source: ACC-Debate (paper), Algorithm 1, `!y`, which it leaves open.
     """
     right = question.answer
     if right is None:
         return None
+    accepted = (right, *question.meta.get("accept", ()))
+
+    def wrong(answers: Sequence[str]) -> list[str]:
+        return [one for one in answers if not any(same_answer(one, other) for other in accepted)]
+
     others = _other_choices(question, right, same_answer)
     if others:
         return chance.choice(others)
     opposite = _OPPOSITE.get(right.strip().casefold())
     if opposite is not None:
         return opposite.capitalize() if right.strip()[0].isupper() else opposite
-    candidates = [*own, *_changed(question, right)]
-    return next((answer for answer in candidates if not same_answer(answer, right)), None)
+    if of_model := wrong(own):
+        return of_model[0]
+    if named := wrong(question.meta.get("wrong_answers", ())):
+        return chance.choice(named)
+    return next(iter(wrong(_changed(question, right))), None)
 
 
 def _other_choices(

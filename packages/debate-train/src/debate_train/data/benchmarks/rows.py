@@ -6,6 +6,7 @@ Each function takes a row as its authors publish it, or one that has this form a
 import random
 import re
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 from debate_protocol.parsing.final_answer import final_box
 
@@ -111,7 +112,17 @@ def big_bench_hard(row: Row) -> Row:
         return {**read, **chosen, "kind": "choice"}
     is_number = _INTEGER.fullmatch(answer) is not None
     kind = "yes_no" if answer.lower() in _YES_NO else "number" if is_number else "text"
-    return {**read, "kind": kind}
+    wrong = _exchanged(answer.split()) if kind == "text" else []
+    return {**read, "kind": kind, "wrong_answers": wrong}
+
+
+def _exchanged(words: list[str]) -> list[str]:
+    """Return an order of words, or of brackets, with each two different neighbours exchanged."""
+    return [
+        " ".join((*words[:n], second, first, *words[n + 2 :]))
+        for n, (first, second) in enumerate(pairwise(words))
+        if first != second
+    ]
 
 
 def open_prompt(row: Row) -> Row:
