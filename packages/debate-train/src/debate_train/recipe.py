@@ -165,6 +165,16 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
+    def _measured_phase_is_there(self) -> Self:
+        before = self.evaluation.before
+        if self.phases and before is not None and before not in self.phases:
+            raise ValueError(
+                f"evaluation.before: found {before!r}, expected one of {', '.join(self.phases)}"
+                f"{did_you_mean(before, self.phases)}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _wanted_figures_are_measured(self) -> Self:
         best, setup = self.checkpoint.keep_best, self.evaluated()
         # What is best may be measured in another phase; an exit criterion in its own.

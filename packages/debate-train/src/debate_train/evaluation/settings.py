@@ -148,6 +148,9 @@ class Evaluation(DebateChanges):
     """Steps between evaluations on the dev split; 0 leaves them out."""
     questions: int = Field(128, ge=0)
     """Questions of each evaluation; 0 leaves out the one before and after the run, too."""
+    before: str | None = None
+    """The phase whose start is measured on the test split, to be compared with the end of the run;
+    null is the last phase."""
     target: bool = False
     """Whether looks at the dev split of a phase's data also measure that of the recipe's own data,
     one split for all stages of a curriculum; these figures are called `target/…`."""

@@ -60,7 +60,8 @@ def run_phases(run: RunContext) -> int:
 def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | None) -> Ended:
     """Run one phase to its end, from a checkpoint within it if one is given."""
     state = run.state
-    if recipe is _last(run) and state.before is None and _is_measured(run):
+    first = run.recipe.evaluation.before or list(run.recipe.phase_recipes())[-1]
+    if name == first and state.before is None and _is_measured(run):
         state.before = _measure(run, "before")
         if state.before is None:
             return "interrupted"
