@@ -173,11 +173,112 @@ def test_one_round_is_one_answer_and_its_branches(play: Play) -> None:
     assert [(b.guide, b.turn.continuations) for b in turn.branches] == [("42", ()), ("40", ())]
 
 
-@pytest.mark.parametrize("answer", [None, " "])
-def test_nothing_is_guided_when_the_answer_is_unknown(play: Play, answer: str | None) -> None:
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question("q", "?"),
+        Question("q", "?", " "),
+        # Its right answer alone is known: the actor says 40 and 41, which are accepted.
+        Question("q", "?", "so", {"kind": "text", "accept": ["40", "41"]}),
+    ],
+)
+def test_nothing_is_guided_when_one_of_both_ways_is_unknown(play: Play, question: Question) -> None:
     form = ActorCritic(max_rounds=2, guided=True, continuations=1)
-    turns = play(form, speak, Question("q", "?", answer)).transcript.turns
+    turns = play(form, speak, question).transcript.turns
     assert [len(t.branches) for t in turns] == [0, 0, 0]
+
+
+def test_answers_are_not_continued_when_only_critics_are(play: Play) -> None:
+    form = ActorCritic(
+        max_rounds=2, guided=True, guide_round_zero=True, continuations=3, continued="critic"
+    )
+    played = play(form, speak)
+    counts = {t.key: len(t.continuations) for t in played.transcript.turns}
+    assert counts == {(0, 0): 0, (1, 0): 3, (0, 1): 0}
+    assert played.transcript.protocol.extra["continued"] == "critic"
+    # 3 natural; 2 branches of each; 3 answers after each of the critic's three replies.
+    assert sum(map(len, played.steps)) == form.turn_count() == 3 + 6 + 9
+
+
+def test_several_actors_answer_at_once_and_read_each_other_and_the_critic(play: Play) -> None:
+    def say(ask: Ask) -> str:
+        name = f"says{ask.agent}.{ask.round}"
+        return name if ask.agent == 2 else f"{name} \\boxed{{{40 + ask.agent}}}"
+
+    form = ActorCritic(
+        num_agents=3, max_rounds=2, guided=True, guide_round_zero=True, continuations=2
+    )
+    played = play(form, say)
+    order = [[(a.agent, a.round) for a in step] for step in played.steps[:3]]
+    assert order == [[(0, 0), (1, 0)], [(2, 0)], [(0, 1), (1, 1)]]
+    assert sum(map(len, played.steps)) == form.turn_count()
+    assert [role.count for role in form.agent_roles()] == [2, 1]
+    assert form.sequence_count() == 5
+
+    def told(ask: Ask) -> list[str]:
+        names = ("says0.0", "says1.0", "says2.0")
+        return [name for name in names if name in ask.messages[-1]["content"]]
+
+    (feedback,), (_, later) = played.steps[1:3]
+    assert told(feedback) == ["says0.0", "says1.0"]
+    assert told(later) == ["says0.0", "says1.0", "says2.0"]
+    assert later.shown == ((0, 0), (2, 0))
+    transcript = played.transcript
+    first, _, critic, *_ = transcript.turns
+    # After an actor's turn comes feedback and its own answer, after feedback those of all actors.
+    assert [t.key for t in first.continuations] == [(2, 0), (2, 0)]
+    assert [t.continuations[0].key for t in first.continuations] == [(0, 1), (0, 1)]
+    assert [t.key for t in critic.continuations] == [(0, 1), (1, 1)] * 2
+    assert [b.guide for b in transcript.turns[-1].branches] == ["42", "40"]
+    assert transcript_problems(transcript) == []
+    assert from_json(to_json(transcript)) == transcript
+
+
+PEOPLE = {
+    "first": "Read: $passage\nAsked: $text\n$answer_form",
+    "actor": "$responses\n\nAsked: $text",
+    "critic": "Asked: $text\nMy answer: $response\nHelp me for $$0.",
+    "guided_critic": "Asked: $text\nMy answer: $response\nSay why it is $target.",
+}
+
+
+def test_templates_are_what_an_actor_and_a_critic_are_asked(play: Play) -> None:
+    question = Question("q", "Is it?", "42", {"passage": "<turn> text"})
+    form = {"type": "actor_critic", "style": PEOPLE, "max_rounds": 2, "guided": True}
+    form |= {"guide_round_zero": True, "continuations": 1}
+    played = play(TypeAdapter(FormConfig).validate_python(form), speak, question)
+    asked = [m["content"] for step in played.steps[:3] for ask in step for m in ask.messages]
+    assert asked == [
+        "Read: ‹turn> text\nAsked: Is it?\nPut only the final answer inside \\boxed{…} at the end.",
+        "Asked: Is it?\nMy answer: a0 \\boxed{40}\nHelp me for $0.",
+        "Person 1 said: a0 \\boxed{40}\nPerson 2 said: c0: check the sum\n\nAsked: Is it?",
+    ]
+    guided = [ask.messages[-1]["content"] for ask in played.steps[3]]
+    # Of the critic by its own template, of the actor with the request of the full style.
+    assert guided[2:4] == [
+        f"Asked: Is it?\nMy answer: a0 \\boxed{{40}}\nSay why it is {answer}."
+        for answer in ("42", "40")
+    ]
+    assert guided[4].startswith(asked[2] + "\n\nLet your final answer be 42.")
+    assert played.transcript.protocol.extra["style"]["critic"] == PEOPLE["critic"]
+    assert from_json(to_json(played.transcript)) == played.transcript
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"first": "Answer."}, r"first: expected \$question or \$text in it"),
+        ({"actor": "$text $response"}, r"actor: expected \$responses or \$feedback in it"),
+        ({"critic": "$text"}, r"critic: expected \$responses or \$response in it"),
+        ({"guided_critic": "$text $response"}, r"guided_critic: expected \$target in it"),
+        ({"first": "$question $peers"}, r"found \$peers, expected one of \$question"),
+        ({"actor": None}, "style.own.actor"),
+    ],
+)
+def test_templates_that_show_too_little_are_refused(changed: dict[str, Any], message: str) -> None:
+    style = {key: value for key, value in (PEOPLE | changed).items() if value is not None}
+    with pytest.raises(ValidationError, match=message):
+        TypeAdapter(FormConfig).validate_python({"type": "actor_critic", "style": style})
 
 
 def test_failed_turns_are_told_and_the_debate_goes_on(play: Play) -> None:
@@ -245,7 +346,7 @@ def test_actor_critic_stops_at_a_gate_that_keeps(play: Play) -> None:
     [
         ({"guided": True}, "no branch has a value"),
         ({"contract": "five_section"}, "reads free text"),
-        ({"num_agents": 3}, "2"),
+        ({"num_agents": 1}, "greater than or equal to 2"),
         ({"gate_after": [5]}, "gate_after: found 5"),
     ],
 )

@@ -33,6 +33,13 @@ def same(left: str, right: str) -> bool:
         ("Paris", {"kind": "text"}, [], None),
         ("Paris", {"kind": "text"}, ["paris", "Rome"], "Rome"),
         (None, {}, ["7"], None),
+        ("valid", {"kind": "text"}, ["maybe"], "invalid"),
+        ("Paris", {"kind": "text", "wrong_answers": ["Oslo"]}, [], "Oslo"),
+        ("Paris", {"kind": "text", "wrong_answers": ["Oslo"]}, ["Rome"], "Rome"),
+        ("7 km", {"kind": "text", "wrong_answers": ["9 km"]}, ["7 km"], "9 km"),
+        # What is accepted, too, is no wrong answer, whoever names it.
+        ("Paris", {"kind": "text", "accept": ["Lutetia"]}, ["Lutetia", "Rome"], "Rome"),
+        ("Paris", {"kind": "text", "accept": ["x"], "wrong_answers": ["x"]}, ["x"], None),
     ],
 )  # fmt: skip
 def test_wrong_answer_takes_the_first_that_is_known(

@@ -1,6 +1,7 @@
 """The value of a state from recorded continuations, on hand-made actor-critic debates."""
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -182,3 +183,13 @@ def test_critic_turns_are_left_out_when_truth_and_statistics_are_read() -> None:
     assert (metrics["correct"], metrics["avg@k"], metrics["cons@k"]) == (1.0, 1.0, 1.0)
     assert metrics["format_all"] == 1.0
     assert metrics["accuracy/round_1"] == 0.0
+
+
+def test_answers_are_worth_what_they_are_where_only_critics_are_continued() -> None:
+    plain = debate(
+        actor(0, "yes"), critic(0, continuations=by_actor(0, "yes", "no")), actor(1, "no")
+    )
+    assert values(score(plain)) == {(0, 0): None, (1, 0): 0.5, (0, 1): 0.0}
+    rules = replace(plain.protocol, extra={"continued": "critic"})
+    found = values(score(replace(plain, protocol=rules)))
+    assert found == {(0, 0): 1.0, (1, 0): 0.5, (0, 1): 0.0}

@@ -228,6 +228,16 @@ def test_answers_of_big_bench_hard_have_the_kind_that_they_look_like(
     assert check(question, f"It is.\nAnswer: {target}").verdict == "right"
 
 
+def test_orders_of_big_bench_hard_name_wrong_ones(tmp_path: Path) -> None:
+    rows = [
+        {"input": f"Sort {n}: c a b", "target": target}
+        for n, target in enumerate(("a b c", "] ] )"))
+    ]
+    source = Benchmark(name="bbh", test_path=file_of(tmp_path / "rows.jsonl", rows)).open()
+    named = {q.answer: q.meta["wrong_answers"] for q in source.split("test", 2)}
+    assert named == {"a b c": ["b a c", "a c b"], "] ] )": ["] ) ]"]}
+
+
 def test_unbalanced_braces_can_be_boxed_when_escaped() -> None:
     question = Question("q", "close [ {", "] }", {"kind": "text"})
     assert check(question, r"So \boxed{] \}}").verdict == "right"

@@ -102,6 +102,32 @@ def test_puzzle_accepts_every_right_choice_of_signs_and_no_other() -> None:
             right = total(digits, signs) == target
             assert (check(question, signs).verdict == "right") == right, (question.text, signs)
         assert check(question, "+ +").verdict == "wrong"
+        accepted, wrong = question.meta["accept"], question.meta["wrong_answers"]
+        assert sorted([*accepted, *wrong]) == sorted({*accepted, *wrong}) and len(wrong) > 0
+        assert all(check(question, signs).verdict == "wrong" for signs in wrong)
+        assert len(accepted) + len(wrong) == 8
+
+
+def test_free_text_gets_the_wrong_answer_that_its_row_names_or_that_of_another_row(
+    tmp_path: Path,
+) -> None:
+    answers = ["Rome", "rome", "Oslo", "Bern"]
+    rows: list[dict[str, object]] = [
+        {"question": f"q{n}?", "answer": answer, "kind": "text", "subject": "towns"}
+        for n, answer in enumerate(answers)
+    ]
+    rows.append({"question": "alone?", "answer": "x", "kind": "text", "subject": "letters"})
+    rows.append({**rows[0], "question": "named?", "wrong_answers": ["Nice", 7]})
+    rows.append({"question": "2 + 2?", "answer": "4", "kind": "math"})
+    source = Questions(path=write(tmp_path / "a.jsonl", rows), holdout=0.01).open()
+    found = {q.text: q for name in ("train", "dev", "test") for q in source.split(name, 99)}  # type: ignore[arg-type]
+    for n in range(4):
+        (wrong,) = found[f"q{n}?"].meta["wrong_answers"]
+        assert wrong in answers and check(found[f"q{n}?"], wrong).verdict == "wrong"
+    assert found["named?"].meta["wrong_answers"] == ["Nice", "7"]
+    assert all("wrong_answers" not in found[text].meta for text in ("alone?", "2 + 2?"))
+    kept = Questions(path=str(tmp_path / "a.jsonl"), holdout=0.01, labelled=0).open()
+    assert all("wrong_answers" not in q.meta for q in kept.split("train", 99))
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from debate_protocol.forms import ActorCritic, Simultaneous
 from debate_protocol.transcripts.files import from_json
@@ -16,8 +17,10 @@ from debate_train.offline import (
     ChosenReplies,
     Completion,
     GuidedPairs,
+    Taken,
     read_examples,
 )
+from debate_train.offline.set_counts import counted, summed
 
 Json = dict[str, Any]
 NUMBERS = itertools.count(100)
@@ -173,11 +176,130 @@ def test_values_of_guided_and_natural_states_are_measured() -> None:
 def test_failed_reply_is_never_chosen() -> None:
     turns = list(DEBATE.turns)
     last = turns[-1]
-    branch = replace(last.branches[0], turn=replace(last.branches[0].turn, failure="no_answer"))
-    broken = replace(DEBATE, turns=(*turns[:-1], replace(last, branches=(branch,))))
-    taken = GuidedPairs(role="actor", threshold=0.9).take([broken])
-    assert taken.examples == []
-    assert taken.counts == {"left_out/below_threshold": 2}
+    # Transcripts of others may have no `failure`: what a turn lacks says it, too.
+    for broken in ({"failure": "no_answer"}, {"text": "well"}):
+        right = replace(last.branches[0], turn=replace(last.branches[0].turn, **broken))  # type: ignore[arg-type]
+        said = replace(last, branches=(right, last.branches[1]))
+        taken = GuidedPairs(role="actor", threshold=0.9).take(
+            [replace(DEBATE, turns=(*turns[:-1], said))]
+        )
+        assert taken.examples == []
+        assert taken.counts == {"left_out/below_threshold": 2}
+
+
+def test_critic_that_says_nothing_is_never_chosen() -> None:
+    turns = list(DEBATE.turns)
+    right, wrong = turns[3].branches
+    empty = replace(right, turn=replace(right.turn, text=" "))
+    turns[3] = replace(turns[3], branches=(empty, wrong))
+    taken = GuidedPairs(role="critic", threshold=0.1).take([replace(DEBATE, turns=tuple(turns))])
+    assert [(e.chosen.text, e.meta["guided"]) for e in taken.examples] == [
+        ("look again", "rejected")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "pairs"),
+    # The actor's values guided right over guided wrong: .6 over .1, then 1 over 0.
+    [
+        (0.5, [("so yes", "so no"), ("now yes", "now no")]),
+        (0.6, [("now yes", "now no")]),
+    ],
+)
+def test_guided_replies_are_compared_with_each_other_when_asked_to(
+    threshold: float, pairs: list[tuple[str, str]]
+) -> None:
+    taken = GuidedPairs(role="actor", threshold=threshold, compare="guided").take([DEBATE])
+    found = [(e.chosen.text, e.rejected.text) for e in taken.examples if e.rejected]
+    assert [
+        (a.replace("\\boxed{", "")[:-1], b.replace("\\boxed{", "")[:-1]) for a, b in found
+    ] == pairs
+    assert [e.prompt for e in taken.examples] == [(PROMPT,)] * len(pairs)
+    assert taken.counts["kept/right_over_wrong"] == len(pairs)
+    with pytest.raises(ValidationError, match="found both with compare: guided"):
+        GuidedPairs(role="actor", compare="guided", pairs_per_state="both")
+
+
+def test_debate_that_was_guided_one_way_is_left_out_whole() -> None:
+    def one_way(turn: Turn) -> Turn:
+        return replace(turn, branches=turn.branches[:1])
+
+    half = replace(DEBATE, turns=tuple(map(one_way, DEBATE.turns)))
+    open_ended = replace(DEBATE, question=replace(DEBATE.question, answer=None))
+    taken = GuidedPairs(role="actor", threshold=0.1).take([half, open_ended, DEBATE])
+    assert len(taken.examples) == 2
+    assert taken.counts["left_out/no_wrong_answer"] == taken.counts["left_out/no_right_answer"] == 1
+    # All three values are those of the same states.
+    assert {len(values) for values in taken.measures.values()} == {2}
+    metrics = {"offline/debates": 10.0, "offline/left_out/no_wrong_answer": 1.0}
+    assert GuidedPairs(role="actor").doubt(metrics) is None
+    metrics["offline/left_out/no_wrong_answer"] = 2.0
+    assert "2 debates have no wrong answer" in str(GuidedPairs(role="actor").doubt(metrics))
+
+
+def checked(answer: str, natural: str, right: str, wrong: str) -> Transcript:
+    """A debate whose critic's replies are these, worth .5, .9 and .1."""
+    branches = [
+        guided(guide, said(1, 1, text, continuations=answers(1, count, 10)))
+        for guide, text, count in (("yes", right, 9), ("no", wrong, 1))
+    ]
+    states = answers(1, 5, 10)
+    return exchange(
+        said(0, 1, f"\\boxed{{{answer}}}"),
+        said(1, 1, natural, continuations=states, branches=branches),
+    )
+
+
+def test_pairs_say_how_they_split_into_right_and_wrong() -> None:
+    no, yes = "no: \\boxed{no}", "no: \\boxed{yes}"
+    debates = [
+        checked("no", "ok", yes, "ok"),  # names the right answer, where ok stood for a wrong one
+        checked("yes", no, "ok", no),  # ok stands for the actor's right answer
+        checked("yes", no, "still \\boxed{yes}", no),
+        checked("no", "hm", "well", "so"),  # prose: nobody knows what it stands for
+    ]
+    taken = GuidedPairs(role="critic").take(debates)
+    keys = ("chosen_right", "rejected_right", "chosen_ok", "actor_right")
+    assert [tuple(e.meta[key] for key in keys) for e in taken.examples] == [
+        (True, False, False, False),
+        (True, False, True, True),
+        (True, False, True, True),
+        (None, None, None, False),
+    ]
+    found = summed([{**counted(taken, Taken(), debates), "examples": _rows(taken)}])
+    assert {k: v for k, v in found.items() if "share" in k or "margin" in k} == pytest.approx(
+        {
+            "offline/chosen_right_share": 1.0,
+            "offline/rejected_right_share": 0.0,
+            "offline/chosen_ok_share": 2 / 3,
+            "offline/actor_right_share": 1 / 2,
+            "offline/margin": 0.4,
+            "offline/margin_actor_right": 0.4,
+            "offline/margin_actor_wrong": 0.4,
+        }
+    )
+    assert "of the pairs have" not in str(GuidedPairs(role="critic").doubt(found))
+    # As a critic learned to say no: ok is chosen in less than a fifth of the pairs.
+    one_sided = GuidedPairs(role="critic").doubt(found | {"offline/chosen_ok_share": 0.15})
+    assert "15% of the pairs have chosen replies that agree with the actor" in str(one_sided)
+    wrong = GuidedPairs(role="critic").doubt(found | {"offline/actor_right_share": 0.85})
+    assert "85% of the pairs have answers under review that are right" in str(wrong)
+
+
+def test_pairs_of_an_actor_are_about_its_last_answer() -> None:
+    taken = GuidedPairs(role="actor", threshold=0.2).take([DEBATE])
+    assert [(e.meta["chosen_right"], e.meta["actor_right"]) for e in taken.examples] == [
+        (True, False),
+        (True, False),
+    ]
+    assert all(e.meta["chosen_ok"] is None for e in taken.examples)
+    pairs = AnswerPairs().take([debate(["4", "5", "5"], ["5", "4", "5"])])
+    (pair,) = pairs.examples  # The majority is wrong.
+    assert (pair.meta["chosen_right"], pair.meta["rejected_right"]) == (False, True)
+
+
+def _rows(taken: Taken) -> list[Json]:
+    return [example.to_json() for example in taken.examples]
 
 
 def debate(*rounds: list[str | None], answer: str | None = "4") -> Transcript:

@@ -25,10 +25,13 @@ def roles_of(rules: Protocol) -> tuple[AgentRole, ...]:
     return (AgentRole(DEBATER, rules.num_agents),)
 
 
-def exchange_roles(history_rounds: int) -> tuple[AgentRole, AgentRole]:
-    """Return an actor and a critic who see each other's last turns; only the actor answers."""
+def exchange_roles(history_rounds: int, actors: int = 1) -> tuple[AgentRole, AgentRole]:
+    """Return actors and a critic who see each other's last turns; only actors answer.
+
+    Several actors answer at once and also see each other's, which no order of speaking gives.
+    """
     return (
-        AgentRole("actor", sees={"critic": history_rounds}),
+        AgentRole("actor", actors, sees={"critic": history_rounds} if actors == 1 else "drawn"),
         AgentRole("critic", answers=False, sees={"actor": history_rounds}),
     )
 

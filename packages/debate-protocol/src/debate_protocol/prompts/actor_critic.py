@@ -6,6 +6,7 @@ The compact style is that of a debate of two: one line a turn, no instructions.
 from typing import Literal
 
 from debate_protocol.prompts import compact
+from debate_protocol.prompts.exchange_templates import ExchangeTemplates
 from debate_protocol.prompts.questions import answer_form, question_text
 from debate_protocol.prompts.view import NO_RESPONSE, SeenTurn, StyleName, View
 from debate_protocol.types import Message
@@ -40,40 +41,55 @@ _STEERED: dict[Speaker, str] = {
 }
 
 
-def actor_prompt(style: StyleName, view: View) -> tuple[Message, ...]:
-    """Return the actor's messages.
+def exchange_prompt(
+    style: StyleName | ExchangeTemplates, view: View, guide: str | None = None
+) -> tuple[Message, ...]:
+    """Return the messages of an actor, who answers, or of a critic, who does not.
 
     Args:
-        style: Full or compact.
-        view: Its `turns` are the actor's own last turn and the critic's, or none in round 0.
+        style: Full, compact or the user's templates.
+        view: Its `turns` are, for an actor, all last turns, its own included, or none in round 0;
+            for a critic the actors' answers.
+        guide: The answer that the reply is steered to, if it is.
     """
-    if style == "compact":
-        return compact.opening(view)
+    target = None if guide is None else view.inserted(guide)
+    if isinstance(style, ExchangeTemplates):
+        found, has_guide = style.messages(view, target)
+    else:
+        has_guide = target is None
+        speaks = compact.opening if style == "compact" else _actor if view.answers else _critic
+        found = speaks(view)
+    return found if target is None or has_guide else _steered(style, found, view, target)
+
+
+def _actor(view: View) -> tuple[Message, ...]:
     form = answer_form(view.question, view.contract.kind)
     rules = f"Answer the question. Reason step by step. {form}".rstrip()
     if not view.turns:
         return _messages(rules, question_text(view), _FIRST)
-    own, feedback = view.turns
+    *answers, feedback = view.turns
+    own = next(turn for turn in answers if turn.agent == view.agent)
+    others = [turn for turn in answers if turn is not own]
     parts = [question_text(view), _turn_block("Your last response", own)]
-    parts.append(_turn_block("A critic's feedback on it", feedback))
+    parts += [_turn_block("Another response", turn) for turn in others]
+    about = "these responses" if others else "it"
+    parts.append(_turn_block(f"A critic's feedback on {about}", feedback))
     if view.own_turn_failed:
         parts.append(_UNREAD)
     return _messages(f"{rules} {_QUOTED}", *parts, _AGAIN)
 
 
-def critic_prompt(style: StyleName, view: View) -> tuple[Message, ...]:
-    """Return the critic's messages: the question and the actor's last turn."""
-    if style == "compact":
-        return compact.opening(view)
+def _critic(view: View) -> tuple[Message, ...]:
     parts = [question_text(view), *(_turn_block("The response", turn) for turn in view.turns)]
     return _messages(_CRITIC_RULES, *parts, "Give your feedback.")
 
 
-def steered(
-    style: StyleName, messages: tuple[Message, ...], speaker: Speaker, guide: str
+def _steered(
+    style: StyleName | ExchangeTemplates, messages: tuple[Message, ...], view: View, guide: str
 ) -> tuple[Message, ...]:
     """Return a natural prompt with the request to speak for an answer, ready for insertion."""
     *before, last = messages
+    speaker: Speaker = "actor" if view.answers else "critic"
     if style == "compact":
         added = f"\ntoward : {' '.join(guide.split())}"
     else:

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Mapping
 from string import Template
 from typing import Self
 
@@ -49,42 +50,28 @@ class PromptTemplates(Config):
     @field_validator("system", "opening", "news")
     @classmethod
     def _places_are_known(cls, text: str) -> str:
-        template = Template(text)
-        for name in template.get_identifiers():
-            if name not in PLACEHOLDERS:
-                near = difflib.get_close_matches(name.lower(), PLACEHOLDERS, n=1)
-                hint = f"; did you mean ${near[0]}?" if near else ""
-                raise ValueError(
-                    f"found ${name}, expected one of {_listed(PLACEHOLDERS)}; "
-                    f"write $$ for a dollar sign{hint}"
-                )
-        if not template.is_valid():
-            raise ValueError(
-                f"found a $ without a name, expected one of {_listed(PLACEHOLDERS)}; "
-                "write $$ for a dollar sign"
-            )
-        return text
+        return with_known_places(text, PLACEHOLDERS)
 
     @model_validator(mode="after")
     def _agents_are_shown_the_debate(self) -> Self:
-        first = {*_places(self.system), *_places(self.opening)}
+        first = {*places(self.system), *places(self.opening)}
         for name in ("question", "debate"):
             if name not in first:
                 raise ValueError(f"opening: expected ${name} in it, or no agent would see it")
-        if "debate" not in _places(self.news):
+        if "debate" not in places(self.news):
             raise ValueError("news: expected $debate in it, or no agent would see the debate")
         return self
 
     def opening_messages(self, view: View) -> tuple[Message, ...]:
         """Return the messages that begin an agent's conversation."""
         values = _values(view)
-        user = Message(role="user", content=_filled(self.opening, values))
-        system = _filled(self.system, values)
+        user = Message(role="user", content=filled(self.opening, values))
+        system = filled(self.system, values)
         return (Message(role="system", content=system), user) if system else (user,)
 
     def news_text(self, view: View) -> str:
         """Return the user message with what was said since the agent last spoke."""
-        return _filled(self.news, _values(view))
+        return filled(self.news, _values(view))
 
 
 def _values(view: View) -> dict[str, str]:
@@ -101,16 +88,40 @@ def _values(view: View) -> dict[str, str]:
     }
 
 
-def _filled(text: str, values: dict[str, str]) -> str:
+def with_known_places(text: str, known: tuple[str, ...]) -> str:
+    """Return a template whose places are all known.
+
+    Raises:
+        ValueError: It has another one, or a dollar without a name.
+    """
+    template = Template(text)
+    for name in template.get_identifiers():
+        if name not in known:
+            near = difflib.get_close_matches(name.lower(), known, n=1)
+            hint = f"; did you mean ${near[0]}?" if near else ""
+            raise ValueError(
+                f"found ${name}, expected one of {_listed(known)}; write $$ for a dollar sign{hint}"
+            )
+    if not template.is_valid():
+        raise ValueError(
+            f"found a $ without a name, expected one of {_listed(known)}; "
+            "write $$ for a dollar sign"
+        )
+    return text
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """Return a template with its places filled, without paragraphs whose places are all empty."""
     paragraphs = []
     for paragraph in _BLANK_LINES.split(text.strip()):
-        places = _places(paragraph)
-        if not places or any(values[name] for name in places):
+        names = places(paragraph)
+        if not names or any(values[name] for name in names):
             paragraphs.append(Template(paragraph).substitute(values).rstrip())
     return "\n\n".join(paragraphs)
 
 
-def _places(text: str) -> list[str]:
+def places(text: str) -> list[str]:
+    """Return the names of a template's places."""
     return Template(text).get_identifiers()
 
 

@@ -22,7 +22,7 @@ class StateValue:
 
     `guide` is None for the debate's own turn, else it names the branch. `value` is the share of
     `rollouts` that ended right, or whether the turn itself is right where the debate ends with it
-    (`rollouts` 0, an exact value); None without either, or without a usable gold answer.
+    or `continued: critic` continues no answers (`rollouts` 0, an exact value); None without either, or without a usable gold answer.
     `standard_error` is that of the mean, None for fewer than two roll-outs. `failed` roll-outs
     ended without a readable answer and count as wrong.
     """
@@ -133,8 +133,8 @@ def _states(transcript: Transcript) -> list[tuple[str | None, Turn, list[Turn]]]
     def ends(turn: Turn) -> list[Turn]:
         if turn.continuations:
             return [end for end in _leaves(turn) if gives_answers(rules, end.agent)]
-        is_end = gives_answers(rules, turn.agent) and turn.round == last_round
-        return [turn] if is_end else []
+        is_end = turn.round == last_round or rules.extra.get("continued") == "critic"
+        return [turn] if is_end and gives_answers(rules, turn.agent) else []
 
     states: list[tuple[str | None, Turn, list[Turn]]] = []
     for turn in transcript.turns:

@@ -174,10 +174,19 @@ class GuidedPairs(OfflineSettings):
 
 
 def _reviewed(transcript: Transcript, turn: Turn) -> Turn | None:
-    """Return the last answer that was given before a turn."""
-    before = transcript.turns[: transcript.turns.index(turn)]
-    answers = [one for one in before if gives_answers(transcript.protocol, one.agent)]
-    return answers[-1] if answers else None
+    """Return the answer that a turn is about: an actor's own last one, or that a critic reads.
+
+    None for a first answer, and where a critic reads those of several actors.
+    """
+    is_actor = gives_answers(transcript.protocol, turn.agent)
+    round = turn.round - is_actor
+    found = [
+        one
+        for one in transcript.turns
+        if one.round == round and gives_answers(transcript.protocol, one.agent)
+    ]
+    own = [one for one in found if one.agent == turn.agent] if is_actor else found
+    return own[0] if len(own) == 1 else None
 
 
 def _example(

@@ -1,23 +1,32 @@
-"""What passes between an actor and its critic: their asks, and how their replies are heard."""
+"""What passes between actors and their critic: their asks, and how their replies are heard."""
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Discriminator, Tag
 
 from debate_protocol.forms.gated_settings import FreeTextSettings
+from debate_protocol.forms.own_contract import named_or_own
 from debate_protocol.forms.turns import heard, new_ask, replies_to, side_seed
 from debate_protocol.parsing.replies import parse, spoken_text
-from debate_protocol.parsing.tags import neutralised
-from debate_protocol.prompts.actor_critic import actor_prompt, critic_prompt, steered
+from debate_protocol.prompts.actor_critic import exchange_prompt
+from debate_protocol.prompts.exchange_templates import ExchangeTemplates
 from debate_protocol.prompts.view import SeenTurn, StyleName, View, insertable
-from debate_protocol.roles import ACTOR, CRITIC
-from debate_protocol.types import Ask, Message, Protocol, Question, Reply, Sent, Turn, TurnKey
+from debate_protocol.types import Ask, Protocol, Question, Reply, Sent, Turn, TurnKey
+
+ExchangeStyle = Annotated[
+    Annotated[StyleName, Tag("named")] | Annotated[ExchangeTemplates, Tag("own")],
+    Discriminator(named_or_own),
+]
 
 
 class ExchangeSettings(FreeTextSettings):
-    """Settings of forms whose prompts are written for an actor and a critic: no templates."""
+    """Settings of forms whose prompts are written for actors and a critic."""
 
-    style: StyleName = "full"
-    """What agents are shown: `full` instructions, or `compact` for tiny models."""
+    style: ExchangeStyle = "full"  # type: ignore[assignment]
+    """What agents are shown: `full` instructions, `compact` for tiny models, or own templates."""
 
     @abstractmethod
     def protocol(self) -> Protocol:
@@ -33,40 +42,32 @@ class Exchange:
         self.question = question
         self.seed = seed
         self.contract = form.contract_rules()
+        self.critic = form.num_agents - 1
+        self.actors, self.agents = range(self.critic), range(form.num_agents)
 
-    def opening(self) -> Ask:
-        """Return the ask for the actor's first answer."""
-        prompt = actor_prompt(self.form.style, self._view(TurnKey(ACTOR, 0)))
-        return new_ask(self.form, self.question, TurnKey(ACTOR, 0), self.seed, prompt)
-
-    def following(self, turn: Turn, answer: Turn, name: str = "") -> Ask:
-        """Return the ask for the turn after `turn`.
+    def ask(
+        self,
+        key: TurnKey,
+        spoken: Mapping[TurnKey, Turn],
+        name: str = "",
+        guide: str | None = None,
+    ) -> Ask:
+        """Return the ask for a turn.
 
         Args:
-            turn: The last turn of the state.
-            answer: The actor's last turn: `turn` itself, or the one that the critic speaks about.
+            key: Whose turn it is, and its round.
+            spoken: The turns of its state. A critic is shown the answers of its round, an actor
+                all turns of the round before, its own included.
             name: Names what is sampled beside the debate; empty for its own turns.
+            guide: The answer that it is steered to, if it is.
         """
-        style = self.form.style
-        if turn.agent == ACTOR:
-            key = TurnKey(CRITIC, turn.round)
-            prompt = critic_prompt(style, self._view(key, turn))
-        else:
-            key = TurnKey(ACTOR, turn.round + 1)
-            prompt = actor_prompt(style, self._view(key, answer, turn))
-        seed = side_seed(self.seed, name) if name else self.seed
-        return replace(new_ask(self.form, self.question, key, seed, prompt), shown=(turn.key,))
-
-    def instead(self, turn: Turn, guide: str, name: str) -> Ask:
-        """Return the ask for a turn in the place of `turn` that is steered to an answer."""
-        prompt: tuple[Message, ...] = steered(
-            self.form.style,
-            turn.prompt or (),
-            "actor" if turn.agent == ACTOR else "critic",
-            neutralised(guide.strip(), self.contract),
-        )
-        seed = side_seed(self.seed, name)
-        return replace(new_ask(self.form, self.question, turn.key, seed, prompt), shown=turn.shown)
+        form, seed = self.form, side_seed(self.seed, name) if name else self.seed
+        is_critic = key.agent == self.critic
+        last, agents = (key.round, self.actors) if is_critic else (key.round - 1, self.agents)
+        seen = [spoken[TurnKey(agent, last)] for agent in agents if last >= 0]
+        prompt = exchange_prompt(form.style, self._view(key, seen), guide)
+        shown = tuple(turn.key for turn in seen if turn.agent != key.agent)
+        return replace(new_ask(form, self.question, key, seed, prompt), shown=shown)
 
     def hear(self, asks: list[Ask], sent: Sent) -> list[Turn]:
         """Return the replies as turns."""
@@ -82,7 +83,7 @@ class Exchange:
         turn, _ = heard(self.form, self.rules, ask, reply)
         return turn
 
-    def _view(self, reader: TurnKey, *turns: Turn) -> View:
+    def _view(self, reader: TurnKey, turns: Sequence[Turn]) -> View:
         return View(
             question=self.question,
             contract=self.contract,
@@ -92,6 +93,7 @@ class Exchange:
             turns=tuple(self._seen(turn) for turn in turns),
             peers=(),
             own_turn_failed=any(t.agent == reader.agent and t.failure is not None for t in turns),
+            answers=reader.agent != self.critic,
         )
 
     def _seen(self, turn: Turn) -> SeenTurn:
