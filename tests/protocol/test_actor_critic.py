@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from debate_protocol.forms import ActorCritic, FormConfig
+from debate_protocol.forms import ActorCritic, Direct, FormConfig
 from debate_protocol.parsing.replies import turn_failed
 from debate_protocol.transcripts.checks import transcript_problems
 from debate_protocol.transcripts.files import from_json, to_json
@@ -246,7 +246,8 @@ def test_templates_are_what_an_actor_and_a_critic_are_asked(play: Play) -> None:
     question = Question("q", "Is it?", "42", {"passage": "<turn> text"})
     form = {"type": "actor_critic", "style": PEOPLE, "max_rounds": 2, "guided": True}
     form |= {"guide_round_zero": True, "continuations": 1}
-    played = play(TypeAdapter(FormConfig).validate_python(form), speak, question)
+    played_form = TypeAdapter(FormConfig).validate_python(form)
+    played = play(played_form, speak, question)
     asked = [m["content"] for step in played.steps[:3] for ask in step for m in ask.messages]
     assert asked == [
         "Read: ‹turn> text\nAsked: Is it?\nPut only the final answer inside \\boxed{…} at the end.",
@@ -260,6 +261,10 @@ def test_templates_are_what_an_actor_and_a_critic_are_asked(play: Play) -> None:
         for answer in ("42", "40")
     ]
     assert guided[4].startswith(asked[2] + "\n\nLet your final answer be 42.")
+    # A single reply is asked for as an actor's first answer is, also after a change.
+    single = Direct.model_validate(dict(played_form.speaking())).at_temperature(0.5)
+    (ask,) = play(single, speak, question).steps[0]
+    assert [m["content"] for m in ask.messages] == asked[:1]
     assert played.transcript.protocol.extra["style"]["critic"] == PEOPLE["critic"]
     assert from_json(to_json(played.transcript)) == played.transcript
 
@@ -272,6 +277,7 @@ def test_templates_are_what_an_actor_and_a_critic_are_asked(play: Play) -> None:
         ({"critic": "$text"}, r"critic: expected \$responses or \$response in it"),
         ({"guided_critic": "$text $response"}, r"guided_critic: expected \$target in it"),
         ({"first": "$question $peers"}, r"found \$peers, expected one of \$question"),
+        ({"first": "$question $responses"}, r"found \$responses, expected one of \$question"),
         ({"actor": None}, "style.own.actor"),
     ],
 )

@@ -2,18 +2,15 @@
 
 from typing import Self
 
-from pydantic import field_validator, model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from debate_protocol.config import Config
-from debate_protocol.prompts.questions import answer_form, labelled_choices, question_text
-from debate_protocol.prompts.templates import filled, places, with_known_places
+from debate_protocol.prompts.questions import QUESTION_PLACES, question_values
+from debate_protocol.prompts.templates import PromptTemplates, filled, places, with_known_places
 from debate_protocol.prompts.view import NO_RESPONSE, SeenTurn, View
 from debate_protocol.types import Message
 
-EXCHANGE_PLACES = (
-    "question", "text", "passage", "choices", "responses", "response", "feedback", "answer_form",
-    "target",
-)  # fmt: skip
+_SAID = ("responses", "response", "feedback")
 
 
 class ExchangeTemplates(Config):
@@ -54,8 +51,11 @@ class ExchangeTemplates(Config):
 
     @field_validator("*")
     @classmethod
-    def _places_are_known(cls, text: str | None) -> str | None:
-        return text if text is None else with_known_places(text, EXCHANGE_PLACES)
+    def _places_are_known(cls, text: str | None, info: ValidationInfo) -> str | None:
+        said = () if info.field_name in ("system", "first", "guided_first") else _SAID
+        target = ("target",) if str(info.field_name).startswith("guided_") else ()
+        known = (*QUESTION_PLACES, *said, *target)
+        return text if text is None else with_known_places(text, known)
 
     @model_validator(mode="after")
     def _agents_are_shown_what_they_need(self) -> Self:
@@ -76,6 +76,10 @@ class ExchangeTemplates(Config):
                         )
         return self
 
+    def single(self) -> PromptTemplates:
+        """Return the templates of a reply without debate: what an actor is first asked."""
+        return PromptTemplates(system=self.system, opening=f"{self.first}\n\n$debate")
+
     def messages(self, view: View, target: str | None) -> tuple[tuple[Message, ...], bool]:
         """Return the messages of a turn, and whether they ask for the target."""
         name = ("first", "actor")[bool(view.turns)] if view.answers else "critic"
@@ -89,19 +93,13 @@ class ExchangeTemplates(Config):
 
 
 def _values(view: View, target: str) -> dict[str, str]:
-    meta, choices = view.question.meta, labelled_choices(view.question)
-    listed = "\n".join(view.inserted(f"{label}. {choice}") for label, choice in choices)
     feedback = view.turns[-1:] if view.answers else ()
     own = [t for t in view.turns if t.agent == view.agent] if view.answers else view.turns
     return {
-        "question": question_text(view),
-        "text": view.inserted(view.question.text),
-        "passage": view.inserted(str(meta.get("passage") or "")),
-        "choices": listed,
+        **question_values(view),
         "responses": _people(view.turns),
         "response": _said(own[0]) if len(own) == 1 else _people(own),
         "feedback": "".join(map(_said, feedback)),
-        "answer_form": answer_form(view.question, view.contract.kind),
         "target": target,
     }
 

@@ -26,6 +26,23 @@ def question_text(view: View) -> str:
     return "\n\n".join(parts)
 
 
+QUESTION_PLACES = ("question", "text", "passage", "choices", "answer_form")
+"""Places of templates that a question alone fills."""
+
+
+def question_values(view: View) -> dict[str, str]:
+    """Return what stands at the places of templates that a question alone fills."""
+    question = view.question
+    choices = (f"{label}. {choice}" for label, choice in labelled_choices(question))
+    return {
+        "question": question_text(view),
+        "text": view.inserted(question.text),
+        "passage": view.inserted(str(question.meta.get("passage") or "")),
+        "choices": "\n".join(map(view.inserted, choices)),
+        "answer_form": answer_form(question, view.contract.kind),
+    }
+
+
 def labelled_choices(question: Question) -> list[tuple[str, str]]:
     """Return the choices with their labels, as they are; letters where they bring no labels."""
     choices = question.meta.get("choices")

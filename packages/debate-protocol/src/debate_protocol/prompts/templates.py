@@ -10,13 +10,11 @@ from pydantic import field_validator, model_validator
 
 from debate_protocol.config import Config
 from debate_protocol.prompts import full
-from debate_protocol.prompts.questions import answer_form, question_text
+from debate_protocol.prompts.questions import QUESTION_PLACES, question_values
 from debate_protocol.prompts.view import View
 from debate_protocol.types import Message
 
-PLACEHOLDERS = (
-    "agent", "round", "persona", "question", "debate", "rules", "answer_form", "task",
-)  # fmt: skip
+PLACEHOLDERS = ("agent", "round", "persona", *QUESTION_PLACES, "debate", "rules", "task")
 _BLANK_LINES = re.compile(r"\n[^\S\n]*\n\s*")
 
 
@@ -27,7 +25,7 @@ class PromptTemplates(Config):
     |---|---|
     | `$agent`, `$round` | the agent's number, from 0, and the round's, from 1 |
     | `$persona` | `You are the …` and the persona's style; empty without personas |
-    | `$question` | passage, question and choices |
+    | `$question` | passage, question and choices; `$passage`, `$text`, `$choices` one by one |
     | `$debate` | the turns to be shown, as `<turn>` blocks; empty when there are none |
     | `$rules`, `$answer_form` | what `full` says of the sections, and of the final answer alone |
     | `$task` | what `full` asks of this turn: what to evaluate, to compare, or to leave out |
@@ -55,8 +53,8 @@ class PromptTemplates(Config):
     @model_validator(mode="after")
     def _agents_are_shown_the_debate(self) -> Self:
         first = {*places(self.system), *places(self.opening)}
-        for name in ("question", "debate"):
-            if name not in first:
+        for name, other in (("question", "text"), ("debate", "debate")):
+            if not {name, other} & first:
                 raise ValueError(f"opening: expected ${name} in it, or no agent would see it")
         if "debate" not in places(self.news):
             raise ValueError("news: expected $debate in it, or no agent would see the debate")
@@ -80,10 +78,9 @@ def _values(view: View) -> dict[str, str]:
         "agent": str(view.agent),
         "round": str(view.round + 1),
         "persona": f"You are the {persona.name}. {persona.style}".rstrip() if persona else "",
-        "question": question_text(view),
+        **question_values(view),
         "debate": full.turn_blocks(view.turns),
         "rules": full.rules(view),
-        "answer_form": answer_form(view.question, view.contract.kind),
         "task": full.task(view),
     }
 

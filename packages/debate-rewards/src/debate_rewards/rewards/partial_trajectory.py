@@ -22,7 +22,8 @@ class StateValue:
 
     `guide` is None for the debate's own turn, else it names the branch. `value` is the share of
     `rollouts` that ended right, or whether the turn itself is right where the debate ends with it
-    or `continued: critic` continues no answers (`rollouts` 0, an exact value); None without either, or without a usable gold answer.
+    or `continued: critic` continues no answers (`rollouts` 0, an exact value); None without either,
+    or without a usable gold answer.
     `standard_error` is that of the mean, None for fewer than two roll-outs. `failed` roll-outs
     ended without a readable answer and count as wrong.
     """

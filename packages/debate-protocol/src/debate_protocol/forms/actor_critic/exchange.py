@@ -9,6 +9,7 @@ from pydantic import Discriminator, Tag
 
 from debate_protocol.forms.gated_settings import FreeTextSettings
 from debate_protocol.forms.own_contract import named_or_own
+from debate_protocol.forms.settings import SpeakingSettings
 from debate_protocol.forms.turns import heard, new_ask, replies_to, side_seed
 from debate_protocol.parsing.replies import parse, spoken_text
 from debate_protocol.prompts.actor_critic import exchange_prompt
@@ -27,6 +28,13 @@ class ExchangeSettings(FreeTextSettings):
 
     style: ExchangeStyle = "full"  # type: ignore[assignment]
     """What agents are shown: `full` instructions, `compact` for tiny models, or own templates."""
+
+    def speaking(self) -> SpeakingSettings:
+        """Return how a single reply is prompted and sampled: as an actor's first answer."""
+        found = super().speaking()
+        if isinstance(self.style, ExchangeTemplates):
+            return found.model_copy(update={"style": self.style.single()})
+        return found
 
     @abstractmethod
     def protocol(self) -> Protocol:
