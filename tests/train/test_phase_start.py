@@ -145,3 +145,23 @@ def test_run_measures_its_start_and_a_resumed_one_the_same(
     assert f"{FILE} is not as this phase has written it" in capsys.readouterr().err
     again = json.loads((tmp_path / "run" / "results.json").read_text())
     assert again["after"] == found["after"]
+
+
+@pytest.mark.parametrize(("wanted", "step"), [("null", 2), ("a", 0), ("b", 1)])
+def test_run_is_compared_with_the_start_of_the_phase_that_is_named(
+    tmp_path: Path, wanted: str, step: int
+) -> None:
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    phases = "phases={a: {steps: 1}, b: {steps: 1}, c: {steps: 1}}"
+    run = [str(tmp_path / "small.yaml"), phases, f"evaluation.before={wanted}"]
+    assert main([*run, "--output", str(tmp_path / "run")]) == 0
+    (found,) = (tmp_path / "run/evaluations").glob("before-*.json")
+    assert json.loads(found.read_text())["step"] == step
+
+
+def test_phase_to_compare_with_has_to_be_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    assert main([str(tmp_path / "small.yaml"), "phases={a: {}}", "evaluation.before=b"]) == 2
+    assert "evaluation.before: found 'b', expected one of a" in capsys.readouterr().err
