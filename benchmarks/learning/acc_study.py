@@ -64,7 +64,8 @@ RATES = {
     "critic": {"learning_rate": 2.0e-4, "schedule": "linear", "warmup_steps": 6},
     "actor": {"learning_rate": 1.0e-4, "schedule": "linear", "warmup_steps": 6},
 }
-KEPT = ("offline/value_", "offline/kept/", "held_out/")
+KEPT = ("offline/value_", "offline/kept/", "offline/left_out/", "offline/margin", "held_out/")
+SHARES = tuple(f"offline/{one}_share" for one in ("chosen_right", "chosen_ok", "actor_right"))
 FIGURES = ("direct/accuracy", "replies/accuracy", "format")
 SOCIETY: dict[str, Any] = {
     "type": "simultaneous",
@@ -102,6 +103,13 @@ def base() -> dict[str, Any]:
     """Return the recipe that the study is about."""
     found: dict[str, Any] = yaml.safe_load(RECIPE.read_text())
     return found
+
+
+def start_recipe() -> dict[str, Any]:
+    """Return the recipe of the start: that of the study up to its phase `critic`."""
+    whole = base()
+    del whole["evaluation"]["before"]
+    return whole | {"phases": {one: whole["phases"][one] for one in WARM}}
 
 
 def arm_recipe(arm: str, start: Path) -> dict[str, Any]:
@@ -193,8 +201,7 @@ def policies(seed: int, part: str, root: Path) -> list[dict[str, Any]]:
     start, folder = root / "start", root / f"{part}-{seed}"
     seeds = [f"seed={seed}"]
     recipe = root / "start.json"
-    whole = base()
-    recipe.write_text(json.dumps(whole | {"phases": {one: whole["phases"][one] for one in WARM}}))
+    recipe.write_text(json.dumps(start_recipe()))
     train(start, recipe, ["seed=0"])
     recipe = root / f"{part}-{seed}.json"
     recipe.write_text(json.dumps(arm_recipe(part, newest(start))))
@@ -232,7 +239,7 @@ def phases_of(folder: Path) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for row in rows(folder):
         own = found.setdefault(row["phase"], {})
-        own |= {k: round(v, 4) for k, v in row.items() if k.startswith(KEPT)}
+        own |= {k: round(v, 4) for k, v in row.items() if k.startswith((*KEPT, *SHARES))}
     return found
 
 

@@ -25,6 +25,12 @@ def test_arm_is_a_recipe_that_can_be_trained_and_measured(
     assert ("context of policy start" in said) == (arm == "team")
 
 
+def test_start_is_a_recipe_that_can_be_trained(tmp_path: Path) -> None:
+    file = tmp_path / "start.json"
+    file.write_text(json.dumps(study.start_recipe()))
+    assert train([str(file), "--check"]) == 0
+
+
 def line(seed: int, arm: str, right: dict[str, float]) -> dict[str, Any]:
     """Round 0 is right on half of what the last round is, in each mode."""
     modes = ("", "actor_alone/", "critic_alone/")
