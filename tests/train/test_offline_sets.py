@@ -16,6 +16,7 @@ from debate_train.offline import (
     AnswerPairs,
     ChosenReplies,
     Completion,
+    EveryReply,
     GuidedPairs,
     Taken,
     read_examples,
@@ -185,6 +186,12 @@ def test_failed_reply_is_never_chosen() -> None:
         )
         assert taken.examples == []
         assert taken.counts == {"left_out/below_threshold": 2}
+
+
+def test_reply_that_says_nothing_is_not_imitated() -> None:
+    taken = EveryReply().take([exchange(said(0, 0, "\\boxed{no}"), said(1, 0, " "))])
+    assert [e.agent for e in taken.examples] == [0]
+    assert taken.counts == {"kept/natural": 1, "left_out/no_tokens": 1}
 
 
 def test_critic_that_says_nothing_is_never_chosen() -> None:
