@@ -61,7 +61,8 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
     """Run one phase to its end, from a checkpoint within it if one is given."""
     state = run.state
     names, wanted = list(run.recipe.phase_recipes()), run.recipe.evaluation.before
-    if name == (wanted if wanted in names else names[-1]) and state.before is None and _is_measured(run):
+    first = wanted if wanted in names else names[-1]
+    if name == first and state.before is None and _is_measured(run):
         state.before = _measure(run, "before")
         if state.before is None:
             return "interrupted"
