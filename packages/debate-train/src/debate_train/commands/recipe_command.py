@@ -91,8 +91,12 @@ def run_recipe(
     arguments: argparse.Namespace,
     check: "Callable[[Recipe], CheckReport]",
     act: Callable[[CheckedRecipe], int],
+    *,
+    says_plan: bool = True,
 ) -> int:
     """Read the recipe, print what `check` says of it, and `act` on it unless --check is set.
+
+    Without `says_plan` only warnings and errors are printed.
 
     Raises:
         UsageError: The recipe is wrong, or cannot be run here.
@@ -113,7 +117,8 @@ def run_recipe(
         return _explain(arguments.explain, loaded)
     report = check(loaded.recipe)
     redact = loaded.reading.redact
-    for line in () if is_quiet() else (f"recipe: {loaded.path}", *loaded.notes, *report.lines):
+    is_silent = is_quiet() or not says_plan
+    for line in () if is_silent else (f"recipe: {loaded.path}", *loaded.notes, *report.lines):
         print(_fitted(_shown(redact(line)), sys.stdout))
     for line in report.warnings:
         print(_fitted(_shown(redact(f"warning: {line}")), sys.stderr), file=sys.stderr)

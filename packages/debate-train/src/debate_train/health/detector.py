@@ -29,6 +29,10 @@ class Facts:
     """Whether the KL reference is the policy at the phase's start."""
     debates: int = 1
     """Of a question, in a step."""
+    questions: int = 1
+    """Of a look at the dev split."""
+    pairs: bool = False
+    """Whether steps learn from pairs."""
 
 
 @dataclass(slots=True)
@@ -45,6 +49,7 @@ class History:
     """Each with the mean of `reward/total` over the last steps before it, and of `tokens`."""
     tokens: list[float] = field(default_factory=list)
     """Sampled for a question, by step."""
+    steps: int = 0
 
     def add(self, row: Row, due: Due) -> None:
         """Take one more row of the phase."""
@@ -53,6 +58,7 @@ class History:
             spent = fmean(self.tokens) if self.tokens else None
             self.looks.append({**row, "reward/total": self.now("reward/total"), "tokens": spent})
             return
+        self.steps += 1
         self.tokens += [self.facts.debates * one for one in numbers([row], "train/tokens/answer")]
         if len(self.first) < self.window:
             self.first.append(row)
@@ -146,6 +152,10 @@ class Detector(Config):
         """Return the figure after the last row, None where it is not known."""
         return seen.now(self.metric)
 
+    def compared(self, seen: History) -> tuple[float | None, float]:
+        """Return what a change is measured from, and the standard error of such a change."""
+        return seen.begun(self.metric), seen.noise(self.metric)
+
     def is_excused(self, seen: History) -> bool:
         """Return whether the figure is no cause for alarm, whatever it is."""
         return False
@@ -166,8 +176,8 @@ class Detector(Config):
         return None
 
     def _changed(self, value: float, seen: History) -> str | None:
-        start = seen.begun(self.metric)
-        if start is None or abs(value - start) <= self.sigmas * seen.noise(self.metric):
+        start, error = self.compared(seen)
+        if start is None or abs(value - start) <= self.sigmas * error:
             return None
         said = f"{value:.3g}, at the phase's start {start:.3g}"
         if self.fall is not None and value < start - self.fall:

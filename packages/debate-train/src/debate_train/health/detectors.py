@@ -1,10 +1,25 @@
 """Our detectors, one table: what each measures, its bounds, and what to do. See docs/health.md."""
 
+from math import sqrt
 from typing import ClassVar, Literal
 
 from debate_train.health.detector import Detector, Due, History, accuracy_for, votes_of
 
 _START = ("eval/start/learned/accuracy", "eval/start/opponent/accuracy")
+
+
+class LookDetector(Detector):
+    """The base class of those that compare a look at the dev split with that of the start."""
+
+    due: ClassVar[Due] = "look"
+
+    def figure(self, seen: History) -> float | None:
+        """Return what the last look has."""
+        return seen.looks[-1].get(self.metric)
+
+    def compared(self, seen: History) -> tuple[float | None, float]:
+        """Return what the look of the phase's start has; nothing is known of the error."""
+        return (seen.start or {}).get(self.metric), 0.0
 
 
 class Metric(Detector):
@@ -35,6 +50,52 @@ class Collapse(Detector):
     advice: str = (
         "training undoes what the start could do: go back to a checkpoint before the fall; lower "
         "the learning rate, raise loss.kl.weight, or mix in verifiable rewards"
+    )
+
+
+class Transition(LookDetector):
+    """The base class of shares of answers in debates that are right, given the round before."""
+
+    sigmas: float = 2.0
+
+    def compared(self, seen: History) -> tuple[float | None, float]:
+        """Return that of the start, and the error as if each question had one such answer."""
+        start, now = (seen.start or {}).get(self.metric), self.figure(seen)
+        shares = [one for one in (start, now) if one is not None]
+        spread = sum(max(0.0, share * (1 - share)) for share in shares)
+        return start, sqrt(spread / max(1, seen.facts.questions))
+
+
+class KeptRight(Transition):
+    """Answers of debates that are right again, of those that were right in the round before."""
+
+    type: Literal["kept_right"] = "kept_right"
+    metric: str = "kept_right"
+    fall: float | None = 0.05
+    advice: str = (
+        "right answers are talked away, more than at the start: see whether what is learned from "
+        "ever praises a right answer (pair_sides); take more of these, lower the learning rate, or "
+        "go back to the start (keep_if)"
+    )
+
+    def _changed(self, value: float, seen: History) -> str | None:
+        said, won = super()._changed(value, seen), "turned_right"
+        then, now = (seen.start or {}).get(won), seen.looks[-1].get(won)
+        if said is None or then is None or now is None:
+            return said
+        return f"{said}; of wrong ones {now:.3g} became right, at the start {then:.3g}"
+
+
+class TurnedRight(Transition):
+    """Answers of debates that are right, of those that were wrong in the round before."""
+
+    type: Literal["turned_right"] = "turned_right"
+    metric: str = "turned_right"
+    fall: float | None = 0.1
+    advice: str = (
+        "wrong answers stay wrong, more than at the start: see whether what is learned from ever "
+        "objects to a wrong answer (pair_sides); lower the learning rate, or go back to the start "
+        "(keep_if)"
     )
 
 
@@ -169,10 +230,27 @@ class Length(Detector):
     type: Literal["length"] = "length"
     metric: str = "env/all/ac_tokens_per_turn"
     times: float | None = 2.0
+    share: float | None = 0.5
     advice: str = (
-        "replies grow: see in transcripts/ whether it is reasoning or padding; use the reward "
-        "overlong, or loss.aggregation: token_mean_batch"
+        "see in transcripts/ what it is. Replies that grow, reasoning or padding: use the reward "
+        "overlong, or loss.aggregation: token_mean_batch. Replies that shrink, reasoning that is "
+        "left out: lower the learning rate, raise loss.kl.weight or, of pairs, loss.beta, and see "
+        "whether what is rewarded or chosen is the shorter"
     )
+
+
+class AnswerLength(LookDetector):
+    """Sampled tokens of an answer in debates on the dev split, where steps sample none."""
+
+    type: Literal["answer_length"] = "answer_length"
+    metric: str = "eval/tokens/answer"
+    times: float | None = 2.0
+    share: float | None = 0.5
+    advice: str = Length().advice
+
+    def figure(self, seen: History) -> float | None:
+        """Return it in phases whose steps sample nothing; `length` is of those of the others."""
+        return super().figure(seen) if seen.facts.pairs else None
 
 
 class Truncation(Detector):
@@ -255,9 +333,75 @@ class Reference(Detector):
         return None
 
 
+class PairSides(Detector):
+    """The share of a set's pairs on the side that has fewer of them."""
+
+    type: Literal["pair_sides"] = "pair_sides"
+    metric: str = "pairs/smaller_side"
+    below: float | None = 0.2
+    advice: str = (
+        "nearly all pairs are of one side, so it is that side that is learned, whatever was asked: "
+        "see that both right and wrong answers have guided branches, to a wrong answer, too; take "
+        "pairs_per_state: both, or questions of which the start gets about half right"
+    )
+
+    def figure(self, seen: History) -> float | None:
+        """Return it from the first step on: a phase has one set."""
+        return seen.last[-1].get(self.metric)
+
+
+class PairTruth(Detector):
+    """Right replies among the chosen ones minus right ones among the rejected, of all pairs."""
+
+    type: Literal["pair_truth"] = "pair_truth"
+    metric: str = "pairs/truth"
+    below: float | None = 0.0
+    advice: str = (
+        "pairs prefer wrong replies to right ones: learn from pairs by the answers (by: answer), "
+        "from better judges, or from questions whose majority is right"
+    )
+
+    def figure(self, seen: History) -> float | None:
+        """Return it from the first step on: a phase has one set."""
+        return seen.last[-1].get(self.metric)
+
+
+class PreferenceMargin(Detector):
+    """How much more the policy has come to prefer the chosen replies than the phase's start."""
+
+    type: Literal["preference_margin"] = "preference_margin"
+    metric: str = "optim/preference_margin"
+    advice: str = (
+        "nothing of the pairs is learned, or it is lost again: raise the learning rate where "
+        "optim/grad_norm is steady, lower it where that grows, or look for pairs that contradict "
+        "each other"
+    )
+
+    def _changed(self, value: float, seen: History) -> str | None:
+        start = seen.begun(self.metric)
+        if start is None or seen.steps < 2 * seen.window or value > start:
+            return None
+        return f"{value:.3g}, in the phase's first steps {start:.3g}: it has not grown"
+
+
+class PreferenceAccuracy(Detector):
+    """Pairs whose chosen reply gained more than the rejected one."""
+
+    type: Literal["preference_accuracy"] = "preference_accuracy"
+    metric: str = "optim/preference_accuracy"
+    below: float | None = 0.5
+    advice: str = PreferenceMargin().advice
+
+    def is_excused(self, seen: History) -> bool:
+        """Return whether there were too few steps: of the first one none has gained."""
+        return seen.steps < 2 * seen.window
+
+
 OWN = (
     RewardAccuracy,
     Collapse,
+    KeptRight,
+    TurnedRight,
     StartVote,
     EqualVotes,
     Coverage,
@@ -266,11 +410,16 @@ OWN = (
     OneWinner,
     FirstPosition,
     Length,
+    AnswerLength,
     Truncation,
     Entropy,
     Diversity,
     Unheard,
     Reference,
+    PairSides,
+    PairTruth,
+    PreferenceMargin,
+    PreferenceAccuracy,
 )
 """All that are watched unless the recipe says otherwise."""
 

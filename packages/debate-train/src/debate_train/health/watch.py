@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from debate_train.errors import RunFailure
+from debate_train.health.derived import derived
 from debate_train.health.detector import Due, Facts, History, Row
 from debate_train.preflight.checks import first_step_warnings
 from debate_train.run_files.collected_files import plain
@@ -18,7 +19,7 @@ ALARM = "health/alarm/"
 class HealthWatch:
     """The watch over one phase. It keeps nothing of its own: a resumed one reads the rows again.
 
-    Phases that imitate, or learn from a set of examples, are not watched.
+    Phases that imitate are not watched.
 
     Args:
         name: The phase.
@@ -28,7 +29,7 @@ class HealthWatch:
     """
 
     def __init__(self, name: str, recipe: "Recipe", rows: Iterable[Row], start: int) -> None:
-        watched = not recipe.loss.supervised and recipe.offline is None
+        watched = recipe.loss.learns_from != "demonstrations"
         self._detectors = dict(recipe.health.chosen()) if watched else {}
         self._name, self._recipe, self._start = name, recipe, start
         self._seen = History(recipe.health.window, _facts(recipe))
@@ -37,10 +38,14 @@ class HealthWatch:
         for row in rows if self._detectors else ():
             due: Due = "look" if is_look(row) else "step"
             if row["step"] > start:
-                self._seen.add(row, due)
+                self._seen.add(derived(row), due)
                 self._said |= {key.removeprefix(ALARM) for key in row if key.startswith(ALARM)}
             elif row["step"] == start and due == "look":
-                self._seen.start = row
+                self._seen.start = derived(row)
+
+    def know_start(self, measured: Mapping[str, float]) -> None:
+        """Take what the dev split measured when the phase began, which is no row of metrics."""
+        self._seen.start = derived({"step": self._start, **measured})
 
     def see(self, step: int, metrics: Row, due: Due = "step") -> tuple[dict[str, float], list[str]]:
         """Take a new row; return what is added to it, and a line for each new alarm.
@@ -58,7 +63,8 @@ class HealthWatch:
             lines = first_step_warnings(self._recipe, metrics)
             said += [f"warning: {self._name} {step}: {line}" for line in lines]
         # As the file holds them, of which a resumed run reads them.
-        self._seen.add({"step": step} | {key: plain(v) for key, v in metrics.items()}, due)
+        row = {"step": step} | {key: plain(v) for key, v in metrics.items()}
+        self._seen.add(derived(row), due)
         for name, detector in list(self._detectors.items()):
             try:
                 finding = detector.look(self._seen) if detector.due == due else None
@@ -118,4 +124,6 @@ def _facts(recipe: "Recipe") -> Facts:
         several_updates=recipe.trainer.makes_several,
         keeps_start=recipe.loss.reference_policy == "phase_start",
         debates=recipe.rollout.debates_per_question,
+        questions=recipe.evaluation.questions,
+        pairs=recipe.loss.learns_from == "pairs",
     )

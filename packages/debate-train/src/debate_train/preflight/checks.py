@@ -2,7 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from math import hypot, sqrt
 from typing import TYPE_CHECKING, Literal
+
+from debate_train.health.derived import GUIDED, derived
+from debate_train.health.detectors import PairSides, PairTruth
 
 if TYPE_CHECKING:
     from debate_train.recipe import Recipe
@@ -11,6 +15,11 @@ Status = Literal["red", "amber", "green"]
 Interval = tuple[float, float]
 _ENOUGH = 16
 """Debates of a first step below which nothing is said of it."""
+_SIDES, _TRUTH = PairSides(), PairTruth()
+_UNGUIDED = (
+    "replies do not follow their guidance, so pairs teach nothing of it: look at them in the "
+    "debates, and at the prompts that guide; warm-start on guided demonstrations"
+)
 
 
 def _always(recipe: "Recipe") -> bool:
@@ -145,6 +154,10 @@ CHECKS = (
         red=0.05,
         amber=0.20,
     ),
+    Check("smaller side of the pairs", ("pairs/smaller_side",), _SIDES.advice, red=_SIDES.below),
+    Check("pairs for the truth", ("pairs/truth",), _TRUTH.advice, red=_TRUTH.below),
+    Check("value gained by guiding to the right", ("pairs/gained",), _UNGUIDED, red=0.0),
+    Check("value lost by guiding to the wrong", ("pairs/lost",), _UNGUIDED, red=0.0),
     Check(
         "replies cut off",
         ("rollout/truncated_fraction",),
@@ -244,19 +257,24 @@ def first_step_warnings(recipe: "Recipe", row: Mapping[str, float]) -> Iterator[
     Nothing is said of fewer than 16 debates.
     """
     if row.get("env/all/total_episodes", 0) >= _ENOUGH:
-        for found in results(recipe, with_youden(row), {}):
+        for found in results(recipe, derived(row), {}):
             if found.status == "red":
                 yield f"preflight: {found.name} {found.value:.3g}, expected {_wanted(found)}; " + (
                     found.advice
                 )
 
 
-def with_youden(figures: Mapping[str, float]) -> dict[str, float]:
-    """Return figures with J = TPR − FPR of the judges, where both were measured."""
-    rates = figures.get("judge/tpr"), figures.get("judge/fpr")
-    if rates[0] is None or rates[1] is None:
-        return dict(figures)
-    return {**figures, "judge/youden": rates[0] - rates[1]}
+def intervals_of(figures: Mapping[str, float], pairs: int) -> dict[str, Interval]:
+    """Return the intervals, of two standard errors, of what a set of so many pairs teaches."""
+    side = figures.get("pairs/smaller_side", 0.0)
+    right, natural, wrong = (figures.get(f"{name}_standard_error", 0.0) for name in GUIDED)
+    errors = {
+        "pairs/smaller_side": sqrt(side * (1 - side) / max(1, pairs)),
+        "pairs/gained": hypot(right, natural),
+        "pairs/lost": hypot(natural, wrong),
+    }
+    found = {name: (figures[name], 2 * error) for name, error in errors.items() if name in figures}
+    return {name: (value - both, value + both) for name, (value, both) in found.items()}
 
 
 def _wanted(found: Result) -> str:

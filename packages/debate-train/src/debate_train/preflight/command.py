@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,9 @@ def _main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--questions: found {arguments.questions}; expected at least 1")
     from debate_train.checks.check import check
 
-    return run_recipe(arguments, check, lambda checked: _act(checked, arguments))
+    return run_recipe(
+        arguments, check, lambda checked: _act(checked, arguments), says_plan=arguments.check
+    )
 
 
 def _act(checked: CheckedRecipe, arguments: argparse.Namespace) -> int:
@@ -74,12 +76,14 @@ def _act(checked: CheckedRecipe, arguments: argparse.Namespace) -> int:
     measured = measure(phase, arguments.questions, policy, with_update=not arguments.no_update)
     found = list(results(phase, measured.figures, measured.intervals))
     who = "the recipe's model" if policy is None else policy.source
-    print(f"preflight of phase {name}: {measured.questions} training questions, {who}")
-    print(*map(line_of, found), *_lines(measured, phase), sep="\n")
     colour = verdict(found)
     counts = {c: sum(one.status == c for one in found) for c in ("red", "amber", "green")}
     said = ", ".join(f"{count} {c}" for c, count in counts.items())
-    print(f"{'no-go' if colour == 'red' else 'go'}: {said}")
+    print(
+        f"{'no-go' if colour == 'red' else 'go'}: {said}; preflight of phase {name}: "
+        f"{measured.questions} training questions, {who}"
+    )
+    print(*map(line_of, found), *_lines(measured, phase), sep="\n")
     if arguments.json is not None:
         _write(arguments.json, name, who, found, measured)
     return FAILED if colour == "red" else DONE
@@ -92,7 +96,13 @@ def _phase(recipe: "Recipe", wanted: str | None) -> "tuple[str, Recipe]":
         UsageError: There is none.
     """
     phases = recipe.phase_recipes()
-    playing = {n: one for n, one in phases.items() if one.rollout.engine.is_sampled and one.steps}
+    playing = {
+        name: one
+        for name, one in phases.items()
+        if one.rollout.engine.is_sampled
+        and one.steps
+        and (one.offline is None or one.offline.path is None)
+    }
     if wanted is None and playing:
         return next(iter(playing.items()))
     if wanted in playing:
@@ -109,16 +119,40 @@ def _lines(measured: "Measured", phase: "Recipe") -> list[str]:
     """Return what has no bounds: causes, memory, time."""
     figures = measured.figures
     causes = ", ".join(f"{said} {figures[name]:.0%}" for said, name in _SHOWN if name in figures)
-    lines = [f"  questions: {causes}"]
+    lines = [f"  questions: {causes}"] if phase.offline is None else [_examples_line(figures)]
     if "context/longest" in figures:
         lines.append(f"  longest context: {figures['context/longest']:,.0f} tokens")
     lines.append(f"  memory: at most {figures['memory/peak_gib']:.2f} GiB; beside it --plan")
+    update = figures.get("time/train_s")
+    beside = "updates and evaluations" if update is None else "evaluations"
     lines.append(
         f"  time: {figures.get('tokens_per_s', 0):,.0f} sampled tokens/s; played in "
-        f"{figures['time/play_s']:.1f} s, one update {figures['time/train_s']:.1f} s; "
-        f"{phase.steps:,} steps in about {figures['time/hours']:.2f} hours without evaluations"
+        f"{figures['time/play_s']:.1f} s, "
+        f"{'no update made' if update is None else f'one update {update:.1f} s'}; "
+        f"{phase.steps:,} steps in about {figures['time/hours']:.2f} hours without {beside}"
     )
     return lines
+
+
+def _examples_line(figures: Mapping[str, float]) -> str:
+    """Return how many examples there are, of what, and why there are no others."""
+
+    def shown(group: str, digits: int) -> str:
+        found = {
+            name.removeprefix("offline/").removeprefix(group).strip("/_").replace("_", " "): value
+            for name, value in figures.items()
+            if name.startswith(f"offline/{group}") and not name.endswith("_standard_error")
+        }
+        return ", ".join(f"{name} {value:,.{digits}f}".strip() for name, value in found.items())
+
+    parts = {
+        "examples": shown("kept", 0) or "none",
+        "left out": shown("left_out", 0) or "none",
+        "margins": shown("margin", 3),
+        "values": shown("value", 3),
+        "questions with one": f"{figures['signal/value']:.0%}",
+    }
+    return "  " + "; ".join(f"{name}: {said}" for name, said in parts.items() if said)
 
 
 def _write(

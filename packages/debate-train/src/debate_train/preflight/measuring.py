@@ -24,10 +24,14 @@ from debate_train.data import DataSource
 from debate_train.evaluating.policies import NamedPolicy
 from debate_train.evaluation.measuring import evaluate
 from debate_train.evaluation.settings import DIRECT
+from debate_train.health.derived import derived
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.policy import export_weights
+from debate_train.offline.example_rows import example_batch
+from debate_train.offline.offline_set import PLAYED, OfflineSet, Taken
+from debate_train.offline.set_counts import counted, summed
 from debate_train.playing.dynamic_sampling import play_step
-from debate_train.preflight.checks import Interval, with_youden
+from debate_train.preflight.checks import Interval, intervals_of
 from debate_train.recipe import Recipe
 from debate_train.running.engine_opening import open_engine, refuse_unusable_engine
 from debate_train.running.records import step_metrics
@@ -80,15 +84,24 @@ def measure(
         found = Measured(questions=len({one.question.id for one in played}))
         _add_direct(found, asked, source, engine, progress)
         step = _scored(found, asked, played, loaded)
-        train_s = _add_update(found, asked, step, loaded) if with_update else 0.0
+        train_s = _add_update(found, asked, step, loaded) if with_update else None
     row, _ = step_metrics(replace(step, metrics=dict(step.metrics)), asked, play_s)
-    found.figures |= {k: float(v) for k, v in with_youden(row).items() if not k.startswith("time/")}
+    found.figures |= {k: float(v) for k, v in derived(row).items() if not k.startswith("time/")}
     found.figures["memory/peak_gib"] = peak_memory_gib()
     _add_context(found, asked, played)
-    share = asked.steps * phase.data.batch_size / max(1, found.questions)
-    found.figures["time/play_s"], found.figures["time/train_s"] = play_s, train_s
-    found.figures["time/hours"] = share * (play_s + train_s) / 3600
+    found.figures["time/play_s"] = play_s
+    if train_s is not None:
+        found.figures["time/train_s"] = train_s
+    found.figures["time/hours"] = _seconds(phase, found.questions, play_s, train_s or 0.0) / 3600
     return found
+
+
+def _seconds(phase: Recipe, played: int, play_s: float, train_s: float) -> float:
+    """Return the time of a phase, scaled from that of some questions and of one update of these."""
+    questions = phase.steps * phase.data.batch_size
+    if phase.offline is None:
+        return questions / max(1, played) * (play_s + train_s)
+    return (phase.offline.questions or PLAYED) / max(1, played) * play_s + phase.steps * train_s
 
 
 def _add_direct(
@@ -106,18 +119,33 @@ def _add_direct(
 def _scored(
     found: Measured, phase: Recipe, played: Sequence[Transcript], loaded: LoadedModel
 ) -> Step:
-    """Score the debates as a step does, and measure what they can teach."""
+    """Score the debates as a step does, or take examples of them; measure what they can teach."""
+    for name, one in debate_statistics(played).items():
+        full = name if name.startswith("judge/") else f"train/{name}"
+        found.intervals[full] = (one.low, one.high)
+    if phase.offline is not None:
+        return _taken(found, phase.offline, played)
     scores = score_debates(phase.reward, played)
     advantage = phase.advantage
     compared = advantage.compare(played, scores, {})
     taught = compared.taught(played)
     batch = build_batch(taught, compared.turns, advantage.streams, loaded.tokenizer, phase.seed)
-    for name, one in debate_statistics(played).items():
-        full = name if name.startswith("judge/") else f"train/{name}"
-        found.intervals[full] = (one.low, one.high)
     weights = {name: stream.weight for name, stream in advantage.streams.items()}
     found.figures |= signal(played, scores, compared, weights)
     return Step(0, played, scores, batch, {}, {}, time.perf_counter())
+
+
+def _taken(found: Measured, offline: OfflineSet, played: Sequence[Transcript]) -> Step:
+    """Take the examples of the debates, and measure what these would teach."""
+    taken = offline.take(played)
+    rows = [example.to_json() for example in taken.examples]
+    counts = summed([{**counted(taken, Taken(), played), "examples": rows}])
+    found.intervals |= intervals_of(derived(counts), len(taken.examples))
+    asked = {example.meta["question"] for example in taken.examples}
+    found.figures["signal/value"] = len(asked) / max(1, found.questions)
+    first = [one for one in taken.examples if one.chosen.token_ids][: offline.batch_size]
+    scores = [Score(())] * len(played)
+    return Step(0, played, scores, example_batch(first, 0), counts, {}, time.perf_counter())
 
 
 def signal(
@@ -128,7 +156,7 @@ def signal(
 ) -> dict[str, float]:
     """Return from which share of questions anything is learned, and why nothing from the others.
 
-    - `signal/value`: turns have advantages other than 0, and values that differ.
+    - `signal/value`: turns have advantages other than 0, and not because of penalties alone.
     - `signal/penalty`: turns have such advantages, but only penalties differ.
     - `signal/none`: nothing has a value in a stream that counts, as without votes.
     - `signal/equal`: all values are the same, so that their baseline takes them off.
@@ -155,14 +183,14 @@ def signal(
 
 def _cause(moves: bool, values: set[float], earned: set[float]) -> str:
     if moves:
-        return "value" if len(earned) > 1 else "penalty"
+        return "value" if len(earned) > 1 or earned == values else "penalty"
     return ("none", "equal")[len(values)] if len(values) < 2 else "other"
 
 
-def _add_update(found: Measured, phase: Recipe, step: Step, loaded: LoadedModel) -> float:
-    """Make one update; return its seconds, 0 without one. What does not fit is a figure, too."""
-    if phase.loss.learns_from != "samples" or phase.offline is not None or not step.batch.rows:
-        return 0.0
+def _add_update(found: Measured, phase: Recipe, step: Step, loaded: LoadedModel) -> float | None:
+    """Make one update; return its seconds, None without one. What does not fit is a figure, too."""
+    if (phase.loss.learns_from != "samples" and phase.offline is None) or not step.batch.rows:
+        return None
     learner = replace(loaded, training=trained_adapters(phase.model.lora, phase.debate))
     whole = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
     try:
@@ -172,7 +200,7 @@ def _add_update(found: Measured, phase: Recipe, step: Step, loaded: LoadedModel)
             seconds = time.perf_counter() - began
     except torch.OutOfMemoryError:
         found.figures["memory/share"] = 1.0
-        return 0.0
+        return None
     if whole:
         found.figures["memory/share"] = torch.cuda.max_memory_reserved() / whole
     return seconds

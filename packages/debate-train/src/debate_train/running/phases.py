@@ -81,6 +81,8 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
         saving = Saving(run, phase)
         if is_new and not _begun(run, phase, saving):
             return "interrupted"
+        if state.starts.get(name, (None,))[0] == state.phase_start:
+            saving.watch.know_start(state.starts[name][1])
         examples = None
         if recipe.offline is not None and (recipe.steps or recipe.exit_criterion is not None):
             examples = open_examples(run, phase)

@@ -43,6 +43,9 @@ def step_metrics(step: Step, recipe: Recipe, seconds: float) -> tuple[dict[str, 
 
 
 def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
+    whole_step = {"time/step_s": seconds, "memory/peak_gib": peak_memory_gib()}
+    if recipe.offline is not None and not step.transcripts:  # Of examples: nothing was played.
+        return whole_step | gradient_shares(step.batch, recipe.loss) | step.metrics
     every = [turn.token_counts for x in step.transcripts for turn in x.sampled_turns()]
     counts = [found for found in every if found is not None]
     turns = max(1, len(counts))
@@ -66,8 +69,7 @@ def _measured(step: Step, recipe: Recipe, seconds: float) -> dict[str, float]:
         "env/all/total_episodes": float(debates),
         "env/all/total_turns": float(turns),
         "env/all/by_group/frac_mixed": fmean(mixed) if mixed else 0.0,
-        "time/step_s": seconds,
-        "memory/peak_gib": peak_memory_gib(),
+        **whole_step,
     }
     replies = [turn.reply for x in step.transcripts for turn in x.sampled_turns()]
     ends = [reply.finish for reply in replies if reply is not None]
