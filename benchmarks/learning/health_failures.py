@@ -1,7 +1,8 @@
-"""Rewards and a reference that make a run fail in a way that the health watch should notice."""
+"""Rewards, references and pairs that make a run fail as the health watch should notice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -9,6 +10,7 @@ from debate_protocol import Transcript
 from debate_rewards.reading import read_debate
 from debate_rewards.votes.ballots import Vote, all_votes, ballots
 from debate_train.losses.references import open_reference
+from debate_train.offline import Example, GuidedPairs, Taken
 from debate_train.trainers.torch_session import TorchTrainerSession
 
 Values = list[float | None]
@@ -76,3 +78,36 @@ def exchanged_reference() -> AbstractContextManager[Any]:
         own(session, read or (lambda name: held[name].detach() * 1.1))
 
     return patch.object(TorchTrainerSession, "_write_reference", write)
+
+
+def one_sided() -> AbstractContextManager[Any]:
+    """Let a critic learn from no pair whose chosen reply agrees with the actor."""
+    return _changed_pairs(lambda pair: None if pair.meta["chosen_ok"] else pair)
+
+
+def backwards() -> AbstractContextManager[Any]:
+    """Let the rejected reply of each pair be the chosen one."""
+
+    def turned(pair: Example) -> Example:
+        assert pair.rejected is not None
+        right = pair.meta["rejected_right"], pair.meta["chosen_right"]
+        meta = {**pair.meta, "chosen_right": right[0], "rejected_right": right[1]}
+        return replace(pair, chosen=pair.rejected, rejected=pair.chosen, meta=meta)
+
+    return _changed_pairs(turned)
+
+
+def _changed_pairs(change: Callable[[Example], Example | None]) -> AbstractContextManager[Any]:
+    own = GuidedPairs.take
+
+    def take(self: GuidedPairs, transcripts: Sequence[Transcript]) -> Taken:
+        taken, found = own(self, transcripts), Taken()
+        found.measures = taken.measures
+        for pair in map(change, taken.examples):
+            if pair is None:
+                found.leave_out("other")
+            else:
+                found.keep(pair, "changed")
+        return found
+
+    return patch.object(GuidedPairs, "take", take)

@@ -3,10 +3,11 @@
     python -m benchmarks.learning.health_runs --output runs/health
 
 `good_0`, `good_1`: quickstart_three with seeds 0 and 1; the first looks at the dev split, too.
-Those of `FAILURES` start where self-play of `good_0` started. Runs that ended are not repeated,
-those that were stopped go on. Prints the alarms of each run, and writes to
-`tests/train/health_rows` what detectors read of its last phase (`NAME.json`, rounded to four
-digits) and the step of each alarm (`alarms.json`).
+Those of `FAILURES` start where self-play of `good_0` started. `pairs_good` is the critic's phase of
+acc_debate_puzzle, from the start that its earlier phases make, and the others of `PAIRS` are from
+that start. Runs that ended are not repeated, those that were stopped go on. Prints the alarms of
+each run, and writes to `tests/train/health_rows` what detectors read of its last phase
+(`NAME.json`, rounded to four digits) and the step of each alarm (`alarms.json`).
 """
 
 import argparse
@@ -31,11 +32,11 @@ GOOD = {"good_0": ("seed=0", "evaluation.every=10"), "good_1": ("seed=1",)}
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A self-play that is made to fail: changes of its recipe, another reward or reference."""
+    """A phase that is made to fail: changes of its recipe, another reward, reference or pairs."""
 
     changes: Sequence[str] = ()
     reward: made.Reward | None = None
-    reference: Callable[[], AbstractContextManager[Any]] = nullcontext
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 LOOKS = ("evaluation.questions=256", "evaluation.every=10")
@@ -48,11 +49,22 @@ FAILURES: Mapping[str, Failure] = {
     "first_shown": Failure(FREE, made.first_shown),
     "agent_1": Failure(FREE, made.agent_1),
     "tokens": Failure((*FREE, "rollout.max_tokens=96", "steps=25"), made.tokens),
-    "moving": Failure(("steps=10",), reference=made.moving_reference),
-    "exchanged": Failure(("steps=10",), reference=made.exchanged_reference),
+    "moving": Failure(("steps=10",), within=made.moving_reference),
+    "exchanged": Failure(("steps=10",), within=made.exchanged_reference),
+}
+PAIRS: Mapping[str, Failure] = {
+    "pairs_good": Failure(),
+    "pairs_one_sided": Failure(within=made.one_sided),
+    "pairs_backwards": Failure(within=made.backwards),
+    "pairs_still": Failure(("trainer.learning_rate=1e-12", "steps=20")),
+    "pairs_fast": Failure(("trainer.learning_rate=1e-2",)),
 }
 READ = (
     *(model().metric for model in OWN),
+    *("eval/flips/right_to_wrong", "eval/flips/wrong_to_right"),
+    *(f"eval/accuracy/round_{number}" for number in range(5)),
+    *("offline/chosen_right_share", "offline/rejected_right_share"),
+    *("offline/chosen_ok_share", "offline/actor_right_share"),
     *("eval/direct/accuracy", "eval/direct/maj@2", "eval/direct/maj@4"),
     *("eval/direct/tokens/answer", "train/tokens/answer"),
     *("eval/start/learned/accuracy", "eval/start/opponent/accuracy"),
@@ -63,7 +75,7 @@ READ = (
 
 def trained(recipe: Path, output: Path, failure: Failure) -> list[Mapping[str, Any]]:
     """Return the metrics of a run, which is begun or gone on with; one that ended does nothing."""
-    with failure.reference():
+    with failure.within():
         train(
             recipe,
             failure.changes,
@@ -83,6 +95,22 @@ def self_play(output: Path, good: Path) -> Path:
     recipe |= {"steps": 40, "evaluation": {"questions": 0}, "tracking": {"wandb": False}}
     path = output / "self_play.yaml"
     path.write_text("# Self-play of quickstart_three, from its start.\n" + yaml.safe_dump(recipe))
+    return path
+
+
+def critic(output: Path) -> Path:
+    """Train up to the critic's phase of acc_debate_puzzle; write the recipe of that phase alone."""
+    recipe = yaml.safe_load((ROOT / "recipes" / "acc_debate_puzzle.yaml").read_text())
+    phases, start = recipe.pop("phases"), output / "pairs_start"
+    recipe |= {"tracking": {"wandb": False}, "recording": {"debates": 0}}
+    path = output / "pairs.json"
+    path.write_text(json.dumps(recipe | {"phases": {n: phases[n] for n in list(phases)[:2]}}))
+    trained(path, start, Failure())
+    weights = max((start / "checkpoints").glob("step-*"))
+    model = {"type": "pretrained", "name": str(weights.resolve()), "dtype": "float32"}
+    look = recipe["evaluation"] | {"every": 20}
+    recipe |= {"model": model, "evaluation": look, "phases": {"critic": phases["critic"]}}
+    path.write_text(json.dumps(recipe))
     return path
 
 
@@ -116,6 +144,9 @@ def main() -> None:
     }
     recipe = self_play(output, output / "good_0")
     for name, failure in FAILURES.items():
+        said[name] = keep(name, trained(recipe, output / name, failure))
+    recipe = critic(output)
+    for name, failure in PAIRS.items():
         said[name] = keep(name, trained(recipe, output / name, failure))
     (FIXTURES / "alarms.json").write_text(json.dumps(said, indent=1) + "\n")
 

@@ -61,6 +61,19 @@ def test_recipe_saves_at_least_four_times_a_phase_or_by_the_clock(path: Path) ->
     assert every == 0 or all(every <= p.steps / 4 for p in recipe.phase_recipes().values())
 
 
+def test_phase_of_guided_pairs_is_taken_back_where_debates_got_worse() -> None:
+    phases = {
+        f"{path.stem}/{name}": phase
+        for path in RECIPES
+        for name, phase in load_recipe(path, model=Recipe).recipe.phase_recipes().items()
+        if phase.offline is not None and phase.offline.type == "guided_pairs"
+    }
+    assert len(phases) > 10
+    kept = {phase.keep_if.metric for phase in phases.values() if phase.keep_if is not None}
+    assert kept == {"eval/last_round/accuracy"}
+    assert [name for name, phase in phases.items() if phase.keep_if is None] == []
+
+
 def test_phase_of_another_variant_gets_the_defaults_of_that_variant() -> None:
     loaded = load_recipe("recipes/selfplay_v2_harder.yaml", model=Recipe)
     phases = loaded.recipe.phase_recipes()

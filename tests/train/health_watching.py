@@ -31,6 +31,23 @@ def recipe(health: dict[str, Any] | None = None, **changes: Any) -> Recipe:
     return Recipe.model_validate(settings | changes)
 
 
+def of_pairs(health: dict[str, Any] | None = None, **changes: Any) -> Recipe:
+    """Return a recipe whose phase learns from guided pairs, with looks at 100 questions."""
+    settings: dict[str, Any] = {
+        "debate": {
+            "type": "actor_critic",
+            "contract": "answer_line",
+            "guided": True,
+            "continuations": 1,
+        },
+        "offline": {"type": "guided_pairs", "role": "critic"},
+        "reward": {"type": "partial_trajectory"},
+        "loss": {"type": "dpo"},
+        "evaluation": {"questions": 100},
+    }
+    return recipe(health, **(settings | changes))
+
+
 def recorded(name: str) -> Rows:
     columns, *rows = json.loads((ROWS / f"{name}.json").read_text())
     found = [dict(zip(columns, row, strict=True)) for row in rows]
@@ -39,7 +56,8 @@ def recorded(name: str) -> Rows:
 
 def watched(rows: Rows, form: Recipe | None = None) -> dict[str, int]:
     """Return the step of each alarm, by detector."""
-    watch = HealthWatch("t", form or recipe(), [], rows[0]["step"] - 1)
+    own = of_pairs if "optim/preference_margin" in rows[0] else recipe
+    watch = HealthWatch("t", form or own(), [], rows[0]["step"] - 1)
     for row in rows:
         found, said = watch.see(row["step"], row, "look" if is_look(row) else "step")
         row.update(found)

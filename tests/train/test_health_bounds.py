@@ -6,7 +6,7 @@ import pytest
 
 from debate_train.health.detectors import OWN
 from debate_train.health.watch import HealthWatch, is_look
-from train.health_watching import Rows, changing, look, recipe, steady, watched
+from train.health_watching import Rows, changing, look, of_pairs, recipe, steady, watched
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,8 @@ from train.health_watching import Rows, changing, look, recipe, steady, watched
         # Of eight steps k have the later value: the mean passes the bound at step 10 + k.
         ("env/all/ac_tokens_per_turn", 10.0, 30.0, {"length": 15}),  # 10 + 20k/8 > 20: k = 5
         ("env/all/ac_tokens_per_turn", 10.0, 19.0, {}),
+        ("env/all/ac_tokens_per_turn", 10.0, 3.0, {"length": 16}),  # 10 − 7k/8 < 5: k = 6
+        ("env/all/ac_tokens_per_turn", 10.0, 5.1, {}),
         ("rollout/truncated_fraction", 0.0, 0.8, {"truncation": 13}),  # 0.8k/8 > 0.2: k = 3
         ("optim/entropy", 1.0, 0.1, {"entropy": 18}),  # 1 − 0.9k/8 < 0.2: k = 8
         ("optim/entropy", 1.0, 0.25, {}),
@@ -152,3 +154,107 @@ def test_watch_notices_a_reference_that_is_not_the_start(
     for row in rows:
         row["optim/kl_reference"] = kl(row["step"])
     assert watched(rows, recipe(**changes)) == expected
+
+
+def pairs_of(**shares: float) -> Rows:
+    """Return rows of a phase that learns well from 20 pairs which split like this."""
+    named = {f"offline/{name}_share": value for name, value in shares.items()}
+    rows = steady(
+        **{"offline/kept/toward_right": 12.0, "offline/kept/away_from_wrong": 8.0}, **named
+    )
+    for row in rows:
+        row["optim/preference_margin"] = 0.1 * (row["step"] - 1)
+        row["optim/preference_accuracy"] = float(row["step"] > 1)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("shares", "figures", "expected"),
+    [
+        ({"chosen_ok": 0.15}, {"pair_sides": 0.15}, {"pair_sides": 1}),
+        ({"chosen_ok": 0.5, "actor_right": 0.9}, {"pair_sides": 0.1}, {"pair_sides": 1}),
+        ({"chosen_ok": 0.2, "actor_right": 0.7}, {"pair_sides": 0.2}, {}),
+        ({"chosen_right": 0.6, "rejected_right": 0.7}, {"pair_truth": -0.1}, {"pair_truth": 1}),
+        ({"chosen_right": 0.7, "rejected_right": 0.6}, {"pair_truth": 0.1}, {}),
+        ({}, {}, {}),
+    ],
+)
+def test_watch_looks_at_what_a_set_of_pairs_is_made_of(
+    shares: dict[str, float], figures: dict[str, float], expected: dict[str, int]
+) -> None:
+    rows = pairs_of(**shares)
+    assert watched(rows) == expected
+    found = {key: value for key, value in rows[0].items() if key.startswith("health/")}
+    said = {f"health/alarm/{name}": 1.0 for name in expected}
+    assert found == pytest.approx({f"health/{name}": v for name, v in figures.items()} | said)
+
+
+def test_watch_says_nothing_of_the_sides_of_a_few_pairs() -> None:
+    rows = pairs_of(chosen_ok=0.0)
+    for row in rows:
+        row["offline/kept/toward_right"] = 7.0
+    assert watched(rows) == {}
+
+
+@pytest.mark.parametrize(
+    ("margin", "accuracy", "expected"),
+    [
+        (lambda step: 0.01 * (step - 1), 0.6, {}),
+        (lambda step: min(0.01 * (step - 1), 0.1), 1.0, {}),  # It ends where it is.
+        (lambda step: 0.0, 0.0, {"preference_margin": 16, "preference_accuracy": 16}),
+        (lambda step: 0.0, 0.5, {"preference_margin": 16}),
+        # The mean of steps 1 to 8 is 0.035, of 11 to 18 0.04, of 12 to 19 0.03.
+        (lambda step: 0.01 * min(step - 1, 18.5 - step), 0.6, {"preference_margin": 19}),
+        (lambda step: 0.01 * (step - 1), 0.49, {"preference_accuracy": 16}),
+    ],
+)
+def test_watch_notices_pairs_that_are_not_learned(
+    margin: Any, accuracy: float, expected: dict[str, int]
+) -> None:
+    rows = steady(20, **{"optim/preference_accuracy": accuracy})
+    for row in rows:
+        row["optim/preference_margin"] = margin(row["step"])
+    assert watched(rows) == expected
+
+
+def rounds(step: int, first: float, kept: float, turned: float, tokens: float) -> dict[str, Any]:
+    """Return a look at debates of three rounds, in which answers go over with these shares."""
+    right = [first]
+    for _ in range(2):
+        right.append(right[-1] * kept + (1 - right[-1]) * turned)
+    before = sum(right[:2]) / 2
+    lost, won = before * (1 - kept), (1 - before) * turned
+    flips = {"flips/right_to_wrong": lost, "flips/wrong_to_right": won, "tokens/answer": tokens}
+    return look(step, **flips, **{f"accuracy/round_{n}": one for n, one in enumerate(right)})
+
+
+@pytest.mark.parametrize(
+    ("kept", "turned", "tokens", "expected"),
+    [
+        # With 100 questions two standard errors of .93 and .82 are .092, of .9 and .93 .079.
+        (0.82, 0.45, 20.0, {"kept_right"}),
+        (0.90, 0.45, 20.0, set()),
+        (0.93, 0.15, 20.0, {"turned_right"}),
+        (0.93, 0.25, 20.0, set()),
+        (0.93, 0.30, 9.0, {"answer_length"}),
+        (0.93, 0.30, 41.0, {"answer_length"}),
+        (0.93, 0.30, 39.0, set()),
+    ],
+)
+def test_watch_compares_answers_given_the_round_before_with_the_start(
+    kept: float, turned: float, tokens: float, expected: set[str]
+) -> None:
+    start, later = rounds(0, 0.6, 0.93, 0.30, 20.0), rounds(4, 0.6, kept, turned, tokens)
+    watch = HealthWatch("t", of_pairs(), [], 0)
+    watch.know_start({name: value for name, value in start.items() if name != "step"})
+    found, said = watch.see(4, later, "look")
+    assert found["health/kept_right"] == pytest.approx(kept)
+    assert found["health/turned_right"] == pytest.approx(turned)
+    assert {key for key in found if "alarm" in key} == {f"health/alarm/{n}" for n in expected}
+    if expected == {"kept_right"}:
+        assert "0.82, at the phase's start 0.93" in said[0]
+        assert "of wrong ones 0.45 became right, at the start 0.3" in said[0]
+    # Without that of the start the first look is what later ones are compared with.
+    alone = HealthWatch("t", of_pairs(), [], 0)
+    assert alone.see(2, start, "look")[1] == []
+    assert alone.see(4, later, "look")[0] == found

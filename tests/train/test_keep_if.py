@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from debate_train.checks.check import check
 from debate_train.commands.cli import main
 from debate_train.evaluation.measuring import Measure, Measures
+from debate_train.health.watch import HealthWatch
 from debate_train.keeping import taking_back
 from debate_train.keeping.keep_if import KeepIf
 from debate_train.recipe import Recipe
@@ -99,6 +100,18 @@ def test_run_is_as_one_without_the_condition_where_the_measure_has_not_fallen(
         "first": True,
         "third": True,
     }
+
+
+def test_watch_knows_what_was_measured_of_the_phases_own_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[tuple[int, object]] = []
+    monkeypatch.setattr(
+        HealthWatch, "know_start", lambda watch, found: known.append((watch._start, dict(found)))
+    )
+    measured(monkeypatch, 0.5, 0.5, 0.6)
+    run(tmp_path)
+    assert known == [(0, {METRIC: 0.5})]  # That of third is the start of second.
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])

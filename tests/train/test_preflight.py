@@ -10,11 +10,13 @@ from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.credits import Credit, Score
 from debate_train.advantages import Advantage, Compared
+from debate_train.health.derived import derived
 from debate_train.health.watch import HealthWatch
 from debate_train.preflight.checks import (
     CHECKS,
     Check,
     first_step_warnings,
+    intervals_of,
     judged,
     results,
     verdict,
@@ -22,7 +24,7 @@ from debate_train.preflight.checks import (
 from debate_train.preflight.command import main
 from debate_train.preflight.measuring import CAUSES, signal
 from debate_train.recipe import Recipe
-from train.health_watching import recipe
+from train.health_watching import of_pairs, recipe
 
 SMALL = """\
 # A model of a few weights.
@@ -40,6 +42,24 @@ tracking: {wandb: false}
 phases:
   imitate: {rollout: {engine: {type: demonstrations}, max_tokens: 48}, loss: {type: sft}, steps: 1}
   play: {}
+"""
+GUIDED = """\
+# Guided debates of a model of a few weights.
+name: guided
+steps: 60
+model: {type: scratch, hidden_size: 8, layers: 1, heads: 1, kv_heads: 1, head_dim: 8, ffn_size: 8,
+  extra_words: ["Answer:", toward]}
+data: {type: signs_puzzle, batch_size: 3}
+debate: {type: actor_critic, contract: answer_line, style: compact, max_rounds: 2, guided: true,
+  continuations: 1}
+rollout: {max_tokens: 8}
+offline: {type: guided_pairs, role: actor, questions: 6}
+reward: {type: partial_trajectory}
+advantage: {baseline: none}
+loss: {type: dpo}
+trainer: {type: torch}
+evaluation: {questions: 4, direct_samples: 1}
+tracking: {wandb: false}
 """
 LOW = Check("c", ("m",), "do", red=0.2, amber=0.5)
 HIGH = Check("c", ("m",), "do", red=0.5, amber=0.2, above=True)
@@ -146,6 +166,12 @@ def test_causes_of_no_signal_are_told_apart() -> None:
     found = signal([debate(name) for name in made], scores, Compared(turns), weights)
     assert found == {f"signal/{cause}": 0.2 for cause in CAUSES}
     # Two debates of one question teach where one of them does.
+    # A debate that is all right is no failed turn, where a value is learned as it is.
+    moved = Compared([{TurnKey(0, 0): [Advantage("generator", 1.0)]}])
+    right = Score((credit(0, 1.0), credit(1, 1.0)))
+    assert signal([debate("q")], [right], moved, weights)["signal/value"] == 1.0
+    failed = Score((credit(0, 1.0), credit(1, -1.0, penalty=True)))
+    assert signal([debate("q")], [failed], moved, weights)["signal/penalty"] == 1.0
     both = [debate("q"), debate("q")]
     found = signal(both, scores[:1] + scores[3:4], Compared(turns[:1] + turns[3:4]), weights)
     assert found["signal/value"] == 1.0
@@ -175,8 +201,12 @@ def test_command_finds_that_random_weights_cannot_start(
     out = tmp_path / "found.json"
     assert main([small, "--questions", "3", "--json", str(out)]) == 1
     printed = capsys.readouterr().out
-    assert "preflight of phase play: 3 training questions, the recipe's model" in printed
-    assert "red    direct accuracy: 0.000" in printed and "no-go: " in printed
+    # What it comes to leads; what the recipe would do is for --check.
+    first, second, *_ = printed.splitlines()
+    assert first.startswith("no-go: ")
+    assert first.endswith("preflight of phase play: 3 training questions, the recipe's model")
+    assert second.startswith("  red    direct accuracy: 0.000")
+    assert "one update" in printed
     found = json.loads(out.read_text())
     assert (found["phase"], found["questions"], found["verdict"]) == ("play", 3, "red")
     figures = found["figures"]
@@ -189,6 +219,55 @@ def test_command_finds_that_random_weights_cannot_start(
     names = {check.name for check in CHECKS}
     assert {one["name"] for one in found["checks"]} <= names
     assert all(one["advice"] for one in found["checks"] if one["status"] != "green")
+
+
+def test_command_takes_the_pairs_of_guided_debates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path, out = tmp_path / "guided.yaml", tmp_path / "found.json"
+    path.write_text(GUIDED)
+    command = [str(path), "--questions", "3", "--no-update", "--json", str(out)]
+    assert main(command) == 1
+    printed = capsys.readouterr().out
+    # A model that was never trained gives no answer, so no state is worth more than another.
+    assert "red    questions with a signal: 0.000" in printed
+    assert "examples: none; left out: below threshold 3; values: " in printed
+    assert "no update made; 60 steps in about" in printed and "without updates" in printed
+    figures = json.loads(out.read_text())["figures"]
+    assert "time/train_s" not in figures
+    assert figures["offline/value_guided_right"] == 0
+    # Three of six questions were played: a debate, two branches of each of three turns, roll-outs.
+    assert figures["time/hours"] == pytest.approx(2 * figures["time/play_s"] / 3600)
+
+
+@pytest.mark.parametrize(
+    ("shares", "missed"),
+    [
+        ({"chosen_ok": 0.15, "actor_right": 0.3}, {"smaller side of the pairs": "red"}),
+        ({"chosen_ok": 0.25, "actor_right": 0.3}, {"smaller side of the pairs": "amber"}),
+        ({"chosen_ok": 0.45, "actor_right": 0.5}, {}),
+        ({"chosen_right": 0.3, "rejected_right": 0.4}, {"pairs for the truth": "red"}),
+    ],
+)
+def test_start_is_judged_by_what_its_pairs_teach(
+    shares: dict[str, float], missed: dict[str, str]
+) -> None:
+    values = {"guided_right": 0.9, "natural": 0.7, "guided_wrong": 0.3}
+    figures = derived(
+        {f"offline/{name}_share": value for name, value in shares.items()}
+        | {f"offline/value_{name}": value for name, value in values.items()}
+        | {f"offline/value_{name}_standard_error": 0.03 for name in values}
+        | {"offline/kept/toward_right": 40.0, "signal/value": 0.5}
+    )
+    found = list(results(of_pairs(), figures, intervals_of(figures, 40)))
+    assert {one.name: one.status for one in found if one.status != "green"} == missed
+    # 0.9 − 0.7 is 0.2 with a standard error of 0.042.
+    gained = next(one for one in found if one.name == "value gained by guiding to the right")
+    assert (gained.value, gained.low) == (pytest.approx(0.2), pytest.approx(0.2 - 0.0849, abs=1e-4))
+    unguided = derived(figures | {"offline/value_guided_right": 0.65})
+    (said,) = [one for one in results(of_pairs(), unguided, {}) if "to the right" in one.name]
+    assert (said.status, said.bound) == ("red", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,16 @@ _START = ("eval/start/learned/accuracy", "eval/start/opponent/accuracy")
 
 
 class LookDetector(Detector):
-    """The base class of those that compare a look at the dev split with that of the start."""
+    """The base class of those that compare a look at the dev split with that of the start.
+
+    They are for phases that learn from pairs, whose steps play no debates.
+    """
 
     due: ClassVar[Due] = "look"
 
     def figure(self, seen: History) -> float | None:
         """Return what the last look has."""
-        return seen.looks[-1].get(self.metric)
+        return seen.looks[-1].get(self.metric) if seen.facts.pairs else None
 
     def compared(self, seen: History) -> tuple[float | None, float]:
         """Return what the look of the phase's start has; nothing is known of the error."""
@@ -240,17 +243,13 @@ class Length(Detector):
 
 
 class AnswerLength(LookDetector):
-    """Sampled tokens of an answer in debates on the dev split, where steps sample none."""
+    """Sampled tokens of an answer in debates on the dev split; `length` is of those of steps."""
 
     type: Literal["answer_length"] = "answer_length"
     metric: str = "eval/tokens/answer"
     times: float | None = 2.0
     share: float | None = 0.5
     advice: str = Length().advice
-
-    def figure(self, seen: History) -> float | None:
-        """Return it in phases whose steps sample nothing; `length` is of those of the others."""
-        return super().figure(seen) if seen.facts.pairs else None
 
 
 class Truncation(Detector):
