@@ -18,7 +18,7 @@ DetectorChoice = Annotated[Detector, DETECTORS]
 
 
 class Health(Config):
-    """What is watched while a phase learns from what it samples or from pairs, and what stops it."""
+    """What is watched while a phase learns from samples or pairs, and what stops it."""
 
     enabled: bool = True
     """Whether anything is watched."""
