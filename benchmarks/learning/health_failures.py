@@ -97,6 +97,15 @@ def backwards() -> AbstractContextManager[Any]:
     return _changed_pairs(turned)
 
 
+def curt() -> AbstractContextManager[Any]:
+    """Let the chosen reply of each pair end at once."""
+
+    def cut(pair: Example) -> Example:
+        return replace(pair, chosen=replace(pair.chosen, token_ids=pair.chosen.token_ids[-1:]))
+
+    return _changed_pairs(cut)
+
+
 def _changed_pairs(change: Callable[[Example], Example | None]) -> AbstractContextManager[Any]:
     own = GuidedPairs.take
 

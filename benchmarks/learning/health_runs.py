@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import yaml
@@ -57,6 +58,7 @@ PAIRS: Mapping[str, Failure] = {
     "pairs_one_sided": Failure(within=made.one_sided),
     "pairs_backwards": Failure(within=made.backwards),
     "pairs_still": Failure(("trainer.learning_rate=1e-12", "steps=20")),
+    "pairs_curt": Failure(("trainer.learning_rate=5e-4",), within=made.curt),
     "pairs_fast": Failure(("trainer.learning_rate=1e-2",)),
 }
 READ = (
@@ -65,6 +67,7 @@ READ = (
     *(f"eval/accuracy/round_{number}" for number in range(5)),
     *("offline/chosen_right_share", "offline/rejected_right_share"),
     *("offline/chosen_ok_share", "offline/actor_right_share"),
+    *("offline/kept/toward_right", "offline/kept/away_from_wrong", "offline/kept/changed"),
     *("eval/direct/accuracy", "eval/direct/maj@2", "eval/direct/maj@4"),
     *("eval/direct/tokens/answer", "train/tokens/answer"),
     *("eval/start/learned/accuracy", "eval/start/opponent/accuracy"),
@@ -83,7 +86,13 @@ def trained(recipe: Path, output: Path, failure: Failure) -> list[Mapping[str, A
             resume=(output / "checkpoints").exists(),
             reward=failure.reward,
         )
-    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    for path in (output / "evaluations").glob("start-*.json"):  # What keep_if measured.
+        found = json.loads(path.read_text())
+        values = {k: [x for x in v if x is not None] for k, v in found["figures"].items()}
+        means = {name: fmean(own) for name, own in values.items() if own}
+        rows.insert(0, {"step": found["step"], "phase": rows[-1]["phase"], **means})
+    return rows
 
 
 def self_play(output: Path, good: Path) -> Path:

@@ -32,7 +32,7 @@ def recipe(health: dict[str, Any] | None = None, **changes: Any) -> Recipe:
 
 
 def of_pairs(health: dict[str, Any] | None = None, **changes: Any) -> Recipe:
-    """Return a recipe whose phase learns from guided pairs, with looks at 100 questions."""
+    """Return a recipe whose phase learns from guided pairs, with looks at 256 questions."""
     settings: dict[str, Any] = {
         "debate": {
             "type": "actor_critic",
@@ -43,7 +43,7 @@ def of_pairs(health: dict[str, Any] | None = None, **changes: Any) -> Recipe:
         "offline": {"type": "guided_pairs", "role": "critic"},
         "reward": {"type": "partial_trajectory"},
         "loss": {"type": "dpo"},
-        "evaluation": {"questions": 100},
+        "evaluation": {"questions": 256},
     }
     return recipe(health, **(settings | changes))
 
@@ -56,9 +56,10 @@ def recorded(name: str) -> Rows:
 
 def watched(rows: Rows, form: Recipe | None = None) -> dict[str, int]:
     """Return the step of each alarm, by detector."""
-    own = of_pairs if "optim/preference_margin" in rows[0] else recipe
-    watch = HealthWatch("t", form or own(), [], rows[0]["step"] - 1)
-    for row in rows:
+    own = of_pairs if "optim/preference_margin" in rows[-1] | rows[1] else recipe
+    begun = [row for row in rows[:1] if is_look(row)]  # What was measured of the start.
+    watch = HealthWatch("t", form or own(), begun, rows[0]["step"] - (not begun))
+    for row in rows[len(begun) :]:
         found, said = watch.see(row["step"], row, "look" if is_look(row) else "step")
         row.update(found)
         assert len(said) == sum(key.startswith("health/alarm/") for key in found)

@@ -21,6 +21,12 @@ from debate_train.running.results import write_results
 from train.contexts import Trainer, context, trained
 from train.health_watching import ALARMS, changing, recipe, recorded, steady, watched
 
+OF_PAIRS = {
+    *("pair_sides", "pair_truth", "preference_margin", "preference_accuracy"),
+    *("kept_right", "turned_right", "answer_length"),
+}
+"""Detectors of phases that learn from pairs."""
+
 
 @pytest.mark.parametrize(("name", "looks"), [("good_0", 7), ("good_1", 0)])
 def test_watch_is_silent_on_the_quickstart(name: str, looks: int) -> None:
@@ -29,10 +35,17 @@ def test_watch_is_silent_on_the_quickstart(name: str, looks: int) -> None:
     assert watched(rows) == ALARMS[name] == {}
     figures = {key for row in rows for key in row if key.startswith("health/")}
     due = {model().type for model in OWN if looks or model.due == "step"}
-    assert figures == {f"health/{name}" for name in due}
+    assert figures == {f"health/{name}" for name in due - OF_PAIRS}
 
 
-@pytest.mark.parametrize("name", [name for name in ALARMS if not name.startswith("good")])
+def test_watch_is_silent_on_pairs_of_both_sides() -> None:
+    rows = recorded("pairs_good")
+    assert watched(rows) == ALARMS["pairs_good"] == {}
+    figures = {key for row in rows for key in row if key.startswith("health/")}
+    assert figures == {f"health/{name}" for name in OF_PAIRS | {"entropy"}}
+
+
+@pytest.mark.parametrize("name", [name for name, said in ALARMS.items() if said])
 def test_watch_notices_a_run_that_was_made_to_fail(name: str) -> None:
     assert watched(recorded(name)) == ALARMS[name] != {}
 

@@ -231,10 +231,10 @@ def rounds(step: int, first: float, kept: float, turned: float, tokens: float) -
 @pytest.mark.parametrize(
     ("kept", "turned", "tokens", "expected"),
     [
-        # With 100 questions two standard errors of .93 and .82 are .092, of .9 and .93 .079.
+        # With 100 questions two standard errors of .93 and .82 are .092, of .9 and .93 .078.
         (0.82, 0.45, 20.0, {"kept_right"}),
         (0.90, 0.45, 20.0, set()),
-        (0.93, 0.15, 20.0, {"turned_right"}),
+        (0.93, 0.14, 20.0, {"turned_right"}),
         (0.93, 0.25, 20.0, set()),
         (0.93, 0.30, 9.0, {"answer_length"}),
         (0.93, 0.30, 41.0, {"answer_length"}),
@@ -245,7 +245,7 @@ def test_watch_compares_answers_given_the_round_before_with_the_start(
     kept: float, turned: float, tokens: float, expected: set[str]
 ) -> None:
     start, later = rounds(0, 0.6, 0.93, 0.30, 20.0), rounds(4, 0.6, kept, turned, tokens)
-    watch = HealthWatch("t", of_pairs(), [], 0)
+    watch = HealthWatch("t", of_pairs(evaluation={"questions": 100}), [], 0)
     watch.know_start({name: value for name, value in start.items() if name != "step"})
     found, said = watch.see(4, later, "look")
     assert found["health/kept_right"] == pytest.approx(kept)
@@ -255,6 +255,6 @@ def test_watch_compares_answers_given_the_round_before_with_the_start(
         assert "0.82, at the phase's start 0.93" in said[0]
         assert "of wrong ones 0.45 became right, at the start 0.3" in said[0]
     # Without that of the start the first look is what later ones are compared with.
-    alone = HealthWatch("t", of_pairs(), [], 0)
+    alone = HealthWatch("t", of_pairs(evaluation={"questions": 100}), [], 0)
     assert alone.see(2, start, "look")[1] == []
     assert alone.see(4, later, "look")[0] == found

@@ -94,7 +94,7 @@ class TurnedRight(Transition):
 
     type: Literal["turned_right"] = "turned_right"
     metric: str = "turned_right"
-    fall: float | None = 0.1
+    share: float | None = 0.5
     advice: str = (
         "wrong answers stay wrong, more than at the start: see whether what is learned from ever "
         "objects to a wrong answer (pair_sides); lower the learning rate, or go back to the start "
