@@ -1,8 +1,8 @@
 """Figures that are made of several metrics of a row, for the health watch and the preflight."""
 
-from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
+
+from debate_train.health.detector import Row
 
 GUIDED = "offline/value_guided_right", "offline/value_natural", "offline/value_guided_wrong"
 """Values of states after these replies, which should fall in this order."""
@@ -13,7 +13,7 @@ _SHARES = ("offline/chosen_ok_share", "offline/actor_right_share")
 """Of pairs whose chosen reply agrees with the answer before it, and whose answer is right."""
 
 
-def derived(row: Mapping[str, Any]) -> dict[str, Any]:
+def derived(row: Row) -> dict[str, float]:
     """Return a row with the figures that are made of several, where these were measured.
 
     - `judge/youden`: J = TPR − FPR of judges.
@@ -39,12 +39,12 @@ def derived(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **{name: value for name, value in found.items() if value is not None}}
 
 
-def _difference(row: Mapping[str, Any], more: str, less: str) -> float | None:
+def _difference(row: Row, more: str, less: str) -> float | None:
     first, second = row.get(more), row.get(less)
     return None if first is None or second is None else float(first - second)
 
 
-def _smaller_side(row: Mapping[str, Any]) -> float | None:
+def _smaller_side(row: Row) -> float | None:
     """Return the share of the pairs on the side that has fewer, by what divides them least evenly.
 
     Nothing is said of fewer than 16 pairs.
@@ -56,7 +56,7 @@ def _smaller_side(row: Mapping[str, Any]) -> float | None:
     return min(min(share, 1 - share) for share in shares)
 
 
-def _transitions(row: Mapping[str, Any]) -> dict[str, float | None]:
+def _transitions(row: Row) -> dict[str, float | None]:
     """Return the shares of answers that stay right, and that become right, over all rounds."""
     lost, won = row.get("eval/flips/right_to_wrong"), row.get("eval/flips/wrong_to_right")
     rounds = [row[n] for r in range(len(row)) if (n := f"eval/accuracy/round_{r}") in row][:-1]
