@@ -31,8 +31,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_TYPE_TESTS = 0
 MOST_CIRCLES = 0
 """Groups of modules that import each other while they are imported."""
-MOST_CODE_LINES = 38_336
-"""Lines without blanks, comments and docstrings."""
 MOST_ANY = 5.3
 """Uses of `Any` for 1,000 code lines."""
 
@@ -163,7 +161,7 @@ def test_modules_import_no_others_in_circles() -> None:
     assert len(found) <= MOST_CIRCLES, "\n" + "\n".join(map(str, found))
 
 
-def test_lines_and_any_stay_within_bounds() -> None:
+def test_uses_of_any_stay_within_bounds() -> None:
     lines = sum(map(code_lines, sources().values()))
     anys = sum(
         isinstance(node, ast.Name) and node.id == "Any"
@@ -173,7 +171,6 @@ def test_lines_and_any_stay_within_bounds() -> None:
     share = 1000 * anys / lines
     print(f"files: {len(sources())}")
     print(f"code lines: {lines:,}; Any: {share:.1f} in 1,000")
-    assert lines <= MOST_CODE_LINES
     assert share <= MOST_ANY
 
 
