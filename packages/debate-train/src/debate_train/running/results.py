@@ -105,12 +105,7 @@ def print_results(
     changes: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> None:
     """Print the table from before to after, how it was measured, and how long each part took."""
-    several = any("run_deviation" in measure for measure in after.values())
-    table = Table(
-        title="test split, the same questions before and after"
-        + (", ± deviation between runs" if several else ""),
-        box=SIMPLE_HEAD,
-    )
+    table = Table(title="test split, the same questions before and after", box=SIMPLE_HEAD)
     table.add_column("measure")
     for column in ("questions", "before", "after", "change [95 %]"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -120,7 +115,7 @@ def print_results(
         if paired := row.get("change"):
             values = [_signed(paired[key]) for key in ("difference", "low", "high")]
             change = f"{values[0]} [{values[1]}, {values[2]}]"
-        ends = [_mean(row[when]) for when in ("before", "after")]
+        ends = [f"{row[when]['mean']:.3f}" for when in ("before", "after")]
         table.add_row(row["measure"], f"{row['after']['questions']}", *ends, change)
     console = Console()
     console.print(table)
@@ -147,11 +142,6 @@ def _beside_start(after: Mapping[str, Any]) -> str:
 
 def _signed(change: float) -> str:
     return f"{round(change, 3) + 0.0:+.3f}"  # No -0.000.
-
-
-def _mean(measure: Mapping[str, float]) -> str:
-    deviation = measure.get("run_deviation")
-    return f"{measure['mean']:.3f}" + ("" if deviation is None else f" ± {deviation:.3f}")
 
 
 def _shown(measure: Mapping[str, float]) -> str:
