@@ -73,6 +73,8 @@ def test_main_prints_arithmetic_and_warnings_before_it_runs(
 def test_main_breaks_its_lines_between_words_on_a_terminal_alone(
     recipe: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(Path(recipe).parent)  # A path is one word, however long.
+    recipe = Path(recipe).name
     assert main([recipe, "--check"]) == 0
     plain = capsys.readouterr().out
     assert max(map(len, plain.splitlines())) > 80
