@@ -1,56 +1,13 @@
 """What a run directory may suffer: everything that `mutate_run_directories.py` does to one."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors.torch import load_file, save_file
-
-from debate_train.checkpointing.checkpoint_manifest import MANIFEST, Manifest, seal
 
 Damage = Callable[[Path], None]
 GARBAGE = bytes(range(256)) * 3
 CONTENTS = {"empty": b"", "garbage": GARBAGE, "list": b"[]\n", "scalar": b"1\n", "null": b"null\n"}
-OF_STATE: dict[str, list[Any]] = {
-    "phase": [-1, 0, 2, 99, "1", None, 1.5],
-    "phase_start": [-1, 0, 1, 99, "2"],
-    "step": [-1, 0, 99, True],
-    "rows": [-1, 0, 1, 10**9, "5"],
-    "exit_criteria": [{}, {"warm_start": True}, {"nobody": False}, {"warm_start": 1}, None],
-    "before": [None, {}, {"eval/format": 1}, [], {"nobody": {"mean": 1}}],
-    "looked": [
-        None,
-        ["nobody", 4, {}],
-        ["self_play", 99, {}],
-        ["self_play", 4, {"eval/format": 9}],
-    ],
-    "best": [{"step": 99, "metric": "eval/format", "value": 0}, {"step": 1}, 3],
-    "owes_look": ["yes", 2],
-    "seconds": [{"warm_start": -1}, {"nobody": 1.0}, {"warm_start": "x"}, []],
-    "records": [{"../x": "0"}, {"/etc/hostname": "0"}, {"tokens/step-1.safetensors": "0"}, 7],
-    "metrics_sha256": ["", "0" * 64, 5],
-    "nobody": [1],
-}
-OF_TRAINER: dict[str, list[Any]] = {
-    "schedule_steps": [-1, 0, 99, "2"],
-    "optimizer_steps": ["negative", "zero", "huge", "fraction", "stranger", {}],
-    "skipped_in_a_row": [-1, 99, "x"],
-}
-OF_RANDOM: dict[str, list[Any]] = {
-    "python": [
-        [3, [-1] * 625, None],
-        [3, [2**40] * 625, None],
-        [2, [1] * 625, None],
-        [3, [], None],
-    ],
-    "numpy": [["MT19937", [-1] * 624, 0, 0, 0.0], ["MT19937", [1] * 624, 700, 0, 0.0], 3],
-    "torch": ["", "zz", "00" * 8, "ff" * 5056],
-    "cuda": ["x", [1]],
-}
 
 
 def damages(stopped: Path, ended: Path) -> Iterator[tuple[str, Path, Damage]]:
@@ -67,26 +24,6 @@ def damages(stopped: Path, ended: Path) -> Iterator[tuple[str, Path, Damage]]:
         yield f"extra: {extra}: a folder", stopped, partial(_at, at, lambda p: p.mkdir())
     for number, change in enumerate(_of_lines()):
         yield f"lines: metrics.jsonl {number}", stopped, partial(_lines, change)
-    for name, act in _forgeries(last):
-        yield f"forged: {name}", stopped, partial(_at, last.relative_to(stopped), act)
-
-
-def _forgeries(checkpoint: Path) -> Iterator[tuple[str, Damage]]:
-    for file, changes in (("state", OF_STATE), ("trainer", OF_TRAINER), ("random", OF_RANDOM)):
-        for key, values in changes.items():
-            for value in [*values, "removed"]:
-                act = partial(_forge_json, f"{file}.json", key, value)
-                yield f"{file}.json {key}={str(value)[:40]}", act
-    for path in sorted(checkpoint.iterdir()):
-        if path.suffix == ".safetensors":
-            for how in TENSORS:
-                yield f"{path.name} {how}", partial(_forge_tensors, path.name, how)
-        if _is_read(path.name):
-            yield f"{path.name} missing", partial(_forge_missing, path.name)
-
-
-def _is_read(name: str) -> bool:
-    return name.endswith(".safetensors") or name in ("state.json", "trainer.json", "random.json")
 
 
 def _of_path(path: Path) -> dict[str, Damage]:
@@ -158,69 +95,3 @@ def _of_lines() -> list[Callable[[list[bytes]], list[bytes]]]:
 def _lines(act: Callable[[list[bytes]], list[bytes]], run: Path) -> None:
     path = run / "metrics.jsonl"
     path.write_bytes(b"".join(act(path.read_bytes().splitlines(keepends=True))))
-
-
-def _sealed(path: Path, act: Callable[[], None]) -> None:
-    """Change a checkpoint and seal it again, as its run would."""
-    manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
-    (path / MANIFEST).unlink()
-    act()
-    seal(path, manifest.step, manifest.origin)
-
-
-def _forge_json(file: str, key: str, value: Any, path: Path) -> None:
-    def act() -> None:
-        content = json.loads((path / file).read_text())
-        if value == "removed":
-            content.pop(key, None)
-        elif key == "optimizer_steps" and isinstance(value, str):
-            name = next(iter(content[key]))
-            changed = {"negative": -1, "zero": 0, "huge": 10**9, "fraction": 1.5, "stranger": 1}
-            content[key]["nobody" if value == "stranger" else name] = changed[value]
-        else:
-            content[key] = value
-        (path / file).write_text(json.dumps(content))
-
-    _sealed(path, act)
-
-
-def _nan(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone().fill_(float("nan"))
-
-
-_TYPES = (torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool)
-TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
-    **{
-        str(kind).removeprefix("torch."): (lambda t, kind=kind: t.to(kind))
-        for kind in (
-            torch.float16,
-            torch.bfloat16,
-            torch.float64,
-            torch.int64,
-            torch.int8,
-            torch.bool,
-        )
-    },
-    "nan": _nan,
-    "inf": lambda t: t.clone().fill_(float("inf")),
-    "longer": lambda t: torch.cat([t, t]),
-    "flat": lambda t: t.flatten()[:1],
-    "missing": lambda t: None,
-}
-
-
-def _forge_tensors(file: str, how: str, path: Path) -> None:
-    def act() -> None:
-        tensors = load_file(path / file)
-        name = sorted(tensors)[0]
-        changed = TENSORS[how](tensors.pop(name))
-        if changed is not None:
-            tensors[name] = changed.contiguous()
-        (path / file).unlink()
-        save_file(tensors, path / file, metadata={"format": "pt"})
-
-    _sealed(path, act)
-
-
-def _forge_missing(name: str, path: Path) -> None:
-    _sealed(path, (path / name).unlink)

@@ -118,7 +118,8 @@ def test_a_server_that_never_answers_leaves_a_run_that_wandb_sync_finds(
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         begin = time.monotonic()
         tracker = Tracking().open(run, "recipe", {})
-        assert time.monotonic() - begin < 10
+        # 6 to 8 s on an idle machine (wandb's own waits were 57); other tests run beside this one.
+        assert time.monotonic() - begin < 20
         assert tracker.names == ["W&B"]
         tracker.log("p", 1, {"loss": 1.0})
         tracker.close()
