@@ -24,16 +24,15 @@ from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 
 from benchmarks.engines.rollout_debates import random_model
 from debate_protocol.types import Ask
-from debate_rollout.engine import Weights
+from debate_rollout.engine import MissingExtraError, Weights
 from debate_rollout.engines import (
     ScriptedEngine,
     TransformersEngine,
     VllmEngine,
     VllmServerEngine,
 )
-from debate_rollout.engines.scripted.stream import Delay
-from debate_rollout.engines.transformers.plain_logps import plain_logps
-from debate_rollout.errors import MissingExtraError
+from debate_rollout.engines.scripted import Delay
+from debate_rollout.engines.transformers_drawing import plain_logps
 from debate_rollout.testing import Bench, Refresh, conformance, conformance_table
 
 WINDOW, RANK = 512, 8

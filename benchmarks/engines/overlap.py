@@ -36,14 +36,13 @@ from rich.console import Console
 from benchmarks.measurement import print_line
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmEngine
-from debate_rollout.engines.scripted.stream import Delay
-from debate_train.checkpointing.checkpoint_manifest import Origin
-from debate_train.checkpointing.checkpoints import Checkpoints, RunState
+from debate_rollout.engines.scripted import Delay
+from debate_train.checkpointing.checkpoints import Checkpoints, Origin, RunState
+from debate_train.checkpointing.run_directory import RunDirectory
 from debate_train.commands.progress import Progress
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
-from debate_train.run_files.run_directory import RunDirectory
 from debate_train.running.loop import train
 from debate_train.running.phases import open_phase
 from debate_train.running.run_context import RunContext

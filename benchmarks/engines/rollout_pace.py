@@ -15,7 +15,7 @@ from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.drivers import FreeRunning, LockStep, play
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine, VllmEngine
-from debate_rollout.engines.scripted.stream import Delay
+from debate_rollout.engines.scripted import Delay
 
 DRIVERS = {"lock_step": LockStep(), "free_running": FreeRunning()}
 SAID = "<solution>4</solution><evaluation>N/A</evaluation><comparison>N/A</comparison>"

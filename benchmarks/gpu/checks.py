@@ -20,8 +20,8 @@ from benchmarks.gpu.models import (
     update,
 )
 from benchmarks.measurement import print_line
-from debate_train.packed_rows.packed_attention import packed_attention
-from debate_train.packed_rows.packs import Pack
+from debate_train.batches.attention import packed_attention
+from debate_train.batches.packs import Pack
 
 PACKAGES = ("torch", "transformers", "numpy")
 ROWS = [*grpo_rows(2, 5, 40, 24), *debate_rows(2, 3, 2, 40, 16), Spans(99, (1,), (1,))]

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from debate_train.batches.attention import attending_packs
+from debate_train.batches.logps import token_logps
+from debate_train.batches.packing import pack
+from debate_train.batches.packs import Pack
 from debate_train.batches.row_types import Batch, Row
-from debate_train.packed_rows.logps import token_logps
-from debate_train.packed_rows.packed_attention import attending_packs
-from debate_train.packed_rows.packing import pack
-from debate_train.packed_rows.packs import Pack
 
 
 @dataclass(frozen=True, slots=True)

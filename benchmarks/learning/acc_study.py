@@ -176,7 +176,7 @@ def train(folder: Path, recipe: Path, settings: Sequence[str]) -> None:
 
 def measured(recipe: Path, policies: Sequence[str], folder: Path, seed: int) -> dict[str, Any]:
     """Return what `debate-eval` finds of policies, by their names: figures, and by question."""
-    from debate_train.evaluating.command import main as debate_eval
+    from debate_train.commands.evaluate import main as debate_eval
 
     command = [str(recipe), f"seed={seed}", f"evaluation.runs={RUNS}", *QUIET]
     command += ["--questions", "1000"]

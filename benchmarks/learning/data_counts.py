@@ -12,12 +12,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from debate_protocol.parsing.contract import get_contract
+from debate_protocol.contract import get_contract
 from debate_rewards.answers.checking import check_many
 from debate_train.data.benchmarks import BENCHMARKS
-from debate_train.data.gold_answers import answered
 from debate_train.data.question_rows import Fields, Reading
-from debate_train.data.question_source import read_questions
+from debate_train.data.questions import answered
+from debate_train.data.source import read_questions
 
 HEAD = "| file | benchmark | contract | rows | repeats | answers | right | others |"
 

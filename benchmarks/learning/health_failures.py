@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from debate_protocol import Transcript
-from debate_rewards.reading import read_debate
+from debate_rewards.reward import read_debate
 from debate_rewards.votes.ballots import Vote, all_votes, ballots
 from debate_train.losses.references import open_reference
 from debate_train.offline import Example, GuidedPairs, Taken

@@ -31,12 +31,11 @@ if __name__ == "__main__" and "atheris" in sys.argv:
 else:
     atheris, _instrumented = None, contextlib.nullcontext()
 with _instrumented:
-    from debate_protocol.parsing.contract import CONTRACTS
-    from debate_protocol.parsing.replies import ParseError, parse, spoken_text
-    from debate_protocol.parsing.tags import neutralised
-    from debate_protocol.transcripts.checks import transcript_problems
-    from debate_protocol.transcripts.fields import TranscriptError
+    from debate_protocol.contract import CONTRACTS
+    from debate_protocol.parsing import ParseError, parse, spoken_text
+    from debate_protocol.tags import neutralised
     from debate_protocol.transcripts.files import from_json, json_line, read_lines, to_json
+    from debate_protocol.transcripts.records import TranscriptError, transcript_problems
     from debate_protocol.transcripts.showing import shown_debate
     from debate_protocol.transcripts.xml import from_xml, to_xml
     from debate_protocol.types import Protocol, Question, Transcript, Turn

@@ -43,7 +43,7 @@ from benchmarks.robustness.hostile_endpoint import (
     response,
     serving,
 )
-from debate_train.commands.rollout_cli import main as collect
+from debate_train.commands.rollout import main as collect
 
 RECIPE = """\
 name: t

@@ -23,9 +23,8 @@ from typing import Any
 
 from benchmarks.robustness.mutations import Log, Outcome, quiet_environment, tried
 from debate_train.commands.cli import main as command
-from debate_train.reading.recipe_file import load_recipe
-from debate_train.reading.recipe_schema import PHASES, Schema, annotation_of, schema_of
-from debate_train.reading.recipe_written import resolved_yaml
+from debate_train.reading.problems import PHASES, Schema, annotation_of, schema_of
+from debate_train.reading.recipe_file import load_recipe, resolved_yaml
 from debate_train.recipe import Recipe
 
 BASE = """\

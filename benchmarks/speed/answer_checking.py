@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.measurement import print_line
 from debate_rewards.answers.math_pool import MathPool
-from debate_rewards.answers.math_spelling import spelling
+from debate_rewards.answers.math_text import spelling
 
 ANSWERS = Path(__file__).parents[1] / "data" / "math500_answers.jsonl"
 LIMIT_S = 5.0

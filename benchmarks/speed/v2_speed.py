@@ -18,7 +18,7 @@ from benchmarks.measurement import print_line
 from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript
 from debate_rewards import V2
-from debate_rewards.reading import read_debate
+from debate_rewards.reward import read_debate
 
 AGENTS, ROUNDS = 5, 3
 CASES: dict[str, dict[str, Any]] = {

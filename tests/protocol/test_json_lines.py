@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from debate_protocol.transcripts.json_lines import MAX_NESTING, json_line, json_value
+from debate_protocol.transcripts.files import MAX_NESTING, json_line, json_value
 
 
 def test_json_is_read_and_written_to_one_depth_in_every_release_of_python() -> None:

@@ -10,17 +10,16 @@ import pytest
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from debate_protocol.contract import CONTRACTS, Contract
 from debate_protocol.forms import Direct, FormConfig, Simultaneous
-from debate_protocol.parsing.contract import CONTRACTS, Contract
-from debate_protocol.parsing.replies import parse_turn
-from debate_protocol.transcripts.checks import transcript_problems
-from debate_protocol.transcripts.fields import TranscriptError
+from debate_protocol.parsing import parse_turn
 from debate_protocol.transcripts.files import (
     from_json,
     read_transcripts,
     to_json,
     write_transcripts,
 )
+from debate_protocol.transcripts.records import TranscriptError, transcript_problems
 from debate_protocol.transcripts.showing import shown_debate
 from debate_protocol.types import Ask, Protocol, Question, Transcript, Turn
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from debate_protocol.parsing.parsed import Parsed
-from debate_protocol.parsing.replies import parse
+from debate_protocol.parsing import parse
+from debate_protocol.tags import Parsed
 
 
 def votes(

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from debate_protocol.parsing.contract import CONTRACTS, get_contract
-from debate_protocol.parsing.parsed import Parsed
-from debate_protocol.parsing.replies import ParseError, parse, spoken_text
-from debate_protocol.parsing.tags import ThinkMode, neutralised
+from debate_protocol.contract import CONTRACTS, get_contract
+from debate_protocol.parsing import ParseError, parse, spoken_text
+from debate_protocol.tags import Parsed, ThinkMode, neutralised
 
 PIECES = [
     "<solution>", "</solution>", "<SOLUTION >", "<evaluation>", "</evaluation>", "<comparison>",

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from debate_protocol.parsing.contract import CONTRACTS
-from debate_protocol.parsing.parsed import Parsed
-from debate_protocol.parsing.replies import ParseError, parse, parse_turn
-from debate_protocol.parsing.tags import ThinkMode
+from debate_protocol.contract import CONTRACTS
+from debate_protocol.parsing import ParseError, parse, parse_turn
+from debate_protocol.tags import Parsed, ThinkMode
 from debate_protocol.types import Protocol, Question, Transcript, Turn
 
 WHITE = "\t\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u205f\u3000"

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from debate_protocol.parsing.contract import get_contract
-from debate_protocol.parsing.replies import parse
-from debate_protocol.parsing.tags import neutralised
+from debate_protocol.contract import get_contract
+from debate_protocol.parsing import parse
+from debate_protocol.tags import neutralised
 
 HOSTILE = {
     "openings": "<solution>",

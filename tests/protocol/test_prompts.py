@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.forms import Direct, Sequential, Simultaneous
-from debate_protocol.parsing.replies import parse
+from debate_protocol.parsing import parse
 from debate_protocol.types import Ask, Question
 
 Play = Callable[..., Any]

@@ -13,14 +13,12 @@ from debate_protocol.forms import (
     Sequential,
     Simultaneous,
 )
-from debate_protocol.forms.table import SameAnswer, Table, same_words
-from debate_protocol.roles import answering_agents, gives_answers, role_of, roles_of
-from debate_protocol.transcripts.checks import transcript_problems
-from debate_protocol.transcripts.fields import TranscriptError
+from debate_protocol.forms.debate_state import SameAnswer, Table, same_words
+from debate_protocol.roles import answering_agents, gives_answers, role_of, roles_of, shown_turns
 from debate_protocol.transcripts.files import from_json, to_json
+from debate_protocol.transcripts.records import TranscriptError, transcript_problems
 from debate_protocol.transcripts.xml import from_xml, to_xml
 from debate_protocol.types import AgentRole, Ask, DebateRun, Protocol, Question, Schedule, TurnKey
-from debate_protocol.visibility import shown_turns
 
 from .conftest import Play
 

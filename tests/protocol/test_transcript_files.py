@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from debate_protocol.cli import main
-from debate_protocol.transcripts.fields import TranscriptError
 from debate_protocol.transcripts.files import (
     SCHEMA,
     TornLineWarning,
@@ -16,6 +15,7 @@ from debate_protocol.transcripts.files import (
     to_json,
     write_transcripts,
 )
+from debate_protocol.transcripts.records import TranscriptError
 from debate_protocol.types import Protocol, Question, Transcript, Turn
 
 DEBATE: dict[str, Any] = {

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from debate_protocol.parsing.contract import Contract
-from debate_protocol.transcripts.fields import TranscriptError
+from debate_protocol.contract import Contract
 from debate_protocol.transcripts.files import from_json
+from debate_protocol.transcripts.records import TranscriptError
 from debate_protocol.transcripts.xml import MAX_TEXT_BYTES, from_xml, read_xml, to_xml, xml_schema
 from debate_protocol.types import (
     MAX_ROUNDS,

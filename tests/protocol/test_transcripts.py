@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from debate_protocol.forms import Sequential
-from debate_protocol.transcripts.checks import transcript_problems
-from debate_protocol.transcripts.fields import TranscriptError
 from debate_protocol.transcripts.files import (
     TornLineWarning,
     from_json,
@@ -19,6 +17,7 @@ from debate_protocol.transcripts.files import (
     to_json,
     write_transcripts,
 )
+from debate_protocol.transcripts.records import TranscriptError, transcript_problems
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
 
 MINIMAL: dict[str, Any] = {

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.forms.actor_critic.wrong_answers import wrong_answer
+from debate_protocol.forms.actor_critic import wrong_answer
 from debate_protocol.types import Question
 
 

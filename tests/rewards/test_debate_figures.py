@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from debate_protocol.transcripts.counts import with_counts
 from debate_protocol.transcripts.files import from_json, to_json
+from debate_protocol.transcripts.records import with_counts
 from debate_protocol.types import Reply, Turn
 from debate_rewards.metrics.debate_metrics import debate_metrics, question_moments, question_values
 from debate_rewards.votes.decisions import bradley_terry, confidence, majority

@@ -4,8 +4,8 @@ import pytest
 
 from debate_protocol.types import AgentRole
 from debate_rewards.metrics.debate_metrics import debate_metrics, question_values
-from debate_rewards.metrics.intervals import bootstrap_interval
-from debate_rewards.rewards.verifiable import Verifiable
+from debate_rewards.metrics.statistics import bootstrap_interval
+from debate_rewards.rewards.truth import Verifiable
 from debate_rewards.votes.decisions import central, majority, peer_vote
 
 SILENT = ["", "", ""]

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from debate_protocol.types import Question
 from debate_rewards.answers.checking import check
 from debate_rewards.answers.final_answers import KINDS, Kind, canonical, final_answer
-from debate_rewards.answers.math_spelling import MAX_MATH_CHARS, spelling
-from debate_rewards.answers.plain_math import compare_text, read_number
+from debate_rewards.answers.math_text import MAX_MATH_CHARS, compare_text, read_number, spelling
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from debate_rewards.answers.checking import MAX_COMPARED, answer_classes, check
 from debate_rewards.answers.final_answers import KINDS, canonical, final_answer, text_form
 from debate_rewards.answers.math_pool import Comparison
 from debate_rewards.cli import main
-from debate_rewards.metrics.change import intraclass_moments
 from debate_rewards.metrics.debate_metrics import debate_metrics
+from debate_rewards.metrics.judging import intraclass_moments
 from debate_rewards.rewards.persuasion import Persuasion
 
 # Two combining marks in descending class: the worst that sorting by class can meet.

@@ -5,8 +5,13 @@ from statistics import NormalDist, fmean
 
 import pytest
 
-from debate_rewards.metrics.intervals import bootstrap_interval, unvaried_interval
-from debate_rewards.metrics.paired import mcnemar, paired, tango_interval
+from debate_rewards.metrics.statistics import (
+    bootstrap_interval,
+    mcnemar,
+    paired,
+    tango_interval,
+    unvaried_interval,
+)
 
 Z = NormalDist().inv_cdf(0.975)
 

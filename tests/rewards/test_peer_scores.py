@@ -7,9 +7,9 @@ import pytest
 
 from debate_protocol.types import TurnKey
 from debate_rewards import V2
-from debate_rewards.reward_config import Use
+from debate_rewards.reward import Use
 from debate_rewards.votes.ballots import Vote
-from debate_rewards.votes.peer_scores import (
+from debate_rewards.votes.judging import (
     PARTS,
     correlated_agreement,
     determinant_scores,

@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from debate_rewards import REWARDS, V2, Reward, RewardChoice, get_reward
-from debate_rewards.reading import read_debate
+from debate_rewards.reward import read_debate
 
 NEEDED: dict[str, dict[str, Any]] = {
     "overlong": {"max_tokens": 10, "buffer": 4},

@@ -138,7 +138,7 @@ def function(transcripts): return []
         (
             BREVITY.split("    def __call__")[0],
             "brevity = broken:Brevity",
-            "Brevity has no __call__; expected what debate_rewards.reward_config.RewardConfig",
+            "Brevity has no __call__; expected what debate_rewards.reward.RewardConfig",
         ),
         (NOT_A_REWARD, "a = broken:missing", "cannot be imported: AttributeError"),
         (NOT_A_REWARD, "a = broken:function", "expected a pydantic model"),

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from debate_protocol.types import Reply
+from debate_rollout.engine import RolloutError
 from debate_rollout.engines.background import Background
-from debate_rollout.errors import RolloutError
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import Engine, Finished, Request, Weights, streaming
+from debate_rollout.engine import Engine, Finished, MissingExtraError, Request, Weights, streaming
 from debate_rollout.engines import EngineChoice, ScriptedEngine, TransformersEngine, VllmEngine
-from debate_rollout.engines.scripted.stream import Delay, ScriptedStream
-from debate_rollout.engines.transformers.plain_logps import plain_logps
-from debate_rollout.errors import MissingExtraError
+from debate_rollout.engines.scripted import Delay, ScriptedStream
+from debate_rollout.engines.transformers_drawing import plain_logps
 from debate_rollout.testing import CHECKS, Bench, Refresh, check_engine, conformance_table
 
 QUICK = Delay(median_s=0.001)
@@ -129,8 +128,8 @@ def test_check_engine_fails_when_a_rule_is_broken(
 def test_check_engine_fails_when_a_stream_breaks_a_rule(
     fault: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("debate_rollout.testing.streams._PATIENCE_S", 0.5)
-    monkeypatch.setattr("debate_rollout.testing.streams._AT_ONCE_S", 0.2)
+    monkeypatch.setattr("debate_rollout.testing.replies._PATIENCE_S", 0.5)
+    monkeypatch.setattr("debate_rollout.testing.replies._AT_ONCE_S", 0.2)
 
     class Wrong(ScriptedStream):
         def collect(self, timeout_s: float) -> list[Finished]:

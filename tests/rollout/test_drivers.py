@@ -19,10 +19,9 @@ from debate_protocol.types import (
     Turn,
 )
 from debate_rollout.drivers import FreeRunning, LockStep, play
-from debate_rollout.engine import Capability, Request
+from debate_rollout.engine import Capability, EngineConfigError, EngineFailure, Request
 from debate_rollout.engines import ScriptedEngine
-from debate_rollout.engines.scripted.engine import ScriptedPlayer
-from debate_rollout.errors import EngineConfigError, EngineFailure
+from debate_rollout.engines.scripted import ScriptedPlayer
 from debate_rollout.testing import ask
 
 

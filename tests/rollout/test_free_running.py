@@ -21,10 +21,16 @@ from debate_protocol.types import (
     Transcript,
 )
 from debate_rollout.drivers import DriverConfig, FreeRunning, LockStep, play, play_each
-from debate_rollout.engine import Capability, Finished, Request, Weights, generate_by_streaming
+from debate_rollout.engine import (
+    Capability,
+    EngineFailure,
+    Finished,
+    Request,
+    Weights,
+    generate_by_streaming,
+)
 from debate_rollout.engines import ScriptedEngine
-from debate_rollout.engines.scripted.stream import Delay
-from debate_rollout.errors import EngineFailure
+from debate_rollout.engines.scripted import Delay
 
 FREE = FreeRunning(timeout_s=5.0)
 

@@ -15,9 +15,15 @@ from tests.rollout.chat_server import Answer, Endpoint, Seen, said, serving
 from debate_protocol.forms import Simultaneous
 from debate_protocol.types import Message, Question, Reply
 from debate_rollout.drivers import FreeRunning, LockStep, play
-from debate_rollout.engine import Request, Sampling, Weights
-from debate_rollout.engines.openai.engine import OpenAIEngine
-from debate_rollout.errors import EndpointError, EngineConfigError, EngineFailure
+from debate_rollout.engine import (
+    EndpointError,
+    EngineConfigError,
+    EngineFailure,
+    Request,
+    Sampling,
+    Weights,
+)
+from debate_rollout.engines.openai import OpenAIEngine
 from debate_rollout.testing import Bench, ask, check_engine
 
 KEY = "k3y-of-the-test-0123456789abcdef"

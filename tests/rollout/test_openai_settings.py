@@ -11,9 +11,14 @@ import pytest
 from pydantic import ValidationError
 from tests.rollout.chat_server import Endpoint, said, serving
 
-from debate_rollout.engine import Request, Sampling
-from debate_rollout.engines.openai.engine import OpenAIEngine
-from debate_rollout.errors import EndpointError, EngineConfigError, MissingExtraError
+from debate_rollout.engine import (
+    EndpointError,
+    EngineConfigError,
+    MissingExtraError,
+    Request,
+    Sampling,
+)
+from debate_rollout.engines.openai import OpenAIEngine
 from debate_rollout.testing import ask
 
 KEY = "sk-" + "0123456789abcdef" * 2
@@ -124,7 +129,7 @@ def test_open_takes_the_name_of_the_model_where_the_config_has_none() -> None:
 
 def test_open_says_what_to_install_when_httpx_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
-    monkeypatch.delitem(sys.modules, "debate_rollout.engines.openai.sampler", raising=False)
+    monkeypatch.delitem(sys.modules, "debate_rollout.engines.openai_sampler", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'debate-rollout\[openai\]'"):
         OpenAIEngine(model="m", api_key_env=None).open()
 

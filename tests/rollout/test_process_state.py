@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from debate_rollout.engines.vllm.process_state import ThreadState, undisturbed
+from debate_rollout.engines.vllm.model import ThreadState, undisturbed
 
 
 @dataclass

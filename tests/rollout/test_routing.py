@@ -8,9 +8,8 @@ import pytest
 from debate_protocol.forms import Simultaneous
 from debate_protocol.types import Ask, Question
 from debate_rollout.drivers import play
-from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engine import EngineConfigError, Request, Sampling, Weights
 from debate_rollout.engines import ScriptedEngine
-from debate_rollout.errors import EngineConfigError
 from debate_rollout.routing import RoutedEngine
 
 ROLES = {"learner": {"count": 2}, "rival": {"policy": "frozen"}}

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from debate_protocol.types import Ask
-from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engine import EngineConfigError, Request, Sampling, Weights
 from debate_rollout.engines import ScriptedEngine
-from debate_rollout.errors import EngineConfigError
 from debate_rollout.testing import ask, request
 
 SAMPLING = Sampling(max_tokens=50)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from debate_rollout.engines.transformers.stop_strings import StopStrings
+from debate_rollout.engines.transformers_decoding import StopStrings
 from debate_rollout.token_text import token_text
 
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 
-from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engine import NotFiniteError, Request, Sampling, Weights, WeightsError
 from debate_rollout.engines import TransformersEngine
-from debate_rollout.errors import NotFiniteError, WeightsError
 from debate_rollout.testing import ask
 from debate_rollout.token_text import token_text
 

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engine import EndpointError, Request, Sampling, Weights, WeightsError
 from debate_rollout.engines import VllmEngine, VllmServerEngine
-from debate_rollout.engines.transformers.plain_logps import plain_logps
-from debate_rollout.engines.vllm.hand_over import write_weights
-from debate_rollout.errors import EndpointError, WeightsError
+from debate_rollout.engines.transformers_drawing import plain_logps
+from debate_rollout.engines.vllm.model import write_weights
 from debate_rollout.testing import Bench, Refresh, ask, check_engine
 
 pytestmark = [

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engine import EngineConfigError, Request, Sampling, Weights, WeightsError
 from debate_rollout.engines import VllmEngine
-from debate_rollout.errors import EngineConfigError, WeightsError
 from debate_rollout.testing import ask
 
 pytestmark = [

@@ -13,12 +13,18 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
+from debate_rollout.engine import EndpointError, RolloutError, WeightsError
 from debate_rollout.engines import VllmServerEngine
-from debate_rollout.engines.vllm.hand_over import OLD_WEIGHTS_SERVE
-from debate_rollout.engines.vllm_server.control import Loaded, ServerControl
+from debate_rollout.engines.vllm.model import OLD_WEIGHTS_SERVE
+from debate_rollout.engines.vllm_server.control import (
+    Answer,
+    Loaded,
+    ServerControl,
+    are_raw,
+    body,
+    read,
+)
 from debate_rollout.engines.vllm_server.process import ServerProcess, server_command
-from debate_rollout.engines.vllm_server.wire import Answer, are_raw, body, read
-from debate_rollout.errors import EndpointError, RolloutError, WeightsError
 
 SAMPLING = {"max_tokens": 2, "seed": 5, "logprobs": 0}
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engine import EngineConfigError, Request, RolloutError, Sampling, Weights
 from debate_rollout.engines import VllmEngine
-from debate_rollout.errors import EngineConfigError, RolloutError
 from debate_rollout.testing import ask
 
 pytestmark = [

@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 from tests.rollout.vllm_stand_in import Router, StandIn, serving
 
-from debate_rollout.engine import Request, Sampling, Weights
+from debate_rollout.engine import (
+    EndpointError,
+    EngineConfigError,
+    Request,
+    RetriesExhaustedError,
+    Sampling,
+    Weights,
+)
 from debate_rollout.engines import VllmServerEngine
 from debate_rollout.engines.vllm.model import OtherWeightsError, ServedModel
 from debate_rollout.engines.vllm.settings import VllmSettings
-from debate_rollout.errors import EndpointError, EngineConfigError, RetriesExhaustedError
 from debate_rollout.testing import ask
 
 REQUESTS = [Request(ask(), Sampling(max_tokens=1, seed=k), (1, 2)) for k in range(40)]

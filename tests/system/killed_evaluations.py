@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 import torch
 
 from debate_protocol.types import Reply
-from debate_train.evaluating.command import main
-from debate_train.evaluating.journal import ReplyJournal
+from debate_train.commands.evaluate import main
+from debate_train.commands.evaluation_files import ReplyJournal
 from debate_train.models import ScratchModel
 
 RECIPE = """\

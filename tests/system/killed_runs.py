@@ -23,7 +23,7 @@ import torch
 
 import debate_train.checks.check
 import debate_train.playing.dynamic_sampling
-import debate_train.playing.lookahead
+import debate_train.playing.prefetch
 import debate_train.report
 import debate_train.running.phases
 import debate_train.running.run

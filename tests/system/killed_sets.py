@@ -17,9 +17,9 @@ from debate_protocol.roles import role_of
 from debate_protocol.types import Transcript
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.commands.cli import main
-from debate_train.keeping.keep_if import KeepIf
 from debate_train.models import ScratchModel
 from debate_train.offline import Completion, Example, GuidedPairs, Taken
+from debate_train.recipe import KeepIf
 from system.killed_runs import Moment, different, kept, launch
 
 PHASES = ("critic", "actor", "critic_again", "actor_again")

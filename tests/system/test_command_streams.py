@@ -121,7 +121,7 @@ def test_an_export_refuses_what_json_cannot_say(
 def test_a_line_that_is_too_long_is_refused(
     debates: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("debate_protocol.transcripts.json_lines.MAX_LINE_BYTES", 3000)
+    monkeypatch.setattr("debate_protocol.transcripts.files.MAX_LINE_BYTES", 3000)
     for main, command in ((cli.main, "validate"), (rewards_cli.main, "stats")):
         assert main([command, debates]) == 0
         capsys.readouterr()

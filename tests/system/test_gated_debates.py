@@ -6,7 +6,7 @@ from debate_protocol.forms import ActorCritic, Direct, SelfDebate, Simultaneous
 from debate_protocol.types import Ask, Question
 from debate_rewards import Agreed, AtMost, Informative, InOrder, PartialTrajectory, Verifiable
 from debate_rollout.drivers import play
-from debate_rollout.engines.scripted.engine import ScriptedEngine
+from debate_rollout.engines.scripted import ScriptedEngine
 
 
 def question(id: str) -> Question:

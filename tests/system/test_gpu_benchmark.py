@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from debate_train.packed_rows.pack_layout import Layout, make_layout
-from debate_train.packed_rows.prefix_forest import PrefixForest
+from debate_train.batches.packs import Layout, make_layout
+from debate_train.batches.row_types import PrefixForest
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ("--cpu-smoke", "--workloads", "grpo")
@@ -71,7 +71,7 @@ def test_checks_fail_when_runs_do_not_see_what_they_share(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from benchmarks.gpu import checks
-    from debate_train.packed_rows import packs
+    from debate_train.batches import packs
 
     def wrong(forest: PrefixForest) -> Layout:
         found = make_layout(forest)
@@ -110,10 +110,10 @@ def test_part_that_fails_leaves_a_line_and_the_others_go_on(
 def test_missing_package_is_a_line_of_the_output(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("checks", "speed", "models"):
         monkeypatch.delitem(sys.modules, f"benchmarks.gpu.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "debate_train.packed_rows.packing", None)
+    monkeypatch.setitem(sys.modules, "debate_train.batches.packing", None)
     code, lines = run(*SMOKE)
     assert code == 1
-    assert "debate_train.packed_rows.packing" in lines[0]["error"]
+    assert "debate_train.batches.packing" in lines[0]["error"]
     assert [line["benchmark"] for line in lines] == ["gpu/import", "gpu/done"]
 
 

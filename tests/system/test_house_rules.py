@@ -239,7 +239,7 @@ BAD: list[tuple[Rule, str, str, int]] = [
     (import_direction, PROTOCOL, "import torch\n", 1),
     (import_direction, PROTOCOL, "from debate_rewards import credits\n", 1),
     (import_direction, REWARDS, LATE_IMPORT, 2),
-    (import_direction, ROLLOUT, "from debate_rewards.credits import Credit\n", 1),
+    (import_direction, ROLLOUT, "from debate_rewards.reward import Credit\n", 1),
     (import_direction, ROLLOUT, "import torch\n", 1),
     (import_direction, ENGINE, "import debate_train\n", 1),
     (import_direction, REWARDS, "import importlib\nimportlib.import_module('torch.nn')\n", 2),

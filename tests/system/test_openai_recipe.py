@@ -8,7 +8,7 @@ from tests.rollout.chat_server import Answer, Endpoint, Seen, said, serving
 
 from debate_protocol.transcripts.files import read_transcripts
 from debate_train.commands.cli import main as train
-from debate_train.commands.rollout_cli import main as collect
+from debate_train.commands.rollout import main as collect
 
 KEY = "k3y-of-the-test-0123456789abcdef"
 RECIPE = """\

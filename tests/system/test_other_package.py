@@ -149,7 +149,7 @@ def test_engine_from_outside_passes_the_conformance_suite(
     from my_debates.engine import Plain  # type: ignore[import-not-found]
 
     from debate_train.models import ScratchModel
-    from debate_train.models.policy import export_weights
+    from debate_train.models.loaded_model import export_weights
 
     small = ScratchModel(layers=1, hidden_size=32, ffn_size=32)
     loaded, others = small.load(0), small.load(1)

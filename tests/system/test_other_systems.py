@@ -30,8 +30,8 @@ for package in {packages}:
 """
 REFUSED = """
 from pathlib import Path
-from debate_train.run_files.directory_lock import DirectoryLock
-from debate_train.errors import UsageError
+from debate_train.checkpointing.whole_files import DirectoryLock
+from debate_train.interrupts import UsageError
 try:
     DirectoryLock(Path("."))
 except UsageError as error:

@@ -182,8 +182,8 @@ def test_two_processes_end_together_when_one_is_killed(recipe: Path, tmp_path: P
 ENDS_EARLY = """\
 import os, signal, sys
 from pathlib import Path
-from debate_rollout.engines.transformers.sampler import TransformersSampler
-from debate_rollout.errors import EngineFailure
+from debate_rollout.engines.transformers_sampler import TransformersSampler
+from debate_rollout.engine import EngineFailure
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
 

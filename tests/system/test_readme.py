@@ -25,16 +25,16 @@ from debate_protocol.cli import main as protocol
 from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.transcripts.log_files import lines_for
 from debate_rewards.cli import main as rewards
-from debate_train.asking.command import command_parser as ask_parser
-from debate_train.asking.command import main as ask
+from debate_train.commands.ask import command_parser as ask_parser
+from debate_train.commands.ask import main as ask
 from debate_train.commands.cli import main as train
-from debate_train.commands.rollout_cli import main as rollout
-from debate_train.evaluating.command import main as evaluate
-from debate_train.preflight.command import main as preflight
+from debate_train.commands.evaluate import main as evaluate
+from debate_train.commands.preflight import main as preflight
+from debate_train.commands.rollout import main as rollout
 from debate_train.reading.recipe_file import load_recipe
 from debate_train.recipe import Recipe
 from debate_train.report import report_main
-from debate_train.theory.command import main as theory
+from debate_train.theory.run_comparison import main as theory
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -120,6 +120,7 @@ FILLED = (
     (r"\bANSWERS.jsonl", "examples/data/answers.jsonl"),
     (r"\bRUN2?\b|\bRUN_DIR\b|\bDIR\b|runs/(three|dapo|sdrl)\b", "runs/first"),
     (r"@(280|420)\b", "@1"),
+    (r"\bseed=S\b", "seed=0"),
     (r"evaluations/(?!first)\w+(?= |$)|\bFOLDER\b", "evaluations/first"),
     (r"--baseline \w+", "--baseline before"),
     (r"--output [^\s\"]+", "--output out"),

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from debate_train.commands.cli import main
-from debate_train.reading.recipe_file import load_recipe
-from debate_train.reading.recipe_written import resolved_yaml
+from debate_train.reading.recipe_file import load_recipe, resolved_yaml
 from debate_train.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from debate_protocol.config import Config
-from debate_train.reading.recipe_schema import annotation_of, schema_of
+from debate_protocol.plugins import Config
+from debate_train.reading.problems import annotation_of, schema_of
 from debate_train.recipe import Recipe
 
 PACKAGES = Path(__file__).parents[2] / "packages"
@@ -64,6 +64,6 @@ def settings() -> Iterator[tuple[str, str]]:
 
 
 def test_every_model_of_settings_has_one_base() -> None:
-    assert list(settings()) == [("config.py", "Config")]
+    assert list(settings()) == [("plugins.py", "Config")]
     assert Config.model_config == {"extra": "forbid", "frozen": True, "allow_inf_nan": False}
     assert issubclass(Recipe, Config)

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from debate_rollout.engines.vllm_server.process import free_port
+from debate_train.batches.packs import Pack, make_pack
 from debate_train.batches.rows import Batch, Row
 from debate_train.commands.cli import main
 from debate_train.losses import Loss
 from debate_train.models import ScratchModel
-from debate_train.models.loaded_model import LoadedModel, Lora
-from debate_train.models.policy import with_adapter
-from debate_train.packed_rows.packs import Pack, make_pack
+from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
 from train.small_runs import AHEAD, RECIPE, End, Run, end_of
 
 MakeModel = Callable[..., LoadedModel]
@@ -108,8 +107,7 @@ def gradient_of() -> GradientOf:
     """
     from debate_train.losses.references import KeptReference
     from debate_train.trainers import TorchTrainer
-    from debate_train.trainers.objective import trainable
-    from debate_train.trainers.updates import Learning, Update
+    from debate_train.trainers.objective import Learning, Update, trainable
 
     def find(
         loaded: LoadedModel,

@@ -9,19 +9,18 @@ from rich.console import Console
 
 from debate_rollout.engine import Weights
 from debate_train.batches.rows import Batch
-from debate_train.checkpointing.checkpoint_manifest import Origin
-from debate_train.checkpointing.checkpoints import Checkpoints, RunState
+from debate_train.batches.step import Step
+from debate_train.checkpointing.checkpoints import Checkpoints, Origin, RunState
+from debate_train.checkpointing.run_directory import RunDirectory
 from debate_train.commands.progress import Progress
 from debate_train.data import DataSource
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
-from debate_train.run_files.run_directory import RunDirectory
 from debate_train.running.loop import train
 from debate_train.running.phases import open_phase
 from debate_train.running.run_context import Ended, Phase, RunContext
 from debate_train.running.saving import Saving
-from debate_train.running.step import Step
 from debate_train.tracking.tracker import NoTracking
 
 

@@ -19,12 +19,10 @@ from debate_rollout.engine import Weights
 from debate_train.batches.rows import Batch, Row
 from debate_train.losses import Grpo, ImportanceSampling, Kl, Loss, PpoClip
 from debate_train.models import PretrainedModel
-from debate_train.models.loaded_model import LoadedModel, Lora
-from debate_train.models.policy import with_adapter
-from debate_train.ranks.followers import Begin, dismiss, follow, lead
-from debate_train.ranks.processes import end_at_once, own_place
+from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
-from debate_train.trainers.deepspeed.session import DeepSpeedSession
+from debate_train.trainers.deepspeed_worker import DeepSpeedSession
+from debate_train.trainers.ranks import Begin, dismiss, end_at_once, follow, lead, own_place
 
 STEPS, CUT, SEED = 5, 2, 0
 SETTINGS: dict[str, Any] = {

@@ -27,9 +27,8 @@ from deepspeed_processes import (
 from arithmetic import rounding
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, Lora
-from debate_train.ranks.followers import Begin, dismiss, follow, lead
-from debate_train.ranks.processes import end_at_once, own_place
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer, Trainer
+from debate_train.trainers.ranks import Begin, dismiss, end_at_once, follow, lead, own_place
 
 LOSS = LOSSES["ppo"]
 Found = list[dict[str, float]]

@@ -18,18 +18,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from debate_train.batches import logps as fused_head
+from debate_train.batches.packs import empty_pack
+from debate_train.checks.plan_memory import Layout, shape_of
 from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
 from debate_train.models import PretrainedModel
-from debate_train.models.loaded_model import Lora
-from debate_train.models.policy import lora_config
-from debate_train.packed_rows import fused_head
-from debate_train.packed_rows.packs import empty_pack
-from debate_train.planning.memory import Layout
-from debate_train.planning.model_shape import shape_of
-from debate_train.ranks.processes import check_message
+from debate_train.models.loaded_model import Lora, lora_config
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate, score, trainable
-from debate_train.trainers.recomputing import gradient_checkpointing
+from debate_train.trainers.ranks import check_message
+from debate_train.trainers.torch_session import gradient_checkpointing
 
 LOSSES: dict[str, Any] = {
     "ppo": PpoClip(kl=Kl(weight=0.1)),
@@ -128,14 +126,14 @@ def peaks() -> Iterator[tuple[str, dict[str, int]]]:
             key = f"memory: rank {rank} wide {wide} recompute {recompute}"
             yield key, peak(rank, wide, recompute)
     head: Any = fused_head
-    before = head.CHUNK_LOGITS, head._chunk_logps, head._chunk_slopes
-    head.CHUNK_LOGITS = 1 << 22
+    before = head.GPU_CHUNK_LOGITS, head._chunk_logps, head._chunk_slopes
+    head.GPU_CHUNK_LOGITS = 1 << 22
     # What a compiled kernel allocates: its results alone.
     head._chunk_logps = lambda logits, targets, heat, cap: [torch.empty_like(heat)] * 3
     head._chunk_slopes = lambda logits, *given: torch.empty_like(logits)
     for rank in (0, 8):
         yield f"memory: head, rank {rank}", peak(rank, False, False, 1 << 14)
-    head.CHUNK_LOGITS, head._chunk_logps, head._chunk_slopes = before
+    head.GPU_CHUNK_LOGITS, head._chunk_logps, head._chunk_slopes = before
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from debate_train.batches.packs import Pack, make_pack
 from debate_train.batches.row_types import Batch, Row
-from debate_train.packed_rows.packs import Pack, make_pack
 
 DEVICE = torch.device("cuda:0")
 

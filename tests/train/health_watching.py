@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from debate_train.health.watch import HealthWatch, alarms_of, is_look
+from debate_train.health import HealthWatch, alarms_of, is_look
 from debate_train.recipe import Recipe
 
 ROWS = Path(__file__).parent / "health_rows"

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.learning import acc_study as study
 from benchmarks.learning import acc_tables as tables
 from debate_train.commands.cli import main as train
-from debate_train.evaluating.command import main as evaluate
+from debate_train.commands.evaluate import main as evaluate
 
 
 @pytest.mark.parametrize("arm", ["team", "sft", "society"])

@@ -17,10 +17,9 @@ from debate_rollout.testing import ask
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.checks.check import check
 from debate_train.commands.cli import main
-from debate_train.evaluation.shared_turns import SharedTurns
+from debate_train.evaluation.measuring import SharedTurns
 from debate_train.models import PretrainedModel
-from debate_train.models.loaded_model import Lora
-from debate_train.models.policy import with_adapter
+from debate_train.models.loaded_model import Lora, with_adapter
 from debate_train.recipe import Recipe
 from train.small_runs import end_of
 from train.two_adapters import BOTH, CLIPPED, NAMES, ONE, settings

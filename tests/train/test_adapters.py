@@ -9,14 +9,13 @@ import torch
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
 from debate_protocol.roles import role_of
-from debate_train.adapters import trained_adapters
+from debate_train.batches.packing import pack
 from debate_train.batches.rows import Batch, build_batch
-from debate_train.models.loaded_model import LoadedModel, Lora
-from debate_train.models.policy import export_weights, with_adapter
-from debate_train.packed_rows.packing import pack
-from debate_train.playing.starts import start_debates
+from debate_train.models.adapters import trained_adapters
+from debate_train.models.loaded_model import LoadedModel, Lora, export_weights, with_adapter
+from debate_train.playing.rollouts import start_debates
 from debate_train.recipe import Recipe
-from debate_train.running.engine_opening import open_engine
+from debate_train.running.run_context import open_engine
 from train.test_policies import logps_of
 from train.two_adapters import BOTH, CLIPPED, NAMES, ONE, REINFORCE, settings
 

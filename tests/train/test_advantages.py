@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from debate_protocol.types import AgentRole, Protocol, Question, Reply, Transcript, Turn, TurnKey
-from debate_rewards.credits import Credit, Score
+from debate_rewards.reward import Credit, Score
 from debate_train.advantages import Baseline, Grouped, RoleEma, Stream
 
 pytestmark = pytest.mark.numeric

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tests.rollout.chat_server import Answer, Endpoint, Seen, said, serving
 
-from debate_train.asking.command import main
-from debate_train.asking.printing import Printer
+from debate_train.commands.ask import Printer, main
 
 QUESTION = "What is 17 * 23?"
 

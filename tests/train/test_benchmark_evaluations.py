@@ -9,9 +9,9 @@ import pytest
 
 from debate_protocol.types import Ask
 from debate_rollout.engines import ScriptedEngine
+from debate_train.commands.evaluate import main
 from debate_train.data import Benchmark
 from debate_train.data.benchmarks import BENCHMARKS
-from debate_train.evaluating.command import main
 from train.test_benchmarks import ROW, file_of, numbered
 
 RECIPE = """\

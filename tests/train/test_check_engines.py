@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from debate_rollout.drivers import Auto, FreeRunning, LockStep
 from debate_train.checks.check import check
-from debate_train.checks.check_engines import process_errors, process_warnings
+from debate_train.checks.check_parts import process_errors, process_warnings
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
 

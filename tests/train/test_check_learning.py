@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from debate_train.checks.check import check
-from debate_train.checks.check_learning import lessons_of, use_of
-from debate_train.checks.scripted_debates import scripted_step, small_recipe
+from debate_train.checks.check_learning import lessons_of, scripted_step, small_recipe, use_of
 from debate_train.recipe import Recipe
 
 PLAIN = {"style": "compact", "personas": "none"}

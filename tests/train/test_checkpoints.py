@@ -14,14 +14,20 @@ import numpy as np
 import pytest
 import torch
 
-from debate_train.checkpointing.checkpoint_manifest import MANIFEST, Origin, seal
-from debate_train.checkpointing.checkpoints import Best, Checkpoints, RunState
-from debate_train.checkpointing.random_states import (
+from debate_train.checkpointing.checkpoints import (
+    MANIFEST,
+    Best,
+    Checkpoints,
+    Origin,
+    RunState,
+    seal,
+)
+from debate_train.checkpointing.tensor_files import (
     load_random_states,
     save_random_states,
     seed_all,
 )
-from debate_train.errors import ModelError, RunFailure, UsageError
+from debate_train.interrupts import ModelError, RunFailure, UsageError
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from debate_protocol.transcripts.files import read_transcripts, to_json
-from debate_train.commands.rollout_cli import main
-from debate_train.run_files.directory_lock import DirectoryLock
+from debate_train.checkpointing.whole_files import DirectoryLock
+from debate_train.commands.rollout import main
 
 RECIPE = """\
 name: t
@@ -63,7 +63,7 @@ def test_main_collects_every_debate_when_the_engine_waits_or_streams(
 
 def test_main_goes_on_and_repeats_nothing_when_it_was_killed(recipe: str, tmp_path: Path) -> None:
     folder, file = tmp_path / "out", tmp_path / "out" / "transcripts.jsonl"
-    command = [sys.executable, "-m", "debate_train.commands.rollout_cli", recipe, SLOW]
+    command = [sys.executable, "-m", "debate_train.commands.rollout", recipe, SLOW]
     process = subprocess.Popen([*command, "--output", str(folder)], stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
     while not file.exists() or file.read_bytes().count(b"\n") < 3:

@@ -9,18 +9,20 @@ from pathlib import Path
 import pytest
 
 from debate_protocol import cli as protocol
-from debate_protocol.command_options import add_options, heed_options, is_quiet
+from debate_protocol.command_line import add_options, heed_options, is_quiet
 from debate_rewards import cli as rewards
-from debate_train.asking import command as asking
-from debate_train.commands import cli, rollout_cli
+from debate_train.commands import ask as asking
+from debate_train.commands import cli, preflight
+from debate_train.commands import compare as comparison
+from debate_train.commands import evaluate as evaluating
+from debate_train.commands import evaluation_results as from_files
+from debate_train.commands import rollout as rollout_cli
+from debate_train.commands.cli import COMMANDS, part_parser
+from debate_train.commands.describe import completion
 from debate_train.commands.progress import Progress
-from debate_train.describing.command import COMMANDS, part_parser
-from debate_train.describing.completion import completion
-from debate_train.evaluating import command as evaluating
-from debate_train.evaluating.finished import beside_theory, comparison, from_files
-from debate_train.preflight import command as preflight
-from debate_train.report import command as report
-from debate_train.theory import command as theory
+from debate_train.report import page as report
+from debate_train.theory import run_comparison as beside_theory
+from debate_train.theory import run_comparison as theory
 
 MODULES = (
     *(cli, rollout_cli, evaluating, asking, preflight, report, protocol, rewards),

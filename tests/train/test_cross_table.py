@@ -7,7 +7,7 @@ from typing import Any
 from debate_protocol.types import TRAINED, Ask, Question
 from debate_rollout.engines import ScriptedEngine
 from debate_train.commands.cli import main
-from debate_train.evaluating.command import main as evaluate_policies
+from debate_train.commands.evaluate import main as evaluate_policies
 from debate_train.evaluation.measuring import evaluate
 from debate_train.recipe import Recipe
 from train.two_adapters import settings

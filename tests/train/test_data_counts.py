@@ -8,8 +8,7 @@ import pytest
 
 from benchmarks.learning.data_counts import main
 from debate_protocol.types import Question
-from debate_train.checks.check import check
-from debate_train.checks.check_warnings import split_warnings
+from debate_train.checks.check import check, split_warnings
 from debate_train.data import DataSource
 from debate_train.data.source import Split
 from debate_train.recipe import Recipe

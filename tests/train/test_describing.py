@@ -7,10 +7,9 @@ import yaml
 from pydantic import BaseModel
 
 from debate_train.commands.cli import main
-from debate_train.describing.descriptions import description, summary
-from debate_train.reading.recipe_file import load_recipe
-from debate_train.reading.recipe_schema import Schema, annotation_of, schema_of
-from debate_train.reading.shipped_recipes import SHIPPED
+from debate_train.reading.explain import description, summary
+from debate_train.reading.problems import Schema, annotation_of, schema_of
+from debate_train.reading.recipe_file import SHIPPED, load_recipe
 from debate_train.recipe import Recipe
 
 

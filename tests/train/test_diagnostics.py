@@ -7,7 +7,7 @@ from debate_protocol.types import AgentRole, Protocol, Question, Transcript, Tur
 from debate_train.advantages import Advantage, Compared
 from debate_train.batches.rows import Batch, Row
 from debate_train.losses import Dapo
-from debate_train.losses.diagnostics import gradient_shares
+from debate_train.losses.loss import gradient_shares
 
 
 def row(agent: int, credits: list[list[float]], streams: list[int]) -> Row:

@@ -11,8 +11,8 @@ from debate_rewards.gate_rules import Answers
 from debate_train.commands.cli import main
 from debate_train.data.source import DataSource
 from debate_train.playing.dynamic_sampling import play_step
-from debate_train.playing.lookahead import read_lookahead, write_lookahead
-from debate_train.playing.step_debates import StepDebates, metrics_of
+from debate_train.playing.prefetch import read_lookahead, write_lookahead
+from debate_train.playing.rollout_settings import StepDebates, metrics_of
 from debate_train.recipe import Recipe
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.drawn_steps import INFORMATIVE, Batches, counts, engine, recipe

@@ -8,13 +8,12 @@ import pytest
 
 from debate_rollout import engine_settings
 from debate_rollout.engines import TransformersEngine, VllmEngine, VllmServerEngine
-from debate_train.checks.check_policies import missing_libraries
+from debate_train.checks.check_parts import missing_libraries
 from debate_train.commands.cli import main
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
 from debate_train.running import run as runs
-from debate_train.running.engine_opening import open_engine
-from debate_train.running.run_context import RunContext
+from debate_train.running.run_context import RunContext, open_engine
 from debate_train.tracking.settings import Tracking
 from debate_train.tracking.tracker import NoTracking
 
@@ -52,7 +51,7 @@ def test_vllm_reads_a_model_where_it_is_and_is_handed_one_that_was_made(
     opened: Opened, tiny: Callable[..., LoadedModel], tmp_path: Path
 ) -> None:
     loaded = tiny()
-    here = {"name": str(tmp_path), "type": "pretrained", "revision": "main"}
+    here = {"name": str(tmp_path), "type": "pretrained", "dtype": "bfloat16", "revision": "main"}
     for engine in ("vllm", "vllm_server", "transformers"):
         open_engine(recipe(here, {"type": engine}), loaded)
     # A folder is read where it is, in the trainer's type; other engines copy what is in memory.

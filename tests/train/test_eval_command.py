@@ -10,7 +10,7 @@ import pytest
 
 from debate_protocol.transcripts.files import read_transcripts
 from debate_train.commands.cli import main as train
-from debate_train.evaluating.command import main
+from debate_train.commands.evaluate import main
 from debate_train.models import ScratchModel
 from train.small_runs import RECIPE
 

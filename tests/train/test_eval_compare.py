@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from debate_protocol.forms import Simultaneous
-from debate_train.evaluating.command import main
-from debate_train.evaluating.directory import EvaluationDirectory
-from debate_train.evaluating.results import Shown, write_all
+from debate_train.checkpointing.directory_layout import with_hash, write_json
+from debate_train.commands.evaluate import main
+from debate_train.commands.evaluation_files import EvaluationDirectory
+from debate_train.commands.evaluation_results import Shown, write_all
 from debate_train.evaluation import Debate, DirectAnswers
 from debate_train.evaluation.settings import Setup
-from debate_train.run_files.collected_files import with_hash, write_json
 
 SETUP = Setup(Simultaneous(num_agents=3), {"direct": DirectAnswers(), "debate": Debate()})
 MAJORITY, DIRECT, HIDDEN = "eval/maj/last", "eval/direct/accuracy", "eval/pass@k"

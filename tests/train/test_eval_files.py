@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.transcripts.files import from_json, write_transcripts
-from debate_train.evaluating.command import main
+from debate_train.commands.evaluate import main
 
 
 def debates(path: Path, last: list[str]) -> str:

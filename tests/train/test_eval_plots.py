@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree
 
-from debate_train.evaluating.plots import plots
+from debate_train.commands.evaluation_results import plots
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from debate_train.evaluating.command import main
+from debate_train.commands.evaluate import main
 
 RECIPE = """\
 name: t

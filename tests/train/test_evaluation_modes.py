@@ -10,7 +10,7 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.types import Ask, Transcript
 from debate_rollout.engines import ScriptedEngine
 from debate_train.checks.check import check
-from debate_train.checks.check_policies import used_policies
+from debate_train.checks.check_parts import used_policies
 from debate_train.data import SignsPuzzle
 from debate_train.evaluation import (
     MODES,

@@ -4,7 +4,7 @@ import numpy as np
 
 from debate_protocol.types import Message
 from debate_train.offline import Completion, Example
-from debate_train.offline.example_rows import example_batch, lengths
+from debate_train.offline.example_set import example_batch, lengths
 
 PROMPT: Message = {"role": "user", "content": "?"}
 

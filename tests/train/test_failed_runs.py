@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from debate_rollout.engines.transformers.sampler import TransformersSampler
-from debate_rollout.errors import EndpointError, EngineFailure, RolloutError
+from debate_rollout.engine import EndpointError, EngineFailure, RolloutError
+from debate_rollout.engines.transformers_sampler import TransformersSampler
+from debate_train.checkpointing import run_directory
+from debate_train.checkpointing import run_directory as metrics_file
 from debate_train.commands.progress import Progress
-from debate_train.playing import playing_ahead
-from debate_train.playing.lookahead import read_lookahead
+from debate_train.playing import prefetch as playing_ahead
+from debate_train.playing.prefetch import read_lookahead
 from debate_train.playing.rollouts import Rollouts
-from debate_train.run_files import metrics_file, run_directory
-from debate_train.running import loop, records, saving
+from debate_train.running import loop, saving
+from debate_train.running import saving as records
 from debate_train.tracking.tracker import NoTracking
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.small_runs import AHEAD, End, Run, at_call, end_of, steps

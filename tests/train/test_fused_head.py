@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from debate_train.packed_rows import fused_head, logps
-from debate_train.packed_rows.fused_head import FusedTokenLogps
+from debate_train.batches import logps
+from debate_train.batches import logps as fused_head
+from debate_train.batches.logps import FusedTokenLogps
 
 Found = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -37,7 +38,9 @@ def both(way: Callable[..., tuple[Tensor, Tensor]], cap: float | None, dtype: to
 def test_fused_head_is_the_plain_one(
     cap: float | None, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_head, "CHUNK_LOGITS", chunk)  # 120 over 40 words: 3 tokens a chunk
+    monkeypatch.setattr(
+        fused_head, "GPU_CHUNK_LOGITS", chunk
+    )  # 120 over 40 words: 3 tokens a chunk
     plain = both(logps.hidden_logps, cap, torch.float64)
     fused = both(FusedTokenLogps.apply, cap, torch.float64)
     for one, other in zip(fused, plain, strict=True):

@@ -12,14 +12,14 @@ from arithmetic import in_float64
 from debate_protocol.types import Ask, Question
 from debate_rollout.engine import Request, Sampling
 from debate_rollout.engines import TransformersEngine
+from debate_train.batches import logps
+from debate_train.batches.logps import token_logps
 from debate_train.batches.rows import Batch
 from debate_train.checkpointing.policy_files import save_policy
-from debate_train.errors import RecipeError
+from debate_train.interrupts import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.packed_rows import logps
-from debate_train.packed_rows.logps import token_logps
 from debate_train.trainers import TorchTrainer
 
 TOKENS = [[7, 30, 31, 32, 33, 34], [7, 50, 51, 52, 53, 54]]

@@ -7,7 +7,7 @@ import pytest
 
 from debate_protocol.types import Question
 from debate_train.commands.cli import main
-from debate_train.data.gold_answers import answered
+from debate_train.data.questions import answered
 
 ROWS = [
     {"id": "good", "question": "1 + 1?", "answer": "2"},

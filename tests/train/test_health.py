@@ -13,11 +13,11 @@ from debate_protocol.transcripts.files import from_json
 from debate_rewards.metrics.debate_metrics import debate_metrics
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
-from debate_train.errors import RunFailure
+from debate_train.health import HealthWatch, alarms_of, is_look
 from debate_train.health.detectors import OWN
-from debate_train.health.watch import HealthWatch, alarms_of, is_look
+from debate_train.interrupts import RunFailure
 from debate_train.models.word_tokenizer import word_tokenizer
-from debate_train.running.results import write_results
+from debate_train.running.run_context import write_results
 from train.contexts import Trainer, context, trained
 from train.health_watching import ALARMS, changing, recipe, recorded, steady, watched
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from debate_train.health import HealthWatch, is_look
 from debate_train.health.detectors import OWN
-from debate_train.health.watch import HealthWatch, is_look
 from train.health_watching import Rows, changing, look, of_pairs, recipe, steady, watched
 
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from debate_train.commands.cli import main
 from debate_train.offline import Completion, Example, GuidedPairs, read_examples
-from debate_train.offline.held_out import held_out_accuracies
+from debate_train.offline.example_set import held_out_accuracies
 from train.offline_runs import PHASES, lines, patch_sets, write_recipe
 
 

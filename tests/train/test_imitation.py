@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from debate_rollout.engines import ScriptedEngine
-from debate_train.errors import UsageError
+from debate_train.batches.step import Step
+from debate_train.interrupts import UsageError
 from debate_train.recipe import Recipe
-from debate_train.running.step import Step
 from train.contexts import Trainer, context, trained
 
 DEMONSTRATED = {"type": "demonstrations"}

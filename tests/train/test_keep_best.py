@@ -6,8 +6,7 @@ import pytest
 
 from debate_train.checkpointing.checkpoints import Best
 from debate_train.checks.check import check
-from debate_train.recipe import Recipe
-from debate_train.saving_settings import KeepBest
+from debate_train.recipe import KeepBest, Recipe
 
 
 def recipe(**changes: Any) -> Recipe:

@@ -11,11 +11,10 @@ from pydantic import ValidationError
 from debate_train.checks.check import check
 from debate_train.commands.cli import main
 from debate_train.evaluation.measuring import Measure, Measures
-from debate_train.health.watch import HealthWatch
-from debate_train.keeping import taking_back
-from debate_train.keeping.keep_if import KeepIf
-from debate_train.recipe import Recipe
+from debate_train.health import HealthWatch
+from debate_train.recipe import KeepIf, Recipe
 from debate_train.running import loop
+from debate_train.running import phases as taking_back
 from train.small_runs import RECIPE, end_of, steps
 
 METRIC = "eval/format"

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arithmetic import UNIT
+from debate_train.batches import logps
+from debate_train.batches.logps import token_logps
+from debate_train.batches.packs import Pack
 from debate_train.batches.rows import Batch, Row
 from debate_train.losses import Dapo, Grpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.packed_rows import logps
-from debate_train.packed_rows.logps import token_logps
-from debate_train.packed_rows.packs import Pack
 from debate_train.trainers.objective import trainable
 
 MakeModel = Callable[..., LoadedModel]
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.numeric]
 
 def untied(make: MakeModel, lora_rank: int = 0) -> LoadedModel:
     """The tiny model with a head of its own."""
-    from debate_train.models.policy import with_adapter
+    from debate_train.models.loaded_model import with_adapter
 
     loaded = dataclasses.replace(make(), lora=make(lora_rank=1).lora if lora_rank else None)
     head = torch.nn.Linear(16, len(loaded.tokenizer), bias=False)

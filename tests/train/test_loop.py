@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.parsing.tags import Scan, ThinkMode, scan
+from debate_protocol.tags import Scan, ThinkMode, scan
 from debate_protocol.types import Ask, Gate, Question
 from debate_rollout.drivers import play
+from debate_rollout.engine import EngineFailure
 from debate_rollout.engines import ScriptedEngine
-from debate_rollout.errors import EngineFailure
 from debate_rollout.token_text import TokenText, token_text
 from debate_train.batches.rows import Batch
-from debate_train.checks.check_warnings import warnings_of
+from debate_train.checks.check import warnings_of
 from debate_train.data import SignsPuzzle
-from debate_train.evaluation.curves import Point
 from debate_train.evaluation.measuring import Measure, Measures
+from debate_train.evaluation.mode import Point
 from debate_train.models.word_tokenizer import word_tokenizer
-from debate_train.playing.starts import start_debates
+from debate_train.playing.rollouts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.running import loop
 from debate_train.running.loop import train
@@ -127,8 +127,8 @@ def test_every_turn_is_parsed_and_its_tokens_decoded_once_a_step(
         decoded.append(tuple(ids))
         return token_text(tokenizer, ids)
 
-    monkeypatch.setattr("debate_protocol.parsing.replies.scan", scanned)
-    monkeypatch.setattr("debate_rollout.engines.scripted.engine.token_text", decoding)
+    monkeypatch.setattr("debate_protocol.parsing.scan", scanned)
+    monkeypatch.setattr("debate_rollout.engines.scripted.token_text", decoding)
     monkeypatch.setattr("debate_train.batches.rows.token_text", decoding)
     # Two rewards read the debates, and then rows and metrics do.
     components = {n: {"reward": {"type": n}, "weight": 1.0} for n in ("v2", "verifiable")}
@@ -168,7 +168,10 @@ def test_no_weights_are_served_while_replies_are_demonstrated(tmp_path: Path) ->
             "'eval/judge' is not measured",
         ),
         (
-            {"model": {"type": "pretrained", "name": "m"}, "trainer": {"type": "deepspeed"}},
+            {
+                "model": {"type": "pretrained", "name": "m", "dtype": "bfloat16"},
+                "trainer": {"type": "deepspeed"},
+            },
             r"trainer\.bf16: found false with a model in bfloat16",
         ),
     ],
@@ -187,10 +190,10 @@ def test_supervised_recipe_may_read_greedy_replies() -> None:
 @pytest.mark.parametrize(
     ("model", "trainer", "warned"),
     [
-        ({}, {}, True),
-        ({"dtype": "float32"}, {}, False),
-        ({"lora": {}}, {}, False),
-        ({}, {"type": "deepspeed", "bf16": True}, False),
+        ({"dtype": "bfloat16"}, {}, True),
+        ({}, {}, False),
+        ({"dtype": "bfloat16", "lora": {}}, {}, False),
+        ({"dtype": "bfloat16"}, {"type": "deepspeed", "bf16": True}, False),
     ],
 )
 def test_full_training_in_half_precision_is_warned_of(

@@ -12,10 +12,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.checks.check_context import context_window
-from debate_train.errors import ModelError
+from debate_train.interrupts import ModelError
 from debate_train.models import PretrainedModel
+from debate_train.models.adapters import bases_of
 from debate_train.models.loaded_model import LoadedModel, Lora
-from debate_train.models.merged_adapters import bases_of
 from debate_train.models.word_tokenizer import word_tokenizer
 
 TOKENS = torch.tensor([[5, 9, 13, 40, 7]])

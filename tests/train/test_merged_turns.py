@@ -6,17 +6,17 @@ import pytest
 
 from debate_protocol.forms import ActorCritic, Simultaneous
 from debate_protocol.types import Question, Reply, Transcript
-from debate_rewards.credits import Credit, Score
+from debate_rewards.reward import Credit, Score
 from debate_rollout.drivers import play
 from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
-from debate_rollout.engines.scripted.engine import ScriptedPlayer
+from debate_rollout.engines.scripted import ScriptedPlayer
 from debate_train.advantages import Stream
 from debate_train.batches.rows import Batch, build_batch
+from debate_train.batches.step import Step
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
-from debate_train.running.records import step_metrics
-from debate_train.running.step import Step
+from debate_train.running.saving import step_metrics
 
 RECIPE = Recipe.model_validate(
     {

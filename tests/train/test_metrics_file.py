@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from debate_train.checkpointing.checkpoints import RunState
-from debate_train.errors import RunFailure
-from debate_train.run_files.metrics_file import MetricsFile
+from debate_train.checkpointing.run_directory import MetricsFile
+from debate_train.interrupts import RunFailure
 
 
 @contextmanager

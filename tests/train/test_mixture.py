@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from debate_protocol.forms import Simultaneous
 from debate_protocol.types import Question
 from debate_train.data import Mixture, Questions, SignsPuzzle
-from debate_train.errors import DataError
+from debate_train.interrupts import DataError
 
 
 def rows_of(path: Path, name: str, count: int, **more: object) -> str:
@@ -168,7 +168,7 @@ def test_test_questions_in_other_spelling_are_not_trained_on(tmp_path: Path) -> 
 
 def test_signs_of_a_puzzle_make_other_questions() -> None:
     # Brackets and signs are no punctuation: expressions of one puzzle differ in nothing else.
-    from debate_train.data.question_source import normalised
+    from debate_train.data.source import normalised
 
     assert len({normalised(t) for t in ("( [ {", "( [ <", "1 + 2", "1 - 2", "1.5", "15")}) == 6
     assert normalised("Is it “so”?") == normalised("is  it 'So'.") == "is it so"

@@ -21,7 +21,7 @@ from debate_train.offline import (
     Taken,
     read_examples,
 )
-from debate_train.offline.set_counts import counted, summed
+from debate_train.offline.offline_set import counted, summed
 
 Json = dict[str, Any]
 NUMBERS = itertools.count(100)

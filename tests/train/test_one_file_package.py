@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from debate_protocol.forms import FORMS, Simultaneous
 from debate_protocol.plugins import VariantNotLoadedWarning, Variants
 from debate_train.evaluation import MODES
-from debate_train.evaluation.modes import ModeChoice
+from debate_train.evaluation.settings import ModeChoice
 
 Install = Callable[[str, str], None]
 IMPORTS = """

@@ -8,7 +8,7 @@ import pytest
 from debate_protocol.roles import roles_by_agent
 from debate_protocol.types import TRAINED, Ask
 from debate_rollout.engines import ScriptedEngine
-from debate_train.checks.check_policies import used_policies
+from debate_train.checks.check_parts import used_policies
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.evaluation import Opponents

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from debate_protocol.types import Gate
 from debate_rollout.engines import ScriptedEngine
 from debate_train.checks.check import check
-from debate_train.checks.step_counts import step_counts
+from debate_train.checks.check_context import step_counts
 from debate_train.data import SignsPuzzle
 from debate_train.models.word_tokenizer import word_tokenizer
-from debate_train.playing.starts import named_debates
+from debate_train.playing.rollouts import named_debates
 from debate_train.recipe import Recipe
 from train.contexts import Trainer, context, trained
 

@@ -22,14 +22,14 @@ from transformers import (
 )
 
 from arithmetic import assert_rounded, in_float64
-from debate_train.batches.normalisation import weigh
+from debate_train.batches import attention as block_attention
+from debate_train.batches import row_types as prefix_forest
+from debate_train.batches.packing import pack
+from debate_train.batches.packs import Layout
+from debate_train.batches.row_types import weigh
 from debate_train.batches.rows import Batch, Row
 from debate_train.losses import Loss, PpoClip
-from debate_train.models.loaded_model import LoadedModel
-from debate_train.models.policy import with_adapter
-from debate_train.packed_rows import block_attention, prefix_forest
-from debate_train.packed_rows.pack_layout import Layout
-from debate_train.packed_rows.packing import pack
+from debate_train.models.loaded_model import LoadedModel, with_adapter
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate, trainable
 
@@ -280,7 +280,7 @@ def test_equality_notices_a_wrong_layout(
         expected = by_rows(NETWORK, groups(), LOSS)
         assert_equal(packed(NETWORK, groups(), LOSS, 10**6, 1, "prefix"), expected)
     monkeypatch.setattr(
-        "debate_train.packed_rows.packed_attention.block_attention",
+        "debate_train.batches.attention.block_attention",
         lambda q, k, v, layout, scale: right(q, k, v, broken(layout), scale),
     )
     with in_float64(), pytest.raises(AssertionError):

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from debate_train.batches.packing import pack
+from debate_train.batches.packs import Pack
 from debate_train.batches.rows import Batch, Row
-from debate_train.packed_rows.packing import pack
-from debate_train.packed_rows.packs import Pack
 
 pytestmark = pytest.mark.numeric
 

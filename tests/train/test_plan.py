@@ -9,13 +9,11 @@ import pytest
 
 from debate_train.batches.rows import Batch
 from debate_train.checkpointing.policy_files import save_policy
+from debate_train.checks.plan_memory import memory, shape_of
 from debate_train.commands.cli import main
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
-from debate_train.models.loaded_model import Lora
-from debate_train.models.policy import with_adapter
-from debate_train.planning.memory import memory
-from debate_train.planning.model_shape import shape_of
+from debate_train.models.loaded_model import Lora, with_adapter
 from debate_train.trainers import TorchTrainer
 
 QWEN3_8B = {
@@ -117,7 +115,7 @@ def test_plan_counts_the_judge_that_a_recipe_brings(
     assert main([TWO_MODELS, qwen, judge, "--plan", "--gpus", "2", "--gpu-memory", "80"]) == 0
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if line.startswith("  2*")]
-    assert len(rows) == 2 and all(" fits |" in line for line in rows)
+    assert len(rows) == 4 and all(" fits |" in line for line in rows)  # One of each phase.
     assert "its engine (vllm_server) takes 72.00 GB of its own GPUs" in printed
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from debate_train.checks.plan_memory import shape_of
 from debate_train.losses import ImportanceSampling
 from debate_train.models import PretrainedModel, ScratchModel
-from debate_train.planning.model_shape import shape_of
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate
-from debate_train.trainers.recomputing import gradient_checkpointing
-from debate_train.trainers.torch_trainer import TorchTrainer
+from debate_train.trainers.torch_session import gradient_checkpointing
+from debate_train.trainers.trainer import TorchTrainer
 
 
 class Kept(torch.autograd.graph.saved_tensors_hooks):

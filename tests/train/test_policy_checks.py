@@ -8,10 +8,10 @@ import pytest
 
 from debate_rollout import engine_settings
 from debate_train.checks.check import check
-from debate_train.checks.check_engines import device_errors
+from debate_train.checks.check_parts import device_errors
 from debate_train.commands.cli import main
-from debate_train.errors import RecipeError
-from debate_train.running.engine_opening import refuse_unusable_engine
+from debate_train.interrupts import RecipeError
+from debate_train.running.run_context import refuse_unusable_engine
 from train.test_plan import QWEN3_8B
 from train.test_policies import LEARNER_AGAINST_START, OTHER, TWO_MODELS, recipe
 
@@ -78,7 +78,8 @@ def test_plan_counts_the_models_of_all_policies(
     roles = "debate.roles={a: {count: 3}, judge: {policy: start}, rival: {policy: rival}}"
 
     def free(rival: str, *more: str) -> str:
-        model = f"{{type: model, model: {{name: {tmp_path}}}, engine: {{{rival}}}}}"
+        named = f"name: {tmp_path}, dtype: bfloat16"
+        model = f"{{type: model, model: {{{named}}}, engine: {{{rival}}}}}"
         frozen = [
             "rollout.engine={type: transformers}",
             roles,

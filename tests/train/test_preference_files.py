@@ -126,7 +126,7 @@ def test_trl_trains_a_step_on_the_pairs_of_a_run(
         "debate.guide_round_zero=true",
         "trainer.device=cpu",
         "trainer.gradient_checkpointing=false",
-        "evaluation.questions=0",
+        *("evaluation.questions=0", "phases.critic.keep_if=null", "phases.actor.keep_if=null"),
         *(
             f"phases.{side}.offline.{key}=2"
             for side in ("critic", "actor")

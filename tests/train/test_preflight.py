@@ -8,21 +8,21 @@ import pytest
 
 from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript, TurnKey
-from debate_rewards.credits import Credit, Score
+from debate_rewards.reward import Credit, Score
 from debate_train.advantages import Advantage, Compared
-from debate_train.health.derived import derived
-from debate_train.health.watch import HealthWatch
-from debate_train.preflight.checks import (
+from debate_train.commands.preflight import (
     CHECKS,
     Check,
     first_step_warnings,
     intervals_of,
     judged,
+    main,
     results,
     verdict,
 )
-from debate_train.preflight.command import main
-from debate_train.preflight.measuring import CAUSES, signal
+from debate_train.commands.preflight_measuring import CAUSES, signal
+from debate_train.health import HealthWatch
+from debate_train.health.detector import derived
 from debate_train.recipe import Recipe
 from train.health_watching import of_pairs, recipe
 

@@ -13,20 +13,17 @@ import torch
 
 from debate_train.batches.rows import Batch
 from debate_train.commands.cli import main
-from debate_train.errors import RecipeError, UsageError
-from debate_train.interrupts import Interrupts
+from debate_train.interrupts import Interrupts, RecipeError, UsageError
 from debate_train.losses import PpoClip
-from debate_train.ranks import launching
-from debate_train.ranks.hostfile import read_hostfile
-from debate_train.ranks.launching import Launch, launch, visible_devices
-from debate_train.ranks.processes import Place, Processes, own_device, own_place, slurm_place
-from debate_train.trainers import TorchTrainer
+from debate_train.trainers import TorchTrainer, launching
+from debate_train.trainers.launching import Launch, launch, read_hostfile, visible_devices
+from debate_train.trainers.ranks import Place, Processes, own_device, own_place, slurm_place
 
 
 def test_launch_hands_over_to_deepspeed_when_on_several_machines(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     command = Launch(processes=8, hostfile=hosts, nodes=2).command(["recipe.yaml", "--resume"])
-    ours = "debate_train.ranks.deepspeed_launcher"
+    ours = "debate_train.trainers.deepspeed_launcher"
     assert command[:4] == [sys.executable, "-m", ours, "deepspeed.launcher.runner"]
     assert {f"--hostfile={hosts}", "--num_nodes=2", "--num_gpus=8", "--module"} < set(command)
     assert command[-3:] == ["debate_train", "recipe.yaml", "--resume"]

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from debate_protocol.types import Question
 from debate_rewards.answers.checking import check
-from debate_train.checks.check_data import look_at_data
+from debate_train.checks.check_context import look_at_data
 from debate_train.data.questions import Questions
-from debate_train.errors import DataError
+from debate_train.interrupts import DataError
 
 GOOD = [{"question": f"What is {n} + 1?", "answer": n + 1} for n in range(40)]
 
@@ -173,7 +173,7 @@ def test_answer_pattern_whose_group_takes_no_part_is_refused(tmp_path: Path) -> 
 def test_answer_pattern_that_takes_exponential_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("debate_train.data.answer_pattern.LIMIT_S", 0.05)
+    monkeypatch.setattr("debate_train.data.question_rows.LIMIT_S", 0.05)
     row = {"question": "x", "answer": "a" * 60 + "b"}
     told = refused(tmp_path, row, answer_pattern="^(a|aa)+$")
     assert "row 5: data.answer_pattern: '^(a|aa)+$' takes more than" in told

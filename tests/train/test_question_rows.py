@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from debate_protocol.forms import Direct, Simultaneous
-from debate_protocol.forms.own_contract import OwnContract
-from debate_protocol.parsing.replies import parse
+from debate_protocol.forms.settings import OwnContract
+from debate_protocol.parsing import parse
 from debate_protocol.types import Ask
 from debate_train.data.questions import Fields, Questions
-from debate_train.errors import DataError
+from debate_train.interrupts import DataError
 
 
 def source(folder: Path, rows: list[dict[str, object]], **settings: object) -> Questions:

@@ -7,9 +7,8 @@ import pytest
 import yaml
 
 from debate_train.checks.check import check
-from debate_train.errors import RecipeError
-from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
-from debate_train.reading.recipe_written import resolved_yaml
+from debate_train.interrupts import RecipeError
+from debate_train.reading.recipe_file import LoadedRecipe, load_recipe, resolved_yaml
 from debate_train.recipe import Recipe
 
 OWN = """\

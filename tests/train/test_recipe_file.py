@@ -9,12 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from debate_train.errors import RecipeError
-from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
-from debate_train.reading.recipe_merge import merge
-from debate_train.reading.recipe_schema import Schema, annotation_of, schema_of
-from debate_train.reading.recipe_written import resolved_yaml
-from debate_train.reading.shipped_recipes import SHIPPED, find_recipe, named_recipe
+from debate_train.interrupts import RecipeError
+from debate_train.reading.problems import Schema, annotation_of, merge, schema_of
+from debate_train.reading.recipe_file import (
+    SHIPPED,
+    LoadedRecipe,
+    find_recipe,
+    load_recipe,
+    named_recipe,
+    resolved_yaml,
+)
 from debate_train.recipe import Recipe
 from train.small_recipes import Plain, Small, Strict, Tracking, Zero, write
 

@@ -7,10 +7,8 @@ import pytest
 import yaml
 
 from debate_train.commands.cli import main
-from debate_train.reading.recipe_file import load_recipe
-from debate_train.reading.recipe_nodes import MOST_VALUES
-from debate_train.reading.recipe_source import LARGEST_FILE
-from debate_train.reading.recipe_written import resolved_yaml
+from debate_train.reading.recipe_file import load_recipe, resolved_yaml
+from debate_train.reading.yaml_source import LARGEST_FILE, MOST_VALUES
 from debate_train.recipe import Recipe
 from train.small_recipes import FILE
 

@@ -8,11 +8,9 @@ import jsonschema_rs
 import pytest
 
 from debate_train.commands.cli import main
-from debate_train.describing.json_schema import recipe_schema
-from debate_train.describing.templates import METHODS, template
-from debate_train.reading.recipe_file import load_recipe
-from debate_train.reading.recipe_source import read_yaml
-from debate_train.reading.shipped_recipes import SHIPPED, recipe_names
+from debate_train.commands.describe import METHODS, recipe_schema, template
+from debate_train.reading.recipe_file import SHIPPED, load_recipe, recipe_names
+from debate_train.reading.yaml_source import read_yaml
 from debate_train.recipe import Recipe
 
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from jinja2 import DictLoader, UndefinedError
 
 from debate_train.report.charts import MAX_HOVER, Chart, Series, line_chart, parts_of
-from debate_train.report.render import _environment, render
-from debate_train.report.timeline.axes import ticks
+from debate_train.report.timeline import _environment, render, ticks
 
 NUMBER = st.floats(-1e12, 1e12, allow_nan=False)
 
@@ -76,7 +75,7 @@ def filled(monkeypatch):
 
     def fill(source, **values):
         environment = _environment().overlay(loader=DictLoader({"page.html": source}))
-        monkeypatch.setattr("debate_train.report.render._environment", lambda: environment)
+        monkeypatch.setattr("debate_train.report.timeline._environment", lambda: environment)
         return render("page.html", **values)
 
     return fill

@@ -5,11 +5,10 @@ import json
 import pytest
 
 from debate_protocol.types import Question, Transcript, Turn
+from debate_train.report import browsing as data
 from debate_train.report import report_main, write_report
-from debate_train.report.browsing import data
-from train.test_report_browser import HOSTILE, browser, debate, fill, listed, shot, watched
+from train.test_report_browser import HOSTILE, debate, fill, listed, shot, watched
 
-__all__ = ["browser"]
 MARK = "onerror='window.hacked"
 NAME = "<img src=x onerror='window.hacked=8'>\u202ebad"
 """What may be the name of a folder."""

@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from debate_train.report.charts import DIGIT, WIDTH, Chart, Marks, Series, line_chart
 from debate_train.report.comparison import comparison
 from debate_train.report.curves import curves
-from debate_train.report.timeline.along import phases
-from debate_train.report.timeline.explained import meaning
-from debate_train.report.timeline.panel import Panel
-from debate_train.report.timeline.panels import PANELS
-from debate_train.report.timeline.stages import stages
+from debate_train.report.run_files import stages
+from debate_train.report.timeline import PANELS, Panel, meaning, phases
 from train.report_runs import run_of
 
 ASKED = {"metric": "eval/judge/accuracy", "at_least": 0.75}

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from debate_train.checkpointing.run_directory import RunDirectory
 from debate_train.commands.cli import main
-from debate_train.errors import RecipeError
+from debate_train.interrupts import RecipeError
 from debate_train.models import ScratchModel
-from debate_train.ranks.processes import Place, lost
-from debate_train.run_files.run_directory import RunDirectory
-from debate_train.trainers.torch_trainer import TorchTrainer
+from debate_train.trainers.ranks import Place, lost
+from debate_train.trainers.trainer import TorchTrainer
 
 RECIPE = """\
 name: small

@@ -8,12 +8,11 @@ import pytest
 
 from debate_protocol import read_transcripts
 from debate_protocol.cli import main
-from debate_protocol.transcripts.checks import transcript_problems
+from debate_protocol.transcripts.records import transcript_problems
 from debate_train.commands.cli import main as train
-from debate_train.errors import UsageError
 from debate_train.evaluation.from_transcripts import figures_of_transcripts
-from debate_train.rollout_files import import_rollouts
-from debate_train.rollout_files.debate_files import debates_in
+from debate_train.interrupts import UsageError
+from debate_train.rollout_files import debates_in, import_rollouts
 
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
 

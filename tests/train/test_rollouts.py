@@ -14,12 +14,11 @@ from debate_protocol.types import Ask, Reply, Transcript
 from debate_rollout.drivers import LockStep, play
 from debate_rollout.engine import Engine, Request, Weights
 from debate_rollout.engines import ScriptedEngine
-from debate_rollout.engines.scripted.stream import Delay
+from debate_rollout.engines.scripted import Delay
 from debate_train.data import SignsPuzzle
 from debate_train.models.word_tokenizer import word_tokenizer
-from debate_train.playing.playing_ahead import copied
-from debate_train.playing.rollouts import Play, Rollouts
-from debate_train.playing.starts import start_debates
+from debate_train.playing.prefetch import copied
+from debate_train.playing.rollouts import Play, Rollouts, start_debates
 from debate_train.recipe import Recipe
 
 SOURCE = SignsPuzzle(batch_size=1).open()

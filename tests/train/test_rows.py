@@ -9,9 +9,9 @@ import torch
 
 from arithmetic import UNIT
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
-from debate_rewards.credits import Credit, Score
+from debate_rewards.reward import Credit, Score
 from debate_train.advantages import Advantage, Grouped, Stream, TurnAdvantages
-from debate_train.batches.normalisation import weigh
+from debate_train.batches.row_types import weigh
 from debate_train.batches.rows import Batch, build_batch
 from debate_train.losses import (
     Aggregation,

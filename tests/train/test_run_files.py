@@ -10,14 +10,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from debate_train.checkpointing.checkpoint_manifest import Origin
-from debate_train.checkpointing.checkpoints import Checkpoints, RunState
+from debate_train.checkpointing.checkpoints import Checkpoints, Origin, RunState
+from debate_train.checkpointing.directory_layout import written
+from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpointing.whole_files import DirectoryLock
 from debate_train.commands.cli import main
-from debate_train.commands.collection import Collection
-from debate_train.errors import RunFailure, UsageError
-from debate_train.run_files.collected_files import written
-from debate_train.run_files.directory_lock import DirectoryLock
-from debate_train.run_files.run_directory import RunDirectory
+from debate_train.commands.rollout import Collection
+from debate_train.interrupts import RunFailure, UsageError
 
 RECIPE = "steps: 3\nmodel:\n  name: tiny\n"
 CHECKPOINTED = "name: a\nmodel: {layers: 2}\nphases: {warm: {}, play: {}}\n"

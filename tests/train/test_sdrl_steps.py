@@ -7,14 +7,14 @@ import pytest
 
 from arithmetic import UNIT
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
-from debate_rewards.credits import Credit, Score
+from debate_rewards.reward import Credit, Score
 from debate_train.advantages import Grouped, Stream
-from debate_train.batches.normalisation import weigh
+from debate_train.batches.row_types import weigh
 from debate_train.batches.rows import build_batch
 from debate_train.losses import Dapo
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.dynamic_sampling import play_step
-from debate_train.playing.step_debates import StepDebates
+from debate_train.playing.rollout_settings import StepDebates
 from debate_train.recipe import Recipe
 from debate_train.trainers import TorchTrainer
 from train.drawn_steps import Batches, counts, engine, recipe

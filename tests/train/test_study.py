@@ -9,10 +9,9 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
+from debate_train.checkpointing.directory_layout import with_hash, write_json
 from debate_train.commands.cli import main as debate_train
-from debate_train.run_files.collected_files import with_hash, write_json
-from debate_train.studies.levels import interval
-from debate_train.studies.lines import Finished, Lines
+from debate_train.studies.lines import Finished, Lines, interval
 from debate_train.studies.runs import Figure, Results, Runs, Train, call_rates, first_warnings
 from debate_train.studies.study_file import Arm, Compared, Start, Study, read_study
 from debate_train.studies.tables import differences, fall, tables

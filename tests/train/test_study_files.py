@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from debate_train.commands.cli import main as debate_train
-from debate_train.studies.checking import loaded_runs
 from debate_train.studies.lines import Lines
-from debate_train.studies.study_file import Study, read_study
+from debate_train.studies.study_file import Study, loaded_runs, read_study
 from debate_train.studies.tables import page, tables
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from debate_train.run_files.directory_lock import DirectoryInUseError, refuse_in_use
+from debate_train.checkpointing.whole_files import DirectoryInUseError, refuse_in_use
 from debate_train.studies.lines import Lines
 from train.test_study import MINIATURE, RECIPE
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from debate_train.studies.levels import level_tables, reached, sign_change
-from debate_train.studies.lines import Finished
+from debate_train.studies.lines import Finished, level_tables, reached, sign_change
 from debate_train.studies.study_file import Levels, Study, Worth
 
 INFINITE = math.inf

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from debate_train.studies.drawing import LEFT, RIGHT, Dots, plot
 from debate_train.studies.lines import Finished
 from debate_train.studies.study_file import Study
-from debate_train.studies.tables import tables
+from debate_train.studies.tables import LEFT, RIGHT, Dots, plot, tables
 
 RECIPE = "recipes/grpo_puzzle.yaml"
 

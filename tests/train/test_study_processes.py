@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import debate_train
-from debate_train.errors import RunFailure
-from debate_train.studies.processes import STOPPED, Processes, Task, work
+from debate_train.interrupts import RunFailure
+from debate_train.studies.runs import STOPPED, Processes, Task, work
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 CODE = """
@@ -168,7 +168,7 @@ def test_fault_of_ours_ends_what_is_under_way_and_is_raised() -> None:
 LOADING = """
 import sys, time
 from pathlib import Path
-from debate_train.ranks.launching import heed_interrupts
+from debate_train.trainers.launching import heed_interrupts
 (pipe,) = (a.partition("=")[2] for a in sys.argv if a.startswith("--interrupts="))
 print("loading", flush=True)
 time.sleep(0.5)  # As what it imports takes.
@@ -184,7 +184,7 @@ except KeyboardInterrupt:
 STUDY = """
 import sys
 from pathlib import Path
-from debate_train.studies.processes import Processes, Task, work
+from debate_train.studies.runs import Processes, Task, work
 run = Processes({})
 work({"a": Task(lambda: run([], Path(sys.argv[1])))}, 1, run.stop)
 """

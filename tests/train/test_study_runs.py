@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from debate_train.errors import RunFailure, UsageError
-from debate_train.run_files.collected_files import as_written, with_hash, write_json
-from debate_train.run_files.directory_lock import DirectoryLock
-from debate_train.studies.levels import gains
-from debate_train.studies.lines import Finished, Lines
-from debate_train.studies.processes import Task, work
-from debate_train.studies.runs import Runs, without
+from debate_train.checkpointing.directory_layout import as_written, with_hash, write_json
+from debate_train.checkpointing.whole_files import DirectoryLock
+from debate_train.interrupts import RunFailure, UsageError
+from debate_train.studies.lines import Finished, Lines, gains
+from debate_train.studies.runs import Runs, Task, without, work
 from debate_train.studies.study_file import Compared, Levels, Study
 from debate_train.studies.tables import differences, tables
 from train.test_study import MINIATURE, RECIPE

@@ -10,16 +10,16 @@ import torch
 
 from arithmetic import UNIT, in_float64
 from debate_protocol.forms import Simultaneous
-from debate_protocol.personas import Persona
+from debate_protocol.prompts.view import Persona
 from debate_protocol.types import Question
 from debate_rollout.drivers import play
 from debate_rollout.engines import TransformersEngine
 from debate_train.advantages import Stream
+from debate_train.batches.logps import token_logps
+from debate_train.batches.packs import make_pack
 from debate_train.batches.rows import Batch, Row, build_batch
 from debate_train.commands.cli import main
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.packed_rows.logps import token_logps
-from debate_train.packed_rows.packs import make_pack
 from train.small_recipes import FILE
 
 pytestmark = pytest.mark.numeric

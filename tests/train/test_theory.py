@@ -18,7 +18,6 @@ from debate_train.theory import (
     lemma_4_5,
     lemma_4_7,
     lemma_e1,
-    measures,
     neighbours,
     neutral_correlation,
     rounds_possible,
@@ -26,7 +25,8 @@ from debate_train.theory import (
     symmetric,
     theorem_4_4,
 )
-from debate_train.theory.critiques import Critique
+from debate_train.theory import model as measures
+from debate_train.theory.model import Critique
 
 pytestmark = pytest.mark.numeric
 DEBATES = 4000

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from debate_protocol.transcripts.files import from_json, write_transcripts
-from debate_rewards.metrics.intervals import Estimate
-from debate_train.theory import command, in_words, lay_beside
-from debate_train.theory.command import main
+from debate_rewards.metrics.statistics import Estimate
+from debate_train.theory import in_words, lay_beside
+from debate_train.theory import run_comparison as command
+from debate_train.theory.run_comparison import main
 
 FIGURES = {
     "train/accuracy/round_0": 0.5,

@@ -5,7 +5,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from debate_protocol.parsing.replies import parse
+from debate_protocol.parsing import parse
 from debate_rollout.token_text import TokenText, token_text
 from debate_train.advantages import Advantage, Stream
 from debate_train.batches.token_credit import TurnTokens, stream_credit, token_sections

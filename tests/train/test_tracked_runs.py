@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from debate_protocol.transcripts.files import read_transcripts
+from debate_train.checkpointing.run_directory import RunDirectory
 from debate_train.commands.cli import main
-from debate_train.run_files.run_directory import RunDirectory
 from debate_train.running import loop
 from debate_train.tracking.tracker import COLUMNS, Identity, Logged, Start
 from train.small_runs import RECIPE, at_call
@@ -230,7 +230,7 @@ def test_tensorboard_draws_each_step_once(tracked: Tracked) -> None:
 def test_tensorboard_drops_steps_that_are_made_again(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-    from debate_train.tracking.tensorboard_run import TensorBoardRun
+    from debate_train.tracking.runs import TensorBoardRun
 
     for last, steps in ((None, (1, 2, 3)), (1, (2, 3, 4))):
         run = TensorBoardRun(Start(tmp_path), last)

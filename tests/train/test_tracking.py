@@ -12,22 +12,27 @@ from pydantic import ValidationError
 
 from debate_protocol.forms import Simultaneous
 from debate_rewards import Verifiable
-from debate_rewards.reading import read_debate
+from debate_rewards.reward import read_debate
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 from debate_train.advantages import Grouped
 from debate_train.batches.rows import Batch, Row, build_batch
+from debate_train.batches.step import Step
+from debate_train.checkpointing.run_directory import RunDirectory
 from debate_train.commands.cli import main
 from debate_train.data import SignsPuzzle
 from debate_train.models.word_tokenizer import word_tokenizer
-from debate_train.run_files.run_directory import RunDirectory
-from debate_train.running.results import _flat
-from debate_train.running.step import Step
+from debate_train.running.run_context import _flat
 from debate_train.tracking import settings
-from debate_train.tracking.settings import Tracking
-from debate_train.tracking.shareable import shareable, shareable_page
-from debate_train.tracking.tracker import COLUMNS, Logged, NoTracking, Trackers
-from debate_train.tracking.view import histograms_of, turn_table
+from debate_train.tracking.settings import Tracking, shareable, shareable_page
+from debate_train.tracking.tracker import (
+    COLUMNS,
+    Logged,
+    NoTracking,
+    Trackers,
+    histograms_of,
+    turn_table,
+)
 from debate_train.tracking.wandb_run import _is_online
 
 

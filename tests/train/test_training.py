@@ -11,11 +11,11 @@ import yaml
 
 import debate_train
 from debate_protocol.types import Protocol, Question, Transcript, Turn
-from debate_rewards.credits import Credit, Score, ScoreError, score_debates
+from debate_rewards.reward import Credit, Score, ScoreError, score_debates
 from debate_train import StepEnd, train
 from debate_train.advantages import Compared
-from debate_train.errors import UsageError
 from debate_train.function_reward import FunctionReward
+from debate_train.interrupts import UsageError
 from debate_train.reading.recipe_file import load_recipe
 from debate_train.recipe import Recipe
 from debate_train.training import _rewarded

@@ -9,8 +9,8 @@ import pytest
 
 from debate_protocol.forms import Direct, Simultaneous
 from debate_protocol.types import Question, Reply, Transcript, Turn
-from debate_train.errors import UsageError
 from debate_train.evaluation.from_transcripts import figures_of_transcripts
+from debate_train.interrupts import UsageError
 from debate_train.rollout_files import import_rollouts
 
 QUESTION = Question("q", "How many?", "4", {"kind": "number"})

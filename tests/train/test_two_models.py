@@ -73,7 +73,7 @@ def run(side: str, own: Path, other: Path, output: Path) -> Path:
         "offline.held_out=0",
         "offline.batch_size=2",
         "trainer={type: torch, device: cpu, learning_rate: 0.05, warmup_steps: 0}",
-        "evaluation.questions=0",
+        *("evaluation.questions=0", "keep_if=null"),
         "checkpoint.every=0",
         "tracking.wandb=false",
         "steps=2",

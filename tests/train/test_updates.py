@@ -14,19 +14,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arithmetic import UNIT
-from debate_train.batches.minibatches import minibatches
 from debate_train.batches.rows import Batch, Row
+from debate_train.batches.step import minibatches
 from debate_train.losses import Dpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.ranks.processes import check_message
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import (
     KnownLogps,
+    Skips,
     StepStats,
+    Update,
     accumulate,
     trainable,
 )
-from debate_train.trainers.updates import Skips, Update
+from debate_train.trainers.ranks import check_message
 
 pytestmark = pytest.mark.numeric
 

@@ -12,11 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from debate_train.errors import RecipeError
-from debate_train.packed_rows.pack_layout import Layout, make_layout
-from debate_train.packed_rows.packed_attention import packed_attention
-from debate_train.packed_rows.prefix_forest import PrefixForest
-from debate_train.packed_rows.varlen import varlen_attention
+from debate_train.batches.attention import packed_attention, varlen_attention
+from debate_train.batches.packs import Layout, make_layout
+from debate_train.batches.row_types import PrefixForest
+from debate_train.interrupts import RecipeError
 
 pytestmark = pytest.mark.numeric
 

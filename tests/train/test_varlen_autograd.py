@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from debate_train.packed_rows.pack_layout import make_layout
-from debate_train.packed_rows.packed_attention import packed_attention
-from debate_train.packed_rows.prefix_forest import PrefixForest
-from debate_train.packed_rows.varlen import varlen_attention
+from debate_train.batches.attention import packed_attention, varlen_attention
+from debate_train.batches.packs import make_layout
+from debate_train.batches.row_types import PrefixForest
 
 pytestmark = pytest.mark.numeric
 varlen_op: Any = varlen._varlen_attn

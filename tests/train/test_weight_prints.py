@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from debate_train.checkpointing.model_print import weight_prints
+from debate_train.checkpointing.tensor_files import weight_prints
 from debate_train.commands.cli import main
 from debate_train.losses.references import KeptReference
 from debate_train.trainers import torch_session

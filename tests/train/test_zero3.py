@@ -12,8 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3Moe
 from arithmetic import FACTOR
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import PretrainedModel, ScratchModel
-from debate_train.models.loaded_model import Lora
-from debate_train.models.policy import with_adapter
+from debate_train.models.loaded_model import Lora, with_adapter
 
 START = Path(__file__).with_name("sharded_start.py")
 TRAINING = Path(__file__).with_name("deepspeed_processes.py")

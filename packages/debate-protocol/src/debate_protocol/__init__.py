@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from debate_protocol.contract import CONTRACTS, Contract, get_contract
     from debate_protocol.forms import (
         ActorCritic,
         DebateForm,
@@ -14,20 +15,24 @@ if TYPE_CHECKING:
         Sequential,
         Simultaneous,
     )
-    from debate_protocol.parsing.comparisons import Comparison
-    from debate_protocol.parsing.contract import CONTRACTS, Contract, get_contract
-    from debate_protocol.parsing.parsed import Parsed, SectionText
-    from debate_protocol.parsing.replies import (
+    from debate_protocol.parsing import (
         ParseError,
         parse,
         parse_turn,
         turn_failed,
     )
-    from debate_protocol.personas import DEFAULT_PERSONAS, Persona
-    from debate_protocol.prompts.templates import PromptTemplates
-    from debate_protocol.roles import answering_agents, gives_answers, role_of, roles_of
-    from debate_protocol.transcripts.checks import transcript_problems
-    from debate_protocol.transcripts.fields import TranscriptError
+    from debate_protocol.prompts.styles import PromptTemplates
+    from debate_protocol.prompts.view import DEFAULT_PERSONAS, Persona
+    from debate_protocol.roles import (
+        answering_agents,
+        gives_answers,
+        neighbours,
+        role_of,
+        roles_of,
+        sees,
+        shown_turns,
+    )
+    from debate_protocol.tags import Comparison, Parsed, SectionText
     from debate_protocol.transcripts.files import (
         TornLineWarning,
         from_json,
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
         to_json,
         write_transcripts,
     )
+    from debate_protocol.transcripts.records import TranscriptError, transcript_problems
     from debate_protocol.transcripts.showing import shown_debate
     from debate_protocol.transcripts.xml import from_xml, to_xml
     from debate_protocol.types import (
@@ -51,12 +57,13 @@ if TYPE_CHECKING:
         Turn,
         TurnKey,
     )
-    from debate_protocol.visibility import neighbours, sees, shown_turns
 
 _HOMES = {
-    "parsing.comparisons": ("Comparison",),
-    "parsing.contract": ("CONTRACTS", "Contract", "get_contract"),
-    "transcripts.fields": ("TranscriptError",),
+    "contract": (
+        "CONTRACTS",
+        "Contract",
+        "get_contract",
+    ),
     "forms": (
         "ActorCritic",
         "DebateForm",
@@ -65,20 +72,46 @@ _HOMES = {
         "Sequential",
         "Simultaneous",
     ),
-    "parsing.parsed": ("Parsed", "SectionText"),
-    "parsing.replies": ("ParseError", "parse", "parse_turn", "turn_failed"),
-    "personas": ("DEFAULT_PERSONAS", "Persona"),
-    "prompts.templates": ("PromptTemplates",),
-    "roles": ("answering_agents", "gives_answers", "role_of", "roles_of"),
-    "transcripts.showing": ("shown_debate",),
-    "transcripts.checks": ("transcript_problems",),
-    "transcripts.xml": ("from_xml", "to_xml"),
+    "parsing": (
+        "ParseError",
+        "parse",
+        "parse_turn",
+        "turn_failed",
+    ),
+    "prompts.styles": ("PromptTemplates",),
+    "prompts.view": (
+        "DEFAULT_PERSONAS",
+        "Persona",
+    ),
+    "roles": (
+        "answering_agents",
+        "gives_answers",
+        "role_of",
+        "roles_of",
+        "neighbours",
+        "sees",
+        "shown_turns",
+    ),
+    "tags": (
+        "Comparison",
+        "Parsed",
+        "SectionText",
+    ),
     "transcripts.files": (
         "TornLineWarning",
         "from_json",
         "read_transcripts",
         "to_json",
         "write_transcripts",
+    ),
+    "transcripts.records": (
+        "TranscriptError",
+        "transcript_problems",
+    ),
+    "transcripts.showing": ("shown_debate",),
+    "transcripts.xml": (
+        "from_xml",
+        "to_xml",
     ),
     "types": (
         "AgentRole",
@@ -94,7 +127,6 @@ _HOMES = {
         "Turn",
         "TurnKey",
     ),
-    "visibility": ("neighbours", "sees", "shown_turns"),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 

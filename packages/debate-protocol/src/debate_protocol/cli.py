@@ -9,18 +9,34 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from debate_protocol.command_options import add_options, heed_options, is_quiet
-from debate_protocol.command_streams import BAD_USAGE, DONE, FAILED, complain, run_command
-from debate_protocol.parsing.contract import CONTRACTS, Contract, get_contract
-from debate_protocol.parsing.parsed import Parsed
-from debate_protocol.parsing.replies import parse, turn_failed
-from debate_protocol.parsing.tags import ThinkMode
-from debate_protocol.transcripts.checks import transcript_problems
-from debate_protocol.transcripts.control_characters import escaped
-from debate_protocol.transcripts.fields import TranscriptError, optional, required
-from debate_protocol.transcripts.files import read_lines, to_json
-from debate_protocol.transcripts.json_lines import bounded_lines, json_line, json_lines, json_value
-from debate_protocol.transcripts.showing import shown_debate
+from debate_protocol.command_line import (
+    BAD_USAGE,
+    DONE,
+    FAILED,
+    add_options,
+    complain,
+    heed_options,
+    is_quiet,
+    run_command,
+)
+from debate_protocol.contract import CONTRACTS, Contract, get_contract
+from debate_protocol.parsing import parse, turn_failed
+from debate_protocol.tags import Parsed, ThinkMode
+from debate_protocol.transcripts.files import (
+    bounded_lines,
+    json_line,
+    json_lines,
+    json_value,
+    read_lines,
+    to_json,
+)
+from debate_protocol.transcripts.records import (
+    TranscriptError,
+    optional,
+    required,
+    transcript_problems,
+)
+from debate_protocol.transcripts.showing import escaped, shown_debate
 from debate_protocol.types import Transcript
 
 MAX_DOCUMENT_BYTES = 1 << 27

@@ -16,14 +16,37 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, reduce
 from importlib.metadata import EntryPoint, entry_points
 from operator import or_
-from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, Field, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-from debate_protocol.transcripts.control_characters import escaped
+from debate_protocol.transcripts.showing import escaped
 
 __all__ = ["VariantNotLoadedWarning", "Variants", "did_you_mean", "variants_of"]
+
+
+class Config(BaseModel):
+    """Frozen settings of known names, whose numbers are finite.
+
+    A field for which infinity means something says so with `Field(allow_inf_nan=True)`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Former names of keys, each with what to write instead."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_are_present_ones(cls, given: object) -> object:
+        if isinstance(given, Mapping):
+            for old in cls.renamed.keys() & given.keys():
+                raise ValueError(
+                    f"{old}: found {given[old]!r} under a former name; expected {cls.renamed[old]}"
+                )
+        return given
+
 
 P = TypeVar("P")
 

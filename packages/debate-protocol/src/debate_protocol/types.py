@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from debate_protocol.parsing.contract import Contract
-from debate_protocol.parsing.parsed import Parsed
+from debate_protocol.contract import Contract
+from debate_protocol.tags import Parsed
 
 __all__ = [
     "MAX_AGENTS",

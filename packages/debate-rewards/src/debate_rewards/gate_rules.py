@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
-from debate_protocol.config import Config
+from debate_protocol.plugins import Config
 from debate_protocol.types import Gate, GateDecision, Question
 from debate_rewards.answers.checking import answer_classes, check_many
-from debate_rewards.reading import read_debate
+from debate_rewards.reward import read_debate
 from debate_rewards.votes.decisions import last_turns
 
 _log = logging.getLogger(__name__)

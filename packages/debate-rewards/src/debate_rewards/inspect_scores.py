@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from debate_protocol.transcripts.log_files import OneScore, Scores
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.answers.checking import check
-from debate_rewards.credits import Score
-from debate_rewards.metrics.answers_given import answers_given
-from debate_rewards.reading import ReadDebate
+from debate_rewards.metrics.debate_metrics import answers_given
+from debate_rewards.reward import ReadDebate, Score
 from debate_rewards.votes.ballots import all_votes, ballots
 from debate_rewards.votes.decisions import decisions_of, last_turns
 

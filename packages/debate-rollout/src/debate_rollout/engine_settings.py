@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, Protocol, Self
 
-from debate_protocol.config import Config
+from debate_protocol.plugins import Config
 from debate_protocol.types import Ask
 from debate_rollout.engine import Capability, Engine
 

@@ -9,13 +9,13 @@ from debate_protocol.types import TRAINED, Ask, Reply
 from debate_rollout.engine import (
     Capability,
     Engine,
+    EngineConfigError,
     Finished,
     Request,
     StreamingEngine,
     Weights,
     streaming,
 )
-from debate_rollout.errors import EngineConfigError
 from debate_rollout.rendering import Rendered
 
 _SLICE_S = 0.02

@@ -6,8 +6,14 @@ from typing import Any, Literal
 from pydantic import PrivateAttr
 
 from debate_protocol.types import Transcript
-from debate_rewards.credits import Credit, Score, ScoreError, finite_value, mean_returns
-from debate_rewards.reward_config import RewardConfig
+from debate_rewards.reward import (
+    Credit,
+    RewardConfig,
+    Score,
+    ScoreError,
+    finite_value,
+    mean_returns,
+)
 
 Valued = float | None | Sequence[float | None] | Score
 """A value for all turns of a debate, one for each of its turns, or all credits; None: no signal."""

@@ -1,4 +1,4 @@
-"""Interrupts wait for the end of the step, so that a checkpoint can be written."""
+"""How a run ends early: errors with one clear message, and interrupts between two steps."""
 
 import os
 import signal
@@ -7,6 +7,33 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
+
+from debate_rollout.engine import EngineConfigError, MissingExtraError
+
+
+class UsageError(ValueError):
+    """Where, what was found, what was expected, and what to do: exit code 2."""
+
+
+class RunFailure(RuntimeError):
+    """A run that cannot go on through no fault of its recipe: one clear message, exit code 1."""
+
+
+class RecipeError(UsageError):
+    """A recipe that cannot be run as written."""
+
+
+class DataError(UsageError):
+    """Questions that are missing, empty or malformed."""
+
+
+class ModelError(UsageError):
+    """A model or tokenizer that cannot be used."""
+
+
+REFUSALS = (UsageError, EngineConfigError, MissingExtraError)
+"""What ends a command with exit code 2."""
+
 
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)

@@ -1,37 +1,177 @@
 """The recipe: everything that one run is made of."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from debate_protocol.config import Config
 from debate_protocol.forms import DebateForm, FormConfig
-from debate_protocol.plugins import did_you_mean
+from debate_protocol.plugins import Config, did_you_mean
 from debate_protocol.roles import agents_by_policy, roles_of
 from debate_protocol.types import TRAINED
 from debate_rewards.rewards import RewardChoice
-from debate_train.adapters import trained_adapters, unknown_adapter
 from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
 from debate_train.evaluation.settings import Evaluation, Setup
-from debate_train.exit_criterion import ExitCriterion
-from debate_train.health.settings import Health
-from debate_train.keeping.keep_if import KeepIf, since_problems
+from debate_train.health import Health
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
+from debate_train.models.adapters import trained_adapters, unknown_adapter
 from debate_train.models.policies import START
 from debate_train.offline import OfflineChoice
-from debate_train.playing.pipeline import Pipeline
-from debate_train.playing.rollout_settings import Rollout
-from debate_train.reading.folder_name import FolderName
-from debate_train.reading.recipe_merge import merge
-from debate_train.reading.recipe_schema import WHOLE_PHASES, Schema
-from debate_train.saving_settings import Checkpointing, Recording
+from debate_train.playing.rollout_settings import Pipeline, Rollout
+from debate_train.reading.problems import WHOLE_PHASES, Schema, merge
 from debate_train.tracking.settings import Tracking
 from debate_train.trainers import TrainerChoice
+
+if TYPE_CHECKING:
+    from debate_train.checkpointing.checkpoints import Best
+
+
+class ExitCriterion(Config):
+    """What a phase must reach, on the dev split, before it may end."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"when_shut": "if_missed"}
+
+    metric: str
+    """Name as in the evaluation, such as eval/judge/accuracy."""
+    at_least: float
+    """The least value of `metric` that meets it."""
+    also_at_least: dict[str, float] = Field(default_factory=dict)
+    """Further measures, each with the least that is wanted of it: the phase ends when all are
+    reached at one look."""
+    every: int = Field(50, ge=1)
+    """Steps between two looks, from the phase's `steps` on."""
+    max_steps: int = Field(1000, ge=1)
+    """The phase ends here even if the criterion is not met."""
+    if_missed: Literal["skip_rest", "go_on", "fail"] = "skip_rest"
+    """What happens to the phases after one that missed its criterion; `fail` ends the run there,
+    with a checkpoint and exit code 1."""
+
+    @property
+    def wanted(self) -> tuple[tuple[str, float], ...]:
+        """Each measure and the least that is wanted of it."""
+        return ((self.metric, self.at_least), *self.also_at_least.items())
+
+    def is_met(self, measured: Mapping[str, float | None]) -> bool:
+        """Return whether a look reached it; a measure without a single case has not been."""
+        return all((measured.get(name) or 0.0) >= least for name, least in self.wanted)
+
+    def compared(self, measured: Mapping[str, float]) -> str:
+        """Return each measure at a look and what was wanted of it, in words."""
+        return "; ".join(
+            f"{name} {measured.get(name, 0.0):.3f}, wanted at least {least}"
+            for name, least in self.wanted
+        )
+
+    def next_look(self, steps: int, done: int) -> int:
+        """Return at how many steps of the phase, `done` or more, it is next looked at."""
+        looks = max(0, -(-(done - steps) // self.every))
+        return min(steps + looks * self.every, self.max_steps)
+
+    def is_due(self, steps: int, done: int) -> bool:
+        """Return whether it is looked at after so many steps of a phase of `steps`."""
+        return done >= self.max_steps or self.next_look(steps, done) == done
+
+
+class KeepBest(Config):
+    """Which checkpoint is kept besides the last ones."""
+
+    metric: str
+    """Name as in the evaluation on the dev split, such as eval/majority/accuracy."""
+    mode: Literal["max", "min"] = "max"
+    """Whether the largest or the smallest value is best."""
+
+    def is_better(self, value: float, best: "Best | None") -> bool:
+        """Return whether a value is better than the best so far; equal ones are not."""
+        if best is None or best.metric != self.metric:
+            return True
+        return value > best.value if self.mode == "max" else value < best.value
+
+
+class Checkpointing(Config):
+    """When the run can be resumed from."""
+
+    every: int = Field(0, ge=0)
+    """Steps between checkpoints; 0 counts minutes alone."""
+    every_minutes: float = Field(15.0, ge=0)
+    """Minutes after which a step is followed by a checkpoint; 0 counts steps alone. They are also
+    written at the end of phases, on interrupts, and when a run fails between two updates."""
+    keep_last: int = Field(2, ge=1)
+    """How many of the last checkpoints are kept."""
+    keep_best: KeepBest | None = None
+    """Whenever a look at the dev split is the best so far, a checkpoint is written and kept."""
+
+
+class Recording(Config):
+    """What the run directory keeps of rollouts."""
+
+    every: int = Field(10, ge=1)
+    """Steps between two recorded samples."""
+    debates: int = Field(4, ge=0)
+    """Debates in each sample: their transcripts, and their tokens with credits."""
+
+
+_LONGEST_NAME = 100
+
+
+def _names_one_file(name: str) -> str:
+    parts = {"/", "\\", "\0"} & set(name)
+    if parts or name in ("", ".", "..") or not name.isprintable() or len(name) > _LONGEST_NAME:
+        raise ValueError(
+            f"found {name[:60]!r}; expected a name that a folder can have: at most "
+            f"{_LONGEST_NAME} characters and none of / and \\"
+        )
+    return name
+
+
+FolderName = Annotated[str, AfterValidator(_names_one_file)]
+"""One file name, of a length that every disk takes."""
+
+
+class KeepIf(Config):
+    """What must not have fallen on the dev split for the weights of a phase to be kept."""
+
+    metric: str
+    """Name as in the evaluation, such as eval/majority/accuracy."""
+    since: str | None = None
+    """The phase at whose start it is measured first, and whose start comes back if it has fallen;
+    None is the phase itself, an earlier one takes back all phases from that one on."""
+    tolerance: float = Field(0.0, ge=0)
+    """How far it may fall."""
+
+    def described(self, phase: str) -> str:
+        """Return what it asks of a phase, in one sentence."""
+        less = f" less {self.tolerance:g}" if self.tolerance else ""
+        return (
+            f"kept only if {self.metric} on the dev split is not below what it is at the start of "
+            f"{self.since or phase}{less}; else the weights of that start come back"
+        )
+
+    def keeps(self, start: Mapping[str, float], end: Mapping[str, float]) -> bool:
+        """Return whether the measure at the end is not below that at the start.
+
+        Without a case at the start nothing can have fallen; without one at the end it has.
+        """
+        least = start.get(self.metric)
+        if least is None:
+            return True
+        return self.metric in end and end[self.metric] >= least - self.tolerance
+
+
+def since_problems(rules: Mapping[str, KeepIf | None]) -> Iterator[str]:
+    """Yield what is wrong with the phases that the rules of phases, in order, name."""
+    names = list(rules)
+    for place, (name, rule) in enumerate(rules.items()):
+        known = names[: place + 1]
+        if rule is not None and rule.since is not None and rule.since not in known:
+            yield (
+                f"phases.{name}.keep_if.since: found {rule.since!r}; expected this phase or one "
+                f"before it: {', '.join(known)}{did_you_mean(rule.since, known)}"
+            )
+
 
 PARTS = ("model", "data", "debate", "reward", "loss", "trainer")
 """Keys that may be left out where their first variant has a default for everything."""

@@ -25,7 +25,7 @@ def train() -> int:
 def rollout() -> int:
     """Run `debate-rollout`; return its exit code."""
     _begin()
-    from debate_train.commands.rollout_cli import main
+    from debate_train.commands.rollout import main
 
     return main()
 
@@ -33,7 +33,7 @@ def rollout() -> int:
 def preflight() -> int:
     """Run `debate-preflight`; return its exit code."""
     _begin()
-    from debate_train.preflight.command import main
+    from debate_train.commands.preflight import main
 
     return main()
 
@@ -41,7 +41,7 @@ def preflight() -> int:
 def evaluate() -> int:
     """Run `debate-eval`; return its exit code."""
     _begin()
-    from debate_train.evaluating.command import main
+    from debate_train.commands.evaluate import main
 
     return main()
 
@@ -49,6 +49,6 @@ def evaluate() -> int:
 def ask() -> int:
     """Run `debate-ask`; return its exit code."""
     _begin()
-    from debate_train.asking.command import main
+    from debate_train.commands.ask import main
 
     return main()

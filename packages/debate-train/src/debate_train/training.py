@@ -13,11 +13,10 @@ from typing import Any
 import yaml
 
 from debate_train.checks.check import check
-from debate_train.errors import UsageError
 from debate_train.function_reward import FunctionReward, RewardFunction
-from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
-from debate_train.reading.recipe_schema import WHOLE_PHASES
-from debate_train.reading.recipe_written import resolved_yaml
+from debate_train.interrupts import UsageError
+from debate_train.reading.problems import WHOLE_PHASES
+from debate_train.reading.recipe_file import LoadedRecipe, load_recipe, resolved_yaml
 from debate_train.recipe import Recipe
 from debate_train.running.run import run
 from debate_train.running.run_context import StepEnd

@@ -2,19 +2,14 @@
 
 from typing import Annotated
 
-from debate_protocol.forms.actor_critic.form import ActorCritic
-from debate_protocol.forms.debate_settings import DebateSettings
-from debate_protocol.forms.direct import Direct
-from debate_protocol.forms.form import DebateForm
-from debate_protocol.forms.gated_settings import FreeTextSettings, GatedSettings
-from debate_protocol.forms.self_debate.form import SelfDebate
-from debate_protocol.forms.sequential import Sequential
+from debate_protocol.forms.actor_critic import ActorCritic
+from debate_protocol.forms.debate_state import DebateForm, SameAnswer, Table, same_words, turn_seed
+from debate_protocol.forms.gated_settings import DebateSettings, FreeTextSettings, GatedSettings
+from debate_protocol.forms.plain import Direct, Sequential, Simultaneous
+from debate_protocol.forms.self_debate import SelfDebate
 from debate_protocol.forms.settings import SpeakingSettings
-from debate_protocol.forms.simultaneous import Simultaneous
-from debate_protocol.forms.table import SameAnswer, Table, same_words
-from debate_protocol.forms.turns import turn_seed
 from debate_protocol.plugins import Variants
-from debate_protocol.visibility import neighbours, shown_turns
+from debate_protocol.roles import neighbours, shown_turns
 
 FORMS: Variants[DebateForm] = Variants(
     "debate_protocol.forms",

@@ -1,19 +1,169 @@
-"""The settings that debate forms share, and how they are checked."""
+"""Settings that all debate forms share: contract, roles, personas, and how they are checked."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self, get_args, get_origin
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Discriminator,
+    Field,
+    NonNegativeInt,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
-from debate_protocol.config import Config
-from debate_protocol.forms.own_contract import ContractChoice, OwnContract, named_or_own
-from debate_protocol.parsing.contract import CONTRACTS, Contract, get_contract
-from debate_protocol.parsing.contract_records import contract_to_json
-from debate_protocol.parsing.tags import ThinkMode
-from debate_protocol.personas import DEFAULT_PERSONAS, Persona
-from debate_protocol.prompts.templates import PromptTemplates
-from debate_protocol.prompts.view import StyleName
-from debate_protocol.types import TRAINED
+from debate_protocol.contract import CONTRACTS, Contract, ContractKind, get_contract
+from debate_protocol.plugins import Config, did_you_mean
+from debate_protocol.prompts.styles import PromptTemplates
+from debate_protocol.prompts.view import DEFAULT_PERSONAS, Persona, StyleName
+from debate_protocol.tags import ThinkMode
+from debate_protocol.transcripts.records import contract_to_json
+from debate_protocol.types import TRAINED, AgentRole
+
+MOST_IN_A_ROLE = 128
+
+
+class RoleSettings(Config):
+    """One role of a debate. What is left out is as the debate has it for all agents.
+
+    Attributes:
+        count: Its agents; forms whose roles are fixed have a count of their own.
+        persona: The persona of its agents.
+        temperature: What its agents are sampled at, whatever their persona says.
+        policy: Who speaks: `trained`, `start` for the weights that the run began with, or a name
+            under `rollout.policies`.
+        adapter: Which of several adapters of the trained policy speaks, by its name under
+            `model.lora.adapters`; left out, the first.
+        train: Whether its turns are trained on; by default those of the trained policy are.
+        answers: Whether its turns owe an answer.
+        rounds: The rounds in which it speaks, from 0; left out, in all.
+        sees: Whose turns it is given: for each role the number of earlier rounds, -1 for all. Left
+            out, the topology decides.
+    """
+
+    count: int | None = Field(None, ge=1, le=MOST_IN_A_ROLE)
+    persona: Persona | None = None
+    temperature: float | None = Field(None, ge=0.0)
+    policy: str = TRAINED
+    adapter: str | None = None
+    train: bool | None = None
+    answers: bool | None = None
+    rounds: tuple[NonNegativeInt, ...] | None = None
+    sees: dict[str, int] | None = None
+
+    def at_temperature(self, temperature: float) -> "RoleSettings":
+        """Return the role sampled at this temperature."""
+        return self.model_copy(update={"temperature": temperature})
+
+    def role(self, name: str) -> AgentRole:
+        """Return the role of a debate whose recipe names its roles."""
+        answers = self.answers is not False
+        return self.spoken(AgentRole(name, self.count or 1, answers, self.rounds, self.sees))
+
+    def spoken(self, role: AgentRole) -> AgentRole:
+        """Return a role of a form, spoken by the policy that is named here.
+
+        Raises:
+            ValueError: The form decides what is set here, or frozen weights are to be trained.
+        """
+        for key in ("count", "answers", "rounds", "sees"):
+            chosen, own = getattr(self, key), getattr(role, key)
+            if chosen is not None and chosen != own:
+                raise ValueError(
+                    f"roles.{role.name}.{key}: found {chosen!r}, but the form has {own!r}; leave "
+                    "it out"
+                )
+        is_trained = self.policy == TRAINED
+        if self.train and not is_trained:
+            raise ValueError(
+                f"roles.{role.name}.train: found true, but policy {self.policy!r} speaks for it, "
+                f"whose weights stay as they are; expected policy: {TRAINED}, or train: false"
+            )
+        if self.adapter is not None and not is_trained:
+            raise ValueError(
+                f"roles.{role.name}.adapter: found {self.adapter!r}, but policy {self.policy!r} "
+                f"speaks for it; expected policy: {TRAINED}, whose adapters have names"
+            )
+        trains = is_trained if self.train is None else self.train
+        return AgentRole(
+            role.name,
+            role.count,
+            role.answers,
+            role.rounds,
+            role.sees,
+            policy=self.policy,
+            adapter=self.adapter,
+            trains=trains,
+        )
+
+
+def spoken_roles(
+    own: tuple[AgentRole, ...], chosen: dict[str, RoleSettings]
+) -> tuple[AgentRole, ...]:
+    """Return the roles of a form with what a recipe says of them.
+
+    Raises:
+        ValueError: The form has no such role, or as `RoleSettings.spoken`.
+    """
+    known = [role.name for role in own]
+    for name in chosen:
+        if name not in known:
+            raise ValueError(
+                f"roles: found {name!r}, expected {' or '.join(known)}{did_you_mean(name, known)}"
+            )
+    return tuple(chosen[role.name].spoken(role) if role.name in chosen else role for role in own)
+
+
+class OwnContract(Config):
+    """A contract written in a recipe; see `Contract`.
+
+    Attributes:
+        stop: Left out, the closing tag of the last section; null for none.
+        instructions: What prompts say of a section; those left out get the usual words.
+    """
+
+    name: str = Field(min_length=1)
+    """What messages and transcripts call it."""
+    sections: tuple[str, ...] = ()
+    """Tags of the sections that a reply has, in order."""
+    stop: str | None = None
+    kind: ContractKind = "xml"
+    """How a reply is read: XML tags, a boxed answer, or a last line with the answer."""
+    instructions: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stops_after_the_last_section(cls, data: object) -> object:
+        if isinstance(data, Mapping) and "stop" not in data:
+            sections = data.get("sections")
+            if isinstance(sections, list | tuple) and sections:
+                return {**data, "stop": f"</{sections[-1]}>"}
+        return data
+
+    @model_validator(mode="after")
+    def _describes_a_contract(self) -> Self:
+        if self.name in CONTRACTS:
+            raise ValueError(f"contract.name: {self.name!r} is built in; choose another name")
+        self.contract()
+        return self
+
+    def contract(self) -> Contract:
+        """Return the contract itself."""
+        return Contract(self.name, self.sections, self.stop, self.kind, self.instructions)
+
+
+def named_or_own(value: object) -> str:
+    """Return which kind a setting is: a built-in name, or a description of its own."""
+    return "own" if isinstance(value, Mapping | BaseModel) else "named"
+
+
+ContractChoice = Annotated[
+    Annotated[str, Tag("named")] | Annotated[OwnContract, Tag("own")],
+    Discriminator(named_or_own),
+]
+"""A built-in contract by name, or one of the user's."""
+
 
 StyleChoice = Annotated[
     Annotated[StyleName, Tag("named")] | Annotated[PromptTemplates, Tag("own")],

@@ -4,8 +4,7 @@ No system message, no instructions and no persona text; the model learns the con
 training. Each inserted text is put on one line, so that no text can begin another's line.
 """
 
-from debate_protocol.prompts.questions import labelled_choices
-from debate_protocol.prompts.view import NO_RESPONSE, SeenTurn, View
+from debate_protocol.prompts.view import NO_RESPONSE, SeenTurn, View, labelled_choices
 from debate_protocol.types import Message
 
 _LEFT_OUT = ("consensus", "consensus_reason")

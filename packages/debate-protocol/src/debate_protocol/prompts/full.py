@@ -4,8 +4,14 @@ The system message and the question are the same for all agents and come first, 
 engines can share their prefix; number, persona and task of the agent follow.
 """
 
-from debate_protocol.prompts.questions import answer_form, question_kind, question_text
-from debate_protocol.prompts.view import NO_RESPONSE, SeenTurn, View
+from debate_protocol.prompts.view import (
+    NO_RESPONSE,
+    SeenTurn,
+    View,
+    answer_form,
+    question_kind,
+    question_text,
+)
 from debate_protocol.types import Message
 
 _SOLUTION = "your reasoning, step by step, and your answer to the question."

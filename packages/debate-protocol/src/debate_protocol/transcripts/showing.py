@@ -4,9 +4,28 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from debate_protocol.parsing.replies import parse_turn, turn_failed
-from debate_protocol.transcripts.control_characters import escaped
+from debate_protocol.parsing import parse_turn, turn_failed
 from debate_protocol.types import Transcript, Turn
+
+# From escape sequences to changes of writing direction; tabs and line feeds are layout.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def escaped(text: str) -> str:
+    """Return a text with control characters as Python would write them."""
+    return CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
+
+
+def escaped_json(document: str) -> str:
+    """Return a JSON document that says the same without control characters in its strings."""
+    return CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", document)
+
+
+def escaped_xml(document: bytes) -> bytes:
+    """Return a UTF-8 XML document that says the same without control characters in its texts."""
+    text = document.decode()
+    return CONTROL.sub(lambda match: f"&#{ord(match.group())};", text).encode()
+
 
 _WORD = re.compile(r"\S+|\s+")
 _MIN_WIDTH = 20

@@ -12,10 +12,16 @@ from typing import Any
 
 from lxml import etree
 
-from debate_protocol.transcripts.control_characters import escaped_xml
-from debate_protocol.transcripts.fields import TranscriptError
-from debate_protocol.transcripts.files import SCHEMA, from_json, to_json
-from debate_protocol.transcripts.json_lines import integer, json_text, json_value
+from debate_protocol.transcripts.files import (
+    SCHEMA,
+    from_json,
+    integer,
+    json_text,
+    json_value,
+    to_json,
+)
+from debate_protocol.transcripts.records import TranscriptError
+from debate_protocol.transcripts.showing import escaped_xml
 from debate_protocol.types import Transcript
 
 NAMESPACE = "urn:debate-transcript:1"

@@ -19,8 +19,7 @@ from debate_rewards.answers.final_answers import (
     final_answer,
 )
 from debate_rewards.answers.math_pool import Comparison, shared_pool
-from debate_rewards.answers.math_spelling import MAX_MATH_CHARS
-from debate_rewards.answers.plain_math import compare_text
+from debate_rewards.answers.math_text import MAX_MATH_CHARS, compare_text
 
 LIMIT_S = 5.0
 MAX_COMPARED = 1000

@@ -8,11 +8,9 @@ from fractions import Fraction
 from string import ascii_uppercase
 from typing import Literal, NamedTuple
 
-from debate_protocol.parsing.final_answer import answer_line, final_box
-from debate_protocol.parsing.replies import parse
+from debate_protocol.parsing import answer_line, final_box, parse
 from debate_protocol.types import Question
-from debate_rewards.answers.math_spelling import spelling
-from debate_rewards.answers.plain_math import read_number
+from debate_rewards.answers.math_text import read_number, spelling
 
 Kind = Literal["math", "choice", "yes_no", "number", "text"]
 KINDS: tuple[Kind, ...] = ("math", "choice", "yes_no", "number", "text")

@@ -2,20 +2,205 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from debate_protocol.roles import agents_by_policy, answering_agents
-from debate_protocol.types import Transcript, TurnKey
-from debate_rewards.answers.checking import Verdict, check_many
-from debate_rewards.credits import Score
-from debate_rewards.metrics.answers_given import AnswersGiven, answers_given
-from debate_rewards.metrics.by_round import add_costs, add_diversity, add_rounds
-from debate_rewards.metrics.change import add_change, add_intraclass
-from debate_rewards.metrics.intervals import Estimate, bootstrap_estimates
-from debate_rewards.metrics.judging import add_judging, add_own, add_reward
-from debate_rewards.metrics.sums import Moments, Sums, pooled
-from debate_rewards.reading import ReadDebate
+from debate_protocol.types import Transcript, Turn, TurnKey
+from debate_rewards.answers.checking import Verdict, answer_classes, check_many
+from debate_rewards.metrics.judging import (
+    add_change,
+    add_intraclass,
+    add_judging,
+    add_own,
+    add_reward,
+)
+from debate_rewards.metrics.statistics import Estimate, Moments, Sums, bootstrap_estimates, pooled
+from debate_rewards.reward import ReadDebate, Score, read_debate
+from debate_rewards.rewards.truth import turn_verdicts
 from debate_rewards.votes.decisions import decisions_of, last_turns
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersGiven:
+    """Which answers the turns of a debate gave, by class, and which of them are right.
+
+    `classes` are numbered for each round alone, unless they were asked for across rounds; None for
+    a turn without an answer. `right` is None where the question's own answer cannot be used.
+    """
+
+    debate: ReadDebate
+    verdicts: Mapping[TurnKey, Verdict]
+    classes: Mapping[TurnKey, int | None]
+
+    @property
+    def right(self) -> dict[TurnKey, bool] | None:
+        """Which turns are right, None where the question's own answer cannot be used."""
+        if any(verdict.verdict == "unverifiable" for verdict in self.verdicts.values()):
+            return None
+        return {key: verdict.verdict == "right" for key, verdict in self.verdicts.items()}
+
+    def majority(self, keys: Iterable[TurnKey]) -> float:
+        """Return whether the majority of these turns is right, ties in expectation.
+
+        A turn without an answer has no vote; nobody answering is wrong.
+        """
+        sizes: dict[int, int] = {}
+        wins: dict[int, bool] = {}
+        for key in keys:
+            number = self.classes[key]
+            if number is not None:
+                sizes[number] = sizes.get(number, 0) + 1
+                wins.setdefault(number, self.verdicts[key].verdict == "right")
+        largest = [n for n, size in sizes.items() if size == max(sizes.values())]
+        return sum(wins[n] for n in largest) / len(largest) if largest else 0.0
+
+    def rounds(self) -> dict[int, list[TurnKey]]:
+        """Return the turns of each round, in order."""
+        found: dict[int, list[TurnKey]] = {}
+        for key in self.debate.turns:
+            found.setdefault(key.round, []).append(key)
+        return dict(sorted(found.items()))
+
+
+def answers_given(
+    transcripts: Sequence[Transcript], *, across_rounds: bool = False
+) -> list[AnswersGiven]:
+    """Read and check the answers of finished debates, in order.
+
+    Args:
+        transcripts: Finished debates.
+        across_rounds: Number the classes of all rounds together.
+
+    Raises:
+        ValueError: A turn cannot be, or a contract or the kind of a question is unknown.
+    """
+    debates = [read_debate(transcript) for transcript in transcripts]
+    return [
+        AnswersGiven(debate, verdicts, _classes(debate, across_rounds))
+        for debate, verdicts in zip(debates, turn_verdicts(debates), strict=True)
+    ]
+
+
+def _classes(debate: ReadDebate, across_rounds: bool) -> dict[TurnKey, int | None]:
+    groups: dict[int, list[TurnKey]] = {}
+    for key in debate.turns:
+        groups.setdefault(0 if across_rounds else key.round, []).append(key)
+    found: dict[TurnKey, int | None] = {}
+    for keys in groups.values():
+        read = [debate.turns[key] for key in keys]
+        answers = [None if turn.failed else turn.parsed.answer for turn in read]
+        numbers = answer_classes(debate.transcript.question, answers)
+        found |= dict(zip(keys, numbers, strict=True))
+    return found
+
+
+def add_diversity(sums: Sums, given: AnswersGiven) -> None:
+    """Add the answer classes per answer of each round."""
+    for round, keys in given.rounds().items():
+        classes = [number for key in keys if (number := given.classes[key]) is not None]
+        if classes:
+            sums.add(f"diversity/round_{round}", len(set(classes)) / len(classes))
+
+
+def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
+    """Add what needs the truth.
+
+    - `maj/round_R`: whether the majority of the round's answers is right, ties in expectation;
+      `maj/first` and `maj/last` are those of the first and the last round (Maj and Debate),
+      `maj/delta` the second minus the first (Δ), but for pairs of first turns that are debated:
+      there as many second turns are sampled of each pair as are asked for. All are of the same
+      debate, so of the same first turns.
+    - `pass@k/round_R`: whether any of the round's answers is right, which bounds every choice among
+      them, such as the peers' vote among those that they judged.
+    - `central/first`, `central/last`, `central/delta`, under topology central: the same of the
+      answers of the agent in the center: single answers, no vote.
+    - `improvement`: (accuracy of the last round − of the first) / accuracy of the first, a ratio
+      of sums over all debates of several rounds, as Δ is of them alone.
+    - `right/tokens/round_R`, `wrong/tokens/round_R`: mean number of sampled tokens of the round's
+      right and wrong replies; `right/characters/round_R`, `wrong/characters/round_R` of characters.
+    - `agreement/accuracy`: whether the majority is right, had the debate been stopped after the
+      first round in which all agents give one answer; of the last round where there is none.
+
+    Source: SDRL (paper), tables 1, 3, 4 and 6; ACC-Debate (paper), equation 5.
+    """
+    rounds = given.rounds()
+    if not rounds:
+        return
+    votes = {round: given.majority(keys) for round, keys in rounds.items()}
+    for round, value in votes.items():
+        sums.add(f"maj/round_{round}", value)
+        sums.add(f"pass@k/round_{round}", float(any(right[key] for key in rounds[round])))
+    first, last = min(rounds), max(rounds)
+    rules = given.debate.transcript.protocol
+    ends = [votes[first], votes[last]][: last - first + 1]
+    _add_gain(sums, "maj", ends, of_equals=rules.topology != "pair")
+    center = [key for key in right if key.agent == (rules.center or 0)]
+    if rules.topology == "central":
+        ordered = sorted(center, key=lambda key: key.round)
+        _add_gain(sums, "central", [float(right[key]) for key in ordered])
+    if first < last:
+        began, ended = (_share([right[key] for key in rounds[round]]) for round in (first, last))
+        sums.add("improvement", ended - began, began)
+    stop = _agreed_round(given)
+    sums.add("agreement/accuracy", votes[last if stop is None else stop])
+    for key, read in given.debate.turns.items():
+        side = "right" if right[key] else "wrong"
+        sums.add(f"{side}/characters/round_{key.round}", len(read.turn.text))
+        if read.turn.token_counts is not None:
+            sums.add(f"{side}/tokens/round_{key.round}", read.turn.token_counts[1])
+
+
+def add_costs(sums: Sums, given: AnswersGiven) -> None:
+    """Add what needs no truth.
+
+    - `tokens/answer`: sampled tokens of the whole debate, which gives one answer.
+    - `agreement/reached`: whether all agents give one answer in some round.
+    - `agreement/tokens_saved`: share of the sampled tokens that come after the first such round;
+      what a debate that stops there would save.
+
+    Tokens are left out where a turn holds neither its reply nor its counts.
+    """
+    turns = given.debate.transcript.turns
+    if not given.debate.turns:
+        return
+    stop = _agreed_round(given)
+    sums.add("agreement/reached", float(stop is not None))
+    sampled = _sampled(turns)
+    if sampled is not None:
+        sums.add("tokens/answer", sampled)
+        later = [turn for turn in turns if stop is not None and turn.round > stop]
+        sums.add("agreement/tokens_saved", _sampled(later) or 0, sampled)
+
+
+def _add_gain(sums: Sums, name: str, by_round: Sequence[float], *, of_equals: bool = True) -> None:
+    """Add the first and the last value, and between several that are alike the difference."""
+    for end, values in (("first", by_round[:1]), ("last", by_round[-1:])):
+        for value in values:
+            sums.add(f"{name}/{end}", value)
+    if len(by_round) > 1 and of_equals:
+        sums.add(f"{name}/delta", by_round[-1] - by_round[0])
+
+
+def _agreed_round(given: AnswersGiven) -> int | None:
+    """Return the first round in which all who owe an answer give one and the same."""
+    rules = given.debate.transcript.protocol
+    for round, keys in given.rounds().items():
+        classes = {given.classes[key] for key in keys}
+        everyone = len(keys) == len(answering_agents(rules, round))
+        if everyone and len(keys) > 1 and len(classes) == 1 and None not in classes:
+            return round
+    return None
+
+
+def _share(hits: Sequence[bool]) -> float:
+    return sum(hits) / len(hits)
+
+
+def _sampled(turns: Sequence[Turn]) -> int | None:
+    counts = [turn.token_counts for turn in turns]
+    return None if None in counts else sum(count[1] for count in counts if count)
+
 
 _log = logging.getLogger(__name__)
 _AGENT = re.compile(r"\bagent\s*#?([0-9]{1,4})\b", re.IGNORECASE)
@@ -120,7 +305,7 @@ def is_ratio(name: str) -> bool:
 def question_moments(
     transcripts: Sequence[Transcript], seed: int = 0
 ) -> dict[str, dict[str, Moments]]:
-    """Return question id → metric → its sum and weight (`debate_rewards.metrics.sums`).
+    """Return question id → metric → its sum and weight (`debate_rewards.metrics.statistics`).
 
     All metrics are there, those that `question_values` leaves out included; `bootstrap_estimates`
     makes values with intervals of them.

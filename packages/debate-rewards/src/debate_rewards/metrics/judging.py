@@ -1,14 +1,99 @@
-"""What the votes of a debate show: of all agents together, and of the agents of one policy."""
+"""Figures of votes and answers: judging, changes from round to round, subsets of samples."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 
 from debate_protocol.roles import answering_agents
-from debate_protocol.types import TurnKey
-from debate_rewards.credits import Score
-from debate_rewards.metrics.sums import Sums
-from debate_rewards.reading import ReadDebate, ReadTurn
-from debate_rewards.votes.ballots import Vote, ballot, by_pair, owed_verdicts, tally
+from debate_protocol.types import Transcript, TurnKey
+from debate_rewards.metrics.statistics import Moments, Sums
+from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
+from debate_rewards.rewards.truth import turn_verdicts
+from debate_rewards.votes.ballots import Verdict, Vote, ballot, by_pair, owed_verdicts, tally
+
+__all__ = ["majority_of_subsets", "pass_at", "right_in_most", "swapped_judging"]
+
+
+def add_change(sums: Sums, right: Mapping[TurnKey, bool]) -> None:
+    """Add flips and drift of one debate.
+
+    Flips compare an agent's turns in a round and in the round before, as shares of all such pairs.
+    `drift/round_t` is the accuracy of round t minus that of round t − 1; where every agent speaks
+    in both it is `flips/wrong_to_right/round_t` − `flips/right_to_wrong/round_t`.
+
+    Source: SDRL (paper), section 4: drift of the belief in the right answer.
+    """
+    by_round: dict[int, list[bool]] = {}
+    for key, is_right in right.items():
+        by_round.setdefault(key.round, []).append(is_right)
+        before = right.get(TurnKey(key.agent, key.round - 1))
+        if before is None:
+            continue
+        for suffix in ("", f"/round_{key.round}"):
+            sums.add(f"flips/right_to_wrong{suffix}", float(before and not is_right))
+            sums.add(f"flips/wrong_to_right{suffix}", float(is_right and not before))
+    for round_, now in by_round.items():
+        earlier = by_round.get(round_ - 1)
+        if earlier:
+            drift = sum(now) / len(now) - sum(earlier) / len(earlier)
+            sums.add(f"drift/round_{round_}", drift)
+
+
+def intraclass_moments(debates: Sequence[Sequence[float]]) -> Moments | None:
+    """Return numerator and denominator of a question's intraclass correlation ρ.
+
+    Over ≥ 2 independent debates of one question, ρ says how much the agents of one debate are
+    right or wrong together beyond what the question makes them: with x = 1 for a right answer,
+
+        (mean of x·x' over pairs in one debate − over pairs in two) / (mean of x² − the latter)
+
+    Both parts are unbiased, so they are summed over questions before dividing. With debates of
+    equal size it is the ANOVA estimate of ICC(1). None when no debate, or no two, can be compared.
+
+    Args:
+        debates: Per debate of the question the values of its agents.
+
+    Source: SDRL (paper), Lemma 4.7; there the largest over all answers, here for the right one.
+    """
+    groups = [list(values) for values in debates if values]
+    totals = [sum(group) for group in groups]
+    sizes = [len(group) for group in groups]
+    squares = sum(value * value for group in groups for value in group)
+    # Every pair counts twice, once in each order.
+    pairs_within = sum(size * size for size in sizes) - sum(sizes)
+    pairs_between = sum(sizes) ** 2 - sum(size * size for size in sizes)
+    if not pairs_within or not pairs_between:
+        return None
+    within = (sum(total * total for total in totals) - squares) / pairs_within
+    between = (sum(totals) ** 2 - sum(total * total for total in totals)) / pairs_between
+    mean_square = squares / sum(sizes)
+    return within - between, mean_square - between
+
+
+def add_intraclass(sums: Sums, debates: Iterable[Mapping[TurnKey, bool]]) -> None:
+    """Add ρ and N_eff of one question for each round, from the debates that were held on it.
+
+    N_eff = N / (1 + (N − 1) ρ) is the number of independent voters that N agents are worth, N the
+    agents that spoke in a round on average. With ρ = a / b it is N b / (b + (N − 1) a), so that it
+    is summed over questions as ρ is.
+
+    Source: SDRL (paper), Lemma 4.7.
+    """
+    by_round: dict[int, list[list[float]]] = {}
+    for right in debates:
+        spoken: dict[int, list[float]] = {}
+        for key, is_right in right.items():
+            spoken.setdefault(key.round, []).append(float(is_right))
+        for round_, values in spoken.items():
+            by_round.setdefault(round_, []).append(values)
+    for round_, groups in by_round.items():
+        moments = intraclass_moments(groups)
+        if moments is not None:
+            sums.join(f"rho/round_{round_}", moments)
+            shared, spread = moments
+            voters = sum(map(len, groups)) / len(groups)
+            together = spread + (voters - 1) * shared
+            sums.join(f"n_eff/round_{round_}", (voters * spread, together))
 
 
 def add_judging(sums: Sums, debate: ReadDebate, right: Mapping[TurnKey, bool] | None) -> None:
@@ -124,3 +209,170 @@ def add_reward(sums: Sums, right: Mapping[TurnKey, bool], score: Score) -> None:
         if len({right[key] for key in values}) == 2:
             first = [key for key, value in values.items() if value == max(values.values())]
             sums.add("reward/accuracy", sum(right[key] for key in first) / len(first))
+
+
+def pass_at(right: int, samples: int, k: int) -> float:
+    """Return the chance that at least one of k samples, drawn without replacement, is right.
+
+    Args:
+        right: Right samples.
+        samples: All samples, at least k.
+        k: Samples drawn.
+
+    Source: Chen et al. (2021), Evaluating large language models trained on code, equation 1: the
+    unbiased estimate 1 − C(n − c, k) / C(n, k).
+    """
+    _check(samples, k)
+    return 1 - math.comb(samples - right, k) / math.comb(samples, k)
+
+
+def right_in_most(right: int, samples: int, k: int) -> float:
+    """Return the chance that more than half of k samples, drawn without replacement, are right.
+
+    Args:
+        right: Right samples.
+        samples: All samples, at least k.
+        k: Samples drawn.
+    """
+    _check(samples, k)
+    ways = sum(
+        math.comb(right, hits) * math.comb(samples - right, k - hits)
+        for hits in range(k // 2 + 1, k + 1)
+    )
+    return ways / math.comb(samples, k)
+
+
+def majority_of_subsets(
+    classes: Sequence[int | None], right: frozenset[int], most: int
+) -> list[float]:
+    """Return, for k = 1 … most, how often the majority of k samples is right.
+
+    That is the mean over all subsets of k samples of the share of right classes among the largest
+    ones: ties count in expectation. A subset in which nobody answers is wrong.
+
+    Args:
+        classes: The class of each sample's answer, None for a sample without one.
+        right: Classes that are the right answer.
+        most: The largest k, at most the number of samples.
+
+    Returns:
+        The values of k = 1, …, most.
+    """
+    _check(len(classes), most)
+    sizes: dict[int, int] = {}
+    for number in classes:
+        if number is not None:
+            sizes[number] = sizes.get(number, 0) + 1
+    silent = len(classes) - sum(sizes.values())
+    found = [0.0] * most
+    for number in right & sizes.keys():
+        others = [size for other, size in sizes.items() if other != number]
+        for votes in range(1, min(sizes[number], most) + 1):
+            own = math.comb(sizes[number], votes)
+            for rest, ways in enumerate(_won_against(others, silent, votes, most - votes)):
+                found[votes + rest - 1] += own * ways
+    return [ways / math.comb(len(classes), k) for k, ways in enumerate(found, 1)]
+
+
+def _won_against(others: Sequence[int], silent: int, votes: int, most: int) -> list[float]:
+    """Return for 0 … most drawn samples of other classes the ways to draw them and not lose.
+
+    A way in which t other classes have as many votes counts 1 / (t + 1).
+    """
+    ways = [[0] * (most + 1)]
+    for drawn in range(min(silent, most) + 1):
+        ways[0][drawn] = math.comb(silent, drawn)
+    for size in others:
+        # Row t holds the ways in which t classes have as many votes as the one in question.
+        grown = [[0] * (most + 1) for _ in range(len(ways) + (size >= votes and votes <= most))]
+        for ties, row in enumerate(ways):
+            for before, known in enumerate(row):
+                if not known:
+                    continue
+                for drawn in range(min(size, votes, most - before) + 1):
+                    grown[ties + (drawn == votes)][before + drawn] += known * math.comb(size, drawn)
+        while len(grown) > 1 and not any(grown[-1]):
+            grown.pop()
+        ways = grown
+    return [
+        sum(row[drawn] / (ties + 1) for ties, row in enumerate(ways)) for drawn in range(most + 1)
+    ]
+
+
+def _check(samples: int, k: int) -> None:
+    if not 1 <= k <= samples:
+        raise ValueError(f"k: found {k}, expected 1 to {samples}, the number of samples")
+
+
+_MIRRORED: Mapping[Verdict, Verdict] = {">": "<", "<": ">", "=": "="}
+Verdicts = dict[tuple[int, int, int], Verdict]
+"""Judge, and two judged agents of whom the first has the lower number, to the verdict."""
+
+
+def swapped_judging(plain: Transcript, reseated: Transcript) -> dict[str, tuple[float, float]]:
+    """Return sum and weight of each figure, of one question judged in both orders.
+
+    What counts are the judge and pair of the second round that have a verdict in both debates.
+
+    - `judge/accuracy`: of pairs of a right and a wrong turn, mean over both orders of naming the
+      right one, `=` counting half.
+    - `judge/both_orders`: of the same pairs, the share in which both orders name the right one.
+    - `judge/consistent`: of all pairs, the share with the same verdict in both orders.
+    - `judge/first_shown`: of all verdicts that are not `=`, the share for the turn that stands
+      first; a judge that does not mind the order has 1/2.
+    - `judge/pairs_in_both`: of the pairs with a verdict in either debate, the share with one in
+      both.
+
+    Args:
+        plain: A debate of two rounds or more.
+        reseated: The same one with its agents in other seats (`forms.simultaneous.Reseated`).
+
+    Raises:
+        ValueError: The second does not say who sits where.
+
+    Source: Zheng et al. (2023), Judging LLM-as-a-judge with MT-Bench and Chatbot Arena, section
+    3.4: position bias, and swapped positions as its remedy.
+    """
+    seats = reseated.protocol.extra.get("seats")
+    count = plain.protocol.num_agents
+    if not isinstance(seats, list) or sorted(seats) != list(range(count)):
+        raise ValueError(
+            f"debate {reseated.id!r}: found seats {seats!r}; expected the agents 0 to {count - 1}"
+        )
+    debate = read_debate(plain)
+    (verdicts,) = turn_verdicts([debate])
+    usable = all(verdict.verdict != "unverifiable" for verdict in verdicts.values())
+    before = _verdicts(debate, list(range(count)))
+    after = _verdicts(read_debate(reseated), seats)
+    sums = Sums()
+    for key in before.keys() | after.keys():
+        sums.add("judge/pairs_in_both", float(key in before and key in after))
+    for (judge, low, high), first in sorted(before.items()):
+        second = after.get((judge, low, high))
+        if second is None:
+            continue
+        sums.add("judge/consistent", float(first == second))
+        # The lower number stands first, and in reversed seats that is the other turn.
+        for verdict, leading in ((first, ">"), (second, "<")):
+            if verdict != "=":
+                sums.add("judge/first_shown", float(verdict == leading))
+        hits = [verdicts[TurnKey(agent, 0)].verdict == "right" for agent in (low, high)]
+        if usable and hits[0] != hits[1]:
+            good: Verdict = ">" if hits[0] else "<"
+            values = [0.5 if one == "=" else float(one == good) for one in (first, second)]
+            sums.add("judge/accuracy", sum(values) / 2)
+            sums.add("judge/both_orders", float(first == second == good))
+    return {name: (moments[0], moments[1]) for name, moments in sums.moments.items()}
+
+
+def _verdicts(debate: ReadDebate, seats: list[int]) -> Verdicts:
+    """Return the verdicts of the second round on turns of the first, by the agents' own numbers."""
+    found: Verdicts = {}
+    for key, judge in debate.judges.items():
+        if key.round != 1:
+            continue
+        for vote in ballot(debate, judge).votes:
+            left, right = seats[vote.left.agent], seats[vote.right.agent]
+            verdict = vote.verdict if left < right else _MIRRORED[vote.verdict]
+            found[seats[key.agent], min(left, right), max(left, right)] = verdict
+    return found

@@ -3,21 +3,16 @@
 from typing import Annotated
 
 from debate_protocol.plugins import Variants
-from debate_rewards.reward_config import RewardConfig
-from debate_rewards.rewards.few_labels.certainty import Certainty
-from debate_rewards.rewards.few_labels.labelled import Labelled
-from debate_rewards.rewards.few_labels.majority import Majority
-from debate_rewards.rewards.few_labels.majority_judge import MajorityJudge
-from debate_rewards.rewards.mixed import Component, Fading, Mixed
-from debate_rewards.rewards.overlong import Overlong
+from debate_rewards.reward import RewardConfig
+from debate_rewards.rewards.few_labels import Certainty, Majority, MajorityJudge
+from debate_rewards.rewards.mixed import OWN, Component, Fading, Labelled, Mixed
 from debate_rewards.rewards.partial_trajectory import PartialTrajectory
 from debate_rewards.rewards.persuasion import Persuasion
-from debate_rewards.rewards.single_rewards import OWN
-from debate_rewards.rewards.truth_judge import TruthJudge
+from debate_rewards.rewards.spans import Overlong
+from debate_rewards.rewards.truth import TruthJudge, Verifiable
 from debate_rewards.rewards.v2 import V2
-from debate_rewards.rewards.verifiable import Verifiable
-from debate_rewards.votes.bradley_terry import BradleyTerry
-from debate_rewards.votes.pairwise import WinMinusLoss, WinRate
+from debate_rewards.votes.ballots import WinMinusLoss, WinRate
+from debate_rewards.votes.decisions import BradleyTerry
 
 REWARDS: Variants[RewardConfig] = Variants(
     "debate_rewards.rewards", RewardConfig, *OWN, Mixed, Labelled

@@ -5,13 +5,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from debate_protocol.parsing.replies import parse_turn, turn_failed
+from debate_protocol.parsing import parse_turn, turn_failed
 from debate_protocol.roles import gives_answers
 from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.answers.checking import Verdict, check_many
-from debate_rewards.credits import FAILURE_VALUE, Credit, Score, mean_returns
-from debate_rewards.reading import check_turns
-from debate_rewards.reward_config import Need, RewardConfig
+from debate_rewards.reward import (
+    FAILURE_VALUE,
+    Credit,
+    Need,
+    RewardConfig,
+    Score,
+    check_turns,
+    mean_returns,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -4,11 +4,19 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from debate_protocol.parsing.comparisons import says_nothing
+from debate_protocol.tags import says_nothing
 from debate_protocol.types import Transcript, TurnKey
-from debate_rewards.credits import Credit, Score, mean_returns
-from debate_rewards.reading import ReadDebate, ReadTurn, read_debate
-from debate_rewards.reward_config import Need, RewardConfig, Use
+from debate_rewards.reward import (
+    Credit,
+    Need,
+    ReadDebate,
+    ReadTurn,
+    RewardConfig,
+    Score,
+    Use,
+    mean_returns,
+    read_debate,
+)
 from debate_rewards.rewards.spans import evaluation_parts
 from debate_rewards.votes.ballots import Ballot, Duplicates, Ties, ballots, tally
 

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from debate_protocol.plugins import Variants
 from debate_rollout.engine_settings import EngineConfig, EngineSettings
-from debate_rollout.engines.openai.engine import OpenAIEngine
-from debate_rollout.engines.scripted.engine import ScriptedEngine
-from debate_rollout.engines.transformers.engine import TransformersEngine
-from debate_rollout.engines.vllm.engine import VllmEngine
-from debate_rollout.engines.vllm_server.engine import VllmServerEngine
+from debate_rollout.engines.openai import OpenAIEngine
+from debate_rollout.engines.scripted import ScriptedEngine
+from debate_rollout.engines.transformers import TransformersEngine
+from debate_rollout.engines.vllm.settings import VllmEngine
+from debate_rollout.engines.vllm_server.settings import VllmServerEngine
 
 ENGINES: Variants[EngineConfig] = Variants(
     "debate_rollout.engines",

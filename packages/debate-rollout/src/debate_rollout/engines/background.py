@@ -10,8 +10,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import Finished
-from debate_rollout.errors import RolloutError
+from debate_rollout.engine import Finished, RolloutError
 
 Result = TypeVar("Result")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from debate_rollout.engine import Capability, Engine, Weights
-from debate_rollout.testing import refreshing, replies, streams
-from debate_rollout.testing.bench import (
+from debate_rollout.testing import refreshing, replies
+from debate_rollout.testing.replies import (
     SAMPLING,
     Bench,
     Logps,
@@ -57,17 +57,17 @@ CHECKS: tuple[Check, ...] = (
     Check("empty prompt", ("tokens",), replies.check_empty_prompt),
     Check("over-long prompt", ("tokens",), replies.check_overflow),
     Check("extended prompt keeps ids", ("tokens",), replies.check_extension),
-    Check("each submitted request ends once", ("streams",), streams.check_stream),
-    Check("collect keeps its time", ("streams",), streams.check_collect),
-    Check("cancellation", ("streams",), streams.check_cancel),
-    Check("overdue request is named", ("streams",), streams.check_overdue),
+    Check("each submitted request ends once", ("streams",), replies.check_stream),
+    Check("collect keeps its time", ("streams",), replies.check_collect),
+    Check("cancellation", ("streams",), replies.check_cancel),
+    Check("overdue request is named", ("streams",), replies.check_overdue),
     Check("full refresh", ("full_weights",), refreshing.check_full_refresh),
     Check("LoRA refresh", ("lora",), refreshing.check_lora_refresh),
     Check("an adapter for each ask", ("adapters",), refreshing.check_adapters),
     Check("prefix cache dropped", ("prefix_cache",), refreshing.check_prefix_cache),
     Check("unfit weights refused", ("full_weights",), refreshing.check_refused_weights),
     Check("load in flight", ("load_in_flight",), refreshing.check_load_in_flight),
-    Check("death is named", (), streams.check_killed),
+    Check("death is named", (), replies.check_killed),
 )
 
 

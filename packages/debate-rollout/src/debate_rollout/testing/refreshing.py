@@ -5,16 +5,16 @@ from typing import Literal
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import Request, streaming
-from debate_rollout.testing.bench import (
+from debate_rollout.testing.replies import (
     SAMPLING,
     Bench,
     NotApplicable,
     Refresh,
     ask,
+    gather,
     request,
     requests,
 )
-from debate_rollout.testing.streams import gather
 
 _LONG = 192
 

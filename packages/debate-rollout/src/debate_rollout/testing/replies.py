@@ -1,23 +1,115 @@
-"""Checks of single replies and batches."""
+"""Checks of replies, batches and streams, and what they work with."""
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
-from debate_protocol.types import Message, Reply
-from debate_rollout.engine import Request
-from debate_rollout.testing.bench import (
-    QUESTIONS,
-    SAMPLING,
-    Bench,
-    NotApplicable,
-    ask,
-    request,
-    requests,
+from debate_protocol.types import Ask, DebateRun, Message, Protocol, Question, Reply, Transcript
+from debate_rollout.drivers import FreeRunning, play
+from debate_rollout.engine import (
+    Capability,
+    Engine,
+    EngineFailure,
+    Request,
+    Sampling,
+    StreamingEngine,
+    Weights,
+    streaming,
 )
 from debate_rollout.token_text import token_text
+
+SAMPLING = Sampling(max_tokens=12, temperature=1.0, seed=11)
+QUESTIONS = ("What is 2 + 3?", "Name a colour.", "Is the sky blue? Say why, in a few words.")
+
+Logps = Callable[[Sequence[int], Sequence[int], float], Sequence[float]]
+"""Log-probabilities of reply ids after prompt ids at a temperature, as a trainer computes them."""
+
+
+class NotApplicable(Exception):
+    """A check that this engine or bench gives no occasion for; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """Weights to load, and what a trainer that holds them computes."""
+
+    weights: Weights
+    logps: Logps | None = None
+
+
+@dataclass(slots=True)
+class Bench:
+    """An engine under test; checks that lack something are left out and say so.
+
+    Attributes:
+        engine: Opened, with any model.
+        logps: The trainer's log-probabilities under the weights served now.
+        refreshes: Weights to load, in order, with rising versions: for `full_weights` at least
+            one of kind full, for `lora` at least two adapters.
+        kill: Ends the engine's process, where it has one of its own; called last.
+        tolerance: Largest difference from `logps`; 1e-5 is for float32.
+    """
+
+    engine: Engine
+    logps: Logps | None = None
+    refreshes: Sequence[Refresh] = ()
+    kill: Callable[[], None] | None = None
+    tolerance: float = 1e-5
+    version: int = field(default=0, init=False)
+    """Of the last weights that were loaded."""
+
+    def can(self, *capabilities: Capability) -> bool:
+        """Return whether the engine has all of these."""
+        return set(capabilities) <= self.engine.capabilities
+
+    def one(self, sampling: Sampling = SAMPLING, text: str = QUESTIONS[0]) -> Reply:
+        """Return the reply to a single request."""
+        return self.engine.generate([request(self.engine, ask(text), sampling)])[0]
+
+    def load(self, refresh: Refresh) -> None:
+        """Load weights under a version that is new to the engine."""
+        self.version = max(refresh.weights.version, self.version + 1)
+        self.engine.load(replace(refresh.weights, version=self.version))
+        self.logps = refresh.logps
+
+    def check_logps(self, replies: Sequence[Reply], what: str) -> None:
+        """Compare log-probabilities with the trainer's, where these are known."""
+        if self.logps is None:
+            return
+        for reply in replies:
+            expected = self.logps(reply.prompt_ids, reply.token_ids, reply.temperature or 1.0)
+            worst = max(
+                (abs(a - b) for a, b in zip(expected, reply.logps, strict=True)), default=0.0
+            )
+            assert worst <= self.tolerance, (
+                f"{what}: log-probabilities at temperature {reply.temperature:g} differ from the "
+                f"trainer's by {worst:.2g}; expected at most {self.tolerance:g}"
+            )
+
+
+def ask(text: str = QUESTIONS[0], agent: int = 0) -> Ask:
+    """Return the first ask of an agent."""
+    message: Message = {"role": "user", "content": text}
+    return Ask(Question("q", text), agent=agent, round=0, messages=(message,))
+
+
+def request(engine: Engine, one: Ask, sampling: Sampling = SAMPLING) -> Request:
+    """Return an ask as a request to this engine."""
+    renderer: Any = engine.renderer
+    return Request(one, sampling, () if renderer is None else renderer.render(one).prompt_ids)
+
+
+def requests(engine: Engine, **changes: Any) -> list[Request]:
+    """Return one request for each of the questions, each with another seed."""
+    return [
+        request(engine, ask(text, agent), replace(SAMPLING, seed=agent, **changes))
+        for agent, text in enumerate(QUESTIONS)
+    ]
+
 
 TEMPERATURES = (0.6, 1.0, 1.7, 0.0)
 
@@ -174,3 +266,99 @@ def check_extension(bench: Bench) -> None:
     reply = bench.engine.generate([Request(second, SAMPLING, rendered.prompt_ids)])[0]
     if bench.can("logps"):
         bench.check_logps([reply], "after an extended prompt")
+
+
+_PATIENCE_S = 120.0
+_AT_ONCE_S = 5.0
+
+
+def check_stream(bench: Bench) -> None:
+    """Each request ends once, with the reply that `generate` gives to it."""
+    stream = _stream(bench)
+    sent = requests(bench.engine) * 4
+    tickets = [stream.submit(one) for one in sent]
+    assert len(set(tickets)) == len(tickets), "a ticket was given twice"
+    replies = gather(bench, tickets)
+    if bench.can("seeds"):
+        for ticket, expected in zip(tickets, bench.engine.generate(sent), strict=True):
+            found = replies[ticket]
+            assert (found.text, found.token_ids) == (expected.text, expected.token_ids), (
+                "a submitted request has another reply than in generate"
+            )
+
+
+def check_collect(bench: Bench) -> None:
+    """Collect returns at once when nothing is open, and when its time is over."""
+    stream = _stream(bench)
+    began = time.monotonic()
+    assert stream.collect(_PATIENCE_S) == [], "nothing is open: expected no reply"
+    ticket = stream.submit(request(bench.engine, ask()))
+    first = stream.collect(0.0)
+    took = time.monotonic() - began
+    assert took < _AT_ONCE_S, f"expected both calls to return at once, they took {took:.1f} s"
+    if not first:
+        gather(bench, [ticket])
+
+
+def check_cancel(bench: Bench) -> None:
+    """A cancelled request is never returned, and the others are."""
+    stream = _stream(bench)
+    kept, cancelled, late = [stream.submit(one) for one in requests(bench.engine)]
+    stream.cancel(cancelled)
+    stream.cancel(cancelled)
+    gather(bench, [kept, late])
+    assert stream.collect(0.2) == [], "a cancelled request was returned"
+    stream.cancel(kept)
+    gather(bench, [stream.submit(request(bench.engine, ask()))])
+
+
+def check_overdue(bench: Bench) -> None:
+    """A debate whose reply does not come in time is named, and the engine serves on."""
+    _stream(bench)
+    try:
+        play([_debate()], bench.engine, max_tokens=64, driver=FreeRunning(timeout_s=1e-5))
+    except EngineFailure as failure:
+        assert "no reply within" in str(failure) and "agent 0" in str(failure), str(failure)
+    assert bench.one() is not None
+
+
+def check_killed(bench: Bench) -> None:
+    """After the engine has died, a debate ends with an error that names it."""
+    if bench.kill is None:
+        raise NotApplicable("has no process of its own here")
+    bench.kill()
+    try:
+        play([_debate()], bench.engine, max_tokens=8, driver=FreeRunning(timeout_s=30.0))
+    except EngineFailure as failure:
+        assert "question 'q'" in str(failure), str(failure)
+    else:
+        raise AssertionError("expected EngineFailure from an engine that has died")
+
+
+def gather(bench: Bench, tickets: Sequence[int]) -> dict[int, Reply]:
+    """Collect until all of these requests have ended; other tickets are a fault."""
+    stream = _stream(bench)
+    replies: dict[int, Reply] = {}
+    until = time.monotonic() + _PATIENCE_S
+    while len(replies) < len(tickets):
+        assert time.monotonic() < until, f"no reply within {_PATIENCE_S:g} s"
+        for done in stream.collect(1.0):
+            assert done.ticket in tickets, f"ticket {done.ticket} is not open"
+            assert done.ticket not in replies, f"ticket {done.ticket} was returned twice"
+            if isinstance(done.outcome, Exception):
+                raise done.outcome
+            replies[done.ticket] = done.outcome
+    return replies
+
+
+def _stream(bench: Bench) -> StreamingEngine:
+    stream = streaming(bench.engine)
+    if stream is None:
+        raise NotApplicable("does not stream")
+    return stream
+
+
+def _debate() -> DebateRun:
+    one = replace(ask(), seed=SAMPLING.seed)
+    yield [one]
+    return Transcript("q", one.question, Protocol(1), ())

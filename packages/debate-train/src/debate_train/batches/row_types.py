@@ -1,9 +1,18 @@
-"""Rows of tokens and the batch of a step, of numpy alone: all that packs need to know of them."""
+"""Rows of a step and their denominators, and what rows begin with in common; numpy alone."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from torch import nn
+
+    from debate_train.losses.loss import Aggregation
+
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -54,3 +63,188 @@ class Batch:
     turns: int
     seed: int = 0
     """Draws which rows each update takes, where a batch makes several."""
+
+
+Bools = NDArray[np.bool_]
+
+
+def weigh(
+    batch: "Batch", aggregation: "Aggregation | Literal['pair_mean']"
+) -> "tuple[Batch, list[Floats]]":
+    """Return the rows of one optimizer step ready for a loss, and what each token counts.
+
+    Args:
+        batch: all rows of the step.
+        aggregation: the loss's.
+
+    Returns:
+        The batch, its credits A_s · w_s / w and advantages their sum, such that w times them is
+        the sum over streams of their own means; and w of each row, shape (T,).
+
+    Source: `token_mean_group` is eq. 7 of Liu et al., "Self-Debate Reinforcement Learning". Its
+    expectation is over the elements of the batch of Algorithm 1: (q, …) and (q_d, …) are two.
+    """
+    if not batch.rows:
+        return batch, []
+    rows, sampled = batch.rows, np.concatenate([row.mask > 0 for row in batch.rows])
+    if aggregation == "pair_mean":
+        return batch, _split(_pair_weights(rows), rows)
+    units = None if aggregation == "token_sum" else _units(rows, aggregation)
+    weights = _weights(units, sampled)
+    credits = [row.credits for row in rows if row.credits is not None]
+    if len(credits) < len(rows):
+        return batch, _split(weights, rows)
+    covers = np.concatenate([row.streams for row in rows])
+    scaled = np.concatenate(credits, axis=1).astype(np.float64)
+    for stream, values in enumerate(scaled):
+        own = _weights(units, sampled & ((covers >> stream) & 1 > 0))
+        values *= np.divide(own, weights, where=sampled, out=np.zeros_like(own))
+    parts = zip(rows, _split(scaled, rows), strict=True)
+    ready = tuple(replace(row, advantages=part.sum(axis=0), credits=part) for row, part in parts)
+    return replace(batch, rows=ready), _split(weights, rows)
+
+
+def _units(rows: "Sequence[Row]", aggregation: "Aggregation") -> NDArray[np.int64]:
+    """Return for each token the number of the unit that it belongs to."""
+    found, turns = [], 0
+    for row in rows:
+        if aggregation == "sequence_mean":
+            found.append(row.segments + turns)
+            turns += int(row.segments.max(initial=0)) + 1
+        else:
+            unit = row.group if aggregation == "token_mean_group" else 0
+            found.append(np.full(len(row), unit, np.int64))
+    return np.concatenate(found)
+
+
+def _weights(units: NDArray[np.int64] | None, counted: Bools) -> NDArray[np.float64]:
+    """Return 1 / (units · tokens of the unit) of each counted token, 0 of others."""
+    weights = counted.astype(np.float64)
+    if units is not None and counted.any():
+        names, place, sizes = np.unique(units[counted], return_inverse=True, return_counts=True)
+        weights[counted] = 1 / (len(names) * sizes[place])
+    return weights
+
+
+def _pair_weights(rows: "Sequence[Row]") -> NDArray[np.float64]:
+    """Return 1 / pairs for the sampled tokens of paired rows, 0 for others.
+
+    Raises:
+        ValueError: A pair is not one chosen and one rejected row.
+    """
+    signs: dict[int, list[float]] = {}
+    for row in rows:
+        if row.pair >= 0:
+            signs.setdefault(row.pair, []).append(float(np.sign(row.advantages.sum())))
+    for pair, found in signs.items():
+        if sorted(found) != [-1.0, 1.0]:
+            raise ValueError(
+                f"preference pair {pair}: found rows with advantages of sign "
+                f"{', '.join(f'{sign:+.0f}' for sign in found)}; expected two rows, one with "
+                "positive (chosen) and one with negative (rejected) advantages"
+            )
+    each = 1 / max(len(signs), 1)
+    return np.concatenate([(row.mask > 0) * (each if row.pair >= 0 else 0.0) for row in rows])
+
+
+def _split(values: NDArray[np.float64], rows: "Sequence[Row]") -> "list[Floats]":
+    ends = np.cumsum([len(row) for row in rows])[:-1]
+    return [part.astype(np.float32) for part in np.split(values, ends, axis=-1)]
+
+
+def let_speak(model: "nn.Module", adapter: str | None) -> None:
+    """Let the model be the policy of this adapter, whose parameters alone have gradients then.
+
+    Args:
+        model: peft's, where the adapter has a name.
+        adapter: None where the model has no adapters with names.
+    """
+    speaking: PeftModel = model
+    if adapter is not None and speaking.active_adapter != adapter:
+        speaking.set_adapter(adapter)
+
+
+Share = Literal["prefix", "rows", "none"]
+"""What rows of a pack share: what they begin with, a flat sequence, or nothing (padded)."""
+MIN_SHARED = 8
+"""Fewest tokens that a node for two sequences must save; less costs more than it saves."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A run of tokens: `start` in the flat sequence, `depth` in its path."""
+
+    parent: "Node | None"
+    start: int
+    depth: int
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class PrefixForest:
+    """Grows by one sequence at a time; equal beginnings are found between neighbours.
+
+    Sequences in lexicographic order share all that any two of them have in common, except where
+    a branch would save fewer than `MIN_SHARED` tokens.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.tokens = 0
+        self._last: list[Node] = []
+
+    def add(self, length: int, shared: int) -> int:
+        """Add a sequence; return how many tokens it adds to the flat sequence.
+
+        Args:
+            length: its tokens.
+            shared: how many of them its predecessor begins with, too.
+        """
+        path: list[Node] = []
+        for node in self._last:
+            here = min(shared, node.depth + len(node)) - node.depth
+            if here == len(node):
+                path.append(node)
+                continue
+            if here >= MIN_SHARED:
+                path.append(self._split(node, here))
+            break
+        depth = path[-1].depth + len(path[-1]) if path else 0
+        if depth < length:
+            parent = path[-1] if path else None
+            path.append(Node(parent, self.tokens, depth, length - depth))
+            self.nodes.append(path[-1])
+            self.tokens += length - depth
+        self._last = path
+        return length - depth
+
+    def positions(self) -> NDArray[np.int64]:
+        """Return where in the flat sequence the tokens of the last added sequence stand."""
+        runs = [np.arange(node.start, node.start + len(node)) for node in self._last]
+        return np.concatenate(runs) if runs else np.zeros(0, np.int64)
+
+    def in_order(self) -> list[Node]:
+        """Return the nodes as they stand in the flat sequence; parents come before children."""
+        return sorted(self.nodes, key=lambda node: node.start)
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Cut a node in two and return the upper part; what hung below hangs below still."""
+        upper = Node(node.parent, node.start, node.depth, at)
+        node.parent, node.start, node.depth = upper, node.start + at, node.depth + at
+        node.length -= at
+        self.nodes.append(upper)
+        return upper
+
+
+def shared_length(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+    """Return how many tokens both begin with."""
+    size = min(len(one), len(other))
+    different = np.flatnonzero(one[:size] != other[:size])
+    return int(different[0]) if len(different) else size
+
+
+def lexicographic(sequences: Sequence[NDArray[np.int64]]) -> list[int]:
+    """Return the order in which sequences that begin alike are neighbours."""
+    return sorted(range(len(sequences)), key=lambda k: sequences[k].astype(">i8").tobytes())

@@ -1,14 +1,18 @@
 """How fast a step was: tokens a second of each device, and the share of the devices' peak."""
 
+import sys
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from debate_train.packed_rows.packs import needed_tokens
-from debate_train.packed_rows.prefix_forest import lexicographic, shared_length
+from debate_train.batches.packs import needed_tokens
+from debate_train.batches.row_types import lexicographic, shared_length
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
@@ -16,6 +20,31 @@ if TYPE_CHECKING:
 
     from debate_train.batches.row_types import Batch
     from debate_train.recipe import Recipe
+
+
+@contextmanager
+def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Add the wall time of what is within to `seconds`, as `time/{name}_s`, also if it fails."""
+    key, began = f"time/{name}_s", time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - began
+
+
+def peak_memory_gib() -> float:
+    """Return the most memory of this process so far, in GiB (2^30 bytes).
+
+    On CUDA it is what tensors took on the current device, as
+    `torch.cuda.max_memory_allocated` counts it; elsewhere the resident set of the process.
+    """
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    import resource  # There is none on Windows, where modules import but nothing runs.
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)  # Bytes there, KiB on Linux.
+
 
 PEAK_TFLOPS = {
     "B200": 2250.0,

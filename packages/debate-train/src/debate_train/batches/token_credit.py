@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from debate_protocol.parsing.contract import get_contract
-from debate_protocol.parsing.parsed import Parsed
-from debate_protocol.parsing.replies import parse_turn, turn_failed
+from debate_protocol.contract import get_contract
+from debate_protocol.parsing import parse_turn, turn_failed
+from debate_protocol.tags import Parsed
 from debate_protocol.types import Transcript, Turn
 from debate_rollout.token_text import TokenText
 from debate_train.advantages import Advantage, Stream

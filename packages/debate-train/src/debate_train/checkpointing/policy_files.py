@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from debate_train.adapters import ONLY
 from debate_train.checkpointing.tensor_files import StoredTensors
-from debate_train.errors import ModelError
+from debate_train.interrupts import ModelError
+from debate_train.models.adapters import ONLY
 from debate_train.models.loaded_model import LoadedModel
 
 FILE_SIZE = "5GB"

@@ -5,18 +5,29 @@ counts stand in `trainer.json`. Nothing in it depends on how a trainer splits th
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import torch
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from debate_protocol.config import Config
+from debate_protocol.plugins import Config
+from debate_train.checkpointing.checkpoints import RefusedCheckpoint
+from debate_train.checkpointing.policy_files import check_policy
 from debate_train.checkpointing.tensor_files import StoredTensors, write_tensors
-from debate_train.errors import ModelError
+from debate_train.interrupts import ModelError
+from debate_train.models.adapters import trained_adapters, trained_parameters
 from debate_train.trainers.optimizers import Kept
+
+if TYPE_CHECKING:
+    from debate_train.checkpointing.checkpoints import RunState
+    from debate_train.models.loaded_model import LoadedModel
+    from debate_train.recipe import Recipe
+
 
 _STEM, _COUNTS = "optimizer", "trainer.json"
 
@@ -204,3 +215,41 @@ def set_schedule(schedule: LambdaLR, steps: int) -> None:
     for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     schedule._last_lr = rates
+
+
+def check_contents(
+    directory: Path, state: "RunState", phase: "Recipe | None", loaded: "LoadedModel"
+) -> None:
+    """Read the weights and the optimizer state that a run would go on with.
+
+    Args:
+        directory: a checkpoint whose files are as its manifest says.
+        state: what its `state.json` holds.
+        phase: the recipe of the phase that it is in; None after the last.
+        loaded: the model, whole.
+
+    Raises:
+        RefusedCheckpoint: A tensor is not finite.
+        UsageError: They are of another model, or of another optimizer.
+    """
+    rounded = {torch.bfloat16} if phase is None or phase.trainer.keeps_masters else set()
+    types = {p.dtype for p in loaded.model.parameters()} | rounded
+    check_policy(directory, loaded, types)
+    if phase is None or state.step == state.phase_start:
+        return  # The next phase opens a trainer of its own.
+    training = trained_adapters(loaded.lora, phase.debate)
+    trained = trained_parameters(replace(loaded, training=training))
+    shapes = {name: tuple(p.shape) for name, p in trained.items()}
+    stored = StoredTrainerState(directory, shapes, phase.trainer.optimizer.kept())
+    for what in _not_finite(stored):
+        raise RefusedCheckpoint(f"its {what} is not finite")
+
+
+def _not_finite(stored: StoredTrainerState) -> Iterator[str]:
+    for name in stored.counts.optimizer_steps:
+        found = stored.of(name)
+        assert found is not None
+        tensors = dict(found.moments) | ({} if found.master is None else {"master": found.master})
+        for part, tensor in tensors.items():
+            if part not in stored.others and not bool(torch.isfinite(tensor).all()):
+                yield f"{part} of {name}"

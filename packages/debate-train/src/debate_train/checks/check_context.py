@@ -1,18 +1,25 @@
-"""The longest context a recipe can reach, before anything is loaded."""
+"""The longest context a recipe can reach, and what can be said of its data, before loading any."""
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
+from debate_protocol.contract import Contract
 from debate_protocol.forms import DebateForm
-from debate_protocol.parsing.contract import Contract
-from debate_protocol.parsing.tags import neutralised
+from debate_protocol.tags import neutralised
 from debate_protocol.types import Ask, Gate, Message, Question, Reply, Sent
+from debate_rewards.gate_rules import GateRule, divided
+from debate_train.data import DataConfig, DataSource
+from debate_train.data.source import keep_apart
+from debate_train.evaluation import direct_form
+from debate_train.interrupts import UsageError
 from debate_train.models import ModelConfig
 from debate_train.models.model_files import read_json, reading_model
+from debate_train.recipe import Recipe
 
 CHARS_PER_TOKEN = 3
 """Fewer than English has with any common tokenizer, so that estimates are too long, not short."""
@@ -205,3 +212,154 @@ def _longest_reply(contract: Contract, agent: int) -> str:
         return f"Answer: {answer}"
     said = {contract.answer_section: answer, "comparison": "N/A", "consensus": "NO"}
     return "\n".join(f"<{name}>{said.get(name, 'x')}</{name}>" for name in contract.sections)
+
+
+class Part(NamedTuple):
+    """The turns of debates up to a gate, or from one to the next."""
+
+    debates: int
+    """That come so far."""
+    turns: int
+    """Of each."""
+    trained: int
+    """Those of the turns that are trained on."""
+
+
+class StepCounts(NamedTuple):
+    """What some questions make; `direct` replies are among the turns and samples."""
+
+    debates: int
+    direct: int
+    turns: int
+    samples: int
+    drawn_turns: int
+    """The turns with those of all questions that over-sampling may draw."""
+    parts: tuple[Part, ...]
+    """Of the debates of the first form."""
+
+
+def step_counts(recipe: Recipe, questions: int) -> StepCounts:
+    """Return what so many questions make at most, debated in the forms of the recipe in turn.
+
+    A rule of `rollout.select` that lets some debates go on alone is counted as it decides.
+    """
+    rollout, forms = recipe.rollout, recipe.forms
+    shares = [
+        len(range(n, questions, len(forms))) * rollout.debates_per_question
+        for n in range(len(forms))
+    ]
+    direct = questions * rollout.direct_per_question
+    played = [_parts(*pair, rollout.select) for pair in zip(forms, shares, strict=True)]
+    turns = direct + sum(part.debates * part.turns for parts in played for part in parts)
+    first = direct + sum(parts[0].debates * parts[0].turns for parts in played)
+    drawn = turns + (rollout.oversample - 1) * first
+    if rollout.oversample > 1 and rollout.select and divided(rollout.select)[1] is None:
+        drawn += turns - first  # Those of the last batch that are too many go on, too.
+    samples = sum(map(_samples, forms, played))
+    return StepCounts(
+        debates=sum(shares),
+        direct=direct,
+        turns=turns,
+        samples=samples + direct * direct_form(recipe.debate).sequence_count(),
+        drawn_turns=drawn,
+        parts=played[0],
+    )
+
+
+def _parts(form: DebateForm, debates: int, rule: GateRule | None) -> tuple[Part, ...]:
+    """Return the parts of so many debates; without a rule nothing divides them."""
+    if rule is None:
+        return (Part(debates, form.turn_count(), form.turn_count()),)
+    trained, found = form.trained_agents(), [Part(debates, 0, 0)]
+    for step in held(form, Question("count", "?")):
+        if isinstance(step, Gate):
+            found.append(Part(rule.most_going_on(found[-1].debates, step.name), 0, 0))
+        else:
+            part = found[-1]
+            ours = sum(ask.agent in trained for ask in step)
+            found[-1] = Part(part.debates, part.turns + len(step), part.trained + ours)
+    # A question without an answer has no turns beside its debate: they come last.
+    said = sum(part.turns for part in found[:-1])
+    found[-1] = found[-1]._replace(turns=form.turn_count() - said)
+    return tuple(part for part in found if part.turns)
+
+
+def _samples(form: DebateForm, parts: tuple[Part, ...]) -> int:
+    """Return the sequences that are trained on, at most one for each turn of a debate."""
+    total, trained, most = 0, 0, form.sequence_count()
+    ends = [*(part.debates for part in parts[1:]), 0]
+    for part, going_on in zip(parts, ends, strict=True):
+        trained += part.trained
+        total += (part.debates - going_on) * min(most, trained)
+    return total
+
+
+_SHOWN = ("passage", "choices")
+"""What prompts show of a question's meta."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataView:
+    """What was seen. `longest`, `can_demonstrate` and `source` are None where nothing was read."""
+
+    lines: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    longest: Question | None = None
+    can_demonstrate: bool | None = None
+    source: DataSource | None = None
+
+    def has_answers(self, data: DataConfig) -> bool:
+        """Return whether any training question may have an answer."""
+        return data.may_have_answers(self.source)
+
+
+def look_at_data(data: DataConfig, *, trains: bool = True) -> DataView:
+    """Read local text files; name what is on a hub or in parquet, and leave it alone.
+
+    Args:
+        data: Where questions come from.
+        trains: Whether there have to be questions to train on.
+    """
+    if unread := data.unread():
+        if unread.is_error:
+            return DataView(errors=(f"{unread.key}: {unread.why}",))
+        taken = f"questions are taken to have at most {ASSUMED_QUESTION_TOKENS} tokens"
+        return DataView((f"{unread.key}: {unread.why}; {taken}",))
+    try:
+        source = data.open()
+        if trains:
+            source.batch(0)
+    except UsageError as error:
+        return DataView(errors=(str(error),))
+    longest = max(data.looked_at(source), key=_shown_length)
+    lines = (data.summary(source), *source.notes)
+    return DataView(lines, (), longest, source.can_demonstrate, source)
+
+
+def overlap_lines(views: Mapping[str, DataView], stages: Mapping[str, DataConfig]) -> list[str]:
+    """Say what stages are not trained on, as another one is measured on it.
+
+    Args:
+        views: What was seen of each stage's data.
+        stages: That data, by the same names.
+
+    Raises:
+        DataError: There are such questions, and `overlap` refuses them.
+    """
+    opened = {name: view.source for name, view in views.items() if view.source is not None}
+    found = [
+        keep_apart(own, [one for other, one in opened.items() if other != name], stages[name])
+        for name, own in opened.items()
+    ]
+    return [said for said in found if said]
+
+
+def _shown_length(question: Question) -> int:
+    return len(question.text) + sum(len(str(question.meta.get(key, ""))) for key in _SHOWN)
+
+
+def many(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural where it needs one."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"

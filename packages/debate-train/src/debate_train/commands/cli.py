@@ -1,14 +1,16 @@
 """The `debate-train` command."""
 
 import argparse
+import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debate_protocol.transcripts.control_characters import escaped
+from debate_protocol.command_line import add_options, heed_options
+from debate_protocol.transcripts.showing import escaped
 from debate_train.commands.recipe_command import (
     DONE,
     FAILED,
@@ -19,15 +21,151 @@ from debate_train.commands.recipe_command import (
     run_recipe,
     say_loading,
 )
-from debate_train.describing.command import COMMANDS, describing_main
-from debate_train.errors import UsageError
-from debate_train.ranks.followers import dismiss, follow
-from debate_train.ranks.launching import Launch, heed_interrupts, launch
-from debate_train.ranks.processes import Place, end_at_once, own_place
+from debate_train.interrupts import UsageError, raise_interrupts
+from debate_train.trainers.launching import Launch, heed_interrupts, launch
+from debate_train.trainers.ranks import Place, dismiss, end_at_once, follow, own_place
 
 if TYPE_CHECKING:
     from debate_train.checks.check import CheckReport
     from debate_train.recipe import Recipe
+
+
+NAME = "debate-train"
+
+
+def describing_main(argv: Sequence[str]) -> int:
+    """Run one of `COMMANDS`, named by the first argument; return its exit code."""
+    name, *rest = argv
+    arguments = part_parser(name).parse_intermixed_args(rest)
+    heed_options(arguments)
+    return exit_code(NAME, lambda: COMMANDS[name][1](arguments))
+
+
+def part_parser(name: str) -> argparse.ArgumentParser:
+    """Return what one of `COMMANDS` takes."""
+    add, act = COMMANDS[name]
+    parser = argparse.ArgumentParser(prog=f"{NAME} {name}", description=act.__doc__)
+    add(parser)
+    add_options(parser, "debate_train")
+    return parser
+
+
+def _recipes(arguments: argparse.Namespace) -> int:
+    """List the recipes that a name stands for, each with its first sentences."""
+    from debate_train.reading.recipe_file import headings
+
+    found = {
+        name: heading for name, heading in headings().items() if arguments.word in name + heading
+    }
+    width = max(map(len, found), default=0)
+    for name, heading in found.items():
+        print(escaped(f"{name:{width}}  {heading}"))
+    return DONE
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    """Write a commented recipe to begin with, made of one that ships."""
+    from debate_train.commands.describe import template
+
+    path: Path = arguments.file
+    text = template(arguments.method, arguments.size, path.stem, arguments.overrides)
+    try:
+        with path.open("x", encoding="utf-8") as file:  # Not through a link either.
+            file.write(text)
+    except FileExistsError as error:
+        raise UsageError(f"{path}: found a file; expected the name of a new one") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+    print(escaped(f"{path}: next, {NAME} {path} --check"))
+    return DONE
+
+
+def _add_start(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the recipe to write, new")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings of it"
+    )
+    parser.add_argument(
+        "--method", required=True, help="selfplay, sdrl, acc, dapo, grpo, curriculum"
+    )
+    parser.add_argument(
+        "--size", default="cpu", help="cpu (default), or the model's parameters, such as 8b"
+    )
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    """Print the JSON Schema of recipes, for editors: `# yaml-language-server: $schema=FILE`."""
+    from debate_train.commands.describe import recipe_schema
+    from debate_train.recipe import Recipe
+
+    print(json.dumps(recipe_schema(Recipe), indent=1))
+    return DONE
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    """Print what a shell completes of all commands: eval "$(debate-train completion bash)"."""
+    from debate_train.commands.describe import completion
+
+    print(completion(arguments.shell, list(COMMANDS)))
+    return DONE
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    """Print what verifiers or TRL have written as transcripts: `… > debates.jsonl`."""
+    from debate_protocol.transcripts.files import json_line, to_json
+    from debate_train.rollout_files import debates_in
+
+    choices = {"contract": arguments.contract, "kind": arguments.kind, "answer": arguments.answer}
+    for debate in debates_in(arguments.file, "FILE", **choices):
+        sys.stdout.buffer.write(json_line(to_json(debate)))
+    return DONE
+
+
+def _add_rollouts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="rollouts, .jsonl or .parquet")
+    parser.add_argument("--contract", default="boxed", help="how replies mark answers (boxed)")
+    parser.add_argument("--kind", help="how answers are compared (mathematics)")
+    parser.add_argument("--answer", metavar="COLUMN", help="with the right answers")
+
+
+def _study(arguments: argparse.Namespace) -> int:
+    """Run arms of recipes over seeds, as FILE says and as far as they are missing; compare them."""
+    from debate_train.studies.command import study
+
+    raise_interrupts()
+    study(arguments)
+    return DONE
+
+
+def _add_study(parser: argparse.ArgumentParser) -> None:
+    from debate_train.studies.study_file import add_study_options
+
+    add_study_options(parser)
+
+
+def _add_shell(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh"))
+
+
+def _add_nothing(parser: argparse.ArgumentParser) -> None:
+    """Take no arguments."""
+
+
+def _add_word(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("word", nargs="?", default="", help="only those that this stands in")
+
+
+Part = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
+COMMANDS: Mapping[str, Part] = {
+    "recipes": (_add_word, _recipes),
+    "init": (_add_start, _init),
+    "schema": (_add_nothing, _schema),
+    "import": (_add_rollouts, _import),
+    "study": (_add_study, _study),
+    "completion": (_add_shell, _completion),
+}
+"""What can stand in the place of a recipe: its arguments, and what it does."""
+
 
 _DESCRIPTION = """\
 Train a language model through debate, as a recipe says.
@@ -113,7 +251,7 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 
     def act(checked: CheckedRecipe) -> int:
         if arguments.plan:
-            from debate_train.planning.plan import plan
+            from debate_train.checks.plan import plan
 
             gpus, memory = arguments.gpus or _GPUS, arguments.gpu_memory or _GPU_MEMORY
             print(*plan(checked.recipe, gpus, memory), sep="\n")
@@ -137,8 +275,8 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 
 
 def _check_data(recipe: "Recipe") -> int:
-    from debate_protocol.parsing.contract import get_contract
-    from debate_train.data.gold_answers import judged_answers, said_of
+    from debate_protocol.contract import get_contract
+    from debate_train.data.questions import judged_answers, said_of
 
     source = recipe.data.open(recipe.seed)
     judged = judged_answers(source, get_contract(recipe.debate.protocol().contract).kind)
@@ -147,9 +285,8 @@ def _check_data(recipe: "Recipe") -> int:
 
 
 def _check(recipe: "Recipe", processes: int, with_tokenizer: bool) -> "CheckReport":
-    from debate_train.checks.check import check
-    from debate_train.checks.check_engines import process_errors, process_warnings
-    from debate_train.checks.check_warnings import process_crash_cost
+    from debate_train.checks.check import check, process_crash_cost
+    from debate_train.checks.check_parts import process_errors, process_warnings
 
     found = check(recipe, with_tokenizer=with_tokenizer)
     return replace(

@@ -11,18 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from debate_protocol.command_options import add_options, heed_options, is_quiet
-from debate_protocol.transcripts.control_characters import escaped
-from debate_rewards.credits import ScoreError
-from debate_rollout.errors import EngineFailure, RolloutError
-from debate_train.commands.streams import steady_streams
-from debate_train.errors import REFUSALS, RunFailure, UsageError
-from debate_train.interrupts import ignore_interrupts, raise_interrupts
+from debate_protocol.command_line import add_options, heed_options, is_quiet
+from debate_protocol.transcripts.showing import escaped
+from debate_rewards.reward import ScoreError
+from debate_rollout.engine import EngineFailure, RolloutError
+from debate_train.commands.progress import steady_streams
+from debate_train.interrupts import (
+    REFUSALS,
+    RunFailure,
+    UsageError,
+    ignore_interrupts,
+    raise_interrupts,
+)
 
 if TYPE_CHECKING:
     from debate_train.checks.check import CheckReport
     from debate_train.reading.recipe_file import LoadedRecipe
     from debate_train.recipe import Recipe
+
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -103,8 +109,7 @@ def run_recipe(
     """
     for name, value in vars(arguments).items():
         refuse_unreadable(name, value)
-    from debate_train.reading.recipe_file import load_recipe
-    from debate_train.reading.recipe_written import resolved_yaml
+    from debate_train.reading.recipe_file import load_recipe, resolved_yaml
     from debate_train.recipe import Recipe
 
     if arguments.recipe is None:
@@ -157,7 +162,7 @@ def _fitted(line: str, stream: TextIO) -> str:
 
 
 def _explain(key: str, loaded: "LoadedRecipe[Recipe] | None") -> int:
-    from debate_train.describing.explaining import explain
+    from debate_train.reading.explain import explain
     from debate_train.recipe import Recipe
 
     held: dict[str, object] = {}

@@ -6,8 +6,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from debate_protocol.config import Config
-from debate_protocol.plugins import Variants
+from debate_protocol.plugins import Config, Variants
 from debate_protocol.types import Ask, Question
 from debate_train.data.benchmarks import Benchmark
 from debate_train.data.questions import Questions

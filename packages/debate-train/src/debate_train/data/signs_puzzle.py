@@ -1,4 +1,4 @@
-"""The signs puzzle: put + and - between digits so that they make a total.
+"""The signs puzzle (put + and - between digits so that they make a total) and its demonstrations.
 
 `make 4 Q 6 5 1 6` asks for the signs of `6 ? 5 ? 1 ? 6` that give 4: `+ - -`. Every choice of
 signs is a legal answer and is wrong only by its total, so checking a peer means adding up. It is
@@ -8,17 +8,70 @@ small enough for a two-layer model to learn to solve, to check and to compare on
 import random
 import re
 import zlib
-from collections.abc import Sequence
-from functools import lru_cache
-from itertools import combinations, product
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import accumulate, combinations, product
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from debate_protocol.parsing.contract import Contract
+from debate_protocol.contract import Contract
+from debate_protocol.plugins import Variants
+from debate_protocol.roles import CRITIC
 from debate_protocol.types import Ask, Question
-from debate_train.data.signs_exchange import exchange_demonstration
+from debate_rollout.engine import Capability, Engine
+from debate_rollout.engine_settings import EngineConfig, EngineSettings, Script
+from debate_rollout.engines import ENGINES as SAMPLERS
+from debate_rollout.engines import ScriptedEngine
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split
+
+WORDS = ("Answer:", "toward")
+"""What a word-level tokenizer needs beside its own words (`model.extra_words`)."""
+_ANSWER = re.compile(r"Answer: ([-+ ]*[-+])")
+_TOWARD = re.compile(r"^toward : ([-+ ]+)$", re.MULTILINE)
+
+
+def exchange_demonstration(
+    ask: Ask, digits: Sequence[int], right: Sequence[str], skill: float
+) -> str:
+    """Return the turn of an actor or a critic.
+
+    Args:
+        ask: A compact prompt under a contract that ends with an answer line.
+        digits: Of the puzzle.
+        right: All its solutions.
+        skill: The chance that an answer of one's own is right.
+    """
+    rng = random.Random(f"turn/{ask.seed}")
+    every = [" ".join(signs) for signs in product("+-", repeat=len(digits) - 1)]
+    wrong = [signs for signs in every if signs not in right]
+
+    def own() -> str:
+        return rng.choice(right if rng.random() < skill else wrong)
+
+    prompt = ask.messages[-1]["content"]
+    guide = _TOWARD.search(prompt)
+    shown = {
+        line.split(" : ")[0]: found[1]
+        for line in prompt.splitlines()
+        if line.startswith("Agent ") and (found := _ANSWER.search(line))
+    }
+    if ask.agent != CRITIC:
+        if guide is not None:
+            return f"Answer: {guide[1]}"
+        return f"Answer: {shown.get('Agent 1') or shown.get('Agent 0') or own()}"
+    judged = shown.get("Agent 0")
+    if judged is None or len(judged.split()) != len(digits) - 1:
+        return f"no\nAnswer: {own() if guide is None else guide[1]}"
+    signed = [f"{sign} {digit}" for sign, digit in zip(judged.split(), digits[1:], strict=True)]
+    totals = accumulate([digits[0], *(int(one.replace(" ", "")) for one in signed)])
+    next(totals)
+    work = [str(digits[0]), *(f"{one} {total}" for one, total in zip(signed, totals, strict=True))]
+    is_ok = judged in right if guide is None else judged == guide[1]
+    if is_ok:
+        return " ".join([*work, "ok"])
+    return " ".join([*work, "no"]) + f"\nAnswer: {own() if guide is None else guide[1]}"
+
 
 SIGNS = ("+", "-")
 PATIENCE = 20_000
@@ -187,3 +240,36 @@ def _vote(a: int, b: int, correct: dict[int, bool]) -> str:
     if correct[a] == correct[b]:
         return f"Agent {a} = Agent {b}"
     return f"Agent {a} > Agent {b}" if correct[a] else f"Agent {b} > Agent {a}"
+
+
+class Demonstrations(EngineSettings):
+    """Replies written by the data source instead of sampled: what a warm-start imitates."""
+
+    is_sampled: ClassVar[bool] = False
+
+    type: Literal["demonstrations"] = "demonstrations"
+    errors: bool = True
+    """Whether some first proposals are wrong, so that judges have something to find."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Demonstrations have tokens; nobody sampled them."""
+        return frozenset(("tokens",))
+
+    def script(self, demonstrate: Callable[..., str]) -> Script | None:
+        """Return what agents say."""
+        return partial(demonstrate, errors=self.errors)
+
+    def open(self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}) -> Engine:
+        """Return the engine that plays a script.
+
+        Raises:
+            EngineConfigError: Always: what it says is asked of `script`.
+        """
+        return ScriptedEngine().open(model, tokenizer, template_kwargs)
+
+
+ENGINES: Variants[EngineConfig] = Variants(
+    SAMPLERS.group, EngineConfig, *SAMPLERS.models, Demonstrations
+)
+"""All engines, and demonstrations in the place of one."""

@@ -1,15 +1,29 @@
-"""What every question source offers to the loop."""
+"""What every question source offers to the loop, and sources that hold questions in memory."""
 
+import hashlib
+import json
+import math
+import random
+import re
+import unicodedata
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, Protocol
 
 from pydantic import Field
 
-from debate_protocol.config import Config
+from debate_protocol.plugins import Config
 from debate_protocol.types import Ask, Question
-from debate_train.errors import DataError
+from debate_rewards.answers.checking import check
+from debate_train.data.question_rows import Placed, Reading, read_question, with_kinds
+from debate_train.interrupts import DataError
+
+__all__ = ["QuestionSource"]
+
 
 Split = Literal["train", "dev", "test"]
 MOST_HELD_OUT = 20_000
@@ -179,3 +193,266 @@ def keep_apart(own: DataSource, others: Iterable[DataSource], data: DataConfig) 
     if getattr(data, "overlap", "remove") == "refuse":
         raise DataError(f"{said}; expected none, or data.overlap=remove to leave them out")
     return f"{said}, and are not trained on"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadQuestions:
+    """The distinct questions of one file or hub data set, and how they were read."""
+
+    questions: list[Question]
+    notes: tuple[str, ...]
+
+
+def read_questions(
+    rows: Iterable[Mapping[str, object]], reading: Reading, key: str, path: str
+) -> ReadQuestions:
+    """Return the distinct questions of rows.
+
+    Args:
+        rows: In order.
+        reading: How they are read.
+        key: Names them in the recipe.
+        path: Where they stand, for messages.
+
+    Raises:
+        DataError: There is none, or one cannot be read.
+    """
+    placed: dict[str, Placed] = {}
+    number = missed = 0
+    for number, row in enumerate(rows, start=1):
+        one = read_question(row, reading, f"{key}: {path!r}, row {number}")
+        missed += one.pattern_missed
+        placed.setdefault(identity(one.question), one)
+    if not placed:
+        raise DataError(f"{key}: {path!r} is empty; expected one question a line")
+    questions = _with_wrong_answers(with_kinds(list(placed.values())))
+    notes = [f"{key}: {_kinds(questions)}"]
+    if repeats := number - len(placed):
+        notes.append(f"{key}: {repeats:,} of {number:,} rows repeat a question and are left out")
+    if missed:
+        notes.append(
+            f"{key}: data.answer_pattern is not found in {missed:,} of {number:,} rows, "
+            "whose answers are taken whole"
+        )
+    return ReadQuestions(_with_own_ids(questions), tuple(notes))
+
+
+def _kinds(questions: Sequence[Question]) -> str:
+    """Return how the answers of questions are compared, as `--check` says it."""
+    answered = Counter(q.meta.get("kind", "math") for q in questions if q.answer is not None)
+    said = [f"{kind} {count:,}" for kind, count in answered.most_common()]
+    if without := len(questions) - answered.total():
+        said.append(f"no answer {without:,}")
+    return f"answers are compared as: {', '.join(said)}"
+
+
+def _with_wrong_answers(questions: Sequence[Question]) -> list[Question]:
+    """Return the questions; free text without wrong answers gets another question's answer.
+
+    It is one of the same subject that the checker finds wrong; a question that has none, as where
+    all have the same answer, stays without.
+    """
+    pools: dict[object, list[str]] = {}
+    texts = [q for q in questions if q.answer and q.meta.get("kind") == "text"]
+    for subject, answer in dict.fromkeys((q.meta.get("subject"), str(q.answer)) for q in texts):
+        pools.setdefault(subject, []).append(answer)
+    named: dict[int, Question] = {}
+    for question in texts:
+        pool = pools[question.meta.get("subject")]
+        start = zlib.crc32(identity(question).encode()) % len(pool)
+        for step in () if "wrong_answers" in question.meta else range(len(pool)):
+            other = pool[(start + step) % len(pool)]
+            if check(question, other).verdict == "wrong":
+                meta = {**question.meta, "wrong_answers": [other]}
+                named[id(question)] = replace(question, meta=meta)
+                break
+    return [named.get(id(question), question) for question in questions]
+
+
+def _with_own_ids(questions: Iterable[Question]) -> list[Question]:
+    """Return the questions; an id that stands twice is made different."""
+    found: list[Question] = []
+    ids: set[str] = set()
+    for question in questions:
+        if question.id in ids:
+            mark = f"{zlib.crc32(identity(question).encode()):08x}"
+            question = replace(question, id=f"{question.id}-{mark}")
+        ids.add(question.id)
+        found.append(question)
+    return found
+
+
+def identity(question: Question) -> str:
+    """Return all that is asked: the text, and with it the passage and the choices where it has any.
+
+    "Which of these is true?" is another question with other choices.
+    """
+    more = [question.meta[key] for key in ("passage", "choices") if question.meta.get(key)]
+    return json.dumps([question.text, *more]) if more else question.text
+
+
+def hold_out(
+    questions: Sequence[Question], share: float, salt: int
+) -> tuple[list[Question], list[Question]]:
+    """Return (held out, rest); a question's side follows from what it asks."""
+    held: list[Question] = []
+    rest: list[Question] = []
+    for question in questions:
+        place = zlib.crc32(f"{salt}{identity(question)}".encode()) / 2**32
+        (held if place < share else rest).append(question)
+    return held, rest
+
+
+def divided(
+    questions: Sequence[Question], shares: Sequence[float], group: Callable[[Question], str]
+) -> list[list[Question]]:
+    """Return parts that hold these shares of every group, and last the rest.
+
+    What rounding leaves of one group goes to the next, so that small groups have their share of
+    the whole, too. A question's part follows from what all questions ask.
+    """
+    groups: dict[str, list[Question]] = {}
+    for question in sorted(questions, key=lambda q: _digest("share", q)):
+        groups.setdefault(group(question), []).append(question)
+    part_of: dict[str, int] = {}
+    owed = [0.0] * len(shares)
+    for _, members in sorted(groups.items()):
+        at = 0
+        for part, share in enumerate(shares):
+            owed[part] += share * len(members)
+            count = min(math.floor(owed[part] + 0.5), len(members) - at)
+            owed[part] -= count
+            part_of |= {identity(question): part for question in members[at : at + count]}
+            at += count
+    parts: list[list[Question]] = [[] for _ in range(len(shares) + 1)]
+    for question in questions:
+        parts[part_of.get(identity(question), len(shares))].append(question)
+    return parts
+
+
+def sample(questions: list[Question], count: int | None, seed: int, what: str) -> list[Question]:
+    """Return a sample that depends on what is asked and the seed, not on the order in the file."""
+    if count is None or count >= len(questions):
+        return questions
+    first = sorted(questions, key=lambda question: _digest(f"{what}/{seed}", question))[:count]
+    kept = set(map(identity, first))
+    return [question for question in questions if identity(question) in kept]
+
+
+def _digest(salt: str, question: Question) -> bytes:
+    return hashlib.sha256(f"{salt}/{identity(question)}".encode()).digest()
+
+
+def without_overlap(
+    train: Sequence[Question], held: Sequence[Question]
+) -> tuple[list[Question], int]:
+    """Return the training questions that are not among those held out, and how many were.
+
+    Two texts are one question when they differ only in case, white space, punctuation and
+    compatible characters.
+    """
+    known = {normalised(identity(question)) for question in held}
+    kept = [question for question in train if normalised(identity(question)) not in known]
+    return kept, len(train) - len(kept)
+
+
+def normalised(text: str) -> str:
+    """Return a text without differences of case, white space, quotes and punctuation."""
+    words = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(re.sub(r"[\s.,;:!?'\"`“”‘’]+", " ", words).split())
+
+
+def unlabelled(questions: Sequence[Question], labelled: Sequence[Question]) -> list[Question]:
+    """Return the questions without the answers of all but the labelled ones.
+
+    How their answers are asked for stays as it was, so that no prompt says which is labelled;
+    `meta["labelled"]` is false.
+    """
+    kept = set(map(identity, labelled))
+    return [
+        question
+        if identity(question) in kept or question.answer is None
+        else _without_answer(question)
+        for question in questions
+    ]
+
+
+def _without_answer(question: Question) -> Question:
+    meta = {"kind": "math", **question.meta, "labelled": False}
+    for key in ("solution", "wrong_answers"):
+        meta.pop(key, None)
+    return replace(question, answer=None, meta=meta)
+
+
+class QuestionSource(DataSource):
+    """Questions in a shuffled order that repeats with another order each epoch.
+
+    Args:
+        splits: The questions of each.
+        batch_size: Questions a step.
+        seeds: What they are drawn with.
+        notes: What `--check` says of how they were read.
+        cannot_train: Why a step has no questions, where there is none to train on.
+    """
+
+    def __init__(
+        self,
+        splits: Mapping[Split, list[Question]],
+        batch_size: int,
+        seeds: Seeds,
+        notes: tuple[str, ...] = (),
+        cannot_train: str = "",
+    ) -> None:
+        self._splits, self._batch_size, self._seeds = dict(splits), batch_size, seeds
+        self._cannot_train = cannot_train
+        self.notes = notes
+        self._order = lru_cache(maxsize=2)(self._shuffled)
+
+    def _shuffled(self, epoch: int) -> list[int]:
+        order = list(range(len(self._splits["train"])))
+        random.Random(f"epoch/{self._seeds.training}/{epoch}").shuffle(order)
+        return order
+
+    def batch(self, step: int) -> list[Question]:
+        """Return the questions of a step, going through shuffled epochs.
+
+        Raises:
+            DataError: There is none to train on.
+        """
+        train, size = self._splits["train"], self._batch_size
+        if not train:
+            raise DataError(self._cannot_train)
+        chosen: list[Question] = []
+        while len(chosen) < size:
+            epoch, index = divmod(step * size + len(chosen), len(train))
+            chosen += [train[i] for i in self._order(epoch)[index : index + size - len(chosen)]]
+        return chosen
+
+    def split(self, name: Split, size: int) -> list[Question]:
+        """Return up to `size` questions of a split, always the same ones."""
+        questions = list(self._splits[name])
+        random.Random(f"split/{name}/{self._seeds.held_out}").shuffle(questions)
+        return questions[:size]
+
+    def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
+        """Train on none of these questions; return how many there were."""
+        self._splits["train"], count = without_overlap(self._splits["train"], held())
+        self._order.cache_clear()
+        return count
+
+    @property
+    def can_demonstrate(self) -> bool:
+        """Whether every training question brings a worked solution."""
+        train = self._splits["train"]
+        return bool(train) and all("solution" in question.meta for question in train)
+
+    def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
+        """Return the question's worked solution as a first turn of the ask's contract."""
+        solution = str(ask.question.meta["solution"])
+        contract = ask.contract
+        if contract is None or contract.kind != "xml":
+            return solution
+        said = {contract.answer_section: solution, "consensus": "NO"}
+        return "\n".join(
+            f"<{name}>\n{said.get(name, 'N/A')}\n</{name}>" for name in contract.sections
+        )

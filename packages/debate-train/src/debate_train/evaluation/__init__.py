@@ -1,19 +1,26 @@
 """Evaluation modes: what each plays on held-out questions, and which figures it makes of it."""
 
-from debate_train.evaluation.curves import Curves, Point, debate_curves, reply_curves
-from debate_train.evaluation.debates import Debate, DebateMode, SocietyOfMinds
+from debate_train.evaluation.debates import (
+    Debate,
+    DebateMode,
+    Opponents,
+    SocietyOfMinds,
+    SwappedJudging,
+)
 from debate_train.evaluation.mode import (
     ONE_DEBATE,
+    Curves,
     EvaluationMode,
     ModeSettings,
     Plays,
+    Point,
     Ratios,
     Values,
+    debate_curves,
     direct_form,
+    reply_curves,
 )
-from debate_train.evaluation.modes import MODES, DirectAnswers, MajorityOfReplies, ModeChoice
-from debate_train.evaluation.opponents import Opponents
-from debate_train.evaluation.swapped import SwappedJudging
+from debate_train.evaluation.settings import MODES, DirectAnswers, MajorityOfReplies, ModeChoice
 
 # Not what reads settings (`settings`, `measuring`): it imports modes of others, which import this.
 __all__ = [

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from debate_protocol.parsing.contract import get_contract
-from debate_protocol.transcripts.counts import mean_logp
+from debate_protocol.contract import get_contract
+from debate_protocol.transcripts.records import mean_logp
 from debate_protocol.types import Transcript
-from debate_train.evaluation.curves import Curves, debate_curves, most_replies, reply_curves
+from debate_train.evaluation.mode import Curves, debate_curves, most_replies, reply_curves
 
 if TYPE_CHECKING:
-    from debate_rewards.metrics.intervals import Estimate
+    from debate_rewards.metrics.statistics import Estimate
 
 __all__ = ["TranscriptFigures", "figures_of_transcripts"]
 
@@ -109,8 +109,7 @@ def _rewards(transcripts: Sequence[Transcript]) -> ByQuestion:
 
 
 def _means(values: ByQuestion, seed: int) -> "dict[str, Estimate]":
-    from debate_rewards.metrics.intervals import Estimate, bootstrap_interval
-    from debate_rewards.metrics.ranges import range_of
+    from debate_rewards.metrics.statistics import Estimate, bootstrap_interval, range_of
 
     found = {}
     for name, own in values.items():

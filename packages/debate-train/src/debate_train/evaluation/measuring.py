@@ -1,21 +1,66 @@
 """Measure a policy: play what the modes name, and take means and intervals of their figures."""
 
+import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, stdev
 
-from debate_protocol.transcripts.counts import with_counts
-from debate_protocol.types import DebateRun, Question, Transcript
+from debate_protocol.transcripts.records import with_counts
+from debate_protocol.types import Ask, DebateRun, Gate, Question, Reply, Transcript
 from debate_rollout.engine import Engine
-from debate_train.evaluation.curves import Curves, Point
-from debate_train.evaluation.mode import EvaluationMode, Plays, Values
+from debate_train.evaluation.mode import Curves, EvaluationMode, Plays, Point, Values
 from debate_train.evaluation.settings import Setup, full_name, is_standard
-from debate_train.evaluation.shared_turns import SharedTurns
-from debate_train.playing.watching import Watch, unwatched
+from debate_train.playing.rollout_settings import Watch, unwatched
 
 __all__ = ["Measure", "Measures", "evaluate"]
+
+
+class SharedTurns:
+    """Answers what was asked before, with the same seed and prompt, by the reply it got then.
+
+    A reply follows from its prompt and seed but for rounding, and from an endpoint not at all; so
+    debates that part later are compared on the very same first turns, which cost once.
+
+    Args:
+        known: Replies from before, by `ask_key`.
+    """
+
+    def __init__(self, known: Mapping[str, Reply] | None = None) -> None:
+        self._known: dict[str, Reply] = dict(known or {})
+
+    def over(self, run: DebateRun) -> DebateRun:
+        """Return a debate to be played in the place of this one."""
+        try:
+            waits = next(run)
+            while True:
+                if isinstance(waits, Gate):
+                    waits = run.send((yield waits))
+                else:
+                    missing = [ask for ask in waits if ask_key(ask) not in self._known]
+                    if missing:
+                        replies: Sequence[Reply] = yield missing  # type: ignore[assignment]
+                        for ask, reply in zip(missing, replies, strict=True):
+                            self._known.setdefault(ask_key(ask), reply)
+                    waits = run.send([self._known[ask_key(ask)] for ask in waits])
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        finally:
+            run.close()
+
+
+def ask_key(ask: Ask) -> str:
+    """Return a hash of all that a reply follows from, the same in every process."""
+    before = ask.previous
+    parts = (
+        (ask.policy, ask.adapter),
+        ask.seed,
+        tuple((message["role"], message["content"]) for message in ask.messages),
+        None if before is None else (before.prompt_ids, before.token_ids),
+        (ask.temperature, ask.stop, ask.max_tokens, ask.contract),
+    )
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +200,7 @@ def _ratios(
     mode: EvaluationMode, runs: Sequence[Sequence[Sequence[Transcript]]], figures: Mapping[str, str]
 ) -> dict[str, Measure]:
     """Return the mode's ratios of sums over questions; those that it does not name are left out."""
-    from debate_rewards.metrics.intervals import bootstrap_estimates
-    from debate_rewards.metrics.sums import pooled
+    from debate_rewards.metrics.statistics import bootstrap_estimates, pooled
 
     each = [mode.ratios(parts) for parts in runs]
     of_all = mode.ratios(_pooled(runs)) if len(runs) > 1 else each[0]
@@ -184,8 +228,7 @@ def _pooled(runs: Sequence[Sequence[Sequence[Transcript]]]) -> list[list[Transcr
 def _measure(
     name: str, by_question: Mapping[str, float], runs: Sequence[Mapping[str, float]]
 ) -> Measure:
-    from debate_rewards.metrics.intervals import bootstrap_interval
-    from debate_rewards.metrics.ranges import range_of
+    from debate_rewards.metrics.statistics import bootstrap_interval, range_of
 
     interval = bootstrap_interval(list(by_question.values()), within=range_of(name))
     means = [fmean(values.values()) for values in runs if values]

@@ -3,9 +3,7 @@
 from typing import Annotated
 
 from debate_protocol.plugins import Variants
-from debate_train.losses.loss import Loss
-from debate_train.losses.loss_inputs import Aggregation, LossInputs
-from debate_train.losses.preferences import Dpo
+from debate_train.losses.loss import Aggregation, Dpo, Loss, LossInputs
 from debate_train.losses.token_losses import (
     Dapo,
     Grpo,

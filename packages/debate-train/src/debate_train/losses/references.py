@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor, nn
 
-from debate_train.errors import ModelError
-from debate_train.losses.loss_inputs import reference_error
+from debate_train.interrupts import ModelError
+from debate_train.losses.loss import reference_error
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
-    from debate_train.losses.loss_inputs import ReferencePolicy
+    from debate_train.losses.loss import ReferencePolicy
     from debate_train.models.loaded_model import LoadedModel
 
 REFERENCE = "reference"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from debate_protocol.config import Config
-from debate_train.losses.loss_inputs import (
+from debate_protocol.plugins import Config
+from debate_train.losses.loss import (
     Aggregation,
     LossInputs,
     Material,

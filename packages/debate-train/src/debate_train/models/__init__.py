@@ -5,12 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from debate_protocol.config import Config
-from debate_protocol.plugins import Variants
-from debate_train.errors import ModelError
-from debate_train.models.chat_templates import check_template
-from debate_train.models.loaded_model import LoadedModel, Lora
-from debate_train.models.merged_adapters import bases_of, is_adapter, merge_adapter
+from debate_protocol.plugins import Config, Variants
+from debate_train.interrupts import ModelError
+from debate_train.models.adapters import bases_of, is_adapter, merge_adapter
+from debate_train.models.loaded_model import (
+    LoadedModel,
+    Lora,
+    ScratchModel,
+    check_template,
+    with_adapter,
+)
 from debate_train.models.model_files import (
     check_files,
     reading_model,
@@ -19,8 +23,6 @@ from debate_train.models.model_files import (
     refuse_unfitting,
     without_report,
 )
-from debate_train.models.policy import with_adapter
-from debate_train.models.scratch_model import ScratchModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from debate_train.errors import ModelError, UsageError
+from debate_train.interrupts import ModelError, UsageError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

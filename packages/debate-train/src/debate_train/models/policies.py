@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
-from debate_protocol.config import Config
-from debate_protocol.plugins import Variants
+from debate_protocol.plugins import Config, Variants
 from debate_rollout.engine import Engine
 from debate_rollout.engine_settings import EngineConfig
 from debate_rollout.engines import ENGINES
-from debate_train.errors import UsageError
+from debate_train.interrupts import UsageError
 from debate_train.models import ModelChoice, ModelConfig
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.model_files import is_folder, is_meant_as_path

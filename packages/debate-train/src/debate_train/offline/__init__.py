@@ -4,9 +4,15 @@ from typing import Annotated
 
 from debate_protocol.plugins import Variants
 from debate_train.offline.answer_sets import AnswerPairs, ChosenReplies, EveryReply
-from debate_train.offline.example import Completion, Example, read_examples
 from debate_train.offline.guided_pairs import GuidedPairs
-from debate_train.offline.offline_set import OfflineSet, OfflineSettings, Taken
+from debate_train.offline.offline_set import (
+    Completion,
+    Example,
+    OfflineSet,
+    OfflineSettings,
+    Taken,
+    read_examples,
+)
 
 OFFLINE: Variants[OfflineSet] = Variants(
     "debate_train.offline", OfflineSet, GuidedPairs, AnswerPairs, ChosenReplies, EveryReply

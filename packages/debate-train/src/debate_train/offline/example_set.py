@@ -1,17 +1,84 @@
-"""The examples of a phase, in the order in which its steps learn from them."""
+"""Examples of a phase as rows, in order; those held out, read from files or imitated."""
 
+import hashlib
 import random
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debate_train.offline.example import Example
-from debate_train.offline.example_rows import example_batch, lengths
-from debate_train.running.step import Step
+import numpy as np
+
+from debate_protocol.contract import get_contract
+from debate_protocol.types import Ask, Branch, Question, Reply, Transcript, Turn
+from debate_rewards.metrics.statistics import bootstrap_interval
+from debate_rewards.reward import read_debate
+from debate_rollout.rendering import Renderer
+from debate_train.batches.row_types import Batch, Row
+from debate_train.batches.step import Step
+from debate_train.data.source import MOST_HELD_OUT, DataSource, identity, normalised
+from debate_train.interrupts import UsageError
+from debate_train.offline.offline_set import Completion, Example, OfflineSet
+from debate_train.recipe import Recipe
+from debate_train.rollout_files import debates_in, files_of
 
 if TYPE_CHECKING:
     from debate_train.recipe import Recipe
+
+
+STREAM = "generator"
+"""The stream that all tokens of examples are in."""
+
+
+def example_batch(examples: Sequence[Example], seed: int) -> Batch:
+    """Return the rows of a step.
+
+    Args:
+        examples: All with token ids; the chosen reply of a pair has advantage 1, the rejected one
+            −1, and a reply that is imitated its weight.
+        seed: Of the batch.
+    """
+    rows: list[Row] = []
+    for number, example in enumerate(examples):
+        is_pair = example.rejected is not None
+        pair = number if is_pair else -1
+        rows.append(_row(example, example.chosen, example.weight, number, pair))
+        if example.rejected is not None:
+            rows.append(_row(example, example.rejected, -1.0, number, pair))
+    sampled = sum(int(row.mask.sum()) for row in rows)
+    return Batch(tuple(rows), (STREAM,), sampled, len(rows), seed)
+
+
+def _row(example: Example, said: Completion, advantage: float, number: int, pair: int) -> Row:
+    shown, length = len(example.prompt_ids), len(said.token_ids)
+    is_said = np.repeat((0, 1), (shown, length))
+    advantages = (advantage * is_said).astype(np.float32)
+    return Row(
+        tokens=np.array([*example.prompt_ids, *said.token_ids], np.int64),
+        mask=is_said.astype(np.float32),
+        advantages=advantages,
+        sampler_logps=np.zeros(shown + length, np.float32),
+        temperatures=np.ones(shown + length, np.float32),
+        streams=is_said.astype(np.int64),
+        versions=np.where(is_said > 0, example.weight_version, -1).astype(np.int64),
+        segments=is_said.astype(np.int64),
+        agent=example.agent,
+        debate=number,
+        group=number,
+        adapter=example.adapter,
+        pair=pair,
+        credits=None if example.rejected is not None else advantages[None, :],
+    )
+
+
+def lengths(examples: Sequence[Example]) -> dict[str, float]:
+    """Return the mean length in tokens of what is chosen, and of what is rejected."""
+    chosen = [len(one.chosen.token_ids) for one in examples]
+    rejected = [len(one.rejected.token_ids) for one in examples if one.rejected is not None]
+    found = {"chosen": chosen, "rejected": rejected}
+    return {f"offline/{name}_tokens": float(np.mean(n)) for name, n in found.items() if n}
 
 
 @dataclass(slots=True)
@@ -44,3 +111,295 @@ class ExampleSet:
         metrics = {**self.counts, **lengths(chosen)}
         metrics["offline/epoch"] = (place + 1) * size / len(self.examples)
         return Step(number, (), (), example_batch(chosen, seed), metrics, {}, began)
+
+
+_NAMES = ("", "_low", "_high")
+
+
+def is_held_out(question: Question, share: float, seed: int) -> bool:
+    """Return whether the pairs of a question are held out.
+
+    It follows from the recipe's seed and the question's text alone: all phases of a run hold out
+    the same questions.
+    """
+    return zlib.crc32(f"{seed}/held_out/{question.text}".encode()) / 2**32 < share
+
+
+def parted(
+    transcripts: Iterable[Transcript], share: float, seed: int
+) -> tuple[list[Transcript], list[Transcript]]:
+    """Return the debates to learn from, and those of questions that are held out."""
+    parts: tuple[list[Transcript], list[Transcript]] = ([], [])
+    for one in transcripts:
+        parts[is_held_out(one.question, share, seed)].append(one)
+    return parts
+
+
+def held_out_accuracies(
+    pairs: Sequence[Example], before: Sequence[float], after: Sequence[float]
+) -> dict[str, float]:
+    """Return how a phase has come to prefer on pairs that it did not learn from.
+
+    `preference_accuracy` is the share of pairs whose chosen reply has gained more log-probability
+    since the phase's start than the rejected one: those with a positive margin of implicit rewards,
+    whatever β is. `likelihood_accuracy` is the share whose chosen reply is the likelier of the two,
+    `likelihood_accuracy_before` the same at the phase's start. Each is a mean over questions of
+    their pairs' mean, with a 95 % interval that resamples questions.
+
+    Args:
+        pairs: One or more.
+        before: log p at the phase's start of each pair's chosen and rejected reply, in turn.
+        after: The same at its end.
+    """
+    gains = [now - then for now, then in zip(after, before, strict=True)]
+    parts = {
+        "preference_accuracy": gains,
+        "likelihood_accuracy": after,
+        "likelihood_accuracy_before": before,
+    }
+    questions = [str(pair.meta.get("question", n)) for n, pair in enumerate(pairs)]
+    found = {"pairs": float(len(pairs)), "questions": float(len(set(questions)))}
+    for name, values in parts.items():
+        by_question: dict[str, list[bool]] = {}
+        for n, question in enumerate(questions):
+            by_question.setdefault(question, []).append(values[2 * n] > values[2 * n + 1])
+        means = [sum(hits) / len(hits) for hits in by_question.values()]
+        interval = bootstrap_interval(means, within=(0.0, 1.0))
+        found |= {f"{name}{end}": value for end, value in zip(_NAMES, interval, strict=True)}
+    return {f"held_out/{name}": value for name, value in found.items()}
+
+
+_KEY = "offline.path"
+
+
+def files_digest(offline: OfflineSet) -> str | None:
+    """Return a hash of the files that a set reads, None where it reads none.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    if offline.path is None:
+        return None
+    files = files_of(Path(offline.path), _KEY)
+    return hashlib.sha256(
+        b"".join(hashlib.sha256(f.read_bytes()).digest() for f in files)
+    ).hexdigest()
+
+
+def read_debates(offline: OfflineSet) -> list[Transcript]:
+    """Return the debates of the files that a set reads, those of its first questions.
+
+    Raises:
+        UsageError: A file is not there, or holds no debates.
+    """
+    assert offline.path is not None
+    imported = offline.imported
+    found = [
+        debate
+        for file in files_of(Path(offline.path), _KEY)
+        for debate in debates_in(
+            file,
+            _KEY,
+            contract=imported.contract,
+            kind=imported.kind,
+            answer=imported.answer,
+        )
+    ]
+    asked = list(dict.fromkeys(identity(debate.question) for debate in found))
+    wanted = set(asked[: offline.questions])
+    return [debate for debate in found if identity(debate.question) in wanted]
+
+
+def dev_and_test(sources: Sequence[DataSource]) -> set[str]:
+    """Return what the dev and test questions of sources ask, normalised."""
+    return {
+        normalised(identity(question))
+        for source in sources
+        for name in ("dev", "test")
+        for question in source.split(name, MOST_HELD_OUT)
+    }
+
+
+def usable(
+    debates: Sequence[Transcript], held: Collection[str]
+) -> tuple[list[Transcript], Counter[str]]:
+    """Return the debates that may be learned from, and how many may not, by cause.
+
+    Those about held-out questions would teach what a run is measured on.
+    """
+    kept, counts = list[Transcript](), Counter[str]()
+    for debate in debates:
+        if normalised(identity(debate.question)) in held:
+            counts["left_out/dev_or_test"] += 1
+        elif not _is_readable(debate):
+            counts["left_out/unreadable"] += 1
+        else:
+            kept.append(debate)
+    return kept, counts
+
+
+def _is_readable(debate: Transcript) -> bool:
+    try:
+        read_debate(debate)
+    except ValueError:
+        return False
+    return True
+
+
+def learned_from(
+    offline: OfflineSet, sources: Sequence[DataSource], renderer: Renderer, window: int | None
+) -> tuple[list[Transcript], Counter[str]]:
+    """Return the debates of a set's files with tokens, and how many are left out, by cause.
+
+    Args:
+        offline: The set.
+        sources: Whose held-out questions are not learned from.
+        renderer: Makes the ids.
+        window: Of the model, in tokens.
+
+    Raises:
+        UsageError: A file is not there, or holds no debates.
+    """
+    kept, left_out = usable(read_debates(offline), dev_and_test(sources))
+    return [with_tokens(debate, renderer, window) for debate in kept], left_out
+
+
+def with_tokens(debate: Transcript, renderer: Renderer, window: int | None) -> Transcript:
+    """Return a debate whose turns hold their prompts and texts as ids of a model's tokenizer.
+
+    Turns without a prompt, and those that do not fit the window, get none.
+    """
+    stop = get_contract(debate.protocol.contract).stop
+
+    def heard(turn: Turn) -> Turn:
+        branches = tuple(Branch(branch.guide, heard(branch.turn)) for branch in turn.branches)
+        reply = None
+        if turn.prompt:
+            asked = Ask(debate.question, turn.agent, turn.round, tuple(turn.prompt))
+            prompt = renderer.render(asked).prompt_ids
+            ids = text_ids(turn.text, renderer, stop)
+            if window is None or len(prompt) + len(ids) <= window:
+                reply = Reply(turn.text, "end", prompt, ids)
+        return replace(turn, reply=reply, branches=branches)
+
+    return replace(debate, turns=tuple(heard(turn) for turn in debate.turns))
+
+
+def text_ids(text: str, renderer: Renderer, stop: str | None) -> tuple[int, ...]:
+    """Return a reply as ids, with the end token where no stop string ends it."""
+    ids = renderer.encode(renderer.plain(text))
+    end = renderer.tokenizer.eos_token_id
+    if end is not None and not (stop is not None and text.endswith(stop)):
+        ids.append(int(end))
+    return tuple(ids)
+
+
+ENOUGH = 16
+"""Turns after which a phase that can imitate none of them is stopped: fewer may fail by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrated:
+    """Counts over demonstrated turns that owe an answer.
+
+    `failed` have no readable answer. Of those that were asked to compare (`asked`), `silent` made
+    no comparison.
+    """
+
+    turns: int
+    failed: int
+    asked: int
+    silent: int
+
+    def __add__(self, other: "Demonstrated") -> "Demonstrated":
+        return Demonstrated(
+            self.turns + other.turns,
+            self.failed + other.failed,
+            self.asked + other.asked,
+            self.silent + other.silent,
+        )
+
+    def problem(self, contract: str) -> str | None:
+        """Return why these turns must not be imitated, None if nothing speaks against it."""
+        if self.turns and self.failed == self.turns:
+            return (
+                f"found {self.turns:,} demonstrated turns, none of which holds an answer that "
+                f"contract {contract} can read, so there is nothing to imitate; expected "
+                "demonstrations in the form of debate.contract, and room for them in "
+                "rollout.max_tokens"
+            )
+        if self.asked and self.silent == self.asked:
+            return (
+                f"found {self.asked:,} demonstrated turns that are asked to compare others and do "
+                "not, which would teach agents not to compare; expected debate.type: direct for "
+                "this phase, or data that demonstrates comparisons, such as signs_puzzle in the "
+                "compact style, with room for them in rollout.max_tokens"
+            )
+        return None
+
+
+class Imitation:
+    """Makes batches fit to be imitated; those of other losses than `sft` stay as they are."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._is_on = recipe.loss.learns_from == "demonstrations"
+        self._is_demonstrated = not recipe.rollout.engine.is_sampled
+        self._contract = str(recipe.debate.contract_rules())
+        self._seen = Demonstrated(0, 0, 0, 0)
+
+    def fit(
+        self, transcripts: Sequence[Transcript], batch: "Batch"
+    ) -> "tuple[Batch, dict[str, float]]":
+        """Return the batch without weights below 0, and counts of what is not imitated.
+
+        Raises:
+            UsageError: What was demonstrated so far would do harm, or nothing.
+        """
+        if not self._is_on:
+            return batch, {}
+        batch, against = without_negative_weights(batch)
+        found = look_at_demonstrations(transcripts)
+        self._seen += found
+        if self._is_demonstrated and self._seen.turns >= ENOUGH:
+            problem = self._seen.problem(self._contract)
+            if problem is not None:
+                raise UsageError(f"rollout.engine.type: {problem}")
+        return batch, {
+            "imitation/failed_turns": float(found.failed),
+            "imitation/turns_against": float(against),
+        }
+
+
+def look_at_demonstrations(transcripts: Sequence[Transcript]) -> Demonstrated:
+    """Count what a supervised phase would imitate."""
+    turns = failed = asked = silent = 0
+    for transcript in transcripts:
+        debate = read_debate(transcript)
+        for turn in debate.turns.values():
+            turns += 1
+            failed += turn.failed
+            if debate.expected_pairs(turn):
+                asked += 1
+                silent += not turn.parsed.comparisons
+    return Demonstrated(turns, failed, asked, silent)
+
+
+def without_negative_weights(batch: "Batch") -> "tuple[Batch, int]":
+    """Return the batch without weights below 0, and how many turns had one.
+
+    A supervised loss raises what has a positive weight; a negative one would train against the
+    demonstration. What weighs nothing still counts in denominators.
+    """
+    found = [_imitated(row) for row in batch.rows]
+    return replace(batch, rows=tuple(row for row, _ in found)), sum(turns for _, turns in found)
+
+
+def _imitated(row: "Row") -> "tuple[Row, int]":
+    parts = row.advantages[None, :] if row.credits is None else row.credits
+    against = (parts < 0).any(axis=0)
+    if not against.any():
+        return row, 0
+    kept = np.maximum(parts, 0)
+    credits = None if row.credits is None else kept
+    turns = len(np.unique(row.segments[against]))
+    return replace(row, advantages=kept.sum(axis=0), credits=credits), turns

@@ -7,13 +7,20 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from debate_protocol.forms import DebateForm
-from debate_protocol.parsing.replies import turn_failed
+from debate_protocol.parsing import turn_failed
 from debate_protocol.roles import gives_answers, role_of
 from debate_protocol.types import Transcript, Turn, TurnKey
 from debate_rewards.rewards.partial_trajectory import StateValue, state_values
-from debate_train.offline.composition import Pair, composed, one_sided
-from debate_train.offline.example import Completion, Example
-from debate_train.offline.offline_set import OfflineSettings, Taken, Teaches
+from debate_train.offline.offline_set import (
+    Completion,
+    Example,
+    OfflineSettings,
+    Pair,
+    Taken,
+    Teaches,
+    composed,
+    one_sided,
+)
 
 _CLOSE = 1e-9
 """Differences of shares of roll-outs are compared with the threshold up to this rounding."""

@@ -1,23 +1,244 @@
-"""What a set of examples owes its callers: which replies of debates it takes, and why not others.
+"""What a set of examples is: which replies it takes, how they split, and why others are left out.
 
 A phase with such a set first plays debates with the policy as it is at the phase's start, or reads
 debates that were held before, takes examples from them once, and then trains on these.
 """
 
+import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 from pydantic import Field
 
-from debate_protocol.config import Config
 from debate_protocol.forms import DebateForm
-from debate_protocol.types import Transcript
-from debate_train.offline.example import Example
+from debate_protocol.parsing import parse_turn, turn_failed
+from debate_protocol.plugins import Config
+from debate_protocol.roles import gives_answers
+from debate_protocol.types import Message, Reply, Transcript, Turn
+from debate_rewards.answers.checking import check_many, same_answer
 
-__all__ = ["ImportedRollouts", "OfflineSet", "OfflineSettings", "Taken"]
+__all__ = [
+    "Completion",
+    "Example",
+    "ImportedRollouts",
+    "OfflineSet",
+    "OfflineSettings",
+    "Taken",
+    "read_examples",
+]
+
+
+MADE_FROM = "made_from"
+"""Key of a row: what decides which examples there are, hashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A reply as text and as the ids that were sampled."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, reply: Reply) -> "Completion":
+        """Return a sampled reply."""
+        return cls(reply.text, reply.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt with a reply to imitate, or with one that is preferred over another.
+
+    `prompt` and `prompt_ids` are what the policy is asked when nobody guides it, whatever the
+    completions were sampled from. `meta` says where it comes from and what it is worth.
+    """
+
+    prompt: tuple[Message, ...]
+    prompt_ids: tuple[int, ...]
+    chosen: Completion
+    rejected: Completion | None = None
+    agent: int = 0
+    adapter: str | None = None
+    weight_version: int = 0
+    meta: Mapping[str, object] = field(default_factory=dict)
+    weight: float = 1.0
+    """What it counts for in a supervised loss, above 0."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return a row as preference trainers and supervised ones read it.
+
+        Pairs have `prompt`, `chosen` and `rejected`, others `prompt` and `completion`, all as chat
+        messages; what only this trainer needs stands under `sampled` and `meta`.
+        """
+        names = {"chosen": self.chosen, "rejected": self.rejected}
+        if self.rejected is None:
+            names = {"completion": self.chosen}
+        found = {name: one for name, one in names.items() if one is not None}
+        said = {n: [{"role": "assistant", "content": one.text}] for n, one in found.items()}
+        ids = {name: list(one.token_ids) for name, one in found.items()}
+        sampled = {
+            "prompt": list(self.prompt_ids),
+            **ids,
+            "agent": self.agent,
+            "adapter": self.adapter,
+            "weight_version": self.weight_version,
+            "weight": self.weight,
+        }
+        prompt = [dict(message) for message in self.prompt]
+        return {"prompt": prompt, **said, "meta": dict(self.meta), "sampled": sampled}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, object]) -> "Example":
+        """Return what `to_json` wrote.
+
+        Raises:
+            KeyError: Something is missing.
+            TypeError: Something is of another kind.
+        """
+        sampled = cast(Mapping[str, object], row["sampled"])
+
+        def completion(name: str) -> Completion:
+            (message,) = cast(list[Message], row[name])
+            return Completion(message["content"], _ids(sampled[name]))
+
+        return cls(
+            tuple(cast(list[Message], row["prompt"])),
+            _ids(sampled["prompt"]),
+            completion("chosen" if "chosen" in row else "completion"),
+            completion("rejected") if "rejected" in row else None,
+            cast(int, sampled["agent"]),
+            cast("str | None", sampled["adapter"]),
+            cast(int, sampled["weight_version"]),
+            cast(Mapping[str, object], row["meta"]),
+            cast(float, sampled.get("weight", 1.0)),
+        )
+
+
+def _ids(found: object) -> tuple[int, ...]:
+    ids = tuple(cast(Iterable[object], found))
+    if not all(isinstance(one, int) for one in ids):
+        raise TypeError(f"found {found!r:.60}; expected token ids")
+    return cast(tuple[int, ...], ids)
+
+
+def read_examples(path: Path) -> list[Example]:
+    """Return the examples of a file, in order.
+
+    Raises:
+        ValueError: A line is none; the message says which.
+    """
+    found = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                found.append(Example.from_json(json.loads(line)))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise ValueError(
+                    f"{path}:{number}: no example ({type(error).__name__}: {error})"
+                ) from error
+    return found
+
+
+_LEAST = 0.2
+"""Share of the pairs that each side should have at least."""
+_SHARES = {
+    "chosen_right": "offline/chosen_right_share",
+    "rejected_right": "offline/rejected_right_share",
+    "chosen_ok": "offline/chosen_ok_share",
+    "actor_right": "offline/actor_right_share",
+}
+"""What `meta` of a pair says, and the metric of the pairs of which it is true."""
+_SIDES = (
+    ("offline/chosen_ok_share", "chosen replies that agree with the actor"),
+    ("offline/actor_right_share", "answers under review that are right"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A pair as an example, and the turns that it is made of.
+
+    `reviewed` is the actor's last turn before them, which a critic's pair is about.
+    """
+
+    transcript: Transcript
+    chosen: Turn
+    rejected: Turn
+    example: Example
+    reviewed: Turn | None = None
+
+    def answers(self) -> tuple[str | None, str | None, str | None]:
+        """Return the answers of the chosen and the rejected reply, and that under review.
+
+        A critic that names no answer stands for the actor's, if the other reply names one; where
+        neither does, as in prose, it is not known what they stand for.
+        """
+        reviewed = None if self.reviewed is None else _answer(self.transcript, self.reviewed)
+        own = [_answer(self.transcript, turn) for turn in (self.chosen, self.rejected)]
+        if any(own) and not gives_answers(self.transcript.protocol, self.chosen.agent):
+            own = [answer or reviewed for answer in own]
+        return own[0], own[1], reviewed
+
+
+def composed(pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """Yield the pairs; `meta` says which of their answers are right, None where it is not known."""
+    answers = [pair.answers() for pair in pairs]
+    asked = zip(pairs, answers, strict=True)
+    verdicts = iter(check_many([(p.transcript.question, a) for p, own in asked for a in own]))
+    for pair, own in zip(pairs, answers, strict=True):
+        question = pair.transcript.question
+        judged = [(answer, next(verdicts).verdict) for answer in own]
+        right = [
+            None if answer is None or verdict == "unverifiable" else verdict == "right"
+            for answer, verdict in judged
+        ]
+        is_critic = not gives_answers(pair.transcript.protocol, pair.chosen.agent)
+        agrees = None
+        if is_critic and own[0] is not None and own[2] is not None:
+            agrees = same_answer(question, own[0], own[2])
+        said = dict(zip(_SHARES, (right[0], right[1], agrees, right[2]), strict=True))
+        yield replace(pair, example=replace(pair.example, meta={**pair.example.meta, **said}))
+
+
+def composition(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return how pairs split, and by how much their values differ, of examples as they are kept."""
+    metas = [row["meta"] for row in rows if "rejected" in row]
+    found = {}
+    for key, name in _SHARES.items():
+        known = [meta[key] for meta in metas if meta.get(key) is not None]
+        if known:
+            found[name] = fmean(known)
+    for name, wanted in (
+        ("", (True, False, None)),
+        ("_actor_right", (True,)),
+        ("_actor_wrong", (False,)),
+    ):
+        gains = [m["gain"] for m in metas if "gain" in m and m.get("actor_right") in wanted]
+        if gains:
+            found[f"offline/margin{name}"] = fmean(gains)
+    return found
+
+
+def one_sided(metrics: Mapping[str, float]) -> list[str]:
+    """Return in words of what a set has too few pairs, or too many, to teach when to say which."""
+    return [
+        f"{share:.0%} of the pairs have {what}; expected {_LEAST:.0%} to {1 - _LEAST:.0%}, or the "
+        "role learns to say the same of all answers"
+        for name, what in _SIDES
+        if (share := metrics.get(name)) is not None and not _LEAST <= share <= 1 - _LEAST
+    ]
+
+
+def _answer(transcript: Transcript, turn: Turn) -> str | None:
+    owes = gives_answers(transcript.protocol, turn.agent)
+    failed = owes and turn_failed(transcript, turn)
+    return None if failed else parse_turn(transcript, turn).answer
+
 
 PLAYED = 256
 """Training questions whose debates are played where a recipe names no number."""
@@ -144,3 +365,41 @@ class OfflineSettings(Config):
     @abstractmethod
     def take(self, transcripts: Sequence[Transcript]) -> Taken:
         """Return the examples of debates whose turns hold their replies."""
+
+
+def counted(taken: Taken, held_out: Taken, transcripts: Sequence[Transcript]) -> dict[str, Any]:
+    """Return the counts of a chunk, and all values of its measures.
+
+    Args:
+        taken: What is learned from.
+        held_out: What is not; its states are measured all the same.
+        transcripts: The debates of both.
+    """
+    counts = Counter(taken.counts)
+    counts["held_out"] = len(held_out.examples)
+    counts["debates"] = len(transcripts)
+    found = [turn.token_counts for x in transcripts for turn in x.sampled_turns()]
+    counts["sampled_tokens"] = sum(n[1] for n in found if n is not None)
+    measures: dict[str, list[float]] = {}
+    for part in (taken, held_out):
+        for name, values in part.measures.items():
+            measures.setdefault(name, []).extend(values)
+    return {"counts": dict(counts), "measures": measures}
+
+
+def summed(chunks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the counts of all chunks, of each measure its mean and standard error, and how pairs
+    split into right and wrong.
+    """
+    counts: Counter[str] = Counter()
+    measures: dict[str, list[float]] = {}
+    for chunk in chunks:
+        counts.update(chunk["counts"])
+        for name, values in chunk["measures"].items():
+            measures.setdefault(name, []).extend(values)
+    found = {f"offline/{name}": float(count) for name, count in sorted(counts.items())}
+    for name, values in measures.items():
+        found[f"offline/{name}"] = fmean(values)
+        if len(values) > 1:
+            found[f"offline/{name}_standard_error"] = stdev(values) / len(values) ** 0.5
+    return found | composition(row for chunk in chunks for row in chunk["examples"])

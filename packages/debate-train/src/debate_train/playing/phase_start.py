@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from debate_protocol.roles import roles_of
 from debate_protocol.types import TRAINED, Reply
-from debate_rollout.engine import Capability, Engine, Request, Weights
-from debate_rollout.forwarding import ForwardingEngine
+from debate_rollout.engine import Capability, Engine, ForwardingEngine, Request, Weights
+from debate_train.checkpointing.directory_layout import written
 from debate_train.checkpointing.whole_files import whole_file
 from debate_train.evaluation import Opponents
 from debate_train.evaluation.settings import Setup
 from debate_train.recipe import Recipe
-from debate_train.run_files.collected_files import written
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 MODE, POLICY = "start", "phase_start"
 """The mode in which the policy meets its start, and how transcripts name that policy."""

@@ -1,21 +1,30 @@
-"""How debates are sampled: the recipe's key `rollout`."""
+"""How debates are sampled: the recipe's keys `rollout` and `pipeline`."""
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from debate_protocol.config import Config
 from debate_protocol.forms import FormConfig
-from debate_protocol.types import DebateRun, Transcript
+from debate_protocol.plugins import Config
+from debate_protocol.types import DebateRun, Gate, Transcript
 from debate_rewards.gate_rules import GateRule, divided
 from debate_rollout.drivers import AUTO, DriverChoice, play
 from debate_rollout.engine import Engine
 from debate_rollout.engine_settings import EngineConfig
 from debate_rollout.engines import TransformersEngine
-from debate_rollout.playing.debates import Select
-from debate_train.data.demonstrations import ENGINES
+from debate_rollout.requests import Select
+from debate_train.data.signs_puzzle import ENGINES
 from debate_train.models.policies import PolicyChoice
+
+
+class Pipeline(Config):
+    """Rollouts for later steps while this one trains."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"depth": "max_staleness"}
+
+    max_staleness: int = Field(0, ge=0)
+    """Steps that are played ahead, with weights at most this many steps old; 0 is on-policy."""
 
 
 class Rollout(Config):
@@ -98,3 +107,66 @@ class Rollout(Config):
             select=select,
             driver=self.driver,
         )
+
+
+class StepDebates(list[Transcript]):
+    """The debates that a step trains on; `metrics` say how many were left out, and why."""
+
+    def __init__(
+        self, transcripts: Sequence[Transcript], metrics: Mapping[str, float] | None = None
+    ) -> None:
+        super().__init__(transcripts)
+        self.metrics: dict[str, float] = dict(metrics or {})
+
+
+def metrics_of(debates: Sequence[Transcript]) -> dict[str, float]:
+    """Return the metrics that came with debates, none where nothing was selected."""
+    return debates.metrics if isinstance(debates, StepDebates) else {}
+
+
+Watch = Callable[[Sequence[DebateRun], int, str], list[DebateRun]]
+"""Returns the same debates to be played in their place; each has at most so many turns, and the
+text says what is played."""
+
+
+def unwatched(runs: Sequence[DebateRun], turns: int, what: str) -> list[DebateRun]:
+    """Return the debates as they are."""
+    return list(runs)
+
+
+def counted(
+    runs: Sequence[DebateRun], turns: int, changed: Callable[[int, int], None]
+) -> list[DebateRun]:
+    """Return the debates; while they are played, `changed` hears (turns played, turns known).
+
+    Args:
+        runs: Not started; they are played in one thread.
+        turns: Most of one debate; those that one which ends early leaves out count as played.
+        changed: Is called when the number of played turns grows.
+    """
+    total, played = len(runs) * turns, 0
+
+    def add(more: int) -> None:
+        nonlocal played
+        if more:
+            played += more
+            changed(played, total)
+
+    return [_counted(run, turns, add) for run in runs]
+
+
+def _counted(run: DebateRun, left: int, add: Callable[[int], None]) -> DebateRun:
+    try:
+        waits = next(run)
+        while True:
+            sent = yield waits
+            if not isinstance(waits, Gate):
+                found = min(left, len(waits))
+                left -= found
+                add(found)
+            waits = run.send(sent)
+    except StopIteration as stop:
+        add(left)
+        return stop.value  # type: ignore[no-any-return]
+    finally:
+        run.close()

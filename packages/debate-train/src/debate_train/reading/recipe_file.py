@@ -4,28 +4,169 @@ OmegaConf reads YAML and interpolates; the merge rule is ours (`recipe_merge`); 
 what is valid. `extends: other.yaml` makes a file a mapping of differences.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
-from debate_train.errors import RecipeError
-from debate_train.reading.recipe_merge import merge
-from debate_train.reading.recipe_problems import Problems
-from debate_train.reading.recipe_schema import PHASES, WHOLE_PHASES, Schema
-from debate_train.reading.recipe_source import (
+from debate_train.interrupts import RecipeError
+from debate_train.reading.problems import PHASES, WHOLE_PHASES, Problems, Schema, merge
+from debate_train.reading.yaml_source import (
     KeyPath,
     Origin,
+    Reading,
     Source,
     read_overrides,
     read_yaml,
+    resolve,
     value_at,
 )
-from debate_train.reading.recipe_values import Reading, resolve
-from debate_train.reading.shipped_recipes import find_recipe, is_utf8, named_recipe
+
+Changes = dict[str, dict[str, object]]
+"""Full dotted keys, each with its values `before` and `now`; one that is not there is left out."""
+
+
+def recipe_changes(before: str, now: str) -> Changes:
+    """Return what differs between two resolved recipes.
+
+    Both are read as they are written, so what the environment gives stays `${oc.env:…}`.
+    """
+    old, new = (dict(_leaf_values(yaml.safe_load(text) or {})) for text in (before, now))
+    return {
+        key: {
+            when: _json(values[key])
+            for when, values in (("before", old), ("now", new))
+            if key in values
+        }
+        for key in old | new
+        if key not in old or key not in new or not _same(old[key], new[key])
+    }
+
+
+def shown_change(change: Mapping[str, object]) -> str:
+    """Return a change as `before → now`."""
+    return " → ".join(
+        json.dumps(change[when], ensure_ascii=False) if when in change else "absent"
+        for when in ("before", "now")
+    )
+
+
+def _leaf_values(values: Mapping[object, object], above: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaf_values(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _same(one: object, other: object) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _json(value: object) -> object:
+    """Return what JSON can hold; numbers that are not finite as YAML writes them."""
+    if isinstance(value, Mapping):
+        return {str(key): _json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
+
+
+HERE = Path("recipes")
+"""Where recipes are looked up by name first, below the working directory."""
+SHIPPED = Path(__file__).resolve().parents[1] / "recipes"
+"""The recipes that are installed with the package."""
+
+
+def named_recipe(name: str) -> Path | None:
+    """Return the file of a recipe by its name, such as `quickstart` or `evaluation/sdrl`."""
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts or not path.name:
+        return None
+    for folder in (HERE, SHIPPED):
+        for candidate in (folder / path, folder / path.with_name(f"{path.name}.yaml")):
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+def find_recipe(name: str | Path) -> Path:
+    """Return the file of a recipe given by path or by name.
+
+    Raises:
+        RecipeError: There is none; names the nearest.
+    """
+    path = Path(name)
+    if "\0" in str(name) or not is_utf8(str(name)):
+        raise RecipeError(
+            f"{str(name)[:200]!a}: found no name of a file; expected a recipe (.yaml)"
+        )
+    if path.is_file():
+        return path
+    named = named_recipe(str(name))
+    if named is not None:
+        return named
+    if path.is_dir():
+        raise RecipeError(f"{path}: found a directory; expected a recipe file (.yaml)")
+    if os.path.lexists(path):
+        raise RecipeError(f"{path}: found no file that can be read; expected a recipe file (.yaml)")
+    is_path = len(path.parts) > 1 and path.parent.is_dir()
+    names = {file.stem: str(file) for file in path.parent.glob("*.yaml")} if is_path else {}
+    names = names or {one: one for one in recipe_names()}
+    near = get_close_matches(path.stem, names, n=1)
+    hint = f"; did you mean {names[near[0]]}?" if near else ""
+    raise RecipeError(
+        f"{path}: no such recipe; expected a YAML file or a name (debate-train recipes){hint}"
+    )
+
+
+def recipe_names() -> list[str]:
+    """Return the names of all recipes, without `.yaml`."""
+    files = [
+        file.relative_to(folder).with_suffix("")
+        for folder in (HERE, SHIPPED)
+        for file in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml"))
+    ]
+    return sorted({file.as_posix() for file in files}, key=lambda name: ("/" in name, name))
+
+
+def headings() -> dict[str, str]:
+    """Return what each recipe says in the first sentences of its opening comment, by name."""
+    return {name: _heading(find_recipe(name)) for name in recipe_names()}
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be written to a file."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def opening(path: Path) -> list[str]:
+    """Return the lines of a recipe's opening comment, without their marks."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return [line[1:].removeprefix(" ").rstrip() for line in said]
+
+
+def _heading(path: Path) -> str:
+    """Return the first paragraph of the opening comment."""
+    return " ".join(line.strip() for line in itertools.takewhile(bool, opening(path)))
+
 
 M = TypeVar("M", bound=BaseModel)
 EXTENDS = "extends"
@@ -224,3 +365,69 @@ def _copy(source: object, target: object, path: KeyPath) -> None:
 
 def _set(data: object, path: KeyPath, value: object) -> None:
     cast(dict[str | int, object], value_at(data, path[:-1]))[path[-1]] = value
+
+
+_OPENING = re.compile(r"(\\*)\$\{")
+
+
+def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
+    """Return the recipe as one YAML file: nothing left to extend or override, no secrets.
+
+    Defaults stand in it too, so that it still says what was run when defaults change.
+    Interpolations are resolved, except that those of the environment stay as they are written.
+    """
+    reading, schema = loaded.reading, Schema((type(loaded.recipe),))
+    full = _complete(loaded.recipe, reading)
+    if reading.resolved.get(PHASES):
+        base = {key: value for key, value in full.items() if key != PHASES}
+        full[PHASES] = {
+            name: _difference(base, _complete(phase, phase_reading(reading, name, schema)))
+            for name, phase in loaded.phases.items()
+        }
+    return str(yaml.safe_dump(full, sort_keys=False, allow_unicode=True, width=100))
+
+
+def _complete(recipe: BaseModel, reading: Reading) -> dict[str, object]:
+    full = cast(dict[str, object], _as_text(recipe.model_dump(mode="json")))
+    _keep_written(full, reading.resolved, reading.written)
+    return full
+
+
+def _difference(base: dict[str, object], whole: dict[str, object]) -> dict[str, object]:
+    """Return what `merge` must be given to make `whole` of `base`."""
+    if base.get("type") != whole.get("type"):
+        return whole
+    found: dict[str, object] = {}
+    for key, value in whole.items():
+        old = base.get(key)
+        if key == PHASES or (key in base and old == value):
+            continue
+        if isinstance(value, dict) and isinstance(old, dict):
+            value = _difference(old, value)
+        found[key] = value
+    return found
+
+
+def _as_text(value: object) -> object:
+    """Return values with `${` written so that it is read as text again."""
+    if isinstance(value, dict):
+        return {key: _as_text(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_text(item) for item in value]
+    if isinstance(value, str):
+        return _OPENING.sub(lambda match: match[1] * 2 + "\\${", value)
+    return value
+
+
+def _keep_written(full: Any, data: Any, written: Any) -> None:
+    """Put text that draws on the environment back in place of its value."""
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in items:
+        inside = key in full if isinstance(full, dict) else key < len(full)
+        if not inside:
+            continue
+        kind = type(value)
+        if kind in (dict, list) and type(full[key]) is kind and type(written[key]) is kind:
+            _keep_written(full[key], value, written[key])
+        elif written[key] != value:
+            full[key] = written[key]

@@ -1,6 +1,5 @@
 """A run directory as one self-contained page: `write_report`, and `debate-report RUN_DIR`."""
 
-from debate_train.report.command import report_main
-from debate_train.report.page import write_report
+from debate_train.report.page import report_main, write_report
 
 __all__ = ["report_main", "write_report"]

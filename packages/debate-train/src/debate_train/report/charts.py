@@ -7,9 +7,16 @@ from itertools import groupby, pairwise
 
 from markupsafe import Markup
 
-from debate_train.report.render import render
-from debate_train.report.timeline.along import Along, plain
-from debate_train.report.timeline.axes import Axis, Form, tick_text, ticks, write_value
+from debate_train.report.timeline import (
+    Along,
+    Axis,
+    Form,
+    plain,
+    render,
+    tick_text,
+    ticks,
+    write_value,
+)
 
 WIDTH, HEIGHT = 360, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 26

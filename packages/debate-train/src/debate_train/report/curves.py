@@ -14,13 +14,17 @@ from debate_train.report.charts import (
     line_chart,
     parts_of,
 )
-from debate_train.report.render import render
-from debate_train.report.run_files import RunFiles, finite
-from debate_train.report.timeline.along import Along, phases
-from debate_train.report.timeline.axes import Form, write_duration, write_value
-from debate_train.report.timeline.panel import Panel
-from debate_train.report.timeline.panels import PANELS
-from debate_train.report.timeline.stages import MAX_STEP, Row, Stage, stages, step_of
+from debate_train.report.run_files import MAX_STEP, Row, RunFiles, Stage, finite, stages, step_of
+from debate_train.report.timeline import (
+    PANELS,
+    Along,
+    Form,
+    Panel,
+    phases,
+    render,
+    write_duration,
+    write_value,
+)
 
 ROW_KEYS = ("phase", "step", "time_s")
 MAX_PHASES = 20

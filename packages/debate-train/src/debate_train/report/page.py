@@ -1,5 +1,6 @@
-"""The whole report: one HTML file that needs nothing else, and runs no script but its own."""
+"""`debate-report`: one HTML file that needs nothing else, and runs no script but its own."""
 
+import argparse
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -8,16 +9,30 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from debate_protocol.command_line import (
+    BAD_USAGE,
+    DONE,
+    FAILED,
+    add_options,
+    complain,
+    heed_options,
+    run_command,
+)
 from debate_train.checkpointing.whole_files import write_whole
-from debate_train.report.browsing.part import Browser, browser, read_all
-from debate_train.report.browsing.reading import Debates
-from debate_train.report.browsing.society import society
-from debate_train.report.comparison import comparison, setting_of, shared_setting
+from debate_train.report.browsing import Browser, browser, read_all
+from debate_train.report.comparison import (
+    MAX_ROWS,
+    MAX_SHOWN,
+    comparison,
+    results,
+    setting_of,
+    shared_setting,
+)
+from debate_train.report.credit import Debates
 from debate_train.report.curves import curves, seconds_of
-from debate_train.report.render import render
-from debate_train.report.results import MAX_ROWS, MAX_SHOWN, results
 from debate_train.report.run_files import RunFiles, finite, read_run
-from debate_train.report.timeline.axes import write_duration
+from debate_train.report.society import society
+from debate_train.report.timeline import render, write_duration
 
 MAX_RECIPE_CHARS = 100_000
 MAX_PHASE_CHARS = 300
@@ -174,3 +189,52 @@ def _environment(values: Mapping[str, object]) -> list[tuple[str, str]]:
         else:
             rows.append((key, "none" if value is None else str(value)))
     return [(key[:MAX_SHOWN], value[:MAX_SHOWN]) for key, value in rows[:MAX_ROWS]]
+
+
+def report_main(argv: Sequence[str] | None = None) -> int:
+    """Write the report of one run, or one page of several, and print where it lies.
+
+    Returns:
+        0 when written, 2 when a folder is not a run directory, 1 when it cannot be written.
+    """
+    parser = command_parser()
+
+    def run() -> int:
+        arguments = parser.parse_args(argv)
+        heed_options(arguments)
+        runs: list[Path] = arguments.run_dirs
+        output: Path = arguments.output or (
+            runs[0] / "report.html" if len(runs) == 1 else Path("comparison.html")
+        )
+        try:
+            if len(runs) == 1:
+                path = write_report(runs[0], output)
+            else:
+                path = write_comparison(runs, output)
+        except FileNotFoundError as error:
+            complain(parser.prog, error)
+            return BAD_USAGE
+        except OSError as error:
+            complain(parser.prog, f"cannot write {output}: {error.strerror}")
+            return FAILED
+        print(path)
+        return DONE
+
+    return run_command(parser.prog, run)
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
+    parser = argparse.ArgumentParser(
+        prog="debate-report",
+        description="Write report.html from the files of a run directory, or one page of several.",
+    )
+    parser.add_argument("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help="folder of a run")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the page (default report.html of one run's folder, comparison.html of several)",
+    )
+    add_options(parser, "debate_train")
+    return parser

@@ -3,18 +3,16 @@
 import time
 import zlib
 
-from debate_rewards.credits import score_debates
+from debate_rewards.reward import score_debates
 from debate_train.batches.rows import build_batch
+from debate_train.batches.step import Step
+from debate_train.batches.throughput import timed
 from debate_train.evaluation.measuring import evaluate
-from debate_train.offline.example_set import ExampleSet
-from debate_train.playing.step_debates import metrics_of
-from debate_train.recorded.evaluations import keep_evaluation
-from debate_train.running.imitation import Imitation
-from debate_train.running.records import keep_sample
+from debate_train.offline.example_set import ExampleSet, Imitation
+from debate_train.playing.rollout_settings import metrics_of
+from debate_train.report.evaluations import keep_evaluation
 from debate_train.running.run_context import Ended, Phase, RunContext
-from debate_train.running.saving import Saving
-from debate_train.running.step import Step
-from debate_train.timing import timed
+from debate_train.running.saving import Saving, keep_sample
 
 
 def train(

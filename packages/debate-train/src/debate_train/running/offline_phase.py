@@ -12,23 +12,7 @@ from pydantic import BaseModel
 from debate_protocol.transcripts.files import to_json
 from debate_protocol.types import Transcript
 from debate_rollout.rendering import Renderer
-from debate_train.checkpointing.whole_files import (
-    cut_torn_line,
-    remove_unfinished,
-    write_whole,
-)
-from debate_train.errors import RunFailure
-from debate_train.offline import Example, read_examples
-from debate_train.offline.example import MADE_FROM, Completion
-from debate_train.offline.example_rows import example_batch
-from debate_train.offline.example_set import ExampleSet
-from debate_train.offline.held_out import held_out_accuracies, parted
-from debate_train.offline.offline_set import PLAYED
-from debate_train.offline.read_debates import files_digest, learned_from, text_ids
-from debate_train.offline.set_counts import counted, summed
-from debate_train.playing.starts import start_debates
-from debate_train.recipe import Recipe
-from debate_train.run_files.collected_files import (
+from debate_train.checkpointing.directory_layout import (
     as_written,
     file_name,
     read_as_written,
@@ -36,6 +20,25 @@ from debate_train.run_files.collected_files import (
     write_json,
     written,
 )
+from debate_train.checkpointing.whole_files import (
+    cut_torn_line,
+    remove_unfinished,
+    write_whole,
+)
+from debate_train.interrupts import RunFailure
+from debate_train.offline import Example, read_examples
+from debate_train.offline.example_set import (
+    ExampleSet,
+    example_batch,
+    files_digest,
+    held_out_accuracies,
+    learned_from,
+    parted,
+    text_ids,
+)
+from debate_train.offline.offline_set import MADE_FROM, PLAYED, Completion, counted, summed
+from debate_train.playing.rollouts import start_debates
+from debate_train.recipe import Recipe
 from debate_train.running.run_context import Phase, RunContext
 
 _DECIDES = ("seed", "model", "data", "debate", "offline")

@@ -1,4 +1,4 @@
-"""The phases of a run, in order, and the measures on the test split before and after them."""
+"""The phases of a run, in order; a phase that made it worse is taken back."""
 
 import time
 from collections.abc import Sequence
@@ -9,26 +9,112 @@ from typing import Any
 from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
-from debate_train.adapters import trained_adapters
 from debate_train.checkpointing.policy_files import load_policy
-from debate_train.checkpointing.random_states import load_random_states
+from debate_train.checkpointing.tensor_files import load_random_states
 from debate_train.data import DataSource
 from debate_train.data.source import keep_apart
-from debate_train.errors import RecipeError, RunFailure
 from debate_train.evaluation.measuring import evaluate
-from debate_train.keeping.taking_back import is_kept, measure_starts, taken_back
-from debate_train.models.policy import export_weights
+from debate_train.interrupts import RecipeError, RunFailure
+from debate_train.models.adapters import trained_adapters
+from debate_train.models.loaded_model import LoadedModel, export_weights
 from debate_train.playing.dynamic_sampling import play_step
 from debate_train.playing.phase_start import FILE, PhaseStart, start_mode
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
-from debate_train.recorded.evaluations import changes_of, keep_evaluation
-from debate_train.running.loop import train
+from debate_train.report.evaluations import changes_of, keep_evaluation
+from debate_train.running.loop import evaluate_dev, train
 from debate_train.running.offline_phase import measure_held_out, open_examples, score_start
-from debate_train.running.results import measures_json, print_results, write_results
-from debate_train.running.run_context import Ended, Phase, RunContext
+from debate_train.running.run_context import (
+    Ended,
+    Phase,
+    RunContext,
+    measures_json,
+    print_results,
+    write_results,
+)
 from debate_train.running.saving import Saving
 from debate_train.trainers import Trainer
+
+
+def measure_starts(run: RunContext, phase: Phase) -> bool:
+    """Measure the dev split for the phases that are kept by what it is at this phase's start.
+
+    It is no row of metrics, which are of steps.
+
+    Returns:
+        False where a signal stopped it.
+    """
+    state, watch = run.state, run.progress.watch
+    for keeper, recipe in run.recipe.phase_recipes().items():
+        rule = recipe.keep_if
+        is_now = rule is not None and (rule.since or keeper) == phase.name
+        if rule is None or not is_now or keeper in state.starts:
+            continue
+        setup, questions = (
+            recipe.evaluated(),
+            phase.source.split("dev", recipe.evaluation.questions),
+        )
+        with phase.rollouts.serving(version=state.step) as engine:
+            found = run.interrupts.stoppable(
+                lambda setup=setup, engine=engine, questions=questions: evaluate(  # type: ignore[misc]
+                    setup, engine, questions, "dev", watch
+                )
+            )
+        if found is None:
+            return False
+        kept = run.recipe.recording.debates > 0
+        keep_evaluation(run.directory, "start", state.step, found, with_debates=kept)
+        state.starts[keeper] = (state.step, found.means())
+        value = found.means().get(rule.metric)
+        shown = "no case" if value is None else f"{value:.3f}"
+        run.progress.note(
+            f"{phase.name} {state.step}: dev split: {rule.metric} {shown} at its start"
+        )
+    return True
+
+
+def is_kept(run: RunContext, phase: Phase, saving: Saving) -> bool | None:
+    """Decide whether a phase that has ended is kept, and say so; None where a signal stopped it."""
+    state, rule = run.state, phase.recipe.keep_if
+    if rule is None:
+        return True
+    if phase.name not in state.starts:
+        run.progress.note(
+            f"warning: {phase.name}: kept, as keep_if was not in the recipe when it began"
+        )
+        return True
+    is_measured = (state.looked or ("", 0))[:2] == (phase.name, state.step)
+    if not is_measured and not evaluate_dev(run, phase, saving):
+        return None
+    assert state.looked is not None
+    (step, before), after = state.starts[phase.name], state.looked[2]
+    kept = state.kept[phase.name] = rule.keeps(before, after)
+    values = [
+        "no case" if found is None else f"{found:.3f}"
+        for found in (means.get(rule.metric) for means in (before, after))
+    ]
+    allowed = f" (may fall by {rule.tolerance:g})" if rule.tolerance else ""
+    outcome = "kept" if kept else f"NOT KEPT: the weights of step {step} come back"
+    run.progress.note(
+        f"{phase.name}: {rule.metric} {values[1]}, at the start of {rule.since or phase.name} "
+        f"{values[0]}{allowed}: {outcome}"
+    )
+    return kept
+
+
+def taken_back(run: RunContext, phase: Phase, learner: LoadedModel) -> Phase:
+    """Return the phase with the weights that it is compared with, and a trainer that has none else.
+
+    Optimizers are of one phase, so that the next has one of its own anyway.
+    """
+    state, recipe = run.state, phase.recipe
+    start = run.checkpoints.at(state.starts[phase.name][0])
+    phase.trainer.close()
+    load_policy(start, run.loaded)
+    if state.best is not None and state.best.step == state.step:
+        state.best = None  # Its checkpoint holds other weights than were measured.
+    return replace(phase, trainer=recipe.trainer.open(learner, recipe.loss, recipe.steps))
+
 
 DONE, INTERRUPTED = 0, 130
 

@@ -11,30 +11,31 @@ from pathlib import Path
 import torch
 import yaml
 
-from debate_train.checkpointing.checkpoint_manifest import Origin
-from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, RunState
-from debate_train.checkpointing.model_print import model_print, weight_prints
-from debate_train.checkpointing.random_states import seed_all
-from debate_train.checks.check_engines import refuse_absent_devices
-from debate_train.commands.progress import Progress
-from debate_train.errors import RecipeError
-from debate_train.interrupts import Interrupts
-from debate_train.models.loaded_model import LoadedModel
-from debate_train.ranks.followers import Begin, lead
-from debate_train.recipe import Recipe
-from debate_train.report import write_report
-from debate_train.run_files.directory_layout import refuse_unusable
-from debate_train.run_files.resume_checks import ResumeCheck
-from debate_train.run_files.resumes import (
+from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, Origin, RunState
+from debate_train.checkpointing.directory_layout import refuse_unusable
+from debate_train.checkpointing.resume_checks import ResumeCheck
+from debate_train.checkpointing.resumes import (
     note_resume,
     refuse_another_run,
     shown_changes,
 )
-from debate_train.run_files.run_directory import RunDirectory
-from debate_train.running.engine_opening import open_engine, refuse_unusable_engine
+from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpointing.tensor_files import model_print, seed_all, weight_prints
+from debate_train.checks.check_parts import refuse_absent_devices
+from debate_train.commands.progress import Progress
+from debate_train.interrupts import Interrupts, RecipeError
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.recipe import Recipe
+from debate_train.report import write_report
 from debate_train.running.phases import run_phases
-from debate_train.running.run_context import RunContext, StepEnd
+from debate_train.running.run_context import (
+    RunContext,
+    StepEnd,
+    open_engine,
+    refuse_unusable_engine,
+)
 from debate_train.tracking.tracker import Tracker
+from debate_train.trainers.ranks import Begin, lead
 
 
 def run(

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from debate_protocol.command_options import is_quiet
-from debate_protocol.transcripts.control_characters import escaped
+from debate_protocol.command_line import is_quiet
+from debate_protocol.transcripts.showing import escaped
+from debate_train.checkpointing.directory_layout import layout_problem
 from debate_train.checkpointing.whole_files import write_whole
-from debate_train.errors import RunFailure, UsageError
-from debate_train.run_files.directory_layout import layout_problem
-from debate_train.studies.checking import loaded_runs, output_problems
+from debate_train.interrupts import RunFailure, UsageError
 from debate_train.studies.lines import Finished, Lines
-from debate_train.studies.processes import Processes, Task, work
-from debate_train.studies.runs import Runs
-from debate_train.studies.study_file import Study, made_by, read_study
+from debate_train.studies.runs import Processes, Runs, Task, work
+from debate_train.studies.study_file import Study, loaded_runs, made_by, output_problems, read_study
 from debate_train.studies.tables import page, tables
 
 

@@ -1,15 +1,21 @@
 """What theory predicts of debates: SDRL's model of beliefs, simulated, and its statements."""
 
-from debate_train.theory.beliefs import BeliefModel, Simulated, neighbours, simulate, symmetric
-from debate_train.theory.critiques import FindsRight, FixedShare, Lift
-from debate_train.theory.expressions import (
+from debate_train.theory.model import (
+    BeliefModel,
+    FindsRight,
+    FixedShare,
+    Lift,
+    Simulated,
     effective_voters,
     fixed_share_belief,
     lemma_4_5,
     lemma_4_7,
     lemma_e1,
+    neighbours,
     neutral_correlation,
     rounds_possible,
+    simulate,
+    symmetric,
     theorem_4_4,
 )
 from debate_train.theory.run_comparison import in_words, lay_beside

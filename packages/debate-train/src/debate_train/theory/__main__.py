@@ -2,6 +2,6 @@
 
 import sys
 
-from debate_train.theory.command import main
+from debate_train.theory.run_comparison import main
 
 sys.exit(main())

@@ -5,10 +5,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from debate_train.theory import measures
-from debate_train.theory.beliefs import BeliefModel, Simulated, neighbours, simulate, symmetric
-from debate_train.theory.critiques import Critique, FindsRight, FixedShare, Floats, Lift
-from debate_train.theory.expressions import effective_voters, lemma_4_7, lemma_e1, theorem_4_4
+from debate_train.theory import model as measures
+from debate_train.theory.model import (
+    BeliefModel,
+    Critique,
+    FindsRight,
+    FixedShare,
+    Floats,
+    Lift,
+    Simulated,
+    effective_voters,
+    lemma_4_7,
+    lemma_e1,
+    neighbours,
+    simulate,
+    symmetric,
+    theorem_4_4,
+)
 
 AGENTS, ROUNDS, WEIGHT = 5, 4, 0.5
 CRITIQUES: Mapping[str, Critique] = {

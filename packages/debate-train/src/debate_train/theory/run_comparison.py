@@ -1,12 +1,32 @@
-"""Drift, ρ and effective number of voters of a finished run, beside what the theory predicts."""
+"""A run or evaluation beside SDRL's theory: drift, ρ and effective voters."""
 
+import argparse
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from debate_rewards.metrics.intervals import Estimate
-from debate_train.theory.expressions import effective_voters
+from debate_protocol.command_line import (
+    BAD_USAGE,
+    DONE,
+    add_options,
+    complain,
+    heed_options,
+    run_command,
+)
+from debate_protocol.roles import agents_by_policy
+from debate_protocol.transcripts.files import read_transcripts
+from debate_protocol.transcripts.records import TranscriptError
+from debate_protocol.types import Transcript
+from debate_rewards.metrics.statistics import Estimate
+from debate_train.commands.compare import Side, sides_of
+from debate_train.commands.recipe_command import exit_code
+from debate_train.interrupts import UsageError
+from debate_train.theory.grid import BY_ROUND, VOTES, drift_row, round_rows, settings, vote_row
+from debate_train.theory.model import effective_voters
 
 _APART = " among agents who each hear as many others, but not the same ones"
 _HEARD = {
@@ -201,3 +221,170 @@ def _number(voters: float | None) -> str:
 
 def _plain(rho: _Seen) -> str:
     return str(rho).replace("+", "")
+
+
+NAME = "debate_train.theory"
+_LEAST, _MOST = 100, 1_000_000
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables and return the exit code: 0 done, 2 bad usage, 130 interrupted."""
+
+    def run() -> int:
+        arguments = theory_parser().parse_args(argv)
+        heed_options(arguments)
+        try:
+            found = _of_run(arguments) if arguments.transcripts else _of_grid(arguments)
+        except ValueError as error:
+            complain(NAME, error)
+            return BAD_USAGE
+        print(json.dumps(found, ensure_ascii=False) if arguments.json else as_text(found))
+        return DONE
+
+    return run_command(NAME, run)
+
+
+def theory_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {NAME}",
+        description="The belief model of SDRL, simulated, beside what the paper says of it; or a "
+        "finished run beside the theory.",
+    )
+    parser.add_argument("--debates", type=int, default=100_000, help="simulated for each setting")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    parser.add_argument(
+        "--transcripts", metavar="FILE.jsonl", help="debates of a finished run, or - for stdin"
+    )
+    add_options(parser, "debate_train")
+    return parser
+
+
+def _of_grid(arguments: argparse.Namespace) -> dict[str, Any]:
+    debates, seed = arguments.debates, arguments.seed
+    if not _LEAST <= debates <= _MOST:
+        raise UsageError(f"--debates: found {debates}, expected {_LEAST} to {_MOST:,}")
+    if seed < 0:
+        raise UsageError(f"--seed: found {seed}, expected at least 0")
+    by_round = [row for name in BY_ROUND for row in round_rows(name, 6, debates, seed)]
+    return {
+        "drift": [asdict(drift_row(names, debates, seed)) for names in settings()],
+        "votes": [asdict(vote_row(cell, debates, seed)) for cell in VOTES],
+        "rounds": [asdict(row) for row in by_round],
+    }
+
+
+def _of_run(arguments: argparse.Namespace) -> dict[str, Any]:
+    from debate_rewards.cli import transcripts_in
+
+    return of_debates(transcripts_in(arguments.transcripts), arguments.transcripts)
+
+
+def of_debates(transcripts: Sequence[Transcript], name: str) -> dict[str, Any]:
+    """Return finished debates beside the theory: rows of rounds, and sentences.
+
+    Raises:
+        UsageError: They are of several numbers of agents; `name` is where they come from.
+        ValueError: No question has an answer that is known.
+    """
+    from debate_rewards.metrics.debate_metrics import debate_statistics
+
+    sizes = sorted({one.protocol.num_agents for one in transcripts})
+    if len(sizes) > 1:
+        raise UsageError(
+            f"{name}: found debates of {sizes[0]} and of {sizes[1]} agents, "
+            "expected the same number in all"
+        )
+    rows = lay_beside(debate_statistics(transcripts), sizes[0])
+    return {
+        "run": [asdict(row) for row in rows],
+        "words": in_words(rows, transcripts[0].protocol.topology),
+    }
+
+
+def as_text(found: Mapping[str, Any]) -> str:
+    """Return tables, and sentences where there are some."""
+    parts = [_table(rows) for name, rows in found.items() if name != "words"]
+    return "\n\n".join([*parts, *found.get("words", ())])
+
+
+def _table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as a Markdown table."""
+    rows = list(rows)
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
+    lines += [[_cell(name, value) for name, value in row.items()] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(name: str, value: object) -> str:
+    if isinstance(value, float):
+        digits = 1 if name.startswith("z") or name == "slack" else 4
+        return f"{value:.{digits}f}"
+    if isinstance(value, list | tuple):
+        return ", ".join(f"{part:g}" for part in value)
+    return "" if value is None else str(value)
+
+
+_DESCRIPTION = """\
+Lay the debates of a finished evaluation beside SDRL's theory: for each policy and mode whose agents
+are all of one policy, accuracy, drift, ρ and the effective number of voters of each round, with
+95 % intervals over questions, and in words what the theory predicts and what was seen. ρ needs two
+debates on a question (evaluation.runs of 2 or more). docs/theory.md has the formulas."""
+
+
+def theory_main(argv: Sequence[str]) -> int:
+    """Run `debate-eval theory`; return its exit code."""
+    parser = command_parser()
+    arguments = parser.parse_args(argv)
+    heed_options(arguments)
+    return exit_code(parser.prog, lambda: _lay_beside(arguments))
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
+    parser = argparse.ArgumentParser(
+        prog="debate-eval theory",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("evaluation", metavar="FOLDER[:POLICY]")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    add_options(parser, "debate_train")
+    return parser
+
+
+def _lay_beside(arguments: argparse.Namespace) -> int:
+    found: dict[str, dict[str, Any]] = {}
+    for side in sides_of([arguments.evaluation]):
+        for mode, debates in _debates(side):
+            try:
+                found[f"{side.policy}, {mode}"] = of_debates(debates, mode)
+            except UsageError:
+                raise
+            except ValueError as error:
+                raise UsageError(f"{arguments.evaluation}, mode {mode}: {error}") from error
+    if not found:
+        raise UsageError(
+            f"{arguments.evaluation}: found no debates of several rounds among agents of one "
+            "policy; expected a mode of type debate with max_rounds of 2 or more"
+        )
+    if arguments.json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        print("\n\n".join(f"{name}\n\n{as_text(own)}" for name, own in found.items()))
+    return DONE
+
+
+def _debates(side: Side) -> Iterator[tuple[str, list[Transcript]]]:
+    """Yield the modes whose debates the theory is about, with their debates."""
+    folder: Path = side.evaluation.path / "transcripts" / side.policy
+    for mode in side.evaluation.results["modes"]:
+        try:
+            debates = list(read_transcripts(folder / f"{mode}.jsonl"))
+        except (OSError, TranscriptError) as error:
+            raise UsageError(f"{folder / mode}.jsonl: cannot be read: {error}") from error
+        rules = [one.protocol for one in debates]
+        if rules and all(one.max_rounds > 1 and not agents_by_policy(one) for one in rules):
+            yield mode, debates

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import wandb
 import yaml
 
-from debate_train.tracking.shareable import shareable_page
+from debate_train.tracking.settings import shareable_page
 from debate_train.tracking.tracker import Identity, Logged, Start
 
 _HOST = "api.wandb.ai"

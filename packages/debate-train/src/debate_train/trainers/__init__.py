@@ -3,9 +3,8 @@
 from typing import Annotated
 
 from debate_protocol.plugins import Variants
-from debate_train.trainers.deepspeed.trainer import DeepSpeedTrainer
-from debate_train.trainers.torch_trainer import TorchTrainer
-from debate_train.trainers.trainer import Sharding, Trainer, TrainerSettings
+from debate_train.trainers.deepspeed import DeepSpeedTrainer
+from debate_train.trainers.trainer import Sharding, TorchTrainer, Trainer, TrainerSettings
 
 TRAINERS: Variants[TrainerSettings] = Variants(
     "debate_train.trainers", TrainerSettings, TorchTrainer, DeepSpeedTrainer

@@ -1,24 +1,22 @@
-"""The session of the `torch` trainer."""
+"""The session of the `torch` trainer, with Muon, Liger kernels and recomputed layers."""
 
 import math
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import nn, optim
+from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from debate_rollout.engine import Weights
-from debate_train.adapters import (
-    ONLY,
-    adapter_of,
-    freeze_others,
-    tokens_of_adapters,
-    with_names,
-)
+from debate_train.batches.packing import check_packing
 from debate_train.batches.row_types import Batch
+from debate_train.batches.throughput import timed
 from debate_train.checkpointing.policy_files import load_policy, save_policy
 from debate_train.checkpointing.tensor_files import write_tensors
 from debate_train.checkpointing.trainer_state import (
@@ -28,6 +26,7 @@ from debate_train.checkpointing.trainer_state import (
     save_torch_optimizer,
     set_schedule,
 )
+from debate_train.interrupts import RecipeError
 from debate_train.losses import Loss
 from debate_train.losses.references import (
     REFERENCE,
@@ -39,16 +38,120 @@ from debate_train.losses.references import (
     stored_reference,
     values_of,
 )
-from debate_train.models.loaded_model import LoadedModel
-from debate_train.models.policy import export_weights
-from debate_train.packed_rows.packing_check import check_packing
-from debate_train.timing import timed
-from debate_train.trainers.liger import use_liger_kernel
-from debate_train.trainers.recomputing import gradient_checkpointing, keep_layers
-from debate_train.trainers.updates import Learning, Skips, Update, row_logps
+from debate_train.models.adapters import (
+    ONLY,
+    adapter_of,
+    freeze_others,
+    tokens_of_adapters,
+    with_names,
+)
+from debate_train.models.loaded_model import LoadedModel, export_weights
+from debate_train.trainers.objective import Learning, Skips, Update, row_logps
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from debate_train.trainers.trainer import TrainerSettings
+
+
+KEY = "trainer.use_liger_kernel"
+
+
+def use_liger_kernel(model: "PreTrainedModel") -> None:
+    """Replace what Liger Kernel computes faster; the loss stays ours.
+
+    transformers' class of the model is changed with it, for every model of the process.
+
+    Args:
+        model: of transformers, or peft around one; on any device, trained on CUDA.
+
+    Raises:
+        RecipeError: The package or a CUDA device is missing, or it does not know the model.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RecipeError(f"{KEY}: found no CUDA device; expected one, or false")
+    try:
+        from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN as KNOWN
+        from transformers.integrations.liger import apply_liger_kernel
+    except ImportError as error:
+        raise RecipeError(
+            f"{KEY}: liger-kernel cannot be imported ({error}); expected `pip install "
+            "'debate-train[liger]'`, or false"
+        ) from None
+    if model.config.model_type not in KNOWN:
+        raise RecipeError(
+            f"{KEY}: found a model of type {model.config.model_type}; expected one of "
+            f"{', '.join(sorted(KNOWN))}, or false"
+        )
+    apply_liger_kernel(model, {"cross_entropy": False, "fused_linear_cross_entropy": False})
+
+
+def gradient_checkpointing(model: "PreTrainedModel", *, is_sharded: bool = False) -> None:
+    """Keep only what enters each layer; what it needs for its gradient is computed again.
+
+    Args:
+        model: of transformers, or peft around one.
+        is_sharded: whether ZeRO-3 holds the parameters. The newer way of torch then compares a
+            whole parameter with the shard that it saw first, and fails.
+    """
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": is_sharded})
+    if is_sharded:  # The older way gives no gradient where nothing that enters has one (LoRA).
+        model.enable_input_require_grads()
+
+
+def keep_layers(model: "PreTrainedModel") -> None:
+    """Undo `gradient_checkpointing`."""
+    model.gradient_checkpointing_disable()
+
+
+_TABLES = ("embed", "wte", "wpe", "lm_head")
+"""What stands in the names of embeddings and output heads, whose rows are tokens or places."""
+
+
+class MuonAndAdamW(Optimizer):
+    """Steps matrices by Muon, and embeddings, output heads and vectors by AdamW.
+
+    Both have their groups and states here. It counts the steps of each parameter, as AdamW does.
+
+    Args:
+        parameters: by their names in the model.
+        muon: settings of torch's Muon.
+        adamw: settings of torch's AdamW.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Parameter],
+        muon: Mapping[str, Any],
+        adamw: Mapping[str, Any],
+    ) -> None:
+        matrices = [p for name, p in parameters.items() if _is_matrix(name, p)]
+        others = [p for name, p in parameters.items() if not _is_matrix(name, p)]
+        self._parts: list[Optimizer] = []
+        if matrices:
+            self._parts.append(optim.Muon(matrices, **muon))
+        if others:
+            self._parts.append(optim.AdamW(others, **adamw))
+        super().__init__([group for part in self._parts for group in part.param_groups], {})
+        for part, group in zip(self._parts, self.param_groups, strict=True):
+            part.param_groups, part.state = [group], self.state
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Let each make its step."""
+        loss = None if closure is None else closure()
+        stepped = [p for g in self.param_groups for p in g["params"] if p.grad is not None]
+        counts = [float(self.state[p].get("step", 0)) + 1 for p in stepped]
+        for part in self._parts:
+            part.step()
+        for parameter, count in zip(stepped, counts, strict=True):
+            self.state[parameter]["step"] = torch.tensor(count)
+        return loss
+
+
+def _is_matrix(name: str, parameter: Parameter) -> bool:
+    return parameter.ndim == 2 and not any(part in name for part in _TABLES)
 
 
 class TorchTrainerSession:

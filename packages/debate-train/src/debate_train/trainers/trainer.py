@@ -1,5 +1,6 @@
-"""What every trainer offers to the loop, and the settings they share."""
+"""What every trainer offers to the loop, and the `torch` trainer's settings."""
 
+import sys
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,20 +9,32 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field, model_validator
 
-from debate_protocol.config import Config
+from debate_protocol.plugins import Config
 from debate_rollout.engine import Weights
-from debate_train.packed_rows.prefix_forest import Share
-from debate_train.trainers.named_optimizers import DeepSpeedOptimizer, TorchOptimizer
-from debate_train.trainers.optimizers import Adam, AdamW, AdamW8bit, Muon, Sgd
+from debate_rollout.engines.devices import Device
+from debate_train.batches.row_types import Share
+from debate_train.losses import Loss
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.trainers.optimizers import (
+    Adam,
+    AdamW,
+    AdamW8bit,
+    DeepSpeedOptimizer,
+    Muon,
+    Sgd,
+    TorchOptimizer,
+)
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
     from torch.optim import Optimizer
 
+    from debate_train.batches.packs import Pack
     from debate_train.batches.row_types import Batch
     from debate_train.losses.loss import Loss
     from debate_train.models.loaded_model import LoadedModel
-    from debate_train.packed_rows.packs import Pack
+    from debate_train.trainers.torch_session import TorchTrainerSession
+
 
 Schedule = Literal["constant", "linear", "cosine"]
 OptimizerConfig = Annotated[
@@ -164,7 +177,7 @@ class TrainerSettings(Config):
 
     def update_count(self, rows: int) -> int:
         """Return how many updates a batch of so many rows makes."""
-        from debate_train.batches.minibatches import part_count
+        from debate_train.batches.step import part_count
 
         return self.epochs * part_count(rows, self.minibatch_size)
 
@@ -191,15 +204,15 @@ class TrainerSettings(Config):
 
     def plan(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[list[Pack]]]":
         """Return for every rank its packs of each minibatch."""
-        from debate_train.batches.minibatches import minibatches
+        from debate_train.batches.step import minibatches
 
         parts = [self.packs(part, loss, ranks) for part in minibatches(batch, self.minibatch_size)]
         return [list(own) for own in zip(*parts, strict=True)]
 
     def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Pack]]":
         """Return the packs of an update for every rank."""
-        from debate_train.batches.normalisation import weigh
-        from debate_train.packed_rows.packing import pack
+        from debate_train.batches.packing import pack
+        from debate_train.batches.row_types import weigh
 
         batch, weights = weigh(batch, loss.aggregation)
         budget = self.tokens_per_micro_batch
@@ -239,3 +252,32 @@ def decay(schedule: Schedule, done: float) -> float:
     import math
 
     return 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+class TorchTrainer(TrainerSettings):
+    """Plain PyTorch in this process."""
+
+    adapters_at_once: ClassVar[int] = sys.maxsize
+
+    type: Literal["torch"] = "torch"
+    device: Device = "auto"
+    """Where the model is trained; `auto` takes a CUDA device where there is one, else the CPU."""
+
+    def named_device(self) -> str:
+        """Return the device to train on."""
+        return self.device
+
+    def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "TorchTrainerSession":
+        """Return a trainer of this model; the reference policy is the model as it is now."""
+        from debate_train.trainers.torch_session import TorchTrainerSession
+
+        return TorchTrainerSession(self, loaded, loss, total_steps)
+
+    @model_validator(mode="after")
+    def _optimizer_is_ours(self) -> "TorchTrainer":
+        if self.optimizer.needs_deepspeed:
+            raise ValueError(
+                f"optimizer: found DeepSpeed's {self.optimizer.label} with trainer.type torch; "
+                "expected trainer.type deepspeed, or another optimizer"
+            )
+        return self

@@ -1,29 +1,121 @@
 """The served model as this side knows it: what goes to vLLM, what came back, which weights fit."""
 
 import json
+import os
+import random
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from debate_protocol.types import Finish, Reply
-from debate_rollout.engine import Request, Weights
-from debate_rollout.engines.hf_weights import check_complete, check_fits, with_tied
-from debate_rollout.engines.transformers.drawing import seed_bits
+from debate_rollout.engine import EngineConfigError, Request, RolloutError, Weights, WeightsError
+from debate_rollout.engines.transformers_drawing import seed_bits
 from debate_rollout.engines.vllm.settings import VllmSettings
-from debate_rollout.errors import EngineConfigError, RolloutError, WeightsError
+from debate_rollout.engines.weights import check_complete, check_fits, with_tied
 from debate_rollout.rendering import Renderer
 from debate_rollout.token_text import token_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadState:
+    """Threads of torch's CPU operations, and the CUDA stream (None without CUDA), of a thread."""
+
+    threads: int
+    stream: Any
+
+    @classmethod
+    def now(cls) -> "ThreadState":
+        """Return the state of the thread that calls."""
+        stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
+        return cls(torch.get_num_threads(), stream)
+
+    def restore(self) -> None:
+        """Put the calling thread into this state."""
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+        if self.stream is not None:
+            torch.cuda.set_stream(self.stream)
+
+    @contextmanager
+    def entered(self, ordered: bool = False) -> Iterator[None]:
+        """Put the calling thread into this state for a while.
+
+        With `ordered`, work begins on this stream when that of the stream left is done, and the
+        other way round: for tensors that both use.
+        """
+        before = ThreadState.now()
+        if ordered and self.stream is not None:
+            self.stream.wait_stream(before.stream)
+        self.restore()
+        try:
+            yield
+        finally:
+            if ordered and self.stream is not None:
+                before.stream.wait_stream(self.stream)
+            before.restore()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Put back what vLLM's start replaces: random states, threads, stream, matmul precision."""
+    set_num_threads, state = torch.set_num_threads, ThreadState.now()
+    precision = torch.get_float32_matmul_precision()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_num_threads  # vLLM on a CPU replaces the function
+        state.restore()
+        torch.set_float32_matmul_precision(precision)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+OLD_WEIGHTS_SERVE = "the old weights go on serving"
+"""How an error of a worker says that it changed nothing."""
+
+
+def write_weights(folder: Path, label: str, tensors: Mapping[str, Tensor]) -> Path:
+    """Write tensors to a safetensors file and return its path."""
+    path = folder / f"weights-{label}.safetensors"
+    partial = path.with_suffix(".partial")
+    # Copies: safetensors refuses tensors that share memory, as tied ones do.
+    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    save_file(whole, partial)
+    os.replace(partial, path)
+    return path
+
+
+def refresh_error(error: Exception, only_check: bool) -> Exception:
+    """Return what a failed refresh is to the caller.
+
+    A worker that only looked has changed nothing; one that failed later may serve half of each.
+    """
+    if only_check and OLD_WEIGHTS_SERVE in str(error):
+        return WeightsError(str(error))
+    return RolloutError(
+        f"a refresh of weights failed half-way ({error}); what is served now is not known, so this "
+        "engine answers no more requests: start it again"
+    )
+
 
 Span = tuple[int, int, int]
 """Weight version, and the start and end of its tokens in a reply."""

@@ -22,14 +22,14 @@ else:
 from vllm import LLM
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 
-from debate_rollout.engines.vllm.process_state import ThreadState, undisturbed
+from debate_rollout.engine import EngineConfigError
+from debate_rollout.engines.vllm.model import ThreadState, undisturbed
 from debate_rollout.engines.vllm.settings import (
     BATCH_INVARIANT,
     VllmSettings,
     check_names,
     on_cpu,
 )
-from debate_rollout.errors import EngineConfigError
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM

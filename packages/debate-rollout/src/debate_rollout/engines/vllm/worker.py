@@ -23,11 +23,10 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from debate_rollout.engine import Weights
-from debate_rollout.engines.hf_weights import check_complete, check_fits, with_tied
-from debate_rollout.engines.vllm.hand_over import OLD_WEIGHTS_SERVE
+from debate_rollout.engine import Weights, WeightsError
+from debate_rollout.engines.vllm.model import OLD_WEIGHTS_SERVE
 from debate_rollout.engines.vllm.settings import BACKEND
-from debate_rollout.errors import WeightsError
+from debate_rollout.engines.weights import check_complete, check_fits, with_tied
 
 
 @dataclass

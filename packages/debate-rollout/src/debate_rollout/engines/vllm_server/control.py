@@ -1,20 +1,149 @@
-"""The endpoints of a vLLM server beside sampling: what it serves, and new weights for it."""
+"""What is said to a vLLM server: prompts, health, and new weights."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
-from debate_rollout.engines.openai.hidden_key import HiddenKey
-from debate_rollout.engines.vllm.hand_over import OLD_WEIGHTS_SERVE, refresh_error
+from debate_rollout.engine import EndpointError, RolloutError, WeightsError
+from debate_rollout.engines.openai_sampler import HiddenKey
+from debate_rollout.engines.vllm.model import OLD_WEIGHTS_SERVE, refresh_error
 from debate_rollout.engines.vllm_server.process import ServerProcess
-from debate_rollout.engines.vllm_server.wire import PATHS, body
-from debate_rollout.errors import EndpointError, RolloutError, WeightsError
+
+
+def is_healthy(url: str) -> bool:
+    """Return whether a server answers and is ready."""
+    try:
+        return httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+class ServerCalls:
+    """The four calls that vLLM's trainer side makes, over HTTP."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
+        self._client = httpx.Client(
+            base_url=url, headers=headers, timeout=timeout_s, trust_env=False
+        )
+
+    def init_weight_transfer_engine(self, init_info: dict[str, object]) -> None:
+        """Let the workers meet this process."""
+        self._post("/init_weight_transfer_engine", {"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        """Open a refresh."""
+        self._post("/start_weight_update", {})
+
+    def update_weights(self, update_info: object) -> None:
+        """Let the workers receive."""
+        self._post("/update_weights", {"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Close a refresh."""
+        self._post("/finish_weight_update", {"weight_version": weight_version})
+
+    def workers(self) -> int:
+        """Return how many workers the server has."""
+        return int(self._client.get("/get_world_size").raise_for_status().json()["world_size"])
+
+    def name_version(self, label: str) -> None:
+        """Label the weights that are served."""
+        self._post("/update_weight_version", {"new_version": label})
+
+    def _post(self, path: str, json: Mapping[str, object]) -> None:
+        self._client.post(path, json=json).raise_for_status()
+
+
+Wire = Literal["tokens", "completions"]
+"""`tokens` is vLLM's own endpoint, which also reports the weight version of every token;
+`completions` is OpenAI's with vLLM's fields."""
+
+PATHS: Mapping[Wire, str] = {"tokens": "/inference/v1/generate", "completions": "/v1/completions"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One reply; `labels` are (weight version, start, end), none where the server reports none."""
+
+    ids: tuple[int, ...]
+    logps: tuple[float, ...]
+    finish: str | None
+    stop: str | int | None
+    labels: tuple[tuple[str, int, int], ...] = ()
+    likeliest: tuple[float, ...] = ()
+    """Log-probabilities of the likeliest first tokens, largest first, where they were asked for."""
+
+
+def body(
+    wire: Wire, model: str, prompt: Sequence[int], sampling: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the JSON of a request."""
+    if wire == "tokens":
+        return {"model": model, "token_ids": list(prompt), "sampling_params": dict(sampling)}
+    return {
+        "model": model,
+        "prompt": list(prompt),
+        "return_token_ids": True,
+        "add_special_tokens": False,
+        **sampling,
+    }
+
+
+def read(wire: Wire, answer: Any) -> Answer:
+    """Return what the JSON of a response says.
+
+    Raises:
+        RolloutError: When it has no token ids or log-probabilities.
+    """
+    try:
+        (choice,) = answer["choices"]
+        ids = tuple(int(token) for token in choice["token_ids"])
+        if wire == "tokens":
+            places = choice["logprobs"]["content"]
+            logps = [float(one["logprob"]) for one in places]
+            first = [float(one["logprob"]) for one in places[0]["top_logprobs"]] if places else []
+        else:
+            places = choice["logprobs"]["top_logprobs"]
+            logps = [float(one) for one in choice["logprobs"]["token_logprobs"]]
+            first = [float(one) for one in (places[0] or {}).values()] if places else []
+        labels = tuple(
+            (str(one["version"]), int(one["start"]), int(one["end"]))
+            for one in choice.get("weight_versions") or ()
+        )
+        return Answer(
+            ids=ids,
+            logps=tuple(logps),
+            finish=choice["finish_reason"],
+            stop=choice["stop_reason"],
+            labels=labels,
+            likeliest=tuple(sorted(first, reverse=True)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RolloutError(
+            f"{PATHS[wire]}: found {str(answer)[:200]!r} ({type(error).__name__}: {error}); "
+            "expected one choice with token_ids, log-probabilities and a finish_reason, as vLLM "
+            "0.32 answers to return_token_ids"
+        ) from error
+
+
+def are_raw(at_one: Answer, at_two: Answer) -> bool:
+    """Return whether log-probabilities are those before the temperature.
+
+    Args:
+        at_one: Answer to a prompt at temperature 1, with its likeliest first tokens.
+        at_two: Answer to the same prompt at temperature 2.
+
+    After the temperature, the gap between two tokens at 2 is half of that at 1.
+    """
+    gaps = [one.likeliest[0] - one.likeliest[3] for one in (at_one, at_two)]
+    return gaps[0] > 1e-4 and gaps[1] > 0.75 * gaps[0]
+
 
 _SHOWN = 1000
 """Characters of a response that an error shows."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from debate_rollout.errors import EndpointError
+from debate_rollout.engine import EndpointError
 
 TAIL_CHARACTERS = 3000
 _GRACE_S = 10.0

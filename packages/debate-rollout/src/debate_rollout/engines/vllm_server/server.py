@@ -16,33 +16,40 @@ import httpx
 from debate_protocol.types import Reply
 from debate_rollout.engine import (
     Capability,
+    EndpointError,
+    EngineConfigError,
     Finished,
     Request,
+    RetriesExhaustedError,
+    RolloutError,
     Weights,
     generate_by_streaming,
+    missing_extra,
     of_adapter,
 )
 from debate_rollout.engines.background import Background
-from debate_rollout.engines.vllm.hand_over import write_weights
-from debate_rollout.engines.vllm.model import OtherWeightsError, ServedModel, finish_of
+from debate_rollout.engines.vllm.model import (
+    OtherWeightsError,
+    ServedModel,
+    finish_of,
+    write_weights,
+)
 from debate_rollout.engines.vllm.settings import BACKEND, serving_arguments
-from debate_rollout.engines.vllm_server.calls import is_healthy
 from debate_rollout.engines.vllm_server.control import (
+    PATHS,
+    Answer,
     Loaded,
     NotServedError,
     ServerControl,
     ServerFacts,
     UnreachableError,
+    Wire,
+    are_raw,
+    body,
+    is_healthy,
+    read,
 )
 from debate_rollout.engines.vllm_server.process import ServerProcess, free_port, server_command
-from debate_rollout.engines.vllm_server.wire import PATHS, Answer, Wire, are_raw, body, read
-from debate_rollout.errors import (
-    EndpointError,
-    EngineConfigError,
-    RetriesExhaustedError,
-    RolloutError,
-    missing_extra,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,13 +1,21 @@
-"""What a recipe says of a vLLM server."""
+"""The vllm_server engine: a vLLM server that the run starts, or one that runs already."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from debate_rollout.engine import missing_extra
 from debate_rollout.engine_settings import Footprint, Place
-from debate_rollout.engines.openai.settings import refuse_other_key
+from debate_rollout.engines.openai import refuse_other_key
 from debate_rollout.engines.vllm.settings import VllmSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from debate_rollout.engines.vllm_server.server import VllmServer
+
 
 ABOUT_STARTING = frozenset(
     ("dtype", "max_batch", "gpu_memory_utilization", "kv_cache_mib", "block_size",
@@ -149,3 +157,32 @@ def _server_url(found: str) -> str:
     if "@" in found:
         raise ValueError("found a user name in it; expected the key in `api_key_env` only")
     return found.rstrip("/").removesuffix("/v1")
+
+
+class VllmServerEngine(VllmServerSettings):
+    """An OpenAI-compatible vLLM server, with token ids in and out."""
+
+    def open(
+        self,
+        model: "PreTrainedModel | str",
+        tokenizer: "PreTrainedTokenizerFast",
+        template_kwargs: Mapping[str, object] = {},
+    ) -> "VllmServer":
+        """Start the server, or connect to it, and return the engine.
+
+        Args:
+            model: What the server serves: a local directory, a hub id, or a causal language model
+                (written to a temporary directory for a server that is started).
+            tokenizer: Its tokenizer.
+            template_kwargs: Handed to the chat template, such as `{"enable_thinking": False}`.
+
+        Raises:
+            MissingExtraError: When httpx is not installed, or vLLM for a server to start.
+            EngineConfigError: When the server does not run as training needs it.
+            EndpointError: When it does not start or answer.
+        """
+        try:
+            from debate_rollout.engines.vllm_server.server import VllmServer
+        except ImportError as error:
+            raise missing_extra("the vllm_server engine", "vllm", error) from error
+        return VllmServer(self, model, tokenizer, template_kwargs)

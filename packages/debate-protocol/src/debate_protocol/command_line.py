@@ -1,0 +1,114 @@
+"""What all commands share: --version, --quiet and --verbose, and how one ends on a closed pipe."""
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+from debate_protocol.transcripts.showing import escaped
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_shown = {"quiet": False}
+
+
+def add_options(
+    parser: argparse.ArgumentParser, package: str, *, part: bool = False, quiet: bool = True
+) -> None:
+    """Add the options to a parser.
+
+    Args:
+        parser: That of a command, or of one of its parts.
+        package: Whose version `--version` prints.
+        part: Whether it is that of a part, whose command takes them, too.
+        quiet: False where the command has a `--quiet` of its own.
+    """
+    version = import_module(package).__version__
+    parser.add_argument("--version", action="version", version=version)
+    missing = argparse.SUPPRESS if part else None
+    if quiet:
+        parser.add_argument(
+            "-q",
+            "--quiet",
+            action="store_true",
+            default=missing or False,
+            help="print results, warnings and errors alone",
+        )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="count",
+        default=missing or 0,
+        help="log to standard error what is done; twice for details",
+    )
+
+
+def heed_options(arguments: argparse.Namespace) -> None:
+    """Be as quiet or verbose from here on as arguments ask for."""
+    _shown["quiet"] = bool(getattr(arguments, "quiet", False))
+    if arguments.verbose:
+        level = logging.INFO if arguments.verbose == 1 else logging.DEBUG
+        logging.basicConfig(level=level, format=_FORMAT)
+        logging.getLogger().setLevel(level)
+
+
+def is_quiet() -> bool:
+    """Return whether only results, warnings and errors are to be printed."""
+    return _shown["quiet"]
+
+
+DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+def run_command(name: str, command: Callable[[], int]) -> int:
+    """Run a command to its exit code, without a traceback whatever becomes of its streams.
+
+    A reader of the output that has seen enough ends the command well; output that cannot be
+    written, as on a full disk or where it is closed, fails it.
+
+    Args:
+        name: What messages call the command.
+        command: Returns the exit code; it may raise `SystemExit`, as argparse does.
+    """
+    try:
+        if sys.stdout is None:  # as Python has it for a descriptor that is closed
+            complain(name, "standard output is closed")
+            return FAILED
+        code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return DONE
+    except KeyboardInterrupt:
+        with contextlib.suppress(ValueError):  # only the main thread may
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return INTERRUPTED
+    except OSError as problem:
+        complain(name, f"cannot go on: {problem.strerror or problem}")
+        return FAILED
+    finally:
+        _settle()
+
+
+def complain(name: str, message: object) -> None:
+    """Write a line to standard error, as far as it goes."""
+    line = escaped(f"{name}: {message}").encode("utf-8", "backslashreplace").decode()
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _settle() -> None:
+    """Flush; where that fails send the rest nowhere, so that Python's own flush succeeds."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)

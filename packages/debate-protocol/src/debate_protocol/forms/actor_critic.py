@@ -1,0 +1,486 @@
+"""The actor-critic debate (ACC-Debate), with guided replies and roll-outs of its states."""
+
+import random
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from debate_protocol.forms.debate_state import (
+    SameAnswer,
+    heard,
+    new_ask,
+    replies_to,
+    same_words,
+    side_seed,
+)
+from debate_protocol.forms.gated_settings import FreeTextSettings
+from debate_protocol.forms.settings import MOST, SpeakingSettings, named_or_own
+from debate_protocol.parsing import parse, spoken_text
+from debate_protocol.prompts.styles import ExchangeTemplates, exchange_prompt
+from debate_protocol.prompts.view import SeenTurn, StyleName, View, insertable, labelled_choices
+from debate_protocol.roles import exchange_roles
+from debate_protocol.types import (
+    TOKENS,
+    AgentRole,
+    Ask,
+    Branch,
+    DebateRun,
+    Gate,
+    Protocol,
+    Question,
+    Reply,
+    Schedule,
+    Sent,
+    Transcript,
+    Turn,
+    TurnKey,
+    Yielded,
+)
+
+ExchangeStyle = Annotated[
+    Annotated[StyleName, Tag("named")] | Annotated[ExchangeTemplates, Tag("own")],
+    Discriminator(named_or_own),
+]
+
+
+class ExchangeSettings(FreeTextSettings):
+    """Settings of forms whose prompts are written for actors and a critic."""
+
+    style: ExchangeStyle = "full"  # type: ignore[assignment]
+    """What agents are shown: `full` instructions, `compact` for tiny models, or own templates."""
+
+    def speaking(self) -> SpeakingSettings:
+        """Return how a single reply is prompted and sampled: as an actor's first answer."""
+        found = super().speaking()
+        if isinstance(self.style, ExchangeTemplates):
+            return found.model_copy(update={"style": self.style.single()})
+        return found
+
+    @abstractmethod
+    def protocol(self) -> Protocol:
+        """Return the rules as they are written into transcripts."""
+
+
+class Exchange:
+    """Makes asks of any state of one debate; every prompt is made from that state alone."""
+
+    def __init__(self, form: ExchangeSettings, question: Question, seed: int) -> None:
+        self.form = form
+        self.rules = form.protocol()
+        self.question = question
+        self.seed = seed
+        self.contract = form.contract_rules()
+        self.critic = form.num_agents - 1
+        self.actors, self.agents = range(self.critic), range(form.num_agents)
+
+    def ask(
+        self,
+        key: TurnKey,
+        spoken: Mapping[TurnKey, Turn],
+        name: str = "",
+        guide: str | None = None,
+    ) -> Ask:
+        """Return the ask for a turn.
+
+        Args:
+            key: Whose turn it is, and its round.
+            spoken: The turns of its state. A critic is shown the answers of its round, an actor
+                all turns of the round before, its own included.
+            name: Names what is sampled beside the debate; empty for its own turns.
+            guide: The answer that it is steered to, if it is.
+        """
+        form, seed = self.form, side_seed(self.seed, name) if name else self.seed
+        is_critic = key.agent == self.critic
+        last, agents = (key.round, self.actors) if is_critic else (key.round - 1, self.agents)
+        seen = [spoken[TurnKey(agent, last)] for agent in agents if last >= 0]
+        prompt = exchange_prompt(form.style, self._view(key, seen), guide)
+        shown = tuple(turn.key for turn in seen if turn.agent != key.agent)
+        return replace(new_ask(form, self.question, key, seed, prompt), shown=shown)
+
+    def hear(self, asks: list[Ask], sent: Sent) -> list[Turn]:
+        """Return the replies as turns."""
+        replies = replies_to(asks, sent)
+        return [self._heard(ask, reply) for ask, reply in zip(asks, replies, strict=True)]
+
+    def answer_of(self, turn: Turn) -> str | None:
+        """Return the answer that an actor's turn gives."""
+        parsed = turn.parsed or parse(turn.text, self.contract, think=self.form.think)
+        return parsed.answer
+
+    def _heard(self, ask: Ask, reply: Reply) -> Turn:
+        turn, _ = heard(self.form, self.rules, ask, reply)
+        return turn
+
+    def _view(self, reader: TurnKey, turns: Sequence[Turn]) -> View:
+        return View(
+            question=self.question,
+            contract=self.contract,
+            agent=reader.agent,
+            round=reader.round,
+            persona=None,
+            turns=tuple(self._seen(turn) for turn in turns),
+            peers=(),
+            own_turn_failed=any(t.agent == reader.agent and t.failure is not None for t in turns),
+            answers=reader.agent != self.critic,
+        )
+
+    def _seen(self, turn: Turn) -> SeenTurn:
+        if turn.failure is not None:
+            return SeenTurn(turn.agent, turn.round, None)
+        spoken = spoken_text(turn.text, self.form.think)
+        text = insertable(spoken, self.contract, self.form.max_chars_per_field)
+        # The compact style reads what stands on a speaker's line under this name.
+        return SeenTurn(turn.agent, turn.round, {"answer": text})
+
+
+_OPPOSITES = (("yes", "no"), ("true", "false"), ("valid", "invalid"))
+_OPPOSITE = {a: b for pair in _OPPOSITES for a, b in (pair, pair[::-1])}
+_LETTER = re.compile(r"\W*[A-Za-z]\W*\Z")
+
+
+def wrong_answer(
+    question: Question,
+    own: Sequence[str],
+    same_answer: Callable[[str, str], bool],
+    chance: random.Random,
+) -> str | None:
+    """Return an answer that is not the question's.
+
+    The first of these that there is: another of the choices, drawn, as a label or written out as
+    the right one is; the other of yes and no, true and false, or valid and invalid; the first wrong
+    answer among `own`; one of `meta["wrong_answers"]`, drawn, which the source of the questions
+    names; a change of the right one. That is, for the letter of a choice, A, or B for A; else the
+    last digit one higher, 0 for 9; else, in mathematics, the right answer `+ 1`.
+
+    Args:
+        question: With its answer; without one there is no wrong answer either.
+        own: Answers that the model gave itself.
+        same_answer: Decides whether an answer is right after all.
+        chance: Draws among choices.
+
+    Returns:
+        None when none of these is known to be wrong.
+
+    Source: ACC-Debate (paper), Algorithm 1, `!y`, which it leaves open.
+    """
+    right = question.answer
+    if right is None:
+        return None
+    accepted = (right, *question.meta.get("accept", ()))
+
+    def wrong(answers: Sequence[str]) -> list[str]:
+        return [one for one in answers if not any(same_answer(one, other) for other in accepted)]
+
+    others = _other_choices(question, right, same_answer)
+    if others:
+        return chance.choice(others)
+    opposite = _OPPOSITE.get(right.strip().casefold())
+    if opposite is not None:
+        return opposite.capitalize() if right.strip()[0].isupper() else opposite
+    if of_model := wrong(own):
+        return of_model[0]
+    if named := wrong(question.meta.get("wrong_answers", ())):
+        return chance.choice(named)
+    return next(iter(wrong(_changed(question, right))), None)
+
+
+def _other_choices(
+    question: Question, right: str, same_answer: Callable[[str, str], bool]
+) -> list[str]:
+    labelled = labelled_choices(question)
+    wrong = [
+        (label, text)
+        for label, text in labelled
+        if not same_answer(label, right) and not same_answer(text, right)
+    ]
+    if len(wrong) == len(labelled):
+        return []  # the right answer is none of the choices, so nothing is known about them
+    written_out = right.strip() in [text.strip() for _, text in labelled]
+    return [text if written_out else label for label, text in wrong]
+
+
+def _changed(question: Question, right: str) -> list[str]:
+    kind = question.meta.get("kind") or "math"
+    if kind == "choice" and _LETTER.match(right):
+        return ["B" if "A" in right.upper() else "A"]
+    digits = list(re.finditer("[0-9]", right))
+    if digits:
+        last = digits[-1]
+        higher = str((int(last.group()) + 1) % 10)
+        return [right[: last.start()] + higher + right[last.end() :]]
+    return [f"{right} + 1"] if kind == "math" and right.strip() else []
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is to be sampled.
+
+    Attributes:
+        guides: The answers to steer to; each turn gets a branch for each.
+        first_round: States of earlier rounds are left alone.
+        count: How many continuations value a state.
+        critic_alone: Continue critics' turns alone.
+    """
+
+    guides: Sequence[str]
+    first_round: int
+    count: int
+    critic_alone: bool
+
+
+@dataclass(slots=True)
+class _State:
+    """A state of the debate after a natural turn or after a branch of it (`guide` is set)."""
+
+    place: int
+    guide: str | None
+    name: str
+    turn: Turn
+    continuations: list[Turn] = field(default_factory=list)
+
+
+def sampled_beside(
+    exchange: Exchange, turns: Sequence[Turn], wanted: Beside
+) -> Generator[Yielded, Sent, tuple[Turn, ...]]:
+    """Sample branches and continuations of a debate that was held; return its turns with them.
+
+    A guided reply has the history of the natural turn in whose place it stands, so that both
+    answer the same prompt. Every state is continued up to the next answer: after a critic's turn
+    to that of each actor, after an actor's to the critic's reply and then to its own. Nothing
+    follows the last round. Continuations keep neither prompt nor tokens, which nothing trains on,
+    but how many tokens they took (`Turn.token_counts`).
+    """
+    spoken = {turn.key: turn for turn in turns}
+    states = [
+        _State(place, None, f"{turn.agent}.{turn.round}/natural", turn)
+        for place, turn in enumerate(turns)
+        if turn.round >= wanted.first_round
+    ]
+    beside = [
+        _State(s.place, guide, f"{s.turn.agent}.{s.turn.round}/guide{i}", s.turn)
+        for s in states
+        for i, guide in enumerate(wanted.guides)
+    ]
+    asks = [exchange.ask(s.turn.key, spoken, s.name, s.guide) for s in beside]
+    for state, turn in zip(beside, (yield from _spoken(exchange, asks)), strict=True):
+        state.turn = turn
+    states += beside
+    continued = [state for state in states if state.turn.round < turns[-1].round]
+    if wanted.critic_alone:
+        continued = [state for state in continued if state.turn.agent == exchange.critic]
+    yield from _continue(continued, exchange, spoken, wanted.count)
+    return tuple(_with_states(place, turn, states) for place, turn in enumerate(turns))
+
+
+def _continue(
+    states: Sequence[_State], exchange: Exchange, spoken: Mapping[TurnKey, Turn], count: int
+) -> Generator[Yielded, Sent, None]:
+    critic = exchange.critic
+    tried: list[tuple[_State, str]] = []
+    asks: list[Ask] = []
+    for state in states:
+        agent, round = state.turn.key
+        keys = [TurnKey(critic, round)]
+        if agent == critic:
+            keys = [TurnKey(actor, round + 1) for actor in exchange.actors]
+        for name in (f"{state.name}/{k}" for k in range(count)):
+            tried += [(state, name)] * len(keys)
+            asks += [exchange.ask(key, _held(spoken, state.turn), name) for key in keys]
+    first = yield from _spoken(exchange, asks)
+    feedback = [i for i, turn in enumerate(first) if turn.agent == critic]
+    asks = []
+    for i in feedback:
+        state, name = tried[i]
+        answer = TurnKey(state.turn.agent, state.turn.round + 1)
+        asks.append(exchange.ask(answer, _held(spoken, state.turn, first[i]), name))
+    answers = dict(zip(feedback, (yield from _spoken(exchange, asks)), strict=True))
+    for i, turn in enumerate(first):
+        then = (_bare(answers[i]),) if i in answers else ()
+        tried[i][0].continuations.append(replace(_bare(turn), continuations=then))
+
+
+def _held(spoken: Mapping[TurnKey, Turn], *instead: Turn) -> dict[TurnKey, Turn]:
+    """Return the turns of a state: those of the debate, some of them others."""
+    return {**spoken, **{turn.key: turn for turn in instead}}
+
+
+def _spoken(exchange: Exchange, asks: list[Ask]) -> Generator[Yielded, Sent, list[Turn]]:
+    if not asks:
+        return []
+    return exchange.hear(asks, (yield asks))
+
+
+def _bare(turn: Turn) -> Turn:
+    """Return a turn without what only training needs, but with how many tokens it took."""
+    counts = turn.token_counts
+    extra = turn.extra if counts is None or counts == (0, 0) else {**turn.extra, TOKENS: [*counts]}
+    return replace(turn, prompt=None, reply=None, extra=extra)
+
+
+def _with_states(place: int, turn: Turn, states: Sequence[_State]) -> Turn:
+    own = [state for state in states if state.place == place]
+    natural = next((s.continuations for s in own if s.guide is None), [])
+    branches = [
+        Branch(s.guide, replace(s.turn, continuations=tuple(s.continuations)))
+        for s in own
+        if s.guide is not None
+    ]
+    return replace(turn, branches=tuple(branches), continuations=tuple(natural))
+
+
+class ActorCritic(ExchangeSettings):
+    """Agent 0, the actor, answers; agent 1, the critic, gives feedback; the actor answers again.
+
+    Each sees the question and the last exchange only: the actor its own last turn and the
+    critic's, the critic the actor's of the same round. The debate ends with the actor's turn of
+    the last round; a critic's turn after it would have no reader. With more agents all but the
+    last are actors, who answer at once and are shown each other's last answers.
+
+    With `continuations` every state is valued by that many next turns of the actor, sampled from
+    it. With `guided` each turn gets two branches as well, sampled in its place with a request to
+    speak for the right answer and for a wrong one (`wrong_answers.wrong_answer`), and valued in
+    the same way. They follow the natural debate and do not change it. A question without a known
+    answer, or without any wrong one, has none.
+
+    Attributes:
+        guided: Sample guided branches.
+        guide_round_zero: Also in round 0; without it nothing of round 0 is valued under `guided`.
+        continuations: Roll-outs of each state; 0 values none.
+        continued: `all` states, or those after a `critic` alone: an actor's turn is then valued by
+            whether it is right itself, as in the authors' published code.
+
+    Source: ACC-Debate (paper), section 3 and Algorithm 1. Both replies of a critic's pair answer
+    the same natural turn of the actor, where the algorithm guides whole rounds. The paper's team
+    is of two; its prompts are written for the answers of several people.
+    """
+
+    type: Literal["actor_critic"] = "actor_critic"
+    num_agents: int = Field(default=2, ge=2, le=MOST)
+    """Actors, and a critic as the last."""
+    max_rounds: int = Field(default=5, ge=1, le=MOST)
+    """Rounds at most, the first answer included."""
+    guided: bool = False
+    guide_round_zero: bool = False
+    continuations: int = Field(default=0, ge=0, le=MOST)
+    continued: Literal["all", "critic"] = "all"
+
+    sample_keys: ClassVar[tuple[str, ...]] = ("continuations",)
+
+    @model_validator(mode="after")
+    def _branches_are_valued(self) -> Self:
+        if self.guided and not self.continuations:
+            raise ValueError(
+                "guided: found true with continuations 0, so that no branch has a value; "
+                "expected continuations of at least 1"
+            )
+        return self
+
+    @property
+    def schedule(self) -> Schedule:
+        """The critic speaks after the actor."""
+        return "sequential"
+
+    def sequence_count(self) -> int:
+        """Return how many turns are trained on; those beside the debate are not."""
+        critic = self.num_agents - 1
+        return sum(self.max_rounds - (agent == critic) for agent in self.trained_agents())
+
+    def turn_count(self) -> int:
+        """Return how many turns are sampled, those beside the debate included."""
+        actors = self.num_agents - 1
+        natural = self.num_agents * self.max_rounds - 1
+        if not self.continuations:
+            return natural
+        answers = self.max_rounds - self._first_sampled_round()
+        if answers < 1:
+            return natural
+        guides = 2 if self.guided else 0
+        # A roll-out is two turns after an answer, and an answer of each actor after feedback; none
+        # ends the debate.
+        turns = 3 * actors if self.continued == "all" else actors
+        rollouts = turns * (answers - 1) * (1 + guides) * self.continuations
+        return natural + guides * (self.num_agents * answers - 1) + rollouts
+
+    def _first_sampled_round(self) -> int:
+        return 1 if self.guided and not self.guide_round_zero else 0
+
+    def own_roles(self) -> tuple[AgentRole, ...]:
+        """Return the actors and the critic."""
+        return exchange_roles(history_rounds=1, actors=self.num_agents - 1)
+
+    def protocol(self) -> Protocol:
+        """Return the rules as they are written into transcripts."""
+        return Protocol(
+            num_agents=self.num_agents,
+            max_rounds=self.max_rounds,
+            schedule="sequential",
+            contract=self.recorded_contract(),
+            topology="actor_critic",
+            history_rounds=1,
+            roles=self.agent_roles(),
+            extra={
+                "style": self.recorded_style(),
+                "think": self.think,
+                **({"continued": self.continued} if self.continued != "all" else {}),
+            },
+        )
+
+    def start(
+        self,
+        question: Question,
+        *,
+        seed: int,
+        debate_id: str | None = None,
+        same_answer: SameAnswer = same_words,
+    ) -> DebateRun:
+        """Begin a debate; the arguments are those of `Simultaneous.start`.
+
+        `same_answer` decides which answers are wrong ones to guide to.
+        """
+
+        def record(turns: list[Turn], ended: str) -> Transcript:
+            return Transcript(
+                id=question.id if debate_id is None else debate_id,
+                question=question,
+                protocol=self.protocol(),
+                turns=tuple(turns),
+                meta={"seed": seed, "ended": ended},
+            )
+
+        exchange = Exchange(self, question, seed)
+        spoken: dict[TurnKey, Turn] = {}
+        turns: list[Turn] = []
+        for round in range(self.max_rounds):
+            ends = round + 1 == self.max_rounds
+            for agents in (exchange.actors, [] if ends else [exchange.critic]):
+                asks = [exchange.ask(TurnKey(agent, round), spoken) for agent in agents]
+                heard = exchange.hear(asks, (yield asks)) if asks else []
+                spoken |= {turn.key: turn for turn in heard}
+            turns = list(spoken.values())
+            if round in self.gate_after:
+                decision = yield Gate(record(turns, "gate"), f"round_{round}")
+                if decision == "keep":
+                    return record(turns, "gate")
+        if self.continuations:
+            guides = self._guides(exchange, turns, same_answer)
+            first, count = self._first_sampled_round(), self.continuations
+            wanted = Beside(guides, first, count, self.continued == "critic")
+            turns = list((yield from sampled_beside(exchange, turns, wanted)))
+        return record(turns, "max_rounds")
+
+    def _guides(
+        self, exchange: Exchange, turns: list[Turn], same_answer: SameAnswer
+    ) -> tuple[str, ...]:
+        """Return the right answer and a wrong one, nothing where one of them is not known."""
+        question = exchange.question
+        if not self.guided or not (question.answer or "").strip():
+            return ()
+        given = [exchange.answer_of(turn) for turn in turns if turn.agent in exchange.actors]
+        own = [answer for answer in given if answer is not None]
+        chance = random.Random(side_seed(exchange.seed, "wrong"))
+        wrong = wrong_answer(question, own, same_answer, chance)
+        return () if wrong is None or question.answer is None else (question.answer, wrong)

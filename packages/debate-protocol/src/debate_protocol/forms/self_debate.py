@@ -1,0 +1,275 @@
+"""The self-debate (SDRL): many first answers, then second answers to a pair of them."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeInt, model_validator
+
+from debate_protocol.forms.debate_state import (
+    SameAnswer,
+    heard,
+    new_ask,
+    replies_to,
+    same_words,
+    seen_sections,
+)
+from debate_protocol.forms.gated_settings import SampledSettings
+from debate_protocol.forms.settings import MOST
+from debate_protocol.parsing import spoken_text
+from debate_protocol.prompts.styles import opening
+from debate_protocol.prompts.view import SeenTurn, View, insertable
+from debate_protocol.roles import paired_roles
+from debate_protocol.tags import Parsed
+from debate_protocol.types import (
+    AgentRole,
+    Ask,
+    DebateRun,
+    Gate,
+    Message,
+    Protocol,
+    Question,
+    Schedule,
+    Sent,
+    Transcript,
+    Turn,
+    TurnKey,
+)
+
+Pairing = Literal["rand", "freq"]
+
+
+def draw_pair(
+    answers: Mapping[int, str | None],
+    pairing: Pairing,
+    same_answer: Callable[[str, str], bool],
+    chance: random.Random,
+) -> tuple[int, int] | None:
+    """Return two of the numbered first turns in the order in which they are shown.
+
+    `rand` draws two turns. `freq` draws a turn of each of the two most common answers, equally
+    common answers in random order; a turn without an answer belongs to none, and where fewer than
+    two answers were given two turns are drawn as in `rand`. The order is random.
+
+    Args:
+        answers: Each turn's answer, None where none can be read.
+        pairing: The rule.
+        same_answer: Decides which answers are the same.
+        chance: Draws.
+
+    Returns:
+        None when there are fewer than two turns.
+
+    Source: SDRL (paper), section 5.2, "Debate pair construction".
+    """
+    turns = list(answers)
+    if len(turns) < 2:
+        return None
+    if pairing == "freq":
+        classes = _classes(answers, same_answer)
+        if len(classes) > 1:
+            chance.shuffle(classes)
+            classes.sort(key=len, reverse=True)  # stable: equals stay in the order drawn
+            pair = [chance.choice(classes[0]), chance.choice(classes[1])]
+            chance.shuffle(pair)
+            return pair[0], pair[1]
+    first, second = chance.sample(turns, 2)
+    return first, second
+
+
+def _classes(
+    answers: Mapping[int, str | None], same_answer: Callable[[str, str], bool]
+) -> list[list[int]]:
+    """Return the turns of each answer; a turn joins the first class that its answer fits."""
+    classes: list[tuple[str, list[int]]] = []
+    for turn, answer in answers.items():
+        if answer is None:
+            continue
+        for member, turns in classes:
+            if same_answer(member, answer):
+                turns.append(turn)
+                break
+        else:
+            classes.append((answer, [turn]))
+    return [turns for _, turns in classes]
+
+
+Heard = tuple[Turn, Parsed]
+DELIBERATE = (
+    "Compare it with your own response. Check the steps of both, decide what is right in each, "
+    "correct the rest, and give your final answer with its full reasoning, in the same form."
+)
+"""Ends a debate prompt that is a conversation."""
+
+
+class SelfDebate(SampledSettings):
+    """First answers to the question, and second answers to a debate prompt that shows two of them.
+
+    All first turns answer one prompt, that of `Direct`. All second turns answer another, that of
+    agent 2 of a debate who has read agents 0 and 1. Each sample is an agent of its own: agents 0
+    to `first_turns` − 1 speak in round 0, the others in round 1, and `shown` of these names the
+    pair in the order in which it was shown: what the prompt calls agents 0 and 1. With a contract
+    of sections the pair is shown as peers are in a debate with blind review. A gate after round 0
+    lets a `select` drop questions that teach nothing and choose those that debate.
+
+    Attributes:
+        first_turns: Samples of the first prompt.
+        second_turns: Samples of the second prompt, which shows two first answers.
+        pairing: `freq` pairs the two most common answers, `rand` any two (`pairing.draw_pair`).
+        debate_prompt: How the pair is shown: in one user `message`, as in an evaluated debate, or
+            as a `conversation`: the first response of the pair is the agent's own reply to the
+            question, and the user's next message shows the second.
+        pair_max_tokens: Longest first answer, in tokens, that may be paired; None takes any.
+
+    Source: SDRL (paper), Algorithm 1, lines 4, 7 and 8. Its prompt "serializes the two candidate
+    responses into a two-turn conversation" (5.2) and is in a figure that the paper's text leaves
+    out; `conversation` has the turns of the authors' code. The words are our own.
+    """
+
+    type: Literal["self_debate"] = "self_debate"
+    max_rounds: Literal[2] = 2
+    """First answers, then second ones."""
+    first_turns: int = Field(default=8, ge=2, le=MOST)
+    second_turns: int = Field(default=8, ge=1, le=MOST)
+    pairing: Pairing = "freq"
+    debate_prompt: Literal["message", "conversation"] = "message"
+    pair_max_tokens: int | None = Field(default=None, ge=1)
+    """Longest first answer, in tokens, that may be paired; null takes any."""
+    gate_after: tuple[NonNegativeInt, ...] = (0,)
+    """Rounds, from 0, after which `rollout.select` is asked whether the debate goes on."""
+
+    agent_keys: ClassVar[tuple[str, ...]] = ("first_turns", "second_turns")
+
+    @property
+    def num_agents(self) -> int:
+        """One agent for each sample."""
+        return self.first_turns + self.second_turns
+
+    @property
+    def schedule(self) -> Schedule:
+        """All turns of a round are spoken at once."""
+        return "parallel"
+
+    def turn_count(self) -> int:
+        """Return how many turns are sampled when the debate goes on to its end."""
+        return self.num_agents
+
+    def own_roles(self) -> tuple[AgentRole, ...]:
+        """Return the samples of the first prompt and those of the second."""
+        return paired_roles(self.first_turns, self.second_turns)
+
+    def protocol(self) -> Protocol:
+        """Return the rules as they are written into transcripts."""
+        return Protocol(
+            num_agents=self.num_agents,
+            max_rounds=2,
+            contract=self.recorded_contract(),
+            topology="pair",
+            history_rounds=1,
+            roles=self.agent_roles(),
+            extra={
+                "first_turns": self.first_turns,
+                "pairing": self.pairing,
+                "debate_prompt": self.debate_prompt,
+                "style": self.recorded_style(),
+                "think": self.think,
+                **(
+                    {}
+                    if self.pair_max_tokens is None
+                    else {"pair_max_tokens": self.pair_max_tokens}
+                ),
+            },
+        )
+
+    def start(
+        self,
+        question: Question,
+        *,
+        seed: int,
+        debate_id: str | None = None,
+        same_answer: SameAnswer = same_words,
+    ) -> DebateRun:
+        """Begin; the arguments are those of `Simultaneous.start`, `same_answer` is for pairing."""
+
+        def record(said: list[Heard], ended: str) -> Transcript:
+            return Transcript(
+                id=question.id if debate_id is None else debate_id,
+                question=question,
+                protocol=self.protocol(),
+                turns=tuple(turn for turn, _ in said),
+                meta={"seed": seed, "ended": ended},
+            )
+
+        rules = self.contract_rules()
+        prompt = opening(self.style, View(question, rules, 0, 0, None, (), ()))
+        keys = [TurnKey(agent, 0) for agent in range(self.first_turns)]
+        asks = [new_ask(self, question, key, seed, prompt) for key in keys]
+        first = self._hear(asks, (yield asks))
+        if 0 in self.gate_after and (yield Gate(record(first, "gate"), "round_0")) == "keep":
+            return record(first, "gate")
+        answers = {turn.agent: parsed.answer for turn, parsed in first if self._may_be_paired(turn)}
+        chance = random.Random(f"{seed}/pair")
+        pair = draw_pair(answers, self.pairing, same_answer, chance)
+        if pair is None:
+            return record(first, "no_pair")
+        prompt = self._debate_prompt(question, [first[agent] for agent in pair])
+        keys = [TurnKey(agent, 1) for agent in range(self.first_turns, self.num_agents)]
+        shown = tuple(TurnKey(agent, 0) for agent in pair)
+        asks = [replace(new_ask(self, question, k, seed, prompt), shown=shown) for k in keys]
+        said = first + self._hear(asks, (yield asks))
+        if 1 in self.gate_after:
+            yield Gate(record(said, "gate"), "round_1")
+        return record(said, "max_rounds")
+
+    def _hear(self, asks: list[Ask], sent: Sent) -> list[Heard]:
+        rules, replies = self.protocol(), replies_to(asks, sent)
+        return [heard(self, rules, ask, reply) for ask, reply in zip(asks, replies, strict=True)]
+
+    def _shown_text(self, turn: Turn) -> str:
+        """Return what a reader is shown of a first turn; empty when there is nothing to show."""
+        return spoken_text(turn.text, self.think)
+
+    def _may_be_paired(self, turn: Turn) -> bool:
+        _, tokens = turn.token_counts or (0, 0)
+        is_short = self.pair_max_tokens is None or tokens <= self.pair_max_tokens
+        return is_short and bool(self._shown_text(turn))
+
+    def _debate_prompt(self, question: Question, pair: list[Heard]) -> tuple[Message, ...]:
+        rules = self.contract_rules()
+        if self.debate_prompt == "conversation":
+            return self._conversation(question, [turn for turn, _ in pair])
+        seen = tuple(SeenTurn(place, 0, self._fields(*one)) for place, one in enumerate(pair))
+        return opening(self.style, View(question, rules, 2, 1, None, seen, (0, 1)))
+
+    def _conversation(self, question: Question, pair: list[Turn]) -> tuple[Message, ...]:
+        rules, limit = self.contract_rules(), self.max_chars_per_field
+        own, other = (insertable(self._shown_text(turn), rules, limit) for turn in pair)
+        shown = f"Another response to the question:\n<turn>\n{other}\n</turn>\n\n{DELIBERATE}"
+        return (
+            *opening(self.style, View(question, rules, 0, 0, None, (), ())),
+            Message(role="assistant", content=own),
+            Message(role="user", content=shown),
+        )
+
+    @model_validator(mode="after")
+    def _conversation_is_free_text(self) -> Self:
+        if self.debate_prompt == "conversation" and (
+            self.style != "full" or self.contract_rules().kind == "xml"
+        ):
+            raise ValueError(
+                "debate_prompt: found conversation, which holds whole responses; expected style "
+                "full and a contract of free text, such as boxed, or debate_prompt: message"
+            )
+        return self
+
+    def _fields(self, turn: Turn, parsed: Parsed) -> dict[str, str] | None:
+        rules, limit = self.contract_rules(), self.max_chars_per_field
+        if rules.kind != "xml":
+            field = "answer" if self.style == "compact" else "response"
+            fields = {field: self._shown_text(turn)}
+        elif turn.failure is not None:
+            return None
+        else:
+            fields = seen_sections(parsed, rules, blind=True)
+        return {name: insertable(text, rules, limit) for name, text in fields.items()}

@@ -1,1 +1,0 @@
-"""Two first answers shown for a second one (SDRL)."""

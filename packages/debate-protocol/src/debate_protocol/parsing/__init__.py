@@ -1,1 +1,0 @@
-"""Reading a reply: its contract, tags, sections, votes and answers."""

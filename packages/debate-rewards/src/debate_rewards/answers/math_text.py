@@ -1,0 +1,335 @@
+r"""Mathematical answers as text: one spelling each, and those that their text decides.
+
+Wrappers, units, currency and degree signs are dropped (`15\text{ cm}^2` is 15), thousands are
+joined, fractions, roots, matrices and Unicode signs get one LaTeX spelling. What is equal here is
+equal to Math-Verify too or was meant so; everything takes linear time.
+"""
+
+import functools
+import re
+from decimal import Decimal
+from fractions import Fraction
+from typing import NamedTuple
+
+MAX_MATH_CHARS = 4096
+"""Longer answers are only compared as text."""
+
+_SIGNS = str.maketrans(
+    {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/"}
+    | {"∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "π": r"\pi ", "θ": r"\theta ", "√": r"\sqrt "}
+    | {"°": r"^\circ ", "±": r"\pm ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx "}
+    | {
+        "∈": r"\in ",
+        "∅": r"\emptyset ",
+        "ℝ": r"\mathbb{R}",
+        "²": "^2 ",
+        "³": "^3 ",
+        "¢": " cents",
+    }
+    | {"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}"}
+    | {"⅔": r"\frac{2}{3}", "€": "", "£": "", "¥": "", "₹": "", "\u00a0": " ", "\u202f": " "}
+)
+_FONTS = (
+    "text|mbox|textbf|textit|textrm|textnormal|emph|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|"
+    "operatorname"
+)
+_WRAPPERS = re.compile(r"\\(?:boxed|fbox|underline|boldsymbol|bm)\s*+\{|\\.|[{}]", re.DOTALL)
+FONT = re.compile(rf"\\(?:{_FONTS})\s*+\{{([^{{}}]*)\}}")
+_DELIMITERS = re.compile(r"\\\\(?:\s*+\[-?[\d.]+\s*+[a-z]{2}\])?|\\[()\[\]]")
+_SILENT = re.compile(
+    r"\\(?:left|right)\s*+\.|"
+    r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![a-zA-Z])"
+)
+_WIDE = re.compile(
+    r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:thin|en|med|thick)space(?![a-zA-Z])"
+)
+_GROUPS = re.compile(r"(?<=\d)(?:\{,\}|,\\!\s*+|\\[,;: ]|~)(?=\d{3}(?!\d))")
+COMMAS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
+_SPACED = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+_SHORT = r"(\d|\\[a-zA-Z]++(?!\s*[{\[]))"
+_LIST = re.compile(r",\s*")
+_TIGHT = re.compile(r"\s*([-+*/^_=<>()\[\]{}|])\s*|(?<=\d)\s+(?=[a-zA-Z])|\s+(?=\\)")
+
+_UNIT_WORDS = (
+    "degrees? dollars? cents? units? radians? points? people ways times "
+    "inch(?:es)? in ft feet foot yards? yd miles? mm cm km meters? metres? mg kg grams? lbs? "
+    "pounds? oz ounces? liters? litres? gallons? mph hours? hrs? minutes? mins? seconds? secs? "
+    "days? weeks? months? years?"
+).replace(" ", "|")
+_POWER = r"\s*(?:\^\s*(?:\d|\{-?\d\}))?"
+_UNIT = re.compile(
+    rf"(?<=[\d}})])\s*(?:(?:square|cubic|sq\.?|cu\.?)\s*)?(?:{_UNIT_WORDS}){_POWER}\.?$", re.I
+)
+_TEXT_UNIT = re.compile(rf"(?<=[^\s{{(\[,=])\s*/?\s*\\text\{{((?:[^{{}}\d,;]|\^\d)*)\}}{_POWER}$")
+_QUANTITY = re.compile(r"\d|\\(?:pi|sqrt)(?![a-zA-Z])")
+_COUNTED = re.compile(r"([-+]?\d[\d.,]*)((?:\s+[A-Za-z]{3,})+)")
+_NO_UNITS = frozenset(("and", "or", "if", "for", "not", "when", "half", "percent", "dozen"))
+_NO_UNITS |= {"plus", "minus", "times", "over"}
+_DEGREE = r"\^\s*+(?:\{\s*+\\circ\s*+\}|\\circ(?![a-zA-Z]))"
+_DEGREE_ONLY = re.compile(_DEGREE)
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE = re.compile(rf"(?<=\d)\s*(?:\\text\{{\s*)?({'|'.join(_SCALES)})\s*\}}?$", re.IGNORECASE)
+_MEMBER = re.compile(r"[a-zA-Z]\s*\\in(?![a-zA-Z])\s*|\\\{\s*[a-zA-Z]\s*(?:\\mid|:|\|)")
+
+
+def spelling(text: str) -> str:
+    """Return the one spelling of a mathematical answer; empty when nothing is left."""
+    if len(text) > MAX_MATH_CHARS:
+        return " ".join(text.split())
+    text = text.translate(_SIGNS).strip().strip("`")
+    while len(text) > 4 and text.startswith("**") and text.endswith("**"):
+        text = text[2:-2].strip()
+    if "\\begin" not in text:
+        text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)
+    text = _DELIMITERS.sub(lambda found: r"\\" if found[0].startswith(r"\\") else "", text)
+    text = re.sub(r"\\text\s*\{\s*\\\$\s*\}|\\?\$", "", text)
+    text = _SILENT.sub("", _unwrapped(text))
+    text = _GROUPS.sub("", text).replace("\\!", "")
+    text = FONT.sub(_plain_font, FONT.sub(_plain_font, _WIDE.sub(" ", text)))
+    for rewrite in (_commands, _matrices, _without_ends, _without_units):
+        text = rewrite(text)
+    text = _tight(text)
+    if not any(bracket in text for bracket in "([{"):
+        text = COMMAS.sub(lambda found: found[0].replace(",", ""), text)
+    return text.replace(" ", "") if _SPACED.fullmatch(text) else text
+
+
+def _plain_font(found: re.Match[str]) -> str:
+    """Words stay text; numbers and single letters need no font."""
+    inner = found[1]
+    bare = inner.strip()
+    if not bare.strip("."):
+        return " "
+    if _DEGREE_ONLY.fullmatch(bare):
+        return bare
+    if bare[0].isdigit() or not any(c.isalpha() for c in bare):
+        return inner
+    if len(bare) == 1 and "text" not in found[0]:
+        return inner
+    return f"\\text{{{inner}}}"
+
+
+def _commands(text: str) -> str:
+    text = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", text)
+    text = re.sub(rf"\\frac\s*+{_SHORT}\s*+{_SHORT}", r"\\frac{\1}{\2}", text)
+    text = re.sub(rf"\\frac\s*+{_SHORT}\s*+(?=\{{)", r"\\frac{\1}", text)
+    text = re.sub(rf"(\\frac\s*+\{{[^{{}}]*+\}})\s*+{_SHORT}", r"\1{\2}", text)
+    text = re.sub(r"\\sqrt\s*+(\d++)", r"\\sqrt{\1}", text)
+    text = re.sub(r"\\(le|ge)(?:q|qslant)(?![a-zA-Z])", r"\\\1", text)
+    text = re.sub(r"\\neq(?![a-zA-Z])", r"\\ne", text).replace("\\varnothing", "\\emptyset")
+    text = re.sub(r"([_^])\s*+(\d)\s++(?=\d)", r"\1{\2}", text)
+    text = re.sub(r"\\([lg])t(?![a-zA-Z])", lambda found: "<>"[found[1] == "g"], text)
+    text = re.sub(rf"{_DEGREE}|\\degrees?(?![a-zA-Z])", r"^\\circ ", text)
+    return re.sub(r"(?<!\\)%", r"\\%", text)
+
+
+def _matrices(text: str) -> str:
+    if "\\begin" not in text:
+        return text
+    text = re.sub(
+        r"[(\[]\s*+\\begin\{(?:matrix|array)\}(?:\{[lcr| ]*\})?", r"\\begin{pmatrix}", text
+    )
+    text = re.sub(r"\\end\{(?:matrix|array)\}\s*+[)\]]", r"\\end{pmatrix}", text)
+    text = re.sub(r"\\(begin|end)\{(?:bmatrix|smallmatrix)\}", r"\\\1{pmatrix}", text)
+    return re.sub(r"\\\\\s*+(?=\\end)", "", text)
+
+
+def _without_ends(text: str) -> str:
+    r"""Drop what stands around: outer braces, `x \in`, `=`, `\approx`, punctuation."""
+    text = text.strip()
+    while text.endswith(("\\\\", ".", ",", ";", ":")):
+        text = text.removesuffix("\\\\").rstrip(".,;: ")
+    if text.startswith("{") and _closing(text) == len(text) - 1:
+        text = text[1:-1].strip()
+    if found := _MEMBER.match(text):
+        is_builder = found[0].startswith("\\{")
+        text = text[found.end() :].removesuffix("\\}") if is_builder else text[found.end() :]
+    left, approx, right = text.partition("\\approx")
+    if approx:
+        text = left.strip() or right
+    return text.strip().removeprefix("=").strip()
+
+
+def _without_units(text: str) -> str:
+    for _ in range(3):
+        found = _TEXT_UNIT.search(text)
+        if found and _is_unit(found[1]) and _QUANTITY.search(text, 0, found.start()):
+            text = text[: found.start()]
+    text = _SCALE.sub(lambda found: f"\\cdot 10^{{{_SCALES[found[1].casefold()]}}}", text)
+    text = _UNIT.sub("", text).rstrip()
+    counted = _COUNTED.fullmatch(text)
+    text = counted[1] if counted and _is_unit(counted[2]) else text
+    return re.sub(r"(?<=[\d})])\s*\^\\circ(?:\s*[CF])?\s*$", "", text)
+
+
+def _is_unit(words: str) -> bool:
+    return not any(word in _NO_UNITS or word in _SCALES for word in words.casefold().split())
+
+
+def _tight(text: str) -> str:
+    """Drop spaces that mean nothing; one stays between numbers and after a comma."""
+    text = _TIGHT.sub(lambda found: found[1] or "", " ".join(text.split()))
+    return _LIST.sub(lambda found: ", " if len(found[0]) > 1 else ",", text).strip()
+
+
+def _unwrapped(text: str) -> str:
+    r"""Remove `\boxed{…}` and its like around parts, keeping what they hold."""
+    if not re.search(r"\\(?:boxed|fbox|underline|boldsymbol|bm)\s*+\{", text):
+        return text
+    cut: list[tuple[int, int]] = []
+    stack: list[tuple[int, int] | None] = []
+    for found in _WRAPPERS.finditer(text):
+        if len(found[0]) > 2:
+            stack.append(found.span())
+        elif found[0] == "{":
+            stack.append(None)
+        elif found[0] == "}" and stack and (opened := stack.pop()) is not None:
+            cut += [opened, found.span()]
+    kept, start = [], 0
+    for first, last in sorted(cut):
+        kept.append(text[start:first])
+        start = last
+    return "".join(kept) + text[start:]
+
+
+def _closing(text: str) -> int:
+    """Return where the brace that opens the text is closed, -1 if nowhere."""
+    depth = 0
+    for found in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
+        if depth == 0 and found[0] == "}":
+            return found.start()
+    return -1
+
+
+_DECIMAL = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_PLAIN = re.compile(
+    rf"(?P<sign>[-+]?)(?:(?P<whole>\d+)\s*?(?:\\frac\{{(?P<up>\d+)\}}\{{(?P<low>\d+)\}}"
+    rf"|\s(?P<up2>\d+)\s*/\s*(?P<low2>\d+))"
+    rf"|\\frac\{{(?P<minus>-?)(?P<num>{_DECIMAL})\}}\{{(?P<den>{_DECIMAL})\}}"
+    rf"|(?P<n>{_DECIMAL})(?:[eE](?P<exp>[-+]?\d{{1,3}})|\s*/\s*(?P<d>\d+))?"
+    r"|(?P<before>\d*)\.(?P<fixed>\d*)\\(?:overline|bar|dot)\{(?P<repeat>\d+)\})"
+)
+_BASED = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?\(?(?:\\text\{)?(\w+)\}?\)?\}?")
+_BASE_NAMES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
+_BASE_NAMES |= {"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16}
+_WORDS = re.compile(r"[A-Za-z][A-Za-z .'’-]*")
+
+
+class Number(NamedTuple):
+    """An exact value, and whether it was written as a decimal and so may be rounded."""
+
+    value: Fraction
+    decimal: bool
+
+
+@functools.lru_cache(maxsize=4096)
+def read_number(text: str) -> Number | None:
+    r"""Return a plain number such as `-1,234.5`, `3/4`, `1 1/2`, `6e-5` or `\frac{3}{4}` exactly.
+
+    None for anything else, also for a percentage.
+    """
+    text = text.strip().replace("−", "-")
+    if len(text) > 200:
+        return None
+    found = _PLAIN.fullmatch(text.replace(",", "") if COMMAS.search(text) else text)
+    if found is None:
+        return None
+    part = found.groupdict()
+    try:
+        value = _fraction(part)
+    except ZeroDivisionError:
+        return None
+    sign = -1 if "-" in (part["sign"], part["minus"]) and part["sign"] != part["minus"] else 1
+    return Number(sign * value, "." in (part["n"] or "") or bool(part["exp"]))
+
+
+def compare_text(gold: str, given: str) -> bool | None:
+    """Return whether two spellings are the same answer where their text decides it, else None.
+
+    A decimal may be rounded: it equals what agrees with it to six decimals and four digits.
+    """
+    left, right = read_number(gold), read_number(given)
+    if left and right:
+        return _close(left, right)
+    for decide in (_compare_bases, _compare_letters, _compare_words):
+        known = decide(gold, given)
+        if known is not None:
+            return known
+    return None
+
+
+def words(text: str) -> str:
+    r"""Return text that stands in `\text{…}` or bare, without that and in lower case."""
+    return " ".join(FONT.sub(r" \1 ", text).split()).strip("()., ").casefold()
+
+
+def _fraction(part: dict[str, str | None]) -> Fraction:
+    if part["repeat"]:
+        fixed, repeat = part["fixed"] or "", part["repeat"]
+        whole = int((part["before"] or "0") + fixed)
+        cycle = Fraction(int(repeat), 10 ** len(repeat) - 1)
+        return (whole + cycle) / Fraction(10 ** len(fixed))
+    if part["whole"]:
+        up, low = part["up"] or part["up2"] or "0", part["low"] or part["low2"] or "1"
+        return int(part["whole"]) + Fraction(int(up), int(low))
+    if part["num"]:
+        return Fraction(Decimal(part["num"])) / Fraction(Decimal(part["den"] or "1"))
+    value = Fraction(Decimal(part["n"] or "0")) / int(part["d"] or 1)
+    power = int(part["exp"] or 0)
+    scale = Fraction(10 ** abs(power))
+    return value * scale if power >= 0 else value / scale
+
+
+def _close(left: Number, right: Number) -> bool:
+    if left.value == right.value or not (left.decimal or right.decimal):
+        return left.value == right.value
+    apart = abs(left.value - right.value)
+    return apart <= Fraction(5, 10**7) and apart <= max(map(abs, (left.value, right.value))) / 10**4
+
+
+def _compare_bases(gold: str, given: str) -> bool | None:
+    """A base that only one of them names is that of the question."""
+    left, right = _digits_and_base(gold), _digits_and_base(given)
+    if left is None or right is None or left[1] == right[1] == 0:
+        return None
+    return left[0] == right[0] and (left[1] == right[1] or 0 in (left[1], right[1]))
+
+
+def _digits_and_base(text: str) -> tuple[str, int] | None:
+    if text.isdecimal():
+        return text.lstrip("0"), 0
+    found = _BASED.fullmatch(text)
+    if found is None:
+        return None
+    digits, named = found[1].upper(), found[2]
+    base = int(named) if named.isdecimal() and len(named) < 3 else _BASE_NAMES.get(named.lower(), 0)
+    if not 2 <= base <= 36 or not all(int(digit, 36) < base for digit in digits):
+        # A letter with an index is a variable; a number with one that is no base is only itself.
+        return (text, -1) if digits.isdecimal() else None
+    return digits.lstrip("0"), base
+
+
+def _compare_letters(gold: str, given: str) -> bool | None:
+    r"""Single letters: `\text{(C)}`, `(c)` and `C. 5` are the choice C; bare ones are variables."""
+    if len(gold) == len(given) == 1 and gold.isalpha() and given.isalpha():
+        return gold == given
+    choice = re.fullmatch(r"\\text\{\s*\(?([A-Za-z])\)?\.?\s*\}|\(([A-Z])\)", gold)
+    if choice is None:
+        return None
+    letter = (choice[1] or choice[2]).casefold()
+    if words(given) == letter:
+        return True
+    leading = re.match(r"(?:\\text\{)?\s*(?:\(([A-Za-z])\)|([A-Z])[.:)])", given)
+    return bool(leading and (leading[1] or leading[2]).casefold() == letter)
+
+
+def _compare_words(gold: str, given: str) -> bool | None:
+    """Words are compared as text when at least one side is marked as text."""
+    left, right = words(gold), words(given)
+    if not (_WORDS.fullmatch(left) and _WORDS.fullmatch(right)):
+        return None
+    marked = gold.startswith("\\text{") or given.startswith("\\text{")
+    if left == right:
+        return True if len(left) > 3 or (marked and len(left) > 1) else None
+    return False if marked and max(len(left), len(right)) > 2 else None

@@ -1,0 +1,349 @@
+"""What a reward is: transcripts as it reads them, settings, and the credits that it hands out."""
+
+import math
+import typing
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self, cast
+
+from debate_protocol.contract import get_contract
+from debate_protocol.parsing import parse_turn, turn_failed
+from debate_protocol.plugins import Config
+from debate_protocol.roles import gives_answers
+from debate_protocol.tags import Parsed
+from debate_protocol.types import Protocol, Transcript, Turn, TurnKey
+
+FAILURE_VALUE = -1.0
+"""What a failed turn earns on all its tokens."""
+LARGEST_VALUE = 3.4e38
+"""Advantages are float32 numbers, which hold no larger one."""
+
+
+class ScoreError(ValueError):
+    """A reward gave what is no finite number; the message names the debate, turn and stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """One value of one turn in one stream.
+
+    `value` None means no signal. `span` is None for the turn's value of the whole stream, or the
+    character range of the turn's text (a comparison line, a part of an evaluation) whose tokens
+    take this value instead. `penalty` marks a value given for a failure or a missing part.
+    `expected` says that a turn of this kind normally has a value in this stream; together with
+    `penalty` it decides who joins the baseline. `component` and `weight` identify the parts of a
+    mixed reward, which are centred apart and then summed. `centred` says that an uninformative
+    habit already earns 0 on average (peer prediction): no baseline is taken off by default.
+    """
+
+    agent: int
+    round: int
+    stream: str
+    value: float | None
+    span: tuple[int, int] | None = None
+    penalty: bool = False
+    expected: bool = True
+    component: str = ""
+    weight: float = 1.0
+    centred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """All credits of one debate, a return per agent (None: no signal), and its metrics.
+
+    `metrics` holds sums and counts that average over debates; it never steers training. `returns`
+    holds the value in the stream `return` of every agent by component ("" where there is one
+    reward alone): those of agents that never spoke, which no credit has, count in the baseline.
+    Rewards that leave it out have those of `agents`.
+    """
+
+    credits: tuple[Credit, ...]
+    agents: tuple[float | None, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    returns: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+
+    def returns_of(self, component: str = "") -> tuple[float | None, ...]:
+        """Return the value in the stream `return` of each agent; empty where it is not known."""
+        return self.returns.get(component, () if component else self.agents)
+
+
+class Reward(typing.Protocol):
+    """Scores a batch of debates; a batch, because some values compare across questions."""
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        ...
+
+
+def mean_returns(credits: Iterable[Credit], num_agents: int) -> tuple[float | None, ...]:
+    """Return the mean value of each agent's credits for whole turns; None without any."""
+    earned: list[list[float]] = [[] for _ in range(num_agents)]
+    for credit in credits:
+        if credit.value is not None and credit.span is None:
+            earned[credit.agent].append(credit.value)
+    return tuple(sum(values) / len(values) if values else None for values in earned)
+
+
+def score_debates(reward: Reward, transcripts: Sequence[Transcript]) -> list[Score]:
+    """Return one score a transcript, in order, whose values are finite numbers or None.
+
+    Numbers of other libraries, such as numpy's and torch's scalars, become floats.
+
+    Raises:
+        ScoreError: A value is something else.
+    """
+    return [
+        _checked(transcript.id, score)
+        for transcript, score in zip(transcripts, reward(transcripts), strict=True)
+    ]
+
+
+def _checked(debate: str, score: Score) -> Score:
+    values = [finite_value(c.value, debate, c.agent, c.round, c.stream) for c in score.credits]
+    credits = tuple(
+        credit if value is credit.value else replace(credit, value=value)
+        for credit, value in zip(score.credits, values, strict=True)
+    )
+    agents = tuple(finite_value(v, debate, agent) for agent, v in enumerate(score.agents))
+    returns = {
+        name: tuple(finite_value(v, debate, agent) for agent, v in enumerate(values))
+        for name, values in score.returns.items()
+    }
+    return replace(score, credits=credits, agents=agents, returns=returns)
+
+
+def finite_value(
+    value: object, debate: str, agent: int, round: int | None = None, stream: str = "return"
+) -> float | None:
+    """Return a value of a turn, or of an agent, as a number of Python.
+
+    Raises:
+        ScoreError: It is neither a finite number nor None.
+    """
+    if value is None:
+        return None
+    number: Any = value
+    if type(value) not in (float, int):
+        is_scalar = getattr(value, "shape", ()) == () and not isinstance(value, str | bytes | bool)
+        try:
+            number = float(number) if is_scalar else math.nan
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+    if abs(number) <= LARGEST_VALUE:
+        return cast(float, number)
+    turn = "" if round is None else f", round {round}"
+    found = f"{value.bit_length()} bits" if type(value) is int else f"{value!r:.100}"
+    raise ScoreError(
+        f"reward: found {found} for debate {debate!r}, agent {agent}{turn}, stream {stream!r}; "
+        f"expected None or a finite number of at most {LARGEST_VALUE:g}: mend the reward"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTurn:
+    """A turn with what was parsed from it; `failed` turns have no solution to judge."""
+
+    key: TurnKey
+    turn: Turn
+    parsed: Parsed
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDebate:
+    """A transcript with its parsed turns in the order they were held.
+
+    `turns` are those that owe an answer: feedback of a critic is none of them. `judges` are all
+    that may compare answers: a judge need not owe one itself.
+    `compares` is False for contracts without a comparison section, where none is ever expected.
+    """
+
+    transcript: Transcript
+    turns: Mapping[TurnKey, ReadTurn]
+    compares: bool
+    judges: Mapping[TurnKey, ReadTurn]
+
+    def shown_to(self, judge: ReadTurn) -> list[ReadTurn]:
+        """Return the turns of other agents that `judge` was given."""
+        return [
+            self.turns[key]
+            for key in judge.turn.shown
+            if key.agent != judge.turn.agent and key in self.turns
+        ]
+
+    def judged_by(self, judge: ReadTurn) -> dict[int, ReadTurn]:
+        """Return, for each other agent with a turn in `shown`, its latest turn there.
+
+        Under topology `pair` prompts number the turns in the order in which they are shown.
+        """
+        if self.transcript.protocol.topology == "pair":
+            return {
+                place: self.turns[key]
+                for place, key in enumerate(judge.turn.shown)
+                if key in self.turns
+            }
+        latest: dict[int, ReadTurn] = {}
+        for other in self.shown_to(judge):
+            known = latest.get(other.key.agent)
+            if known is None or known.key.round < other.key.round:
+                latest[other.key.agent] = other
+        return latest
+
+    def expected_pairs(self, judge: ReadTurn) -> int:
+        """Return how many pairs of agents `judge` was expected to compare.
+
+        That is every pair of other agents with a valid turn in `shown`; 0 for a failed turn.
+        """
+        if judge.failed or not self.compares:
+            return 0
+        others = len({other.key.agent for other in self.shown_to(judge) if not other.failed})
+        return others * (others - 1) // 2
+
+    @property
+    def last_round(self) -> int:
+        """The last round with a turn, -1 when nobody spoke."""
+        return max((key.round for key in self.turns), default=-1)
+
+
+def read_debate(transcript: Transcript) -> ReadDebate:
+    """Parse every turn of a transcript.
+
+    Raises:
+        ValueError: As `check_turns`, or the contract is unknown.
+    """
+    check_turns(transcript)
+    judges: dict[TurnKey, ReadTurn] = {}
+    for turn in transcript.turns:
+        parsed = parse_turn(transcript, turn)
+        if gives_answers(transcript.protocol, turn.agent):
+            failed = turn.failure is not None or parsed.answer is None
+        else:
+            failed = turn_failed(transcript, turn)
+        judges[turn.key] = ReadTurn(turn.key, turn, parsed, failed)
+    # A critic's feedback is nothing that votes, truth or statistics are about.
+    turns = {k: r for k, r in judges.items() if gives_answers(transcript.protocol, k.agent)}
+    contract = get_contract(transcript.protocol.contract)
+    return ReadDebate(transcript, turns, "comparison" in contract.sections, judges)
+
+
+def check_turns(transcript: Transcript) -> None:
+    """Refuse turns that cannot be.
+
+    Raises:
+        ValueError: An agent or round is out of range, a turn is there twice, or a branch is
+            another turn than the one it stands beside.
+    """
+    rules = transcript.protocol
+    seen: set[TurnKey] = set()
+    for turn in transcript.turns:
+        key = turn.key
+        if not 0 <= key.agent < rules.num_agents:
+            raise ValueError(
+                f"{_where(transcript, key)}: expected agents 0 to {rules.num_agents - 1}"
+            )
+        if not 0 <= key.round < rules.max_rounds:
+            raise ValueError(
+                f"{_where(transcript, key)}: expected rounds 0 to {rules.max_rounds - 1}"
+            )
+        if key in seen:
+            raise ValueError(f"{_where(transcript, key)}: found twice, expected once")
+        seen.add(key)
+        for branch in turn.branches:
+            if branch.turn.key != key:
+                other = f"agent {branch.turn.agent} in round {branch.turn.round}"
+                raise ValueError(f"{_where(transcript, key)}: found a branch that is of {other}")
+
+
+def _where(transcript: Transcript, key: TurnKey) -> str:
+    return f"debate {transcript.id!r}, turn of agent {key.agent} in round {key.round}"
+
+
+Need = Literal["answers", "votes"]
+"""What values are made of: the questions' own answers, or comparisons between agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a reward is used on.
+
+    Attributes:
+        rules: Those of the debates.
+        questions: Of a step.
+        max_tokens: Most tokens of a reply.
+        judge_weight: Weight of the stream `judge`.
+        baseline: What values are compared within, as in `advantage.baseline`.
+    """
+
+    rules: Protocol
+    questions: int = 2
+    max_tokens: int = 1024
+    judge_weight: float = 1.0
+    baseline: str = "debate"
+
+
+class RewardConfig(Config):
+    """The base class of rewards: a field `type`, streams, and a call that scores debates."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    """All of these must be there, or nothing has a value."""
+    can_be_tried: ClassVar[bool] = False
+    """Whether debates that a script writes have values where a policy's would."""
+
+    is_changing: ClassVar[bool] = False
+    """Whether it may be another in each step, as `at` says."""
+
+    type: str
+    """The name by which recipes choose the reward."""
+
+    @property
+    @abstractmethod
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+
+    @abstractmethod
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+
+    @property
+    def adds_advantages(self) -> bool:
+        """Whether its parts are compared apart, each under its own name."""
+        return False
+
+    def parts(self) -> "Mapping[str, RewardConfig]":
+        """Return the rewards that this one is made of, by component; one alone is called ''."""
+        return {"": self}
+
+    def part_weights(self) -> Mapping[str, float]:
+        """Return the weight of each part."""
+        return {"": 1.0}
+
+    def at(self, step: int) -> Self:
+        """Return the reward of a step of the phase, counted from 0; most are always the same."""
+        return self
+
+    def changes(self) -> list[str]:
+        """Return what changes from step to step, each with the key that it is about."""
+        return []
+
+    def needed(self) -> frozenset[Need]:
+        """Return what must be there under these settings, or nothing has a value."""
+        return self.needs
+
+    @property
+    def least_questions(self) -> int:
+        """The fewest questions of a batch with which every stream has values."""
+        return 1
+
+    def silence(self, stream: str, use: Use) -> str | None:
+        """Return why no turn has a value in a stream, where that is known of these settings."""
+        return None
+
+    def few_judges(self, use: Use) -> str | None:
+        """Return why judges are too few for their stream to teach much, None if they are not."""
+        return None
+
+    def warnings(self, use: Use) -> list[str]:
+        """Return what should be looked at, each with the key that it is about."""
+        return []

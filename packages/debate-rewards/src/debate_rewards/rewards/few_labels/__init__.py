@@ -1,1 +1,0 @@
-"""Rewards that need no labels, or those of some questions."""

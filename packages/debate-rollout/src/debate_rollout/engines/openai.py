@@ -1,0 +1,252 @@
+"""The openai engine: any endpoint that speaks OpenAI's chat completions; no secrets."""
+
+import ipaddress
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from debate_rollout.engine import Capability, EngineConfigError, missing_extra
+from debate_rollout.engine_settings import EngineSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from debate_rollout.engines.openai_sampler import OpenAISampler
+
+
+LeftOut = Literal["max_tokens", "temperature", "seed", "stop"]
+
+_OURS: Mapping[str, str] = {
+    "model": "model",
+    "messages": "the debate",
+    "max_tokens": "rollout.max_tokens",
+    "max_completion_tokens": "rollout.max_tokens",
+    "temperature": "the personas",
+    "top_p": "rollout.top_p",
+    "top_k": "rollout.top_k",
+    "min_p": "rollout.min_p",
+    "seed": "the recipe's seed",
+    "stop": "the contract",
+    "n": "rollout.debates_per_question",
+    "stream": "the engine, which reads whole replies",
+}
+"""Fields of a request that are set elsewhere, and where."""
+
+_SECRET_NAME = re.compile(
+    r"api[_-]?key|access[_-]?(?:key|token)|authori[sz]ation|bearer|credential|password|secret", re.I
+)
+_SECRET_VALUE = re.compile(r"\b(?:sk|pk|gsk|hf|xai|ghp)[-_][A-Za-z0-9_-]{12,}|\bBearer\s+\S{8,}")
+KEY = re.compile(r"[!-~]+")
+
+
+class OpenAISettings(EngineSettings):
+    """What a recipe says of it."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    takes_folders: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("httpx",)
+    install: ClassVar[str] = "debate-rollout[openai]"
+
+    type: Literal["openai"] = "openai"
+    model: str | None = Field(None, min_length=1)
+    """The endpoint's name of the model; None is the name that the engine is opened with."""
+    base_url: str = "https://api.openai.com/v1"
+    """What stands before `/chat/completions`."""
+    api_key_env: str | None = "OPENAI_API_KEY"
+    """Name of the environment variable that holds the key; None for endpoints without one. It is
+    sent where the name fits the host: `TOGETHER_API_KEY` goes to api.together.xyz, and any
+    `…_API_KEY` to this machine and its network."""
+    api_key_host: str | None = None
+    """The host that gets the key all the same; it must be that of `base_url`."""
+    max_in_flight: int = Field(32, ge=1)
+    """Most requests at the endpoint at once; more wait here."""
+    timeout_s: float = Field(300.0, gt=0)
+    """Most seconds of one try, from sending a request to the end of its reply."""
+    retries: int = Field(5, ge=0)
+    """Further tries after no connection (10 s), an unreadable reply, and status 408, 409, 425, 429
+    and 5xx; of those without a reply in time there are two at most. Each is said on standard
+    error."""
+    backoff_s: float = Field(1.0, ge=0)
+    """Pause before the second try; it doubles from try to try. Retry-After is kept to."""
+    longest_pause_s: float = Field(60.0, ge=0)
+    """Longest pause. An endpoint that asks for a longer one ends the request."""
+    leave_out: tuple[LeftOut, ...] = ()
+    """Fields that this endpoint refuses; it then samples as it does by default."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """The name by which the endpoint takes the most tokens of a reply."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of each request, such as `reasoning_effort: low`; no secrets."""
+
+    @property
+    def needs_model(self) -> bool:
+        """An endpoint has its own; the recipe's names it where nothing else does."""
+        return self.model is None
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the opened engine can do; no ids, and seeds are the endpoint's affair."""
+        return frozenset(("streams",))
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, text: str) -> str:
+        try:
+            parts = urlsplit(text)
+            fits = parts.scheme in ("http", "https") and bool(parts.hostname)
+            fits = fits and (parts.port is None or parts.port > 0)
+        except ValueError:
+            fits = False
+        if not fits or not KEY.fullmatch(text):
+            raise ValueError("expected an address such as https://host/v1")
+        extra = "@" in parts.netloc or parts.query or parts.fragment
+        if extra or _SECRET_VALUE.search(text):
+            raise ValueError(
+                "found a user, a query, a fragment or a key (not shown); expected an address "
+                "without, as recipes are kept: the key comes from the variable in api_key_env"
+            )
+        return text.rstrip("/")
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_name(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+            raise ValueError(
+                "expected the name of an environment variable in capitals, such as "
+                "OPENAI_API_KEY; what was found is not shown, as it may be a key"
+            )
+        return name
+
+    @model_validator(mode="after")
+    def _sends_a_key_to_its_host(self) -> Self:
+        refuse_other_key(self.api_key_env, self.base_url, self.api_key_host)
+        return self
+
+    def sent_key(self) -> str | None:
+        """Return which variable's value is sent where."""
+        name = self.api_key_env
+        return None if name is None else f"the value of {name} is sent to {self.base_url}"
+
+    @field_validator("extra_body")
+    @classmethod
+    def _is_no_secret(cls, body: dict[str, object]) -> dict[str, object]:
+        for name in body:
+            if name in _OURS:
+                raise ValueError(f"{name} is set by {_OURS[name]}; leave it out here")
+        place = _secret_place(body, "extra_body")
+        if place is not None:
+            raise ValueError(
+                f"{place} looks like a secret (not shown), and recipes are kept; the key comes "
+                "from the environment variable named in api_key_env"
+            )
+        try:
+            json.dumps(body, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"expected what JSON can hold; {error}") from None
+        return body
+
+
+def refuse_other_key(name: str | None, url: str, named_host: str | None) -> None:
+    """Check that a variable is named as the key of an address, or the address named for it.
+
+    Raises:
+        ValueError: A recipe could otherwise send any variable anywhere.
+    """
+    host = urlsplit(url).hostname or ""
+    if name is None or named_host == host:
+        return
+    letters = host.replace(".", "").replace("-", "").upper()
+    words = name.removesuffix("API_KEY").split("_")[:-1]
+    fits = is_near(host) or (words != [] and all(word in letters for word in words))
+    if fits and named_host is None and name.endswith("API_KEY"):
+        return
+    raise ValueError(
+        f"api_key_env: found {name}, which is not named as a key of {host}; expected a name such "
+        f"as OPENAI_API_KEY for api.openai.com, `api_key_host: {host}` to send it there all the "
+        "same, or `api_key_env: null` for no key"
+    )
+
+
+def is_near(host: str) -> bool:
+    """Return whether a host is this machine or one of the same network."""
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".internal", ".localhost"))
+
+
+def _secret_place(value: object, place: str) -> str | None:
+    """Return where something that looks like a secret stands."""
+    if isinstance(value, str):
+        return place if _SECRET_VALUE.search(value) else None
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            if _SECRET_NAME.search(str(name)) or _SECRET_VALUE.search(str(name)):
+                return f"a key in {place}"
+            found = _secret_place(below, f"{place}.{name}")
+            if found is not None:
+                return found
+    if isinstance(value, list | tuple):
+        places = (_secret_place(below, f"{place}.{k}") for k, below in enumerate(value))
+        return next((found for found in places if found is not None), None)
+    return None
+
+
+class OpenAIEngine(OpenAISettings):
+    """Chat completions over HTTP, for evaluation and transcripts.
+
+    Replies have no token ids and no log-probabilities, so nothing can be trained on them. The
+    key is read from the environment when the engine is opened and is nowhere written.
+    """
+
+    def open(
+        self,
+        model: object = None,
+        tokenizer: "PreTrainedTokenizerFast | None" = None,
+        template_kwargs: Mapping[str, object] = {},
+    ) -> "OpenAISampler":
+        """Return the running engine; the endpoint is not asked anything yet.
+
+        Args:
+            model: A name, used where `model` is None; a model itself is not used.
+            tokenizer: Not used, the endpoint has its own; every engine is opened alike.
+            template_kwargs: Not used.
+
+        Raises:
+            MissingExtraError: When httpx is not installed.
+            EngineConfigError: When there is no name of a model or no key, or when the key would
+                travel unencrypted.
+        """
+        try:
+            from debate_rollout.engines.openai_sampler import OpenAISampler
+        except ImportError as error:
+            raise missing_extra("the openai engine", "openai", error) from error
+        name = self.model or (model if isinstance(model, str) else None)
+        if not name:
+            raise EngineConfigError(
+                "engine.model: found none; expected the name that the endpoint gives the model"
+            )
+        return OpenAISampler(self.model_copy(update={"model": name}), self._key())
+
+    def _key(self) -> str | None:
+        if self.api_key_env is None:
+            return None
+        key = os.environ.get(self.api_key_env, "").strip()
+        if not KEY.fullmatch(key):
+            found = "holds characters that no key has" if key else "is not set"
+            raise EngineConfigError(
+                f"engine.api_key_env: the environment variable {self.api_key_env} {found}; set it "
+                "to the endpoint's key, or write `api_key_env: null` if it needs none"
+            )
+        host = urlsplit(self.base_url).hostname or ""
+        if self.base_url.startswith("http:") and not is_near(host):
+            raise EngineConfigError(
+                f"engine.base_url: {self.base_url} would get the key of {self.api_key_env} "
+                "unencrypted; use https, or write `api_key_env: null` if it needs no key"
+            )
+        return key

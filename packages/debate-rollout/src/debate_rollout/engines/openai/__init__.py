@@ -1,1 +1,0 @@
-"""Any endpoint of OpenAI's chat completions."""

@@ -1,0 +1,488 @@
+"""The running openai engine: requests, retries, and no trace of the key.
+
+Hidden are the whole key and long parts of it, also in other cases, with characters in between,
+backwards, as base64, hexadecimal, decimal or escaped characters, and starred as services show it.
+What hides a key on purpose in yet another way is not found.
+"""
+
+import asyncio
+import base64
+import email.utils
+import ipaddress
+import itertools
+import json
+import logging
+import re
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import httpx
+
+from debate_protocol.types import Finish, Reply
+from debate_rollout.engine import (
+    EndpointError,
+    EngineConfigError,
+    Finished,
+    Request,
+    RetriesExhaustedError,
+    Weights,
+    generate_by_streaming,
+)
+from debate_rollout.engines.background import Background
+
+if TYPE_CHECKING:
+    from debate_rollout.engines.openai import OpenAISettings
+
+
+SHORTEST = 8
+"""A shorter key, such as the EMPTY of servers that want none, is no secret: it is left in texts."""
+_PART, _SPELLED = 8, 12
+"""Characters in a row that are taken for a part of the key: as it is, and in another spelling."""
+_OTHER = re.compile("[^0-9A-Za-z]+")
+_SAME = re.compile("[0-9A-Za-z]")
+_STARS = r"[*•·…●▪█#]"
+
+
+class HiddenKey:
+    """Blanks one key in texts; None blanks nothing. Takes time linear in the text."""
+
+    def __init__(self, key: str | None) -> None:
+        self._key = key if key is not None and len(key) >= SHORTEST else ""
+        spelled = {_skeleton(one) for one in _spellings(self._key)}
+        self._parts = _Windows([self._key], _PART)
+        self._spelled = _Windows(spelled, _SPELLED)
+        self._starred = re.compile(_starred(self._key)) if len(self._key) >= 2 * _PART else None
+
+    def __call__(self, text: str) -> str:
+        """Return the text with `[key]` in place of the key and of its parts."""
+        if not self._key:
+            return text
+        text = text.replace(self._key, "[key]")
+        if self._starred is not None:
+            text = self._starred.sub("[key]", text)
+        text = _blanked(text, self._parts.found_in(text))
+        skeleton = _skeleton(text)
+        if not self._spelled.may_be_in(skeleton):
+            return text
+        places = [found.start() for found in _SAME.finditer(text)]
+        spans = self._spelled.found_in(skeleton)
+        return _blanked(text, [(places[start], places[end - 1] + 1) for start, end in spans])
+
+    def __repr__(self) -> str:
+        """Show nothing of it."""
+        return "HiddenKey()"
+
+
+class _Windows:
+    """All runs of `size` characters of some texts."""
+
+    def __init__(self, texts: Iterable[str], size: int) -> None:
+        texts = list(texts)
+        self._size = size
+        self._whole = {one for text in texts for one in _runs(text, size)}
+        self._half = {one for text in texts for one in _runs(text, size // 2)}
+
+    def may_be_in(self, text: str) -> bool:
+        """Return False where none is in the text: a run holds one of the halves looked at."""
+        half = self._size // 2
+        places = range(0, len(text), self._size - half + 1)
+        return any(text[k : k + half] in self._half for k in places)
+
+    def found_in(self, text: str) -> list[tuple[int, int]]:
+        """Return where they are, as starts and ends in order; they may overlap."""
+        if not self.may_be_in(text):
+            return []
+        size = self._size
+        starts = (k for k in range(len(text) - size + 1) if text[k : k + size] in self._whole)
+        return [(k, k + size) for k in starts]
+
+
+def _runs(text: str, size: int) -> Iterator[str]:
+    return (text[k : k + size] for k in range(len(text) - size + 1))
+
+
+def _skeleton(text: str) -> str:
+    """Return the letters and digits alone, small."""
+    return _OTHER.sub("", text).lower()
+
+
+def _spellings(key: str) -> Iterator[str]:
+    """Yield the key as other programs write it; neighbours change the ends of base64 only."""
+    yield key
+    yield key[::-1]
+    codes = [ord(character) for character in key]
+    yield "".join(f"{code:02x}" for code in codes)  # %6b%33 has the same letters
+    yield "".join(f"x{code:02x}" for code in codes)
+    yield "".join(f"u{code:04x}" for code in codes)
+    yield "".join(str(code) for code in codes)  # &#107;&#51; and lists of codes
+    for before in range(3):
+        encoded = base64.b64encode(b"\0" * before + key.encode()).decode().rstrip("=")
+        yield encoded[(0, 2, 3)[before] : -1]
+
+
+def _starred(key: str) -> str:
+    """Return a pattern of the key's first or last characters beside stars."""
+    first, last = re.escape(key[:5]), re.escape(key[-4:])
+    rest, stars = r"[\w-]{0,200}", rf"{_STARS}{{3,200}}"
+    return f"{first}{rest}{stars}(?:{rest}{last})?|(?<!{_STARS}){stars}{rest}{last}"
+
+
+def _blanked(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Return the text with each group of overlapping spans replaced; they come in order."""
+    pieces: list[str] = []
+    done = 0
+    for start, end in spans:
+        if not pieces or start > done:
+            pieces += (text[done:start], "[key]")
+        done = max(done, end)
+    return "".join((*pieces, text[done:]))
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|maximum context length|context (?:length|window|size) (?:of|is)"
+    r"|exceeds? the (?:available |model's )?context|prompt is too long",
+    re.IGNORECASE,
+)
+_LONGEST_ERROR = 1 << 16
+
+
+class UnreadableReply(ValueError):
+    """A response that is no chat completion."""
+
+
+def request_body(config: "OpenAISettings", request: Request) -> bytes:
+    """Return the JSON of a request; settings at their neutral values are left to the endpoint."""
+    sampling = request.sampling
+    messages = [
+        {"role": message["role"], "content": _clean(message["content"])}
+        for message in request.ask.messages
+    ]
+    body: dict[str, object] = {**config.extra_body, "model": config.model, "messages": messages}
+    if "max_tokens" not in config.leave_out:
+        body[config.max_tokens_field] = sampling.max_tokens
+    if "temperature" not in config.leave_out:
+        body["temperature"] = sampling.temperature
+    if "seed" not in config.leave_out:
+        body["seed"] = sampling.seed
+    if sampling.stop and "stop" not in config.leave_out:
+        body["stop"] = list(sampling.stop)
+    if sampling.top_p < 1:
+        body["top_p"] = sampling.top_p
+    if sampling.top_k > 0:
+        body["top_k"] = sampling.top_k
+    if sampling.min_p > 0:
+        body["min_p"] = sampling.min_p
+    return json.dumps(body).encode()
+
+
+def uses_proxies(base_url: str) -> bool:
+    """Return whether proxies of the environment are meant: not for an endpoint on this machine."""
+    host = urlsplit(base_url).hostname or ""
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost" and not host.endswith(".localhost")
+
+
+def read_reply(content: bytes, request: Request) -> tuple[Reply, int, int]:
+    """Return the reply, and the prompt and completion tokens that the endpoint counted.
+
+    Raises:
+        UnreadableReply: When this is no chat completion.
+    """
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError):
+        raise UnreadableReply("a response that is no JSON") from None
+    choices = said.get("choices") if isinstance(said, dict) else None
+    first = choices[0] if isinstance(choices, list) and choices else None
+    message = first.get("message") if isinstance(first, dict) else None
+    if not isinstance(first, dict) or not isinstance(message, dict):
+        raise UnreadableReply("a response without choices[0].message")
+    text = _clean(_text_of(message.get("content")))
+    text, finish = _ended(text, first, request)
+    used = said.get("usage")
+    counts = used if isinstance(used, dict) else {}
+    read, sampled = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
+    reply = Reply(
+        text,
+        finish=finish,
+        temperature=request.sampling.temperature,
+        counted=(read, sampled) if read or sampled else None,
+    )
+    return reply, read, sampled
+
+
+def says_overflow(content: bytes) -> bool:
+    """Return whether a refused request was refused because its prompt is too long."""
+    return _OVERFLOW.search(content[:_LONGEST_ERROR].decode("utf-8", "replace")) is not None
+
+
+def _ended(text: str, choice: dict[str, object], request: Request) -> tuple[str, Finish]:
+    """Return the text, and why it ended: endpoints say `stop` of end tokens and stop strings."""
+    reason = choice.get("finish_reason")
+    if reason == "content_filter":
+        return "", "end"
+    if reason == "length":
+        return text, "length"
+    stops = request.sampling.stop
+    if any(stop and text.endswith(stop) for stop in stops):
+        return text, "stop"
+    by = choice.get("stop_reason")  # vLLM and others say which stop string it was
+    if isinstance(by, str) and by in stops:
+        return text + by, "stop"
+    names_stop = "stop_reason" in choice
+    return text, "stop" if stops and not names_stop and reason == "stop" else "end"
+
+
+def _text_of(content: object) -> str:
+    """Return the text of a message; some endpoints give it in parts, and none for a refusal."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(part for part in parts if isinstance(part, str))
+    return ""
+
+
+def _clean(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot write."""
+    return _SURROGATE.sub("�", text)
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+_LOG = logging.getLogger(__name__)
+_CONNECT_S = 10.0
+"""Longest wait for a connection."""
+_SILENT_TRIES = 2
+"""Tries of a request that end without a reply in time: each costs `timeout_s`."""
+MOST_BYTES = 32 << 20
+"""A longer response is no reply."""
+BYTES_OF_A_TOKEN = 256
+"""More than a token of a reply takes in a response, with all that is said about it."""
+_SHOWN = 300
+"""Characters of a response that an error shows."""
+_PASSING = frozenset((408, 409, 425, 429))
+"""Statuses below 500 that may be gone at the next try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the endpoint counted, over all replies so far."""
+
+    replies: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    retries: int = 0
+
+
+class _Passing(Exception):
+    """A failure that may be gone at the next try."""
+
+    def __init__(self, message: str, pause_s: float = 0.0, is_silence: bool = False) -> None:
+        super().__init__(message)
+        self.pause_s = pause_s
+        self.is_silence = is_silence
+
+
+class _Bearer(httpx.Auth):
+    """Adds the key as the request leaves; nothing shows it."""
+
+    def __init__(self, key: str) -> None:
+        def add(request: httpx.Request) -> None:
+            request.headers["Authorization"] = f"Bearer {key}"
+
+        self._add = add
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        self._add(request)
+        yield request
+
+
+class OpenAISampler:
+    """Asks an endpoint for replies, many at once, each as soon as there is room."""
+
+    renderer = None
+    context_window: int | None = None
+
+    def __init__(self, config: "OpenAISettings", key: str | None) -> None:
+        self.capabilities = config.capabilities
+        self.usage = Usage()
+        self._config = config
+        self._url = f"{config.base_url}/chat/completions"
+        self._auth = None if key is None else _Bearer(key)
+        self._hide = HiddenKey(key)
+        self._slots = asyncio.Semaphore(config.max_in_flight)
+        self._client = httpx.AsyncClient(
+            follow_redirects=False,
+            timeout=httpx.Timeout(None, connect=_CONNECT_S),  # a try as a whole is timed
+            trust_env=uses_proxies(config.base_url),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+        )
+        self._background = Background("openai")
+        self._closed = False
+        self._said = ""
+
+    def __repr__(self) -> str:
+        return f"OpenAISampler({self._config.model!r} at {self._config.base_url})"
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        """Return one reply a request, in order.
+
+        Endpoints cut the stop string off. Replies have text only; what the endpoint refuses to
+        say is empty, and a prompt that it finds too long has finish `context_overflow`.
+        """
+        return generate_by_streaming(self, requests)
+
+    def submit(self, request: Request) -> int:
+        """Take a request and return its ticket."""
+        if self._closed:
+            raise EndpointError(f"{self._url}: the engine is closed")
+        return self._background.submit(self._reply(request))
+
+    def collect(self, timeout_s: float) -> list[Finished]:
+        """Wait until a request has ended or the time is over."""
+        return self._background.collect(timeout_s)
+
+    def cancel(self, ticket: int) -> None:
+        """Give a request up; its connection is closed."""
+        self._background.cancel(ticket)
+
+    def load(self, weights: Weights) -> None:
+        """Refuse: an endpoint serves its own weights."""
+        raise EngineConfigError("the openai engine serves what its endpoint serves: no weights")
+
+    def close(self) -> None:
+        """Cancel what is open and close all connections."""
+        if not self._closed:
+            self._closed = True
+            self._background.close(self._client.aclose)
+
+    async def _reply(self, request: Request) -> Reply:
+        body, silent = request_body(self._config, request), 0
+        for tries in itertools.count(1):
+            try:
+                async with self._slots:
+                    return await self._in_time(body, request)
+            except _Passing as error:
+                pause = max(error.pause_s, self._backoff(tries))
+                silent += error.is_silence
+                if tries > self._config.retries or silent == _SILENT_TRIES:
+                    why = f"{error}; gave up after try {tries}"
+                    raise RetriesExhaustedError(f"{self._url}: {why}") from None
+                if pause > self._config.longest_pause_s:
+                    raise RetriesExhaustedError(
+                        f"{self._url}: {error}; it asks for a pause of {pause:.0f} s, longer than "
+                        f"longest_pause_s ({self._config.longest_pause_s:g})"
+                    ) from None
+                self._say_retry(error, pause, tries + 1)
+            self.usage = replace(self.usage, retries=self.usage.retries + 1)
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def _say_retry(self, error: Exception, pause: float, tries: int) -> None:
+        """Log a retry; many requests that fail alike at once are one line."""
+        of = self._config.retries + 1
+        said = f"{urlsplit(self._url).netloc}: {error}; try {tries} of {of} in {pause:g} s"
+        if said != self._said:
+            self._said = said
+            _LOG.warning("%s", said)
+
+    def _backoff(self, tries: int) -> float:
+        # Bounded before it is doubled: a large number of tries is no large number.
+        doubled: float = self._config.backoff_s * 2.0 ** min(tries - 1, 30)
+        return min(doubled, self._config.longest_pause_s)
+
+    async def _in_time(self, body: bytes, request: Request) -> Reply:
+        try:
+            async with asyncio.timeout(self._config.timeout_s):
+                most = min(MOST_BYTES, (1 << 20) + BYTES_OF_A_TOKEN * request.sampling.max_tokens)
+                status, headers, content = await self._post(body, most)
+        except TimeoutError:
+            late = f"no reply within {self._config.timeout_s:g} s"
+            raise _Passing(late, is_silence=True) from None
+        except httpx.TransportError as error:
+            said = self._shown(str(error))
+            raise _Passing(f"{type(error).__name__}: {said}") from None
+        except httpx.HTTPError as error:
+            raise _Passing(f"unreadable response: {type(error).__name__}") from None
+        if 200 <= status < 300:
+            return self._read(content, request)
+        return self._failed(status, headers, content, request)
+
+    async def _post(self, body: bytes, most: int) -> tuple[int, httpx.Headers, bytes]:
+        # A few compressed bytes can hold gigabytes: none are asked for, and none unpacked.
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        async with self._client.stream(
+            "POST", self._url, content=body, headers=headers, auth=self._auth
+        ) as response:
+            encoding = response.headers.get("content-encoding", "identity").strip().lower()
+            if encoding not in ("", "identity"):
+                if response.is_success:
+                    raise _Passing("a compressed response, which was not asked for")
+                return response.status_code, response.headers, b"(compressed)"
+            content = bytearray()
+            async for part in response.aiter_raw():
+                content += part
+                if len(content) > most:
+                    raise _Passing(f"a response of more than {most >> 20} MiB")
+            return response.status_code, response.headers, bytes(content)
+
+    def _read(self, content: bytes, request: Request) -> Reply:
+        try:
+            reply, prompt_tokens, completion_tokens = read_reply(content, request)
+        except UnreadableReply as error:
+            raise _Passing(f"{error}: {self._shown(content)}") from None
+        self.usage = replace(
+            self.usage,
+            replies=self.usage.replies + 1,
+            prompt_tokens=self.usage.prompt_tokens + prompt_tokens,
+            completion_tokens=self.usage.completion_tokens + completion_tokens,
+        )
+        return replace(reply, text=self._hide(reply.text))
+
+    def _failed(
+        self, status: int, headers: httpx.Headers, content: bytes, request: Request
+    ) -> Reply:
+        where = f"{self._url}: status {status}"
+        if status in _PASSING or status >= 500:
+            raise _Passing(f"status {status}: {self._shown(content)}", _asked_pause(headers))
+        if status in (401, 403):  # Its text may repeat the key, or a part of it.
+            name = self._config.api_key_env
+            said = "no key was sent" if name is None else f"the key in {name} was refused"
+            raise EndpointError(f"{where}: {said} for model {self._config.model!r}")
+        if 300 <= status < 400:
+            raise EndpointError(
+                f"{where}: it points to another address, which is not followed; "
+                "write the final one in base_url"
+            )
+        if says_overflow(content):
+            temperature = request.sampling.temperature
+            return Reply("", finish="context_overflow", temperature=temperature)
+        raise EndpointError(f"{where} for model {self._config.model!r}: {self._shown(content)}")
+
+    def _shown(self, content: bytes | str) -> str:
+        """Return the start of a response, without the key and without control characters."""
+        text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
+        text = self._hide(text).strip()
+        return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+
+
+def _asked_pause(headers: httpx.Headers) -> float:
+    """Return the seconds of Retry-After, given as a number or as a date; 0 without one."""
+    text = headers.get("retry-after", "")
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return 0.0
+    return seconds if seconds > 0 else 0.0  # not a number compares as false

@@ -1,0 +1,277 @@
+"""The scripted engine: replies that were written beforehand, at once or after a while."""
+
+import heapq
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from debate_protocol.plugins import Config
+from debate_protocol.types import Ask, Finish, Reply
+from debate_rollout.engine import (
+    Capability,
+    Engine,
+    EngineConfigError,
+    Finished,
+    Request,
+    Sampling,
+    Weights,
+    generate_by_streaming,
+)
+from debate_rollout.engine_settings import EngineSettings, Script
+from debate_rollout.rendering import Renderer
+from debate_rollout.token_text import token_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+class Delay(Config):
+    """How long replies take: log-normal, the same for the same turn of a debate."""
+
+    median_s: float = Field(0.05, gt=0)
+    """Median of the time that a reply takes, in seconds."""
+    spread: float = Field(1.0, ge=0)
+    """Standard deviation of the logarithm; 0 makes all replies take the same time."""
+    slots: int = Field(256, ge=1)
+    """Most replies under way at once; further requests stand in line."""
+
+    def seconds(self, request: Request) -> float:
+        """Return how long this reply takes."""
+        ask = request.ask
+        name = f"delay/{ask.question.id}/{ask.agent}/{ask.round}/{request.sampling.seed}"
+        drawn: float = random.Random(name).lognormvariate(math.log(self.median_s), self.spread)
+        return drawn
+
+
+class ScriptedStream:
+    """Hands over the replies of another engine when their time has come."""
+
+    def __init__(self, player: Engine, delay: Delay) -> None:
+        self.capabilities: frozenset[Capability] = player.capabilities | {"streams"}
+        self.renderer = player.renderer
+        self.context_window = player.context_window
+        self._player = player
+        self._delay = delay
+        self._given = 0
+        self._outcomes: dict[int, Reply | Exception] = {}
+        self._in_line: deque[tuple[int, float]] = deque()
+        self._under_way: list[tuple[float, int]] = []
+
+    def submit(self, request: Request) -> int:
+        """Take a request. What is said is settled now, and handed over after its delay."""
+        self._given += 1
+        try:
+            self._outcomes[self._given] = self._player.generate([request])[0]
+        except Exception as error:
+            self._outcomes[self._given] = error
+        self._in_line.append((self._given, self._delay.seconds(request)))
+        self._begin(time.monotonic())
+        return self._given
+
+    def collect(self, timeout_s: float) -> list[Finished]:
+        """Return the replies whose time has come; waits for the first."""
+        until = time.monotonic() + timeout_s
+        while True:
+            found = self._ended(time.monotonic())
+            now = time.monotonic()
+            if found or not self._under_way or now >= until:
+                return found
+            time.sleep(max(0.0, min(until, self._under_way[0][0]) - now))
+
+    def cancel(self, ticket: int) -> None:
+        """Forget a request; the next in line takes its place."""
+        self._outcomes.pop(ticket, None)
+        left = [one for one in self._under_way if one[1] != ticket]
+        if len(left) < len(self._under_way):
+            heapq.heapify(left)
+            self._under_way = left
+            self._begin(time.monotonic())
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        """Return one reply a request, in order, when the slowest is done."""
+        return generate_by_streaming(self, requests)
+
+    def load(self, weights: Weights) -> None:
+        """Note the version."""
+        self._player.load(weights)
+
+    def close(self) -> None:
+        """Forget every request."""
+        self._outcomes.clear()
+        self._player.close()
+
+    def _begin(self, now: float) -> None:
+        while self._in_line and len(self._under_way) < self._delay.slots:
+            ticket, seconds = self._in_line.popleft()
+            if ticket in self._outcomes:
+                heapq.heappush(self._under_way, (now + seconds, ticket))
+
+    def _ended(self, now: float) -> list[Finished]:
+        found: list[Finished] = []
+        while self._under_way and self._under_way[0][0] <= now:
+            ended, ticket = heapq.heappop(self._under_way)
+            self._begin(ended)
+            if ticket in self._outcomes:
+                found.append(Finished(ticket, self._outcomes.pop(ticket)))
+        return found
+
+
+class ScriptedEngine(EngineSettings):
+    """Says what a script says, with tokens when it is given a tokenizer."""
+
+    type: Literal["scripted"] = "scripted"
+    replies: tuple[str, ...] | dict[str, str] = ()
+    """A list is said in the order of the asks, again from the start at its end. A mapping is read
+    by `agent/round`, then `agent/*`, `*/round` and `*`."""
+    context_window: int | None = Field(None, ge=1)
+    """Most tokens of prompt and reply; null is no limit."""
+    delay: Delay | None = None
+    """Makes the engine stream, as a model behind a server would."""
+
+    @property
+    def needs_model(self) -> bool:
+        """A script needs none."""
+        return False
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the opened engine can do; without a tokenizer there are no `tokens`.
+
+        No `logps`: a script has no choice, so its log-probabilities are 0 and teach nothing.
+        """
+        found: set[Capability] = {"tokens"}
+        if isinstance(self.replies, dict) or not self.replies:
+            found.add("seeds")
+        if self.delay is not None:
+            found.add("streams")
+        return frozenset(found)
+
+    def open(
+        self,
+        model: object = None,
+        tokenizer: "PreTrainedTokenizerFast | None" = None,
+        template_kwargs: Mapping[str, object] = {},
+        *,
+        script: Script | None = None,
+    ) -> "ScriptedPlayer | ScriptedStream":
+        """Return the running engine.
+
+        Args:
+            model: Not used; every engine is opened alike.
+            tokenizer: Makes prompt and reply ids, so that transcripts can be trained on.
+            template_kwargs: Handed to the chat template.
+            script: Replaces `replies`.
+
+        Raises:
+            EngineConfigError: When there is neither a script nor a reply.
+        """
+        if script is None and not self.replies:
+            raise EngineConfigError(
+                "engine.replies: found none; expected replies in the config, or script=… in open()"
+            )
+        player = ScriptedPlayer(script or _read(self.replies), self, tokenizer, template_kwargs)
+        return player if self.delay is None else ScriptedStream(player, self.delay)
+
+
+class ScriptedPlayer:
+    """Runs a script: same asks, same replies."""
+
+    def __init__(
+        self,
+        script: Script,
+        config: ScriptedEngine,
+        tokenizer: "PreTrainedTokenizerFast",
+        template_kwargs: Mapping[str, object],
+    ) -> None:
+        self.renderer = None if tokenizer is None else Renderer(tokenizer, template_kwargs)
+        self.context_window = config.context_window
+        without: set[Capability] = {"streams"} if tokenizer is not None else {"streams", "tokens"}
+        self.capabilities = config.capabilities - without
+        self._script = script
+        self._version = 0
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        """Return one reply a request, in order.
+
+        Text ends at the first stop string, as a model's would. With a tokenizer, ids are those of
+        the text, the end token added where no stop string ended it, at most `max_tokens`; their
+        log-probabilities are 0, as a script has no choice.
+        """
+        return [self._reply(request) for request in requests]
+
+    def load(self, weights: Weights) -> None:
+        """Note the version; a script has no weights."""
+        self._version = weights.version
+
+    def close(self) -> None:
+        """Do nothing; a script holds nothing."""
+
+    def _reply(self, request: Request) -> Reply:
+        text, finish = _until_stop(self._script(request.ask), request.sampling)
+        prompt_ids = request.prompt_ids
+        token_ids: list[int] = []
+        starts: tuple[int, ...] = ()
+        if self.renderer is not None:
+            if not prompt_ids:
+                raise EngineConfigError("a request's prompt_ids: found none; expected at least one")
+            room = request.sampling.max_tokens
+            if self.context_window is not None:
+                room = min(room, self.context_window - len(prompt_ids))
+            if room < 1:
+                text, finish, prompt_ids = "", "context_overflow", ()
+            else:
+                token_ids, finish = self._ids(text, finish, room)
+                said = token_text(self.renderer.tokenizer, token_ids)
+                text, starts = said.text, said.starts
+        return Reply(
+            text=text,
+            starts=starts,
+            finish=finish,
+            prompt_ids=prompt_ids,
+            token_ids=tuple(token_ids),
+            logps=(0.0,) * len(token_ids),
+            temperature=request.sampling.temperature,
+            weight_version=self._version,
+        )
+
+    def _ids(self, text: str, finish: Finish, room: int) -> tuple[list[int], Finish]:
+        assert self.renderer is not None
+        ids = self.renderer.encode(self.renderer.plain(text))
+        end = self.renderer.tokenizer.eos_token_id
+        if finish == "end" and end is not None:
+            ids.append(end)
+        return (ids[:room], "length") if len(ids) > room else (ids, finish)
+
+
+def _until_stop(text: str, sampling: Sampling) -> tuple[str, Finish]:
+    ends = [text.find(stop) + len(stop) for stop in sampling.stop if stop and stop in text]
+    return (text[: min(ends)], "stop") if ends else (text, "end")
+
+
+def _read(replies: tuple[str, ...] | dict[str, str]) -> Script:
+    if isinstance(replies, tuple):
+        said = 0
+
+        def in_order(ask: Ask) -> str:
+            nonlocal said
+            said += 1
+            return replies[(said - 1) % len(replies)]
+
+        return in_order
+
+    def by_turn(ask: Ask) -> str:
+        keys = (f"{ask.agent}/{ask.round}", f"{ask.agent}/*", f"*/{ask.round}", "*")
+        for key in keys:
+            if key in replies:
+                return replies[key]
+        raise EngineConfigError(
+            f"engine.replies: nothing for agent {ask.agent}, round {ask.round}; "
+            f"expected one of the keys {', '.join(map(repr, keys))}"
+        )
+
+    return by_turn

@@ -1,1 +1,0 @@
-"""Replies that are written beforehand, for tests."""

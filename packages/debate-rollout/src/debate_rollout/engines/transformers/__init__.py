@@ -1,1 +1,0 @@
-"""A generate loop of our own on models of transformers."""

@@ -1,1 +1,0 @@
-"""A debate about one question, at inference."""

@@ -1,0 +1,274 @@
+"""Packs: rows of a micro-batch as tensors, and which of their tokens see which."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from debate_train.batches.row_types import Node, PrefixForest, Share, shared_length
+
+if TYPE_CHECKING:
+    from debate_train.batches.row_types import Batch, Floats, Ints, Row
+
+
+_EVEN = 0.8
+"""Nodes at least this share of the longest are padded to it and computed together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Squares:
+    """Nodes of similar length, each of which sees itself causally; padded on the right to L."""
+
+    places_NL: Tensor
+    """Tokens of each node as indices into the pack; padding repeats the node's first."""
+    real_NL: Tensor
+    """False on padding."""
+
+    def gather(self, x: Tensor, fill: float | None = None) -> Tensor:
+        """Return (N, heads, L, …) of x (1, heads, T, …), with `fill` on padding."""
+        found = x[0].transpose(0, 1)[self.places_NL]
+        if fill is not None:
+            found[~self.real_NL] = fill
+        return found.transpose(1, 2)
+
+    def put(self, found: Tensor, into: Tensor) -> None:
+        """Write (N, heads, L, …) without its padding into (1, heads, T, …)."""
+        own = found.transpose(1, 2)[self.real_NL].to(into.dtype)
+        into[0].transpose(0, 1)[self.places_NL[self.real_NL]] = own
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which tokens of a flat sequence see which: each node its ancestors and, causally, itself."""
+
+    starts: tuple[int, ...]
+    """Where each node begins; the last entry is the number of tokens."""
+    parents: tuple[int, ...]
+    """Number of the node before it in its path, -1 for a root; parents come first."""
+    keys_K: Tensor
+    """For each node its path's tokens, one node after the other: indices into the pack."""
+    query_starts_N: Tensor
+    key_starts_N: Tensor
+    """Where the queries and keys of each node begin, and the end of the last: int32."""
+    longest_run: int
+    longest_path: int
+
+    squares: tuple[Squares, ...]
+    """Every node, as what sees itself causally."""
+    rectangles: tuple[tuple[int, int, int], ...]
+    """Start and end of each node with descendants, and where the last of these, who all see it,
+    ends."""
+
+    def to(self, device: torch.device) -> "Layout":
+        """Return the layout on a device."""
+        squares = tuple(replace(square, **tensors_on(square, device)) for square in self.squares)
+        return replace(self, squares=squares, **tensors_on(self, device))
+
+    def path(self, node: int) -> list[slice]:
+        """Return the runs of tokens from the root to this node."""
+        found: list[slice] = []
+        while node >= 0:
+            found.append(slice(self.starts[node], self.starts[node + 1]))
+            node = self.parents[node]
+        return found[::-1]
+
+
+def tensors_on(record: Any, device: torch.device) -> dict[str, Any]:
+    """Return the tensors of a dataclass on a device, by field."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def make_layout(forest: PrefixForest) -> Layout:
+    """Return the layout of the pack that holds this forest."""
+    nodes = forest.in_order()
+    number = {id(node): n for n, node in enumerate(nodes)}
+    parents = [-1 if n.parent is None else number[id(n.parent)] for n in nodes]
+    starts = [node.start for node in nodes] + [forest.tokens]
+    paths = [_path(node) for node in nodes]
+    keys = [np.arange(part.start, part.start + len(part)) for path in paths for part in path]
+    lengths = [sum(len(part) for part in path) for path in paths]
+    return Layout(
+        starts=tuple(starts),
+        parents=tuple(parents),
+        keys_K=torch.from_numpy(np.concatenate(keys)),
+        query_starts_N=torch.tensor(starts, dtype=torch.int32),
+        key_starts_N=torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32),
+        longest_run=max(len(node) for node in nodes),
+        longest_path=max(lengths),
+        squares=_squares(nodes),
+        rectangles=_rectangles(starts, parents),
+    )
+
+
+def _path(node: Node) -> list[Node]:
+    found = [node]
+    while found[-1].parent is not None:
+        found.append(found[-1].parent)
+    return found[::-1]
+
+
+def _squares(nodes: Sequence[Node]) -> tuple[Squares, ...]:
+    found: list[list[Node]] = []
+    for node in sorted(nodes, key=lambda node: -len(node)):
+        if not found or len(node) < _EVEN * len(found[-1][0]):
+            found.append([])
+        found[-1].append(node)
+    return tuple(_padded_squares(alike) for alike in found)
+
+
+def _padded_squares(nodes: Sequence[Node]) -> Squares:
+    steps = np.arange(len(nodes[0]))
+    starts, lengths = ([[node.start] for node in nodes], [[len(node)] for node in nodes])
+    real = steps < np.array(lengths)
+    places = np.array(starts) + np.where(real, steps, 0)
+    return Squares(torch.from_numpy(places), torch.from_numpy(real))
+
+
+def _rectangles(starts: Sequence[int], parents: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+    """Return the nodes with descendants, which follow them without a gap."""
+    ends = list(starts[1:])
+    for node in reversed(range(len(parents))):
+        if parents[node] >= 0:
+            ends[parents[node]] = max(ends[parents[node]], ends[node])
+    return tuple(
+        (start, after, end)
+        for start, after, end in zip(starts, starts[1:], ends, strict=False)
+        if end > after
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """One micro-batch: tokens to compute, and the sampled tokens (actions) that carry loss.
+
+    Every vector `_A` has one entry an action. `sources_A` says at which token of the flattened
+    `tokens_BT` the action is predicted; one token may predict several actions.
+    """
+
+    tokens_BT: Tensor
+    positions_BT: Tensor
+    layout: Layout | None
+    """None where rows are padded: plain causal attention, padding on the right."""
+    sources_A: Tensor
+    targets_A: Tensor
+    advantages_A: Tensor
+    sampler_logps_A: Tensor
+    temperatures_A: Tensor
+    weights_A: Tensor
+    """What the loss of the action is multiplied by; denominators count the whole step."""
+    streams_A: Tensor
+    versions_A: Tensor
+    rows_A: Tensor
+    """Number of the row within the step's batch."""
+    pairs_A: Tensor
+    adapter: str | None = None
+    """Of the trained policy's adapters the one that the pack is computed with."""
+
+    def to(self, device: torch.device) -> "Pack":
+        """Return the pack on a device."""
+        layout = None if self.layout is None else self.layout.to(device)
+        return replace(self, layout=layout, **tensors_on(self, device))
+
+
+def needed_tokens(row: "Row") -> int:
+    """Return how many tokens of a row predict something: those before its last action."""
+    actions = np.flatnonzero(row.mask[1:])
+    return int(actions[-1]) + 1 if len(actions) else 0
+
+
+def make_pack(
+    batch: "Batch", weights: Sequence["Floats"], numbers: Sequence[int], share: Share
+) -> Pack:
+    """Return the pack of these rows of the batch, in this order.
+
+    Args:
+        batch: the rows of a step.
+        weights: of each row of the batch what its tokens' losses are multiplied by.
+        numbers: which rows, all of one adapter.
+        share: `prefix` computes what neighbours begin with once; `none` pads.
+    """
+    rows = [batch.rows[number] for number in numbers]
+    inputs = [row.tokens[: needed_tokens(row)] for row in rows]
+    tokens_BT, positions_BT, places, layout = (
+        _padded(inputs) if share == "none" else _flat(inputs, share == "prefix")
+    )
+    actions = [np.flatnonzero(row.mask[1:]) + 1 for row in rows]
+    counts = [len(t) for t in actions]
+
+    def picked(arrays: Sequence["Floats | Ints"]) -> Tensor:
+        found = [array[t] for array, t in zip(arrays, actions, strict=True)]
+        return torch.from_numpy(np.concatenate(found))
+
+    def repeated(values: Sequence[int]) -> Tensor:
+        return torch.from_numpy(np.repeat(np.asarray(values, np.int64), counts))
+
+    return Pack(
+        tokens_BT,
+        positions_BT,
+        layout,
+        sources_A=picked([np.append(0, place) for place in places]),
+        targets_A=picked([row.tokens for row in rows]),
+        advantages_A=picked([row.advantages for row in rows]),
+        sampler_logps_A=picked([row.sampler_logps for row in rows]),
+        temperatures_A=picked([row.temperatures for row in rows]),
+        weights_A=picked([weights[number] for number in numbers]),
+        streams_A=picked([row.streams for row in rows]),
+        versions_A=picked([row.versions for row in rows]),
+        rows_A=repeated(numbers),
+        pairs_A=repeated([row.pair for row in rows]),
+        adapter=rows[0].adapter,
+    )
+
+
+def empty_pack(share: Share) -> Pack:
+    """Return a pack of one token that carries no loss: every rank runs as many packs as others."""
+    one = [np.zeros(1, np.int64)]
+    tokens_BT, positions_BT, _, layout = _padded(one) if share == "none" else _flat(one)
+    ints, floats = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
+    return Pack(
+        tokens_BT,
+        positions_BT,
+        layout,
+        sources_A=ints,
+        targets_A=ints,
+        advantages_A=floats,
+        sampler_logps_A=floats,
+        temperatures_A=floats,
+        weights_A=floats,
+        streams_A=ints,
+        versions_A=ints,
+        rows_A=ints,
+        pairs_A=ints,
+    )
+
+
+def _padded(inputs: Sequence["Ints"]) -> tuple[Tensor, Tensor, list["Ints"], Layout | None]:
+    """Return rows padded on the right, and the place of each row's tokens when flattened."""
+    longest = max(len(tokens) for tokens in inputs)
+    tokens_BT = np.zeros((len(inputs), longest), np.int64)
+    for b, tokens in enumerate(inputs):
+        tokens_BT[b, : len(tokens)] = tokens
+    positions_BT = np.broadcast_to(np.arange(longest), tokens_BT.shape).copy()
+    places = [b * longest + np.arange(len(tokens)) for b, tokens in enumerate(inputs)]
+    return torch.from_numpy(tokens_BT), torch.from_numpy(positions_BT), places, None
+
+
+def _flat(
+    inputs: Sequence["Ints"], shared: bool = True
+) -> tuple[Tensor, Tensor, list["Ints"], Layout | None]:
+    """Return rows as one flat sequence, the place of each row's tokens in it, and its layout."""
+    forest, places, before = PrefixForest(), [], np.zeros(0, np.int64)
+    for tokens in inputs:
+        forest.add(len(tokens), shared_length(before, tokens) if shared else 0)
+        places.append(forest.positions())
+        before = tokens
+    tokens_1T = np.zeros((1, forest.tokens), np.int64)
+    positions_1T = np.zeros_like(tokens_1T)
+    for tokens, place in zip(inputs, places, strict=True):
+        tokens_1T[0, place] = tokens
+        positions_1T[0, place] = np.arange(len(tokens))
+    return torch.from_numpy(tokens_1T), torch.from_numpy(positions_1T), places, make_layout(forest)

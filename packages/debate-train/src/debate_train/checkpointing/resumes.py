@@ -1,0 +1,106 @@
+"""Going on with a run by another recipe: what may change, and what is kept of it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import cast
+
+import yaml
+
+from debate_train.checkpointing.checkpoints import is_recipe
+from debate_train.checkpointing.directory_layout import RECIPE
+from debate_train.checkpointing.run_directory import (
+    ENVIRONMENT,
+    LATER_RECIPES,
+    RunDirectory,
+    describe_environment,
+)
+from debate_train.checkpointing.whole_files import write_whole
+from debate_train.interrupts import RecipeError
+from debate_train.reading.recipe_file import Changes, recipe_changes, shown_change
+
+
+def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:
+    """Refuse to go on with another model or other phases.
+
+    Raises:
+        RecipeError: They are not those of the recipe that the run was started with.
+    """
+    before, now = yaml.safe_load(directory.recipe), yaml.safe_load(resolved_yaml)
+    phases = [list(r.get("phases") or ()) for r in (before, now)]
+    models = [_without_place(r.get("model")) for r in (before, now)]
+    same_model = models[0] == models[1]
+    if same_model and phases[0] == phases[1]:
+        return
+    key = "phases" if same_model else "model"
+    raise RecipeError(
+        f"{key}: found another than in {directory.path / RECIPE}, which the run was "
+        f"started with; expected the same {key} to resume, or another --output for a new run"
+    )
+
+
+def _without_place(model: object) -> object:
+    """Return a model's settings but for where it is: the checkpoint knows its weights."""
+    if not isinstance(model, dict):
+        return model
+    return {key: value for key, value in model.items() if key != "name"}
+
+
+def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:
+    """Return what differs from the recipe that the run had after `step` steps."""
+    earlier = {_first_step(path): path for path in directory.path.glob(LATER_RECIPES)}
+    before = directory.recipe
+    for first in sorted(number for number in earlier if number <= step):
+        text = earlier[first].read_text(encoding="utf-8", errors="replace")
+        before = text if is_recipe(text) else before
+    return recipe_changes(before, resolved_yaml)
+
+
+def _first_step(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
+
+
+def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Changes:
+    """Keep what a run goes on with after `step` steps, once it has gone back there.
+
+    `environment.json` gets an entry in `resumed`. A recipe that is not the one so far is kept as
+    `recipe-from-step-NNNNNN.yaml`, named for the first step that is made with it.
+
+    Returns:
+        What has changed in the recipe.
+    """
+    changes = changes_since(directory, step, resolved_yaml)
+    if changes:
+        path = directory.path / f"recipe-from-step-{step + 1:06d}.yaml"
+        write_whole(path, resolved_yaml.encode())
+        directory.note_record(path)
+    now = {**describe_environment(), "from_step": step + 1, "changes": changes}
+    path = directory.path / ENVIRONMENT
+    first = environment_of(path)
+    first["resumed"] = [*cast(list[object], first["resumed"]), now]
+    text = json.dumps(first, indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(path, (text + "\n").encode())
+    return changes
+
+
+def environment_of(path: Path) -> dict[str, object]:
+    """Return what an environment.json holds; one that cannot be read is begun again, with a word.
+
+    Of a folder whose making was stopped there is none, and that of now is taken.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and isinstance(found.setdefault("resumed", []), list):
+            return found
+    except FileNotFoundError:
+        return {**describe_environment(), "resumed": []}
+    except (OSError, ValueError, RecursionError):
+        pass
+    print(f"warning: {path} cannot be read: what it said of the start is lost", file=sys.stderr)
+    return {"resumed": []}
+
+
+def shown_changes(changes: Changes, step: int) -> str:
+    """Return what has changed after `step` steps as one line."""
+    listed = "; ".join(f"{key}: {shown_change(change)}" for key, change in changes.items())
+    return f"resumed with another recipe from step {step + 1} on: {listed}"

@@ -1,0 +1,457 @@
+"""Whether engine, policies, windows and imitated turns of a recipe fit each other."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from debate_protocol.forms import DebateForm
+from debate_protocol.roles import roles_of
+from debate_protocol.types import TRAINED, Ask, Question, Reply
+from debate_rollout.engine_settings import EngineConfig, Place
+from debate_rollout.engines.devices import absent_device
+from debate_train.checks.check_context import (
+    DataView,
+    Longest,
+    TokenCounter,
+    Window,
+    context_window,
+    longest_prompt,
+    many,
+    step_counts,
+    token_counter,
+)
+from debate_train.checks.check_learning import hold
+from debate_train.data import DataSource
+from debate_train.data.source import identity
+from debate_train.interrupts import RecipeError
+from debate_train.models import ModelConfig
+from debate_train.models.adapters import trained_adapters
+from debate_train.models.policies import START, PolicyConfig, StartPolicy, Trained
+from debate_train.offline.example_set import look_at_demonstrations, read_debates
+from debate_train.offline.offline_set import PLAYED
+from debate_train.playing.rollouts import named_debates
+from debate_train.recipe import Recipe
+from debate_train.trainers.launching import named_devices
+
+
+def known_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
+    """Return the policies that roles may name besides the trained one."""
+    return {START: StartPolicy(), **recipe.rollout.policies}
+
+
+def used_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
+    """Return the policies that speak in the recipe's debates besides the trained one."""
+    known = known_policies(recipe)
+    names: list[str] = []
+    for phase in recipe.phase_recipes().values():
+        for form in (phase.debate, *(one.form for _, one in phase.evaluated().plays())):
+            names += [role.policy for role in roles_of(form.protocol())]
+    return {name: known[name] for name in dict.fromkeys(names) if name in known}
+
+
+def role_lines(phase: Recipe) -> list[str]:
+    """Say who speaks for each role and what is trained; nothing where all are equals."""
+    roles = roles_of(phase.debate.protocol())
+    if len(roles) == 1 and roles[0].trains:
+        return []
+    trained = Trained(phase.rollout.engine, phase.model, phase.seed)
+    known = known_policies(phase)
+    said = []
+    for role in roles:
+        agents = f"{role.count} agent{'' if role.count == 1 else 's'}"
+        speaker = "the trained policy"
+        if role.adapter is not None:
+            speaker += f", adapter {role.adapter}"
+        if role.policy != TRAINED:
+            speaker = f"policy {role.policy} ({known[role.policy].described(trained)})"
+        fate = "trained on" if role.trains else "not trained on"
+        answers = "" if role.answers else ", owes no answer"
+        said.append(f"  role {role.name}: {agents}, {speaker}, {fate}{answers}")
+    return said
+
+
+def missing_libraries(recipe: Recipe) -> list[str]:
+    """Return what the engines of a recipe need and is not installed here."""
+    return [
+        f"{key}.type: found {engine.type}, which {missing}, or another engine"
+        for key, engine in engines_used(recipe).items()
+        if (missing := engine.missing_library()) is not None
+    ]
+
+
+def engines_used(recipe: Recipe) -> dict[str, EngineConfig]:
+    """Return the engines of all policies by where they are chosen, the trained one's first."""
+    trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
+    found = {"rollout.engine": trained.engine}
+    for name, policy in used_policies(recipe).items():
+        key = f"rollout.policies.{name}.engine"
+        if name not in recipe.rollout.policies:
+            key = f"rollout.engine (for policy {name})"
+        found[key] = policy.engine_config(trained)
+    return found
+
+
+def key_lines(recipe: Recipe) -> list[str]:
+    """Return which environment variables' values are sent where."""
+    engines = engines_used(recipe).items()
+    return [f"{key}: {text}" for key, engine in engines if (text := engine.sent_key()) is not None]
+
+
+def policy_errors(recipe: Recipe, *, with_tokenizer: bool = True) -> list[str]:
+    """Return what keeps the recipe's other policies from speaking.
+
+    Without their tokenizers, models in directories need a configuration alone.
+    """
+    trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
+    found = [*_adapter_errors(recipe)] + [
+        f"phases.{name}.rollout.policies: found a difference, but a run opens its policies once; "
+        "expected it outside of phases"
+        for name, phase in recipe.phase_recipes().items()
+        if phase.rollout.policies != recipe.rollout.policies
+    ]
+    found += [
+        f"rollout.policies.{name}.{problem}"
+        for name, policy in used_policies(recipe).items()
+        for problem in policy.problems(trained, with_tokenizer=with_tokenizer)
+    ]
+    engines = engines_used(recipe)
+    first, *others = [key for key, one in engines.items() if one.one_in_process] or [""]
+    return found + [
+        f"{key}: found a {engines[key].type} inside this process, which can hold one, and "
+        f"{first} is there; expected process: own, or type: vllm_server"
+        for key in others
+    ]
+
+
+def _adapter_errors(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps several adapters from being served and trained."""
+    lora, engine = recipe.model.lora, recipe.rollout.engine
+    if lora is None or len(lora.adapters) < 2:
+        return
+    if "lora" in engine.capabilities and "adapters" not in engine.capabilities:
+        yield (
+            f"rollout.engine.type: found {engine.type}, which serves one adapter, with "
+            f"{len(lora.adapters)} in model.lora.adapters; expected transformers, vllm or "
+            "vllm_server"
+        )
+    for name, phase in recipe.phase_recipes().items():
+        where = f"phases.{name}." if recipe.phases else ""
+        most, trained = phase.trainer.adapters_at_once, trained_adapters(lora, phase.debate)
+        if len(trained) > most:
+            yield (
+                f"{where}trainer.type: found {phase.trainer.type}, which trains "
+                f"{most or 'no'} adapter by its name at a time, with {' and '.join(trained)}; "
+                "expected torch, or phases that train one after the other "
+                "(debate.roles.NAME.train: false)"
+            )
+
+
+def adapter_warnings(recipe: Recipe) -> Iterator[str]:
+    """Yield which adapters no role trains."""
+    lora, phases = recipe.model.lora, recipe.phase_recipes().values()
+    used = {name for phase in phases for name in trained_adapters(lora, phase.debate)}
+    for name in () if lora is None else lora.adapters:
+        if name not in used:
+            yield (
+                f"model.lora.adapters: found {name!r}, which no role that is trained on names, so "
+                f"it stays as it is; expected debate.roles.NAME.adapter: {name}"
+            )
+
+
+NEEDED = {"tokens": "token ids", "logps": "log-probabilities"}
+"""Capabilities that training needs of an engine, and what they are called."""
+
+
+def engine_errors(recipe: Recipe) -> list[str]:
+    """Return what keeps the recipe's engine from sampling for a trainer."""
+    engine = recipe.rollout.engine
+    if not engine.is_sampled:
+        return [
+            "rollout.engine.type: found demonstrations for the whole recipe; expected an engine "
+            "that samples from the policy (demonstrations may stand in a phase)"
+        ]
+    missing = [text for name, text in NEEDED.items() if name not in engine.capabilities]
+    if missing:
+        return [
+            f"rollout.engine.type: found {engine.type}, whose replies have no "
+            f"{' and no '.join(missing)} to train on; expected an engine that samples from the "
+            "policy, such as transformers or vllm (debate-rollout collects transcripts with any)"
+        ]
+    return [f"rollout.engine.{problem}" for problem in engine.problems(_place(recipe, 1))]
+
+
+def process_errors(recipe: Recipe, size: int) -> list[str]:
+    """Return which trainers and engines cannot be used in so many processes."""
+    engine, found = recipe.rollout.engine, []
+    for name, phase in recipe.phase_recipes().items():
+        where = f"phases.{name}." if recipe.phases else ""
+        if size > 1 and not phase.trainer.several_processes:
+            found.append(
+                f"{where}trainer.type: found {phase.trainer.type} in {size} processes; expected "
+                "deepspeed (trainer.type=deepspeed), or one process"
+            )
+    known = set() if size == 1 else set(engine.problems(_place(recipe, 1)))  # Said by a check.
+    problems = engine.problems(_place(recipe, size))
+    return [*found, *(f"rollout.engine.{text}" for text in problems if text not in known)]
+
+
+def refuse_absent_devices(recipe: Recipe) -> None:
+    """Refuse devices that are not there before a model is loaded for them.
+
+    Raises:
+        RecipeError: The recipe names one.
+    """
+    if errors := device_errors(recipe):
+        raise RecipeError("\n".join(errors))
+
+
+def device_errors(recipe: Recipe) -> list[str]:
+    """Return which devices that the recipe names are not there; needs torch."""
+    named = {f"{key}.device": one.named_device() for key, one in engines_used(recipe).items()}
+    for name, phase in recipe.phase_recipes().items():
+        where = f"phases.{name}." if "trainer" in recipe.phases.get(name, {}) else ""
+        named[f"{where}trainer.device"] = phase.trainer.named_device()
+    absent = {key: (device, absent_device(device)) for key, device in named.items()}
+    return [
+        f"{key}: found {device!r}, which cannot be used here ({why}); expected auto, or a device "
+        "of this machine"
+        for key, (device, why) in absent.items()
+        if why is not None
+    ]
+
+
+def process_warnings(recipe: Recipe, size: int) -> list[str]:
+    """Return which of so many GPUs the recipe's engine would leave idle while it samples."""
+    warnings = recipe.rollout.engine.warnings(_place(recipe, size))
+    return [f"rollout.engine.{warning}" for warning in warnings]
+
+
+def _place(recipe: Recipe, size: int) -> Place:
+    lora = recipe.model.lora
+    visible = named_devices() or [str(gpu) for gpu in range(64)]
+    chosen = recipe.trainer.named_device().partition(":")[2]
+    own = visible[int(chosen)] if chosen.isdecimal() and int(chosen) < len(visible) else visible[0]
+    return Place(size, None if lora is None else lora.rank, own, visible)
+
+
+def phase_errors(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> list[str]:
+    """Return what keeps a phase from using its engine."""
+    engine = phase.rollout.engine
+    if engine.is_sampled:
+        if engine == recipe.rollout.engine:
+            return []
+        return [
+            f"phases.{name}.rollout.engine: found a difference, but a run has one engine; "
+            "expected it outside of phases, or type: demonstrations"
+        ]
+    if data.can_demonstrate is False:
+        return [
+            f"phases.{name}.rollout.engine.type: found demonstrations, but the {phase.data.type} "
+            "data has none; expected a worked solution in every row (data.fields.solution)"
+        ]
+    return []
+
+
+@dataclass(slots=True)
+class Windows:
+    """Looks at the windows of all policies; reads each tokenizer once."""
+
+    lines: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    _counters: dict[str, TokenCounter] = field(default_factory=dict)
+
+    def counter(self, policy: str, model: ModelConfig | None) -> TokenCounter:
+        """Return what counts the tokens of a policy."""
+        if policy not in self._counters:
+            self._counters[policy] = token_counter(model)
+        return self._counters[policy]
+
+    def look(
+        self, phase: Recipe, form: DebateForm, question: Question | None, what: str = ""
+    ) -> None:
+        """Compare the longest prompt of each policy that speaks in a form with its window.
+
+        Where nobody knows a window, only that of the trained policy is named: that of an endpoint
+        is the endpoint's affair.
+        """
+        trained = Trained(phase.rollout.engine, phase.model, phase.seed)
+        agents: dict[str, list[int]] = {}
+        for agent in range(form.num_agents):
+            agents.setdefault(form.policy_of(agent), []).append(agent)
+        for name, own in agents.items():
+            model: ModelConfig | None = phase.model
+            engine, key = phase.rollout.engine, ""
+            if name != TRAINED:
+                policy = known_policies(phase)[name]
+                key = f"rollout.policies.{name}." if name in phase.rollout.policies else ""
+                model, engine = policy.sampled_model(trained), policy.engine_config(trained)
+            window = _window(model, engine, key)
+            if name == TRAINED or window.tokens is not None:
+                counter, reply = self.counter(name, model), phase.rollout.max_tokens
+                longest = longest_prompt(form, question, reply, counter, own)
+                whose = "" if name == TRAINED else f" of policy {name}"
+                text = f"{what}context{whose}: {_said(longest, reply, counter)}"
+                row = _longest_row(question, longest, window)
+                self._compare(text, longest.prompt_tokens + reply, window, row)
+
+    def _compare(self, text: str, total: int, window: Window, row: str) -> None:
+        if window.tokens is None:
+            self.lines.append(
+                f"  {text}; window {window.source}: set model.context_window to check it"
+            )
+        elif total <= window.tokens:
+            self.lines.append(f"  {text}; window {window.tokens:,} ({window.source})")
+        else:
+            self.errors.append(
+                f"{text} is above the window of {window.tokens:,} ({window.source}); lower "
+                "rollout.max_tokens, debate.num_agents or debate.max_rounds, or set "
+                f"debate.max_chars_per_field or debate.history_rounds=1{row}"
+            )
+
+
+def _said(longest: Longest, reply: int, counter: TokenCounter) -> str:
+    return (
+        f"at most {longest.prompt_tokens + reply:,} tokens (prompt {longest.prompt_tokens:,} of "
+        f"agent {longest.agent} in round {longest.round + 1} + reply {reply:,}; {counter.how})"
+    )
+
+
+def _longest_row(question: Question | None, longest: Longest, window: Window) -> str:
+    """Name the longest question where it is a large part of what does not fit."""
+    tokens = longest.question_tokens
+    if question is None or 2 * tokens < (window.tokens or 0):
+        return ""
+    return (
+        f"; the longest question, id {question.id!r:.80}, alone has {tokens:,} tokens "
+        f"({question.text!r:.60})"
+    )
+
+
+def _window(model: ModelConfig | None, engine: EngineConfig, key: str) -> Window:
+    """Return the smaller window of a model and its engine, whose keys begin with `key`."""
+    window = Window(None, "unknown here") if model is None else context_window(model)
+    if key and window.source.startswith("model."):
+        window = Window(window.tokens, key + window.source)
+    served = engine.window()
+    if served is not None and (window.tokens is None or served < window.tokens):
+        return Window(served, f"{key or 'rollout.'}engine.context_window")
+    return window
+
+
+_TURNS = 128
+"""About how many demonstrated turns are looked at."""
+
+
+def imitation_errors(phase: Recipe) -> Iterator[str]:
+    """Yield what is wrong with the phase's loss for the replies that it gets."""
+    demonstrated = not phase.rollout.engine.is_sampled
+    made_for, offline = phase.loss.learns_from, phase.offline
+    if offline is not None:
+        if offline.path is None and (problem := offline.problem(phase.debate)):
+            yield f"offline.{problem}"
+        if made_for != offline.teaches:
+            wanted = "dpo" if offline.teaches == "pairs" else "sft"
+            yield (
+                f"loss.type: found {phase.loss.type} with offline.type {offline.type}, which gives "
+                f"{offline.teaches}; expected {wanted}"
+            )
+        if offline.held_out and offline.teaches != "pairs":
+            yield (
+                f"offline.held_out: found {offline.held_out} with offline.type {offline.type}, "
+                "which gives no pairs to measure a preference on; expected 0, or leave it out"
+            )
+        if demonstrated and offline.teaches != "demonstrations":
+            yield (
+                f"rollout.engine.type: found demonstrations with offline.type {offline.type}, "
+                "which compares replies of the policy; expected another engine"
+            )
+        return
+    if made_for == "pairs":
+        yield (
+            f"loss.type: found {phase.loss.type}, which learns from preference pairs, without a "
+            "set of them; expected offline: {type: guided_pairs} or answer_pairs"
+        )
+    if made_for == "demonstrations" and not demonstrated:
+        yield (
+            f"loss.type: found {phase.loss.type} with replies that {phase.rollout.engine.type} "
+            "samples, which it would imitate as they are; expected rollout.engine.type: "
+            "demonstrations, or a loss for samples, such as reinforce"
+        )
+    if demonstrated and made_for != "demonstrations":
+        yield (
+            f"loss.type: found {phase.loss.type} with demonstrations, which no policy sampled; "
+            "expected sft"
+        )
+
+
+def made_of(phase: Recipe) -> str:
+    """Return what the examples of a phase are taken from: debates that are played, or of files.
+
+    Raises:
+        UsageError: There are no such files.
+    """
+    offline, rollout = phase.offline, phase.rollout
+    assert offline is not None
+    if offline.path is not None:
+        read = read_debates(offline)
+        asked = len({identity(debate.question) for debate in read})
+        turns = [turn for debate in read for turn in debate.turns]
+        return (
+            f"{many(len(read), 'debate')} of {many(asked, 'question')} in {offline.path}; "
+            f"{many(len(turns), 'turn')}, {sum(not turn.prompt for turn in turns):,} of them "
+            "without the prompt"
+        )
+    questions = offline.questions or PLAYED
+    debates, _, count, *_ = step_counts(phase, questions)
+    return (
+        f"{many(questions, 'question')} x {many(rollout.debates_per_question, 'debate')} = "
+        f"{many(debates, 'debate')}; {many(count, 'turn')}, at most "
+        f"{count * rollout.max_tokens:,} tokens in replies"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is wrong with demonstrations that were looked at."""
+
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def see_demonstrations(phase: Recipe, source: DataSource, counter: TokenCounter) -> Seen:
+    """Play some debates of demonstrations and look at what would be imitated.
+
+    Replies are cut at `rollout.max_tokens` where `counter` counts and does not estimate.
+    """
+    engine = phase.rollout.engine
+    script = engine.script(source.demonstrate)
+    if script is None or not source.can_demonstrate:
+        return Seen()
+    most, cut = phase.rollout.max_tokens, 0
+
+    def say(ask: Ask) -> Reply:
+        nonlocal cut
+        text = script(ask)
+        tokens = counter.count(text) if counter.is_exact else 0
+        if tokens <= most:
+            return Reply(text)
+        cut += 1
+        return Reply(text[: len(text) * most // tokens], "length")
+
+    copies = {"debates_per_question": 1, "direct_per_question": 0}
+    once = phase.model_copy(update={"rollout": phase.rollout.model_copy(update=copies)})
+    turns = max(form.turn_count() for form in phase.forms)
+    questions = source.batch(0)[: max(len(phase.forms), _TURNS // turns)]
+    played = [hold(run, say) for _, run in named_debates(once, questions, "check")]
+    found = look_at_demonstrations(played)
+    key = "rollout.engine.type: "
+    if problem := found.problem(str(phase.debate.contract_rules())):
+        return Seen(errors=(key + problem,))
+    if found.failed or cut:
+        return Seen(
+            warnings=(
+                f"{key}of {found.turns:,} demonstrated turns {cut:,} are longer than "
+                f"rollout.max_tokens and {found.failed:,} hold no readable answer: these weigh "
+                "nothing",
+            )
+        )
+    return Seen()

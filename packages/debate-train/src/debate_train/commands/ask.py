@@ -1,0 +1,399 @@
+"""`debate-ask`: one question, debated by any models."""
+
+import argparse
+import json
+import os
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from debate_protocol.command_line import add_options, heed_options
+from debate_protocol.roles import role_of
+from debate_protocol.transcripts.showing import escaped
+from debate_protocol.types import Ask, Question, Reply, Transcript
+from debate_rewards.answers.checking import answer_classes, same_answer
+from debate_rewards.gate_rules import Agreed
+from debate_rewards.reward import read_debate
+from debate_rewards.votes.decisions import answer_text, decisions_of, last_turns
+from debate_rollout.engine import HeardEngine, Request
+from debate_train.checks.check_parts import missing_libraries, refuse_absent_devices
+from debate_train.commands.evaluate import named_policy
+from debate_train.commands.recipe_command import DONE, exit_code, refuse_unreadable
+from debate_train.interrupts import UsageError
+from debate_train.models.policies import folder_problems
+from debate_train.recipe import Recipe
+from debate_train.running.run_context import open_sampling
+
+Spoken = Callable[[Ask, Reply], None]
+"""Is called with each turn as it comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a debate came to.
+
+    Attributes:
+        answer: Of the decision rule, None where no agent gave one that can be read.
+        decision: The rule.
+        decisions: The answer of every rule that applies.
+        votes: Agents of the last round for each answer; those that agree are one.
+        transcript: The debate.
+    """
+
+    answer: str | None
+    decision: str
+    decisions: dict[str, str | None]
+    votes: dict[str, int]
+    transcript: Transcript
+
+
+def settings_of(arguments: argparse.Namespace) -> list[str]:
+    """Return the settings of a recipe that the options of `debate-ask` stand for."""
+    models: list[str] = list(arguments.model)
+    if arguments.url is None:
+        models = [named_policy(text, "--model").model or text for text in models]
+    found: list[str] = []
+
+    def put(key: str, value: object) -> None:
+        if value is not None:
+            # A word as it was given, which is how messages show it.
+            is_word = isinstance(value, str) and value.isidentifier()
+            found.append(f"{key}={value if is_word else json.dumps(value)}")
+
+    if arguments.url is not None:
+        if not models:
+            raise UsageError("--url: found no --model; expected the endpoint's name of the model")
+        put("rollout.engine", _endpoint(arguments.url, models[0]))
+    elif models:
+        put("model", {"type": "pretrained", "name": models[0]})
+    agents = arguments.agents
+    if len(models) > 1:
+        agents = len(models) if agents is None else agents
+        if agents < len(models):
+            raise UsageError(f"--agents: found {agents} for {len(models)} models; expected as many")
+        put("rollout.policies", _others(models[1:], arguments.url))
+        put("debate.roles", _roles(len(models), agents))
+    put("debate.num_agents", agents)
+    put("debate.max_rounds", arguments.rounds)
+    put("debate.topology", arguments.topology)
+    put("rollout.max_tokens", arguments.max_tokens)
+    put("seed", arguments.seed)
+    return found
+
+
+def ask(
+    recipe: Recipe,
+    question: Question,
+    spoken: Spoken,
+    *,
+    decision: str | None = None,
+    until_agreed: bool = False,
+) -> Answer:
+    """Let the agents of a recipe debate a question.
+
+    Args:
+        recipe: Its model, debate and rollout are used; its gates go on.
+        question: What is debated.
+        spoken: Is called with each turn as it comes.
+        decision: The rule whose answer counts; None is the peers' vote, or without comparisons
+            the majority.
+        until_agreed: End the debate after the first round whose answers are all the same.
+
+    Raises:
+        UsageError: The recipe's model or engine cannot be used, or the rule does not apply.
+        EngineFailure: The engine failed twice on a request.
+    """
+    from transformers.utils import logging
+
+    refuse_absent_devices(recipe)
+    problems = list(missing_libraries(recipe))
+    if "tokens" in recipe.rollout.engine.capabilities:
+        problems += folder_problems(recipe.model)
+    if problems:
+        raise UsageError("\n".join(problems))
+    form, rule = recipe.debate, Agreed() if until_agreed else None
+    if decision == "central" and form.protocol().topology != "central":
+        raise UsageError(
+            "--decision: found central, which is the answer of the center; expected it with "
+            "--topology central"
+        )
+    if rule is not None:
+        form = form.changed({"gate_after": list(range(form.max_rounds - 1))})
+    logging.disable_progress_bar()  # Of weights that are loaded: turns are what is shown.
+    logging.set_verbosity_error()
+    seed = zlib.crc32(f"{recipe.seed}/ask".encode())
+    same = partial(same_answer, question)
+    run = form.start(question, seed=seed, debate_id="asked", same_answer=same)
+
+    def hear(replies: list[tuple[Request, Reply]]) -> None:
+        for asked, reply in replies:
+            spoken(asked.ask, reply)
+
+    engine = open_sampling(recipe, recipe.data.open(recipe.seed))
+    try:
+        select = None if rule is None else partial(rule, seed=seed)
+        transcript = recipe.rollout.play([run], HeardEngine(engine, hear), select)[0]
+    finally:
+        engine.close()
+    return decided(transcript, decision, seed)
+
+
+def decided(transcript: Transcript, decision: str | None, seed: int) -> Answer:
+    """Return what a debate came to by a rule, and by all others that apply."""
+    debate = read_debate(transcript)
+    decisions = decisions_of(debate, seed)
+    by = decision or ("peer_vote" if debate.compares else "majority")
+    if by not in decisions:
+        raise UsageError(
+            f"--decision: found {by}, which does not apply to this debate; expected one of "
+            f"{', '.join(decisions)}"
+        )
+    answers = [answer_text(debate, turn) for turn in last_turns(debate).values()]
+    classes = answer_classes(transcript.question, answers)
+    names = {place: answers[classes.index(place)] for place in classes if place is not None}
+    counts = Counter(place for place in classes if place is not None)
+    votes = {str(names[place]): count for place, count in counts.most_common()}
+    return Answer(decisions[by], by, decisions, votes, transcript)
+
+
+def _endpoint(url: str, model: str) -> dict[str, object]:
+    key = "OPENAI_API_KEY" if os.environ.get("OPENAI_API_KEY") else None
+    endpoint: dict[str, object] = {
+        "type": "openai",
+        "base_url": url,
+        "model": model,
+        "api_key_env": key,
+    }
+    # Whoever types the URL means it to get the key.
+    return endpoint if key is None else endpoint | {"api_key_host": urlsplit(url).hostname}
+
+
+def _others(models: list[str], url: str | None) -> dict[str, object]:
+    """Return the policies of the models after the first."""
+    if url is not None:
+        return {
+            f"model_{n}": {"type": "engine", "engine": _endpoint(url, model)}
+            for n, model in enumerate(models, 2)
+        }
+    return {
+        f"model_{n}": {"type": "model", "model": {"type": "pretrained", "name": model}}
+        for n, model in enumerate(models, 2)
+    }
+
+
+def _roles(models: int, agents: int) -> dict[str, object]:
+    """Return a role for each model, with as equal numbers of agents as can be."""
+    return {
+        f"model_{n + 1}": {"count": len(range(n, agents, models))}
+        | ({"policy": f"model_{n + 1}"} if n else {})
+        for n in range(models)
+    }
+
+
+class Printer:
+    """Prints turns as they come, the answer alone, or one JSON object."""
+
+    def __init__(self, recipe: Recipe, shows: Literal["turns", "answer", "json"]) -> None:
+        self._rules, self._shows = recipe.debate.protocol(), shows
+
+    def turn(self, ask: Ask, reply: Reply) -> None:
+        """Print a turn."""
+        if self._shows != "turns":
+            return
+        role = role_of(self._rules, ask.agent)
+        who = f"Agent {ask.agent}, round {ask.round + 1}"
+        who += f" ({role.name})" if len(self._rules.roles) > 1 else ""
+        sampled = reply.token_counts[1]
+        tokens = f", {sampled:,} tokens" if sampled else ""
+        cut = ", cut off" if reply.finish == "length" else ""
+        print(f"--- {who}{tokens}{cut}\n{_shown(reply.text.strip())}\n", flush=True)
+
+    def end(self, found: Answer) -> None:
+        """Print what the debate came to."""
+        if self._shows == "json":
+            print(json.dumps(as_json(found), ensure_ascii=False))
+        elif self._shows == "answer":
+            print(_shown(found.answer or ""))
+        else:
+            print(_summary(found))
+
+
+def as_json(found: Answer) -> dict[str, Any]:
+    """Return what `--json` prints: the answer, votes, every rule's answer, tokens and turns."""
+    debate = read_debate(found.transcript)
+    turns = [
+        {
+            "agent": turn.agent,
+            "round": turn.round,
+            "answer": answer_text(debate, debate.turns[turn.key]),
+            "failure": turn.failure,
+            "text": turn.text,
+        }
+        for turn in found.transcript.turns
+        if turn.key in debate.turns
+    ]
+    return {
+        "question": found.transcript.question.text,
+        "answer": found.answer,
+        "decision": found.decision,
+        "decisions": found.decisions,
+        "votes": found.votes,
+        "rounds": 1 + debate.last_round,
+        "tokens": _tokens(found),
+        "turns": turns,
+    }
+
+
+def _summary(found: Answer) -> str:
+    rounds = 1 + read_debate(found.transcript).last_round
+    votes = ", ".join(f"{_shown(answer)}: {n}" for answer, n in found.votes.items())
+    others = ", ".join(
+        f"{name}: {'none' if answer is None else _shown(answer)}"
+        for name, answer in found.decisions.items()
+    )
+    tokens = _tokens(found)
+    spent = f"; {tokens['sampled']:,} tokens sampled, {tokens['prompt']:,} read"
+    spent = spent if tokens["sampled"] else ""
+    answer = "none that can be read" if found.answer is None else _shown(found.answer)
+    return (
+        f"answer: {answer}\n"
+        f"  by {found.decision}, after {rounds} round{'s' * (rounds > 1)}{spent}\n"
+        f"  agents of the last round for each answer: {votes or 'none'}\n"
+        f"  by rule: {others}"
+    )
+
+
+def _tokens(found: Answer) -> dict[str, int]:
+    counts = [turn.token_counts or (0, 0) for turn in found.transcript.sampled_turns()]
+    return {"prompt": sum(p for p, _ in counts), "sampled": sum(s for _, s in counts)}
+
+
+def _shown(text: str) -> str:
+    """Return text that changes nothing in a terminal."""
+    return "\n".join(escaped(line) for line in text.splitlines())
+
+
+_DESCRIPTION = """\
+Let agents debate one question; print each turn as it comes, then the answer and its votes.
+
+Any engine or endpoint speaks, and each agent can have a model of its own. Without --recipe three
+agents answer, and then read, criticise and compare each other's answers."""
+
+_EPILOG = """\
+examples:
+  debate-ask "What is 17 * 23?" --model Qwen/Qwen3-4B --kind number
+  debate-ask "What is 17 * 23?" --url http://localhost:8000/v1 --model Qwen/Qwen3-4B --json
+  debate-ask "Is 91 prime?" --kind yes_no --model runs/a --model runs/b --agents 5 --topology ring
+  debate-ask "make 7 Q 3 1 4 1" --recipe quickstart --model runs/quickstart
+
+The answer stands alone on standard output with --quiet. --url takes its key from OPENAI_API_KEY
+where that is set.
+
+exit codes:
+  0 done; 1 a failure while running, or no answer; 2 bad usage or recipe; 130 interrupted"""
+
+PLAIN = str(Path(__file__).with_name("ask.yaml"))
+"""The recipe where none is named: it has no model."""
+DECISIONS = ("majority", "peer_vote", "bradley_terry", "confidence", "central")
+KINDS = ("math", "choice", "yes_no", "number", "text")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    arguments = command_parser().parse_intermixed_args(argv)
+    heed_options(arguments)
+    return exit_code("debate-ask", lambda: _main(arguments))
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    for name, value in vars(arguments).items():
+        refuse_unreadable(name, value)
+    if not arguments.question.strip():
+        raise UsageError("QUESTION: found no text; expected a question")
+    from debate_protocol.types import Question
+    from debate_train.reading.recipe_file import load_recipe
+    from debate_train.recipe import Recipe
+
+    overrides = [*settings_of(arguments), *arguments.overrides]
+    names_model = any(one.startswith(("model", "rollout.engine")) for one in overrides)
+    if arguments.recipe == PLAIN and not names_model:
+        raise UsageError(
+            "found no --model; expected a run, a folder or a hub id, with --url what the endpoint "
+            "calls the model, or a --recipe that has one"
+        )
+    recipe = load_recipe(arguments.recipe, overrides, model=Recipe).recipe
+    meta: dict[str, Any] = {"kind": arguments.kind}
+    if arguments.choice:
+        meta |= {"kind": "choice", "choices": list(arguments.choice)}
+    printer = Printer(recipe, shows="json" if arguments.json else arguments.shows)
+    question = Question("asked", arguments.question, meta=meta)
+    found = ask(
+        recipe,
+        question,
+        printer.turn,
+        decision=arguments.decision,
+        until_agreed=arguments.until_agreed,
+    )
+    printer.end(found)
+    return DONE if found.answer is not None else 1
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
+    parser = argparse.ArgumentParser(
+        prog="debate-ask",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("question", metavar="QUESTION", help="what is debated")
+    add("overrides", nargs="*", default=[], metavar="key=value", help="settings of the recipe")
+    add(
+        "--recipe",
+        metavar="RECIPE",
+        default=PLAIN,
+        help="whose model, debate and rollout are used: a file or a name of `debate-train recipes`",
+    )
+    add(
+        "--model",
+        action="append",
+        default=[],
+        metavar="MODEL",
+        help="a run directory (its last checkpoint, or RUN@STEP), a checkpoint, a folder or "
+        "hub id; given several times, agents have them in turn",
+    )
+    add("--url", metavar="URL", help="an OpenAI-compatible endpoint that serves the models")
+    add("--agents", type=int, metavar="N", help="agents")
+    add("--rounds", type=int, metavar="R", help="rounds at most, the first answers included")
+    add("--topology", metavar="NAME", help="who sees whom: all, ring, sparse, central")
+    add("--max-tokens", type=int, metavar="T", help="most tokens of a turn")
+    add("--seed", type=int, metavar="S", help="of all sampling; 0 by default")
+    add("--kind", choices=KINDS, default="text", help="of the answer, which says when two agree")
+    add("--choice", action="append", metavar="TEXT", help="one of the answers to choose from")
+    add("--decision", choices=DECISIONS, help="whose answer counts: by default the peers' vote")
+    add("--until-agreed", action="store_true", help="end as soon as all agents agree")
+    add_options(parser, "debate_train", quiet=False)
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print one JSON object")
+    shown.add_argument(
+        "-q",
+        "--quiet",
+        dest="shows",
+        action="store_const",
+        const="answer",
+        default="turns",
+        help="print the answer alone",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,409 @@
+"""`debate-eval compare`: finished evaluations side by side, paired on the same questions."""
+
+import argparse
+import csv
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, TypeAdapter
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from debate_protocol.command_line import add_options, heed_options, is_quiet
+from debate_protocol.plugins import did_you_mean
+from debate_protocol.transcripts.showing import escaped
+from debate_train.checkpointing.directory_layout import read_as_written
+from debate_train.checkpointing.whole_files import write_whole
+from debate_train.commands.evaluation_files import RESULTS, SCHEMA, VALUES
+from debate_train.commands.recipe_command import DONE, exit_code
+from debate_train.data.benchmarks import BENCHMARKS
+from debate_train.evaluation.settings import full_name
+from debate_train.interrupts import UsageError
+
+if TYPE_CHECKING:
+    from debate_rewards.metrics.statistics import Paired
+
+
+Values = Mapping[str, Mapping[str, float]]
+"""Figure → question id → value."""
+
+_LARGEST = 1e100
+"""Of a value: sums of squares of larger ones overflow, and NaN is not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    policy: str
+    figure: str
+    question: str
+    value: Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+    runs: int
+
+
+_LINE = TypeAdapter(_Line)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What an evaluation found."""
+
+    path: Path
+    results: Mapping[str, Any]
+    """`results.json`."""
+    values: Mapping[str, Values]
+    """`values.jsonl`, by policy."""
+
+    @property
+    def questions(self) -> frozenset[str]:
+        """The questions on which anything was measured."""
+        figures = (figure for own in self.values.values() for figure in own.values())
+        return frozenset(question for figure in figures for question in figure)
+
+    def policy(self, name: str) -> str:
+        """Return the name of a policy that was measured.
+
+        Raises:
+            UsageError: None has this name.
+        """
+        if name in self.values:
+            return name
+        raise UsageError(
+            f"{self.path}: found no policy {name!r}; expected {' or '.join(self.values)}"
+            f"{did_you_mean(name, self.values)}"
+        )
+
+
+def read_finished(path: Path) -> Finished:
+    """Read the folder of an evaluation.
+
+    Raises:
+        UsageError: There is none, it is not finished, or its files are not as they were written.
+    """
+    if not (path / RESULTS).is_file():
+        begun = (path / "evaluation.json").is_file()
+        why = "an evaluation that is not finished: go on with --resume" if begun else "no results"
+        raise UsageError(
+            f"{escaped(str(path))}: found {why}; expected the folder of a finished evaluation, as "
+            "debate-eval RECIPE --output DIR leaves it"
+        )
+    results = read_as_written(path / RESULTS)
+    if results is None:
+        raise UsageError(f"{path / RESULTS}: is not as debate-eval has written it")
+    if results.get("schema") != SCHEMA:
+        raise UsageError(
+            f"{path / RESULTS}: found schema {results.get('schema')!r}; expected {SCHEMA!r}"
+        )
+    names = [str(policy["name"]) for policy in results["policies"]]
+    return Finished(path, results, _values(path / VALUES, names, results.get("values_sha256")))
+
+
+def _values(path: Path, policies: Sequence[str], sha256: str | None) -> dict[str, Values]:
+    values: dict[str, dict[str, dict[str, float]]] = {name: {} for name in policies}
+    number = 0
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if sha256 not in (None, hashlib.sha256(content).hexdigest()):
+        raise UsageError(f"{path}: is not as debate-eval has written it (SHA-256 differs)")
+    try:
+        for text in content.removesuffix(b"\n").split(b"\n"):
+            number += 1
+            line = _LINE.validate_json(text)
+            values[line.policy].setdefault(line.figure, {})[line.question] = line.value
+    except (ValueError, KeyError) as error:
+        raise UsageError(
+            f"{path}:{number}: found no value of a policy of this evaluation; expected the file as "
+            "debate-eval has written it"
+        ) from error
+    return dict(values)
+
+
+_DESCRIPTION = """\
+Compare policies that debate-eval has measured, figure by figure, on the same questions.
+
+Each side is the folder of an evaluation, with all policies in it, or FOLDER:POLICY. The first
+policy, or that of --baseline, is the one that all others are compared with: the difference with its
+95 % interval, and p of no difference. Where each question is right or wrong on both sides the test
+is McNemar's, exact; else questions are resampled in pairs."""
+
+_EPILOG = """\
+examples:
+  debate-eval compare evaluations/first:before evaluations/first:after
+  debate-eval compare evaluations/sweep --baseline start
+  debate-eval compare evaluations/grpo evaluations/debate --all --json"""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One policy of one evaluation."""
+
+    label: str
+    policy: str
+    evaluation: Finished
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
+    """One figure of a side beside the baseline's."""
+
+    figure: str
+    shown: str
+    """The figure as tables call it."""
+    side: str
+    found: "Paired"
+
+
+def compare_main(argv: Sequence[str]) -> int:
+    """Run `debate-eval compare`; return its exit code."""
+    arguments = command_parser().parse_args(argv)
+    heed_options(arguments)
+    return exit_code("debate-eval compare", lambda: _compare(arguments))
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    sides = sides_of(arguments.sides)
+    baseline = _baseline(sides, arguments.baseline)
+    others = [side for side in sides if side is not baseline]
+    if not others:
+        raise UsageError(
+            f"found {baseline.label!r} alone; expected another policy to compare it with"
+        )
+    rows = [row for other in others for row in compared(baseline, other, all_=arguments.all)]
+    if not rows:
+        raise UsageError("found no figure that both sides have; expected the same modes")
+    if arguments.json:
+        found = [{"figure": r.figure, "after": r.side, **asdict(r.found)} for r in rows]
+        print(json.dumps({"baseline": baseline.label, "compared": found}, ensure_ascii=False))
+        return DONE
+    for other in others:
+        _print(baseline, other, [row for row in rows if row.side == other.label])
+    return DONE
+
+
+def sides_of(texts: Sequence[str]) -> list[Side]:
+    """Return the policies that `FOLDER` or `FOLDER:POLICY` name, in order.
+
+    Raises:
+        UsageError: A folder or policy is not there, or one is named twice.
+    """
+    found: list[tuple[Finished, str]] = []
+    read: dict[str, Finished] = {}
+    for text in texts:
+        folder, policy = text, ""
+        if not Path(text).is_dir() and ":" in text:
+            folder, _, policy = text.rpartition(":")
+        if folder not in read:
+            read[folder] = read_finished(Path(folder))
+        own = read[folder]
+        found += [(own, own.policy(policy))] if policy else [(own, name) for name in own.values]
+    names = [policy for _, policy in found]
+    sides = [
+        Side(policy if names.count(policy) == 1 else f"{own.path}:{policy}", policy, own)
+        for own, policy in found
+    ]
+    labels = [side.label for side in sides]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UsageError(f"found {label!r} {labels.count(label)} times; expected once")
+    return sides
+
+
+def _baseline(sides: Sequence[Side], name: str | None) -> Side:
+    if name is None:
+        return sides[0]
+    for side in sides:
+        if name in (side.label, f"{side.evaluation.path}:{side.policy}"):
+            return side
+    known = [side.label for side in sides]
+    raise UsageError(
+        f"--baseline: found {name!r}; expected {' or '.join(known)}{did_you_mean(name, known)}"
+    )
+
+
+def compared(before: Side, after: Side, *, all_: bool = False) -> list[ComparedRow]:
+    """Return the figures of two policies beside each other, as far as both have them.
+
+    Args:
+        before: The baseline.
+        after: Whose figures are higher where the difference is positive.
+        all_: Also those that tables do not list.
+
+    Raises:
+        UsageError: They were asked other questions.
+    """
+    from debate_rewards.metrics.statistics import paired, range_of
+
+    _refuse_other_questions(before, after)
+    sides = (before.evaluation.results, after.evaluation.results)
+    shown = {**sides[1]["rows"], **sides[0]["rows"]}
+    listed = {name for results in sides for name in results.get("listed", results["rows"])}
+    mine, theirs = (side.evaluation.values[side.policy] for side in (before, after))
+    return [
+        ComparedRow(
+            figure,
+            shown.get(figure) or figure,
+            after.label,
+            paired(values, theirs[figure], within=range_of(figure)),
+        )
+        for figure, values in mine.items()
+        if (all_ or (shown.get(figure) and figure in listed))
+        and values.keys() & theirs.get(figure, {}).keys()
+    ]
+
+
+def _refuse_other_questions(before: Side, after: Side) -> None:
+    first, second = before.evaluation.results, after.evaluation.results
+    if first["questions"]["sha256"] == second["questions"]["sha256"]:
+        return
+    own, other = before.evaluation.questions, after.evaluation.questions
+    counts = f"{first['questions']['count']} and {second['questions']['count']}"
+    raise UsageError(
+        f"found other questions on both sides: {counts}, of which {len(own & other)} have "
+        "the same id; expected the same questions (data, --split and --questions)"
+    )
+
+
+def _print(before: Side, after: Side, rows: Sequence[ComparedRow]) -> None:
+    table = Table(title=f"{before.label} → {after.label}, the same questions")
+    table.add_column("measure")
+    for column in (before.label, after.label, "difference [95 %]", "p", "won / lost / of"):
+        table.add_column(column, justify="right", no_wrap=column.startswith("difference"))
+    for row in rows:
+        one = row.found
+        p = f"{one.p:.3f}" if one.p >= 0.001 else f"{one.p:.0e}"
+        table.add_row(
+            row.shown,
+            f"{one.before:.3f}",
+            f"{one.after:.3f}",
+            f"{one.difference:+.3f} [{one.low:+.3f}, {one.high:+.3f}]",
+            p + ("*" if one.test == "bootstrap" else ""),
+            f"{one.won} / {one.lost} / {one.questions}",
+        )
+    console = Console()
+    console.print(table)
+    measured = [side.evaluation.results["measured"] for side in (before, after)]
+    for side, text in zip((before, after), measured, strict=True):
+        if measured[0] != measured[1]:
+            console.print(f"{side.label}: {text}", highlight=False, markup=False)
+    if is_quiet():
+        return
+    for line in (
+        "p: McNemar's exact test; with * from questions resampled in pairs",
+        "each p is of one figure: of twenty without any difference one is below .05",
+    ):
+        console.print(line, highlight=False)
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
+    parser = argparse.ArgumentParser(
+        prog="debate-eval compare",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("sides", nargs="+", metavar="FOLDER[:POLICY]", help="what is compared")
+    parser.add_argument("--baseline", metavar="POLICY", help="compared with all others")
+    parser.add_argument("--all", action="store_true", help="also figures that tables do not list")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    add_options(parser, "debate_train")
+    return parser
+
+
+TABLE = "benchmarks.csv"
+_GAINS = {"maj": ("Maj", "Debate", "Δ"), "central": ("center first", "center last", "center Δ")}
+"""What the first, the last and the difference of figures of debates are called; those of the center
+are of its own answers."""
+
+Row = tuple[str, str, str, list[float | None]]
+"""Policy, mode, what the figure is called, and its mean on each benchmark and on average."""
+
+
+def chosen_benchmarks(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the changes of the recipe that each `NAME[,key=value…]` asks for, by name.
+
+    Raises:
+        UsageError: There is no such benchmark, or one is named twice.
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, *changes = re.split(r",(?=[\w.]+=)", text)
+        if name not in BENCHMARKS or name in found:
+            known = ", ".join(BENCHMARKS)
+            raise UsageError(
+                f"--benchmark: found {name!r}{' twice' if name in found else ''}; expected one of "
+                f"{known}{did_you_mean(name, BENCHMARKS)}, each once"
+            )
+        own = [f"data.{key}=null" for key in ("path", "test", "test_path")]  # Of the recipe's data.
+        found[name] = ["data.type=benchmark", f"data.name={name}", *own, *changes]
+    return found
+
+
+def finished_table(folder: Path, names: Sequence[str]) -> None:
+    """Write and print the table of evaluations that `folder` holds under these names."""
+    results = [read_finished(folder / name).results for name in names]
+    rows = list(_rows(results))
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("policy", "mode", "figure", *names, "average"))
+    for policy, mode, figure, means in rows:
+        table.writerow((policy, mode, figure, *("" if m is None else m for m in means)))
+    write_whole(folder / TABLE, text.getvalue().encode())
+    shown = Table(title="in %, with the average of the benchmarks", box=SIMPLE_HEAD)
+    for column in ("policy", "mode", "", *names, "average"):
+        shown.add_column(column, justify="left" if column in ("policy", "mode") else "right")
+    for (policy, mode), own in groupby(rows, key=lambda row: row[:2]):
+        for place, (_, _, figure, means) in enumerate(own):
+            said = ("", "") if place else (policy, mode)
+            shown.add_row(*said, figure, *map(_percent, means))
+    Console().print(shown)
+    print(f"table: {folder / TABLE}")
+
+
+def _rows(results: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """Yield the figures of every policy and mode that has accuracies, with their average last.
+
+    Of debates these are the majority of the first and of the last answers and the difference, of
+    single replies the mean and the majority of K, where benchmarks may have a K of their own.
+
+    Source: SDRL (paper), tables 1 and 2; the average is that of the benchmarks' means.
+    """
+    by_policy = [{one["name"]: one["figures"] for one in found["policies"]} for found in results]
+    for policy in by_policy[0]:
+        for mode in results[0]["modes"]:
+            found = [_figures(own[policy], mode) for own in by_policy]
+            for figure in dict.fromkeys(name for own in found for name in own):
+                means = [own.get(figure) for own in found]
+                known = [mean for mean in means if mean is not None]
+                average = fmean(known) if len(known) == len(means) else None
+                yield policy, mode, figure, [*means, average]
+
+
+def _figures(measured: Mapping[str, Any], mode: str) -> dict[str, float]:
+    """Return the means of a mode's figures by what the table calls them."""
+    names = {
+        called: full_name(mode, f"{kind}/{end}")
+        for kind, own in _GAINS.items()
+        for end, called in zip(("first", "last", "delta"), own, strict=True)
+    }
+    if full_name(mode, "maj/last") not in measured:
+        names["mean@K"] = full_name(mode, "accuracy")
+        majority = full_name(mode, "maj@")
+        most = (int(name.removeprefix(majority)) for name in measured if name.startswith(majority))
+        names["maj@K"] = f"{majority}{max(most, default=0)}"
+    return {called: measured[name]["mean"] for called, name in names.items() if name in measured}
+
+
+def _percent(mean: float | None) -> str:
+    return "–" if mean is None else f"{100 * mean:.1f}"

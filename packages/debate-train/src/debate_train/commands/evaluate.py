@@ -1,0 +1,372 @@
+"""`debate-eval`: its arguments, and the policies that they name."""
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from pydantic import ValidationError
+
+from debate_protocol.plugins import did_you_mean
+from debate_train.checkpointing.checkpoints import (
+    MANIFEST,
+    Manifest,
+    RefusedCheckpoint,
+    file_records,
+    verify,
+)
+from debate_train.commands.recipe_command import (
+    DONE,
+    CheckedRecipe,
+    exit_code,
+    parsed,
+    recipe_parser,
+    run_recipe,
+    say_loading,
+)
+from debate_train.data.source import Split
+from debate_train.interrupts import UsageError, interruptible
+from debate_train.models.model_files import ADAPTER, is_folder, is_meant_as_path
+
+if TYPE_CHECKING:
+    from debate_train.checks.check import CheckReport
+    from debate_train.commands.evaluating import Evaluating
+    from debate_train.recipe import Recipe
+
+
+RECIPE = "recipe"
+"""The policy of the recipe's own model, which is measured where none is named."""
+_NAME = r"[\w@+][\w.@+-]{0,59}"
+_STEP = re.compile(r"step-(\d{6,})")
+_OF_MODEL = {".safetensors", ".json", ".jinja", ".txt", ".model"}
+"""What decides how a model answers: weights, settings, tokenizer and chat template."""
+_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPolicy:
+    """A policy that is measured."""
+
+    name: str
+    source: str
+    """What the caller gave."""
+    model: str | None = None
+    """The folder or hub id of its weights, None for the recipe's own model."""
+    sha256: str = ""
+    """Of all files of the model, empty for a hub id."""
+
+
+def named_policies(texts: Sequence[str]) -> list[NamedPolicy]:
+    """Return the policies that `[NAME=]RUN_DIR[@STEP]|CHECKPOINT|MODEL|recipe` name, in order.
+
+    Raises:
+        UsageError: There is no such policy, or two have one name.
+    """
+    found = [named_policy(text) for text in texts or (RECIPE,)]
+    names = [policy.name for policy in found]
+    for policy in found:
+        if names.count(policy.name) > 1:
+            raise UsageError(
+                f"--policy: found {policy.name!r} {names.count(policy.name)} times; expected "
+                f"another name for each, as in --policy before={policy.source}"
+            )
+    return found
+
+
+def named_policy(text: str, option: str = "--policy") -> NamedPolicy:
+    """Return the policy that a text names; `option` is the one that it was given to."""
+    if "\0" in text or text.encode(errors="replace").decode() != text:
+        raise UsageError(f"{option}: found {text[:200]!a}, which is not UTF-8; expected text")
+    given, equals, source = text.partition("=")
+    if not equals or is_folder(text) or re.fullmatch(_NAME, given) is None:
+        given, source = "", text
+    if source == RECIPE and not is_folder(source):
+        return NamedPolicy(given or RECIPE, source)
+    model, name = _located(source, option)
+    if not given:
+        given = re.sub(r"[^\w.@+-]+", "-", name).lstrip(".-")[:60] or "policy"
+    return NamedPolicy(given, source, model, weights_hash(model, option))
+
+
+def _located(source: str, option: str) -> tuple[str, str]:
+    """Return the folder or hub id of a policy's weights, and what it may be called."""
+    path, at, step = source, "", ""
+    if not is_folder(source) and "@" in source:
+        path, at, step = source.rpartition("@")
+    if is_folder(path):
+        folder = Path(path)
+        if (folder / "checkpoints").is_dir():
+            chosen = _checkpoint(folder, step, option)
+            return str(chosen), folder.resolve().name + at + step
+        if at:
+            raise UsageError(
+                f"{option}: found {source!r}, but {path!r} is no run directory; expected one with "
+                "checkpoints/ before @, or the folder of a checkpoint alone"
+            )
+        if not _holds_model(folder):
+            raise UsageError(
+                f"{option}: {path!r} holds neither checkpoints/ nor a model (config.json or "
+                f"{ADAPTER}); expected the directory of a run, a checkpoint or a model"
+            )
+        parts = folder.resolve().parts
+        is_of_run = _STEP.fullmatch(parts[-1]) and parts[-2:-1] == ("checkpoints",)
+        return path, f"{parts[-3]}@{_number(folder)}" if is_of_run else parts[-1]
+    is_path = is_meant_as_path(path) or _HUB.fullmatch(path) is None
+    if is_path or at:
+        raise UsageError(
+            f"{option}: found no {path!r}{_beside(path)}; expected the directory of a run, a "
+            "checkpoint or a model, RUN_DIR@STEP, a hub id such as Qwen/Qwen3-8B, or recipe"
+        )
+    return path, path.rpartition("/")[2]
+
+
+def _beside(path: str) -> str:
+    """Return the nearest name in the folder where the path was looked for."""
+    parent = Path(path).parent
+    try:
+        known = [entry.name for entry in parent.iterdir() if entry.is_dir()]
+    except (OSError, ValueError):
+        return ""
+    return did_you_mean(Path(path).name, known)
+
+
+def _holds_model(folder: Path) -> bool:
+    own = (folder / "config.json").is_file() or (folder / ADAPTER).is_file()
+    return own or any(folder.glob(f"*/{ADAPTER}"))
+
+
+def _number(folder: Path) -> int:
+    return int(folder.resolve().name.removeprefix("step-"))
+
+
+def _checkpoint(run: Path, step: str, option: str) -> Path:
+    """Return the checkpoint of a run after a step, its best or, without either, its last."""
+    folder = run / "checkpoints"
+    known = {int(m[1]): path for path in folder.iterdir() if (m := _STEP.fullmatch(path.name))}
+    if not known:
+        raise UsageError(f"{option}: {str(run)!r} has no checkpoint yet; expected one that is done")
+    if not step:
+        return known[max(known)]
+    if step == "best":
+        try:
+            named = str(json.loads((folder / "best.json").read_bytes())["checkpoint"])
+            step = named.removeprefix("step-")
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UsageError(
+                f"{option}: {str(run)!r} keeps no best checkpoint; expected a run with "
+                "checkpoint.keep_best, or the number of a step"
+            ) from None
+    if not step.isdecimal() or int(step) not in known:
+        has = ", ".join(str(number) for number in sorted(known))
+        near = did_you_mean(step, [*map(str, known), "best"])
+        raise UsageError(
+            f"{option}: {str(run)!r} has no checkpoint @{step}{near}; expected best or one of {has}"
+        )
+    return known[int(step)]
+
+
+def weights_hash(model: str, option: str) -> str:
+    """Return a hash of all files of a model, which are read whole; an empty one for a hub id.
+
+    Raises:
+        UsageError: It is a checkpoint that is not as it was written, or cannot be read.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return ""
+    if (folder / MANIFEST).is_file():
+        content = (folder / MANIFEST).read_bytes()
+        try:
+            manifest = Manifest.model_validate_json(content)
+            verify(folder, manifest.step, manifest.origin)
+        except (ValidationError, RefusedCheckpoint) as error:
+            said = str(error).splitlines()[0]
+            raise UsageError(
+                f"{option}: the checkpoint {model!r} cannot be used: {said}; expected it as its "
+                "run has written it"
+            ) from error
+        return hashlib.sha256(content).hexdigest()
+    files = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted([*folder.glob("*"), *folder.glob("*/*")])
+        if path.suffix in _OF_MODEL and path.is_file()
+    }
+    try:
+        hashes = [(name, record.sha256) for name, record in file_records(files).items()]
+    except OSError as error:
+        raise UsageError(f"{option}: {error.filename}: cannot be read: {error.strerror}") from error
+    return hashlib.sha256(repr(hashes).encode()).hexdigest()
+
+
+_DESCRIPTION = """\
+Measure policies as a recipe's `evaluation` says, and keep what is found so that it can be compared.
+
+Every mode of `evaluation.modes` is played on the same held-out questions with the recipe's engine;
+nothing is trained. Without --policy the recipe's own model is measured."""
+
+_EPILOG = """\
+A policy is [NAME=]RUN_DIR[@STEP|@best], a checkpoint, a folder or hub id of a model, or recipe.
+
+examples:
+  debate-eval quickstart --policy runs/first --output evaluations/first
+  debate-eval quickstart --policy before=runs/first@280 --policy after=runs/first --runs 3
+  debate-eval quickstart --policy runs/first --against runs/first@280
+  debate-eval recipes/selfplay_v2.yaml --check
+  debate-eval own.yaml --benchmark math500 --benchmark aime24,evaluation.direct_samples=32
+  debate-eval compare evaluations/first:before evaluations/first:after
+  debate-eval theory evaluations/first
+  debate-eval --transcripts debates/transcripts.jsonl
+
+exit codes:
+  0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, replies are kept"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["compare"]:
+        from debate_train.commands.compare import compare_main
+
+        return compare_main(argv[1:])
+    if argv[:1] == ["theory"]:
+        from debate_train.theory.run_comparison import theory_main
+
+        return theory_main(argv[1:])
+    if any(word.split("=")[0] == "--transcripts" for word in argv):
+        from debate_train.commands.evaluation_results import files_main
+
+        return files_main(argv)
+    arguments = parsed(command_parser(), argv)
+    return exit_code("debate-eval", lambda: _main(arguments))
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    if arguments.resume and arguments.output is None:
+        raise UsageError("--resume: found no --output; expected the folder of the evaluation")
+    if not arguments.benchmark:
+        planned = _planned(arguments, arguments.overrides)
+        for wanted, text in planned:
+            _run(wanted, text, arguments, arguments.output, resume=arguments.resume)
+        return DONE
+    from debate_train.commands.compare import chosen_benchmarks, finished_table
+
+    chosen = chosen_benchmarks(arguments.benchmark)
+    plans = [_planned(arguments, [*arguments.overrides, *keys]) for keys in chosen.values()]
+    if not all(plans):  # Nothing but what was asked about is said.
+        return DONE
+    folder = arguments.output or Path("runs") / time.strftime("benchmarks-%Y%m%d-%H%M%S")
+    if not arguments.resume:
+        from debate_train.checkpointing.directory_layout import refuse_used
+
+        refuse_used(folder)
+    for name, ((wanted, text),) in zip(chosen, plans, strict=True):
+        resume = arguments.resume and (folder / name).is_dir()
+        _run(wanted, text, arguments, folder / name, resume=resume)
+    finished_table(folder, list(chosen))
+    return DONE
+
+
+def _planned(
+    arguments: argparse.Namespace, overrides: Sequence[str]
+) -> "list[tuple[Evaluating, str]]":
+    """Check an evaluation; return it with its recipe's text, nothing where that was all."""
+    made: list[Evaluating] = []
+    texts: list[str] = []
+
+    def check(recipe: "Recipe") -> "CheckReport":
+        from debate_train.commands.evaluating import check_evaluating
+
+        made.append(_wanted(recipe, arguments))
+        return check_evaluating(made[0])
+
+    def act(checked: CheckedRecipe) -> int:
+        texts.append(checked.text)
+        return DONE
+
+    run_recipe(argparse.Namespace(**{**vars(arguments), "overrides": overrides}), check, act)
+    return list(zip(made, texts, strict=False))
+
+
+def _run(
+    wanted: "Evaluating",
+    text: str,
+    arguments: argparse.Namespace,
+    output: Path | None,
+    resume: bool,
+) -> None:
+    say_loading()
+    from debate_train.commands.evaluating import run_evaluation
+
+    interruptible(
+        lambda: run_evaluation(wanted, text, output, resume=resume, all_figures=arguments.all)
+    )
+
+
+def _wanted(recipe: "Recipe", arguments: argparse.Namespace) -> "Evaluating":
+    from debate_train.commands.evaluating import Evaluating, measured_phase, with_opponents
+
+    count = arguments.questions
+    if count is not None and count < 1:
+        raise UsageError(f"--questions: found {count}; expected at least 1")
+    against = [named_policy(text, "--against") for text in arguments.against]
+    phase = with_opponents(measured_phase(recipe, count), against)
+    return Evaluating(phase, named_policies(arguments.policy), arguments.split, against)
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
+    parser = recipe_parser("debate-eval", _DESCRIPTION, _EPILOG)
+    parser.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="POLICY",
+        help="what is measured, once for each; by default the recipe's own model",
+    )
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="POLICY",
+        help="also measure in each seat among opponents that are this policy",
+    )
+    parser.add_argument(
+        "--split", choices=get_args(Split), default="test", help="questions (default: test)"
+    )
+    parser.add_argument(
+        "--questions",
+        type=int,
+        metavar="N",
+        help="most questions (default: evaluation.questions of the recipe)",
+    )
+    parser.add_argument(
+        "--benchmark",
+        action="append",
+        default=[],
+        metavar="NAME[,key=value]",
+        help="a published benchmark in place of the recipe's data, with changes of the recipe; of "
+        "several there is a table with their average",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="print also the figures that the table does not list"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="new or empty folder; with --resume that of an evaluation that was stopped",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="measure only what --output does not hold yet"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,335 @@
+"""One call of `debate-eval`: every policy is measured in every mode, and all of it is kept."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from debate_protocol.types import Question
+from debate_rollout.engine import Engine
+from debate_train.checkpointing.policy_files import load_policy
+from debate_train.checks.check import CheckReport, Findings, check_model, evaluation_line
+from debate_train.checks.check_context import look_at_data, many
+from debate_train.checks.check_parts import Windows, missing_libraries, policy_errors
+from debate_train.commands.evaluate import NamedPolicy, weights_hash
+from debate_train.commands.evaluation_files import SCHEMA, EvaluationDirectory, Plan, journaled
+from debate_train.commands.evaluation_results import Found, Shown, found_of, print_table, write_all
+from debate_train.commands.progress import Progress
+from debate_train.data import DataSource
+from debate_train.data.source import Split
+from debate_train.evaluation import Opponents
+from debate_train.evaluation.measuring import SharedTurns, evaluate
+from debate_train.evaluation.settings import Setup
+from debate_train.interrupts import ModelError, UsageError
+from debate_train.models import PretrainedModel
+from debate_train.models.loaded_model import LoadedModel, export_weights
+from debate_train.models.policies import START, ModelPolicy
+from debate_train.recipe import Recipe
+from debate_train.running.run_context import open_engine, open_sampling
+
+
+class Serving:
+    """Serves policies of a recipe; close it, or use it in `with`.
+
+    Checkpoints of the recipe's model are loaded into one engine. A model of another shape is opened
+    in an engine of its own, after that before it is closed.
+
+    Args:
+        recipe: Whose model, engine and other policies are used.
+        source: Its questions.
+        alone: Whether nothing but the recipe's own model is measured.
+    """
+
+    def __init__(self, recipe: Recipe, source: DataSource, *, alone: bool) -> None:
+        self._recipe, self._source, self._alone = recipe, source, alone
+        self._engine: Engine | None = None
+        self._loaded: LoadedModel | None = None
+        self._is_own = False
+        """Whether the model in memory has the recipe's own weights."""
+        self._is_other = False
+        """Whether the engine is that of a model of another shape."""
+
+    def serve(self, policy: NamedPolicy, version: int) -> Engine:
+        """Return the engine, which samples from this policy; `version` marks its weights.
+
+        Raises:
+            ModelError: The weights cannot be loaded.
+        """
+        if self._alone:
+            if self._engine is None:
+                self._engine = open_sampling(self._recipe, self._source)
+            return self._engine
+        loaded = self._own_model(policy)
+        if policy.model is not None and not self._fits(Path(policy.model), loaded):
+            return self._serve_other(policy.model)
+        if self._is_other:
+            self.close()
+        if self._engine is None:
+            # Roles that the start speaks for begin with the recipe's model, whoever comes first.
+            opened = loaded if self._is_own else self._fresh()
+            self._engine = open_engine(self._recipe, opened)
+        self._engine.load(export_weights(loaded, version))
+        return self._engine
+
+    def close(self) -> None:
+        """Close the engine."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine, self._is_other = None, False
+
+    def __enter__(self) -> "Serving":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def _own_model(self, policy: NamedPolicy) -> LoadedModel:
+        if self._loaded is None or (policy.model is None and not self._is_own):
+            self._loaded, self._is_own = self._fresh(), True
+        return self._loaded
+
+    def _fresh(self) -> LoadedModel:
+        import torch
+
+        if not torch.cuda.is_available():  # Keeps DeepSpeed, which transformers imports, quiet.
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        return self._recipe.model.load(self._recipe.seed)
+
+    def _fits(self, folder: Path, loaded: LoadedModel) -> bool:
+        """Load a checkpoint of the recipe's model; return whether it is one."""
+        if not folder.is_dir():
+            return False
+        self._is_own = False
+        with suppress(ModelError):
+            load_policy(folder, loaded)
+            return True
+        return False
+
+    def _serve_other(self, name: str) -> Engine:
+        model = self._recipe.model
+        other = PretrainedModel(
+            name=name, dtype=model.dtype, template_kwargs=dict(model.template_kwargs)
+        )
+        try:
+            loaded = other.load(self._recipe.seed)
+        except UsageError as error:
+            text = str(error).removeprefix("model.name: ")
+            raise ModelError(f"--policy: {text}") from error
+        self.close()
+        self._loaded = None
+        self._engine = open_engine(self._recipe.model_copy(update={"model": other}), loaded)
+        self._is_other = True
+        return self._engine
+
+
+_DECIDES = ("seed", "model", "data", "debate", "rollout", "evaluation")
+"""Keys of a recipe that decide what is said and measured."""
+_FREE = ("engine", "driver")
+"""Keys of the rollout that may be others when an evaluation is resumed."""
+_LONGEST_MODE = 40
+"""Of the name of a mode in `evaluation.modes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluating:
+    """What is to be evaluated."""
+
+    recipe: Recipe
+    """A phase, with as many questions in `evaluation` as are asked at most."""
+    policies: Sequence[NamedPolicy]
+    split: Split = "test"
+    against: Sequence[NamedPolicy] = ()
+    """Opponents that the recipe does not name, in modes of their own."""
+
+    @property
+    def setup(self) -> Setup:
+        """What the evaluation is made with."""
+        return self.recipe.evaluated()
+
+
+def measured_phase(recipe: Recipe, most: int | None) -> Recipe:
+    """Return the last phase of a recipe, which is what a run measures, with so many questions.
+
+    Where its debates are demonstrated, policies answer through the engine of the other phases.
+    """
+    phase = list(recipe.phase_recipes().values())[-1]
+    if not phase.rollout.engine.is_sampled:
+        rollout = phase.rollout.model_copy(update={"engine": recipe.rollout.engine})
+        phase = phase.model_copy(update={"rollout": rollout})
+    if most is None:
+        return phase
+    return phase.model_copy(
+        update={"evaluation": phase.evaluation.model_copy(update={"questions": most})}
+    )
+
+
+def with_opponents(recipe: Recipe, opponents: Sequence[NamedPolicy]) -> Recipe:
+    """Return the recipe with a mode for each opponent, in which it has all seats but one.
+
+    Raises:
+        UsageError: The name of one is taken, or too long for that of a mode.
+    """
+    policies, modes = dict(recipe.rollout.policies), dict(recipe.evaluation.modes)
+    for one in opponents:
+        mode = f"against-{one.name}"
+        name = START if one.model is None else mode
+        if one.model is not None:
+            if mode in policies or mode in modes or len(mode) > _LONGEST_MODE:
+                raise UsageError(
+                    f"--against: found {one.name!r}, which is taken or longer than "
+                    f"{_LONGEST_MODE - len(mode) + len(one.name)} characters; expected another "
+                    f"name, as in --against rival={one.source}"
+                )
+            model = PretrainedModel(
+                name=one.model,
+                dtype=recipe.model.dtype,
+                template_kwargs=dict(recipe.model.template_kwargs),
+            )
+            policies[name] = ModelPolicy(model=model)
+        modes[mode] = Opponents(opponent=name)
+    rollout = recipe.rollout.model_copy(update={"policies": policies})
+    evaluation = recipe.evaluation.model_copy(update={"modes": modes})
+    return recipe.model_copy(update={"rollout": rollout, "evaluation": evaluation})
+
+
+def run_evaluation(
+    wanted: Evaluating, text: str, output: Path | None, *, resume: bool, all_figures: bool = False
+) -> Path:
+    """Measure all policies, write the results, print them; return the folder.
+
+    Args:
+        wanted: What is evaluated.
+        text: The recipe as it is kept.
+        output: The folder; None makes `runs/NAME-eval-TIME`.
+        resume: Go on with an evaluation in that folder.
+        all_figures: Print also the figures that the table does not list.
+
+    Raises:
+        UsageError: The folder cannot be used, or there is nothing to measure.
+    """
+    named = f"{wanted.recipe.name}-eval-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = output or Path("runs") / named
+    source = wanted.recipe.data.open(wanted.recipe.seed)
+    questions = source.split(wanted.split, wanted.recipe.evaluation.questions)
+    if not questions:
+        raise UsageError(
+            f"--split {wanted.split}: found no questions; expected --questions and data with some"
+        )
+    setup, plan = wanted.setup, _plan(wanted, questions)
+    opened = EvaluationDirectory.resume if resume else EvaluationDirectory.create
+    with opened(path, plan, text) as directory, ExitStack() as closing:
+        alone = all(policy.model is None for policy in wanted.policies)
+        serving = closing.enter_context(Serving(wanted.recipe, source, alone=alone))
+        progress = closing.enter_context(Progress())
+        run = _Run(setup, wanted.split, questions, directory, serving, progress)
+        found = [run.found(number, policy) for number, policy in enumerate(wanted.policies)]
+        serving.close()
+        progress.close()
+        shown = Shown.of(setup)
+        write_all(directory, plan, shown, found)
+        print_table(shown, wanted.split, found, all_=all_figures)
+        print(f"results: {directory.path}")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all policies are measured with."""
+
+    setup: Setup
+    split: Split
+    questions: Sequence[Question]
+    directory: EvaluationDirectory
+    serving: Serving
+    progress: Progress
+
+    def found(self, number: int, policy: NamedPolicy) -> Found:
+        """Return what a policy does, measured now or before."""
+        known = self.directory.measured(policy.name)
+        if known is not None:
+            self.progress.note(f"{policy.name}: is measured already")
+            return known
+        self.progress.start(policy.name)
+        journal = self.directory.journal(policy.name)
+        try:
+            engine = journaled(self.serving.serve(policy, version=number + 1), journal)
+            shared, watch = SharedTurns(journal.known), self.progress.watch
+            measures = evaluate(self.setup, engine, self.questions, self.split, watch, shared)
+        finally:
+            journal.close()
+        found = found_of(policy, measures, self.setup.runs)
+        self.directory.keep(policy.name, found, measures.played)
+        return found
+
+
+def _plan(wanted: Evaluating, questions: Sequence[Question]) -> Plan:
+    """Return what is measured, by which an evaluation that is resumed is known to be the same."""
+    phase = wanted.recipe.model_dump(mode="json")
+    decisive = {key: phase[key] for key in _DECIDES}
+    decisive["evaluation"].pop("headline")  # Decides what is listed first, and nothing else.
+    decisive["rollout"] = {k: v for k, v in phase["rollout"].items() if k not in _FREE}
+    asked = [(q.id, q.text, q.answer) for q in questions]
+    return {
+        "schema": SCHEMA,
+        "recipe": {"name": wanted.recipe.name, "sha256": _hash(decisive)},
+        "split": wanted.split,
+        "questions": {"count": len(questions), "sha256": _hash(asked)},
+        "runs": wanted.setup.runs,
+        "seed": wanted.setup.seed,
+        "modes": list(wanted.setup.modes),
+        "against": [_shown(policy, wanted.recipe) for policy in wanted.against],
+        "policies": [_shown(policy, wanted.recipe) for policy in wanted.policies],
+    }
+
+
+def _shown(policy: NamedPolicy, recipe: Recipe) -> dict[str, str]:
+    name = getattr(recipe.model, "name", "") if policy.model is None else ""
+    digest = weights_hash(name, "model.name") if name else policy.sha256
+    return {"name": policy.name, "source": policy.source, "sha256": digest}
+
+
+def _hash(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+_WEIGHTS = ("full_weights", "lora")
+
+
+def check_evaluating(wanted: Evaluating) -> CheckReport:
+    """Check what an evaluation takes of a recipe; loads no weights, downloads nothing."""
+    recipe, engine, found = wanted.recipe, wanted.recipe.rollout.engine, Findings()
+    if "tokens" in engine.capabilities:
+        check_model(recipe, found)
+    view = look_at_data(recipe.data, trains=False)
+    found.lines += view.lines
+    found.errors += [*view.errors, *policy_errors(recipe)]
+    named = [policy.source for policy in wanted.policies if policy.model is not None]
+    if named and not engine.capabilities.intersection(_WEIGHTS):
+        found.errors.append(
+            f"--policy: found {named[0]!r} with rollout.engine.type {engine.type}, which takes "
+            "no weights; expected transformers, vllm or vllm_server, or the recipe's own model"
+        )
+    setup = recipe.evaluated()
+    if recipe.evaluation.questions < 1:
+        found.errors.append(
+            "evaluation.questions: found 0; expected at least one question (--questions)"
+        )
+    elif not any(True for _ in setup.plays()):
+        found.errors.append("evaluation.modes: found none that plays anything; expected one")
+    else:
+        found.lines.append(evaluation_line(recipe))
+        count = many(len(wanted.policies), "policy")
+        found.lines.append(f"  {count}: {', '.join(one.name for one in wanted.policies)}")
+    if not found.errors:
+        windows, known = Windows(found.lines, found.errors), []
+        for _, plays in sorted(setup.plays(), key=lambda one: -one[1].form.turn_count()):
+            if plays.form not in known:
+                windows.look(recipe, plays.form, view.longest, "evaluation: ")
+                known.append(plays.form)
+    lines = tuple(dict.fromkeys(found.lines))  # Seats of one mode have much in common.
+    return CheckReport(lines, tuple(missing_libraries(recipe)), tuple(found.errors))

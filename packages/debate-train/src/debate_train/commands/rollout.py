@@ -1,0 +1,313 @@
+"""`debate-rollout`: a recipe's debates, played and kept without a trainer."""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from debate_protocol.transcripts.files import json_line, to_json
+from debate_protocol.types import DebateRun, Transcript
+from debate_rollout.drivers import play_each
+from debate_rollout.engine import Engine, streaming
+from debate_train.checkpointing.directory_layout import layout_problem
+from debate_train.checkpointing.run_directory import describe_environment
+from debate_train.checkpointing.whole_files import (
+    LOCK,
+    DirectoryLock,
+    cut_torn_line,
+    open_plain,
+    write_whole,
+)
+from debate_train.checks.check_parts import refuse_absent_devices
+from debate_train.commands.progress import Progress
+from debate_train.commands.recipe_command import (
+    DONE,
+    CheckedRecipe,
+    exit_code,
+    parsed,
+    recipe_parser,
+    run_recipe,
+    say_loading,
+)
+from debate_train.interrupts import SIGNALS, UsageError
+from debate_train.playing.rollouts import named_debates
+from debate_train.recipe import Recipe
+from debate_train.running.run_context import open_sampling
+
+RECIPE, TRANSCRIPTS, ENVIRONMENT = "recipe.yaml", "transcripts.jsonl", "environment.json"
+_FILES = (LOCK, RECIPE, TRANSCRIPTS, ENVIRONMENT)
+_DECIDES = ("seed", "model", "data", "debate")
+"""Keys that decide what is said, beside those of the rollout."""
+_FREE = ("engine", "driver")
+"""Keys of the rollout that may change between two calls."""
+
+_log = logging.getLogger(__name__)
+
+
+class Collection:
+    """Debates in `transcripts.jsonl`, each once and of one process at a time; use it in `with`.
+
+    Args:
+        path: A new or empty folder, or that of an earlier call with the same recipe.
+        resolved_yaml: The recipe as it is kept there.
+
+    Raises:
+        UsageError: The folder cannot be used, holds debates of another recipe, or another process
+            writes there.
+    """
+
+    def __init__(self, path: Path, resolved_yaml: str) -> None:
+        self.path = path / TRANSCRIPTS
+        self.ids: set[str] = set()
+        """Debates that are there."""
+        try:
+            _refuse_others(path)
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = DirectoryLock(path)
+        except OSError as error:
+            raise UsageError(
+                f"--output: cannot write to {path}: {error.strerror or error}; "
+                "expected a folder on a disk with space where you may write"
+            ) from error
+        try:
+            self._begin(path, resolved_yaml)
+            self._file = os.fdopen(open_plain(self.path, os.O_WRONLY | os.O_APPEND), "ab")
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def append(self, transcript: Transcript) -> None:
+        """Write one debate; it is there once this returns."""
+        self._file.write(json_line(to_json(transcript)))
+        self._file.flush()
+        self.ids.add(transcript.id)
+
+    def __enter__(self) -> "Collection":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._file.close()
+        self._lock.release()
+
+    def _begin(self, path: Path, resolved_yaml: str) -> None:
+        if cut_torn_line(self.path):
+            _log.warning("%s: cut off a last line that was not whole", self.path)
+        self.ids |= _ids(self.path)
+        kept = path / RECIPE
+        if self.ids and kept.is_file():
+            _compare(yaml.safe_load(kept.read_text(encoding="utf-8")), resolved_yaml, path)
+        write_whole(kept, resolved_yaml.encode())
+        _note_environment(path / ENVIRONMENT)
+
+
+def _refuse_others(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"--output: {path} is a file; expected a folder")
+    if path.is_dir() and (problem := layout_problem(path, _FILES, ())):
+        raise UsageError(f"--output: cannot write to {path}: {problem}; choose another --output")
+    found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    if found not in ([], [LOCK]) and TRANSCRIPTS not in found:
+        shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+        raise UsageError(
+            f"--output: {path} holds {shown}; expected a new or empty folder, or one that "
+            "debate-rollout has written"
+        )
+
+
+def _compare(before: Mapping[str, Any], resolved_yaml: str, path: Path) -> None:
+    """Refuse to go on with a recipe by which the debates would be others."""
+    now = yaml.safe_load(resolved_yaml)
+    rollouts = before.get("rollout", {}), now.get("rollout", {})
+    for key in rollouts[0] | rollouts[1]:
+        if rollouts[0].get(key) != rollouts[1].get(key):
+            if key not in _FREE:
+                raise _other(f"rollout.{key}", path)
+            _log.warning("rollout.%s is another than before", key)
+    for key in _DECIDES:
+        if before.get(key) != now.get(key):
+            raise _other(key, path)
+
+
+def _other(key: str, path: Path) -> UsageError:
+    return UsageError(
+        f"{key}: found another than in {path / RECIPE}, by which the transcripts there were "
+        f"collected; expected the same {key} to go on, or another --output for a new run"
+    )
+
+
+def _ids(path: Path) -> set[str]:
+    found: set[str] = set()
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                found.add(str(json.loads(line)["id"]))
+            except (ValueError, KeyError, TypeError):
+                raise UsageError(
+                    f"{path}:{number}: found no transcript; expected one debate a line. "
+                    "Mend or remove the line, or choose another --output"
+                ) from None
+    return found
+
+
+def _note_environment(path: Path) -> None:
+    now = describe_environment()
+    try:
+        first = json.loads(path.read_text(encoding="utf-8"))
+        first["resumed"] = [*first.get("resumed", []), now]
+    except FileNotFoundError:
+        first = now
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        _log.warning("%s cannot be read: what it said of the start is lost", path)
+        first = now
+    text = json.dumps(first, indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(path, (text + "\n").encode())
+
+
+_REPORT_S = 2.0
+"""Seconds between two reports of progress."""
+
+Named = tuple[str, DebateRun]
+
+
+def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
+    """Play the debates of `steps` × `data.batch_size` questions that `output` does not hold yet.
+
+    A debate's id and seed follow from its step, question and copy, so it does not matter where an
+    earlier call was stopped.
+
+    Args:
+        recipe: What is debated, by whom, and with which engine; its phases are left out.
+        resolved_yaml: The recipe as it is kept in `output`.
+        output: A new or empty folder, or that of an earlier call.
+
+    Raises:
+        UsageError: `output` cannot be used, or holds debates of another recipe.
+        EngineFailure: The engine failed twice on a request; debates that had ended are kept.
+    """
+    refuse_absent_devices(recipe)
+    source = recipe.data.open(recipe.seed)
+    steps = [
+        named_debates(recipe, source.batch(step), f"rollout/{step}") for step in range(recipe.steps)
+    ]
+    total = sum(map(len, steps))
+    with Collection(output, resolved_yaml) as collection, Progress() as progress:
+        left = [[one for one in step if one[0] not in collection.ids] for step in steps]
+        missing = sum(map(len, left))
+        if missing < total:
+            progress.note(f"{total - missing} of {total} debates are there already")
+        if missing:
+            engine = open_sampling(recipe, source)
+            try:
+                _keep(_played(recipe, engine, left), collection, progress, total)
+            finally:
+                if (kept := len(collection.ids)) < total:
+                    progress.note(f"{kept} of {total} debates are kept; the same command goes on")
+                engine.close()
+        print(f"transcripts: {collection.path} ({len(collection.ids)} debates)")
+
+
+def _played(
+    recipe: Recipe, engine: Engine, steps: Sequence[Sequence[Named]]
+) -> Iterator[Transcript]:
+    """Play step by step in lock-step, so that some debates end soon; else all at once."""
+    rollout = recipe.rollout
+    if streaming(engine) is not None and rollout.driver.lets_overtake:
+        steps = [[one for step in steps for one in step]]
+    for step in steps:
+        for _, transcript in play_each(
+            [run for _, run in step],
+            engine,
+            max_tokens=rollout.max_tokens,
+            sampling=rollout.sampling,
+            driver=rollout.driver,
+        ):
+            yield transcript
+
+
+def _keep(
+    played: Iterator[Transcript], collection: Collection, progress: Progress, total: int
+) -> None:
+    progress.start("rollout", total, "debates")
+    began = last = time.monotonic()
+    tokens = 0
+    for transcript in played:
+        collection.append(transcript)
+        tokens += sum((turn.token_counts or (0, 0))[1] for turn in transcript.sampled_turns())
+        now, done = time.monotonic(), len(collection.ids)
+        if now - last >= _REPORT_S or done == total:
+            speed = {"tokens_per_s": tokens / (now - began)} if tokens else {}
+            progress.step(done, speed)
+            last = now
+
+
+_DESCRIPTION = """\
+Collect transcripts of debates as a recipe says, with any engine; nothing is trained.
+
+Plays steps x data.batch_size training questions of the recipe, with its model, debate and
+rollout; its phases, reward and trainer are not used, and gates always go on. Each debate is
+appended to DIR/transcripts.jsonl as it ends. The same command goes on after any stop, and with a
+larger `steps` after its end; no debate is played or written twice."""
+
+_EPILOG = """\
+examples:
+  debate-rollout recipes/selfplay_v2.yaml steps=4 --output debates
+  debate-rollout quickstart steps=2 rollout.engine.type=demonstrations --output shown
+  debate-protocol show debates/transcripts.jsonl
+
+exit codes:
+  0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, debates are kept"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    arguments = parsed(command_parser(), argv)
+    return exit_code("debate-rollout", lambda: _main(arguments))
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    from debate_train.checks.check import check_collecting
+
+    def act(checked: CheckedRecipe) -> int:
+        if arguments.output is None:
+            raise UsageError("--output: found none; expected a folder for the transcripts")
+        say_loading()
+
+        ends = [n for n in SIGNALS if signal.getsignal(n) == signal.SIG_DFL]
+        before = {number: signal.signal(number, _interrupt) for number in ends}
+        try:
+            collect(checked.recipe, checked.text, arguments.output)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return DONE
+
+    return run_recipe(arguments, check_collecting, act)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
+    parser = recipe_parser("debate-rollout", _DESCRIPTION, _EPILOG)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="new or empty folder, or that of an earlier call to go on with",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,470 @@
+"""Published benchmarks by name: where their rows stand, how they are read and split."""
+
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Literal
+
+from pydantic import field_validator
+
+from debate_protocol.parsing import final_box
+from debate_protocol.plugins import did_you_mean
+from debate_protocol.types import Ask, Question
+from debate_train.data.question_rows import Fields, Reading
+from debate_train.data.questions import RowSettings, rows_of, unread_path
+from debate_train.data.source import (
+    DataSource,
+    QuestionSource,
+    Split,
+    Unread,
+    divided,
+    hold_out,
+    read_questions,
+)
+from debate_train.interrupts import DataError
+
+__all__ = ["BENCHMARKS", "Benchmark", "PublishedBenchmark"]
+
+
+Row = Mapping[str, object]
+ReadRow = Callable[[Row], Row]
+
+_DAPO_BEFORE = re.compile(r"\ASolve the following math problem step by step\..*?\n\n", re.DOTALL)
+_DAPO_AFTER = re.compile(
+    r"\n\nRemember to put your answer on its own line after \"Answer:\"\.?\s*\Z"
+)
+_OPTIONS = re.compile(r"\s*\nOptions:\s*\n(?=\(A\))(.*)\Z", re.DOTALL)
+_OPTION = re.compile(r"^\(([A-Z])\)[ \t]*(.*)$", re.MULTILINE)
+_INTEGER = re.compile(r"-?\d+")
+_YES_NO = {"yes", "no", "true", "false"}
+_LETTER = re.compile(r"\(([A-Z])\)")
+
+
+def plain(row: Row) -> Row:
+    """Return the row; a number such as `27.0` is written as an integer."""
+    answer = row.get("answer")
+    if isinstance(answer, float) and answer.is_integer():
+        return {**row, "answer": str(int(answer))}
+    return row
+
+
+def contest(row: Row) -> Row:
+    """Return a problem whose answer is an integer; leading zeros are dropped."""
+    answer = str(plain(row).get("answer", "")).strip()
+    read = {**row, "kind": "math"}
+    return {**read, "answer": str(int(answer))} if _INTEGER.fullmatch(answer) else read
+
+
+def gsm8k(row: Row) -> Row:
+    """Return the number after the four hashes as the answer, what stands before as the solution."""
+    solution, marked, answer = str(row.get("answer", "")).rpartition("####")
+    if not marked:
+        return row
+    return {**row, "answer": answer.strip().replace(",", ""), "solution": solution.strip()}
+
+
+def hendrycks_math(row: Row) -> Row:
+    """Return the content of the last box of the solution as the answer."""
+    solution = str(row.get("solution", ""))
+    place = None if "answer" in row else final_box(solution)
+    read = {**row, "subject": row.get("subject", row.get("type")), "kind": "math"}
+    return read if place is None else read | {"answer": solution[place[0] : place[1]]}
+
+
+def dapo_math(row: Row) -> Row:
+    """Return the problem without the instructions around it."""
+    prompt = row.get("prompt")
+    if isinstance(prompt, list):
+        prompt = "".join(str(one["content"]) for one in prompt)
+    if not isinstance(prompt, str) or "question" in row:
+        return {**row, "kind": "math"}
+    text = _DAPO_AFTER.sub("", _DAPO_BEFORE.sub("", prompt)).strip()
+    graded, info = row.get("reward_model"), row.get("extra_info")
+    answer = graded.get("ground_truth") if isinstance(graded, Mapping) else row.get("label")
+    identity = info.get("index") if isinstance(info, Mapping) else None
+    return {"question": text, "answer": answer, "kind": "math", "id": identity}
+
+
+def boolq(row: Row) -> Row:
+    """Return the answer as yes or no."""
+    answer = row.get("answer")
+    said = ("no", "yes")[answer] if isinstance(answer, bool) else answer
+    return {**row, "answer": said, "kind": "yes_no"}
+
+
+def multiple_choice(row: Row) -> Row:
+    """Return a row of MMLU, or of ARC with its `answerKey`."""
+    answer = row.get("answerKey", row.get("answer"))
+    return {**row, "answer": answer, "kind": "choice"}
+
+
+def sciq(row: Row) -> Row:
+    """Return the right answer among the distractors, at a place that follows from the question."""
+    if "correct_answer" not in row:
+        return multiple_choice(row)
+    choices = [row["correct_answer"], *(row[f"distractor{n}"] for n in (1, 2, 3))]
+    random.Random(str(row["question"])).shuffle(choices)
+    answer = chr(ord("A") + choices.index(row["correct_answer"]))
+    read = {"question": row["question"], "choices": choices, "answer": answer}
+    return {**read, "kind": "choice", "subject": "science"}
+
+
+def big_bench_hard(row: Row) -> Row:
+    """Return the options that stand in a question as its choices, and the kind of its answer."""
+    text = str(row.get("question", row.get("input", "")))
+    answer = str(row.get("answer", row.get("target", ""))).strip()
+    read: dict[str, object] = {
+        "question": text,
+        "answer": answer,
+        "subject": row.get("subject"),
+        "id": row.get("id"),
+    }
+    listed = _OPTIONS.search(text)
+    options = dict(_OPTION.findall(listed[1])) if listed else {}
+    letter = _LETTER.fullmatch(answer)
+    if listed and letter and letter[1] in options:
+        question = text[: listed.start()].rstrip()
+        chosen = {"question": question, "choices": options, "answer": letter[1]}
+        return {**read, **chosen, "kind": "choice"}
+    is_number = _INTEGER.fullmatch(answer) is not None
+    kind = "yes_no" if answer.lower() in _YES_NO else "number" if is_number else "text"
+    wrong = _exchanged(answer.split()) if kind == "text" else []
+    return {**read, "kind": kind, "wrong_answers": wrong}
+
+
+def _exchanged(words: list[str]) -> list[str]:
+    """Return an order of words, or of brackets, with each two different neighbours exchanged."""
+    return [
+        " ".join((*words[:n], second, first, *words[n + 2 :]))
+        for n, (first, second) in enumerate(pairwise(words))
+        if first != second
+    ]
+
+
+def open_prompt(row: Row) -> Row:
+    """Return a writing task, which has no answer."""
+    messages = row.get("messages")
+    text = row.get("question", row.get("prompt"))
+    if isinstance(messages, list) and messages:
+        text = messages[0]["content"]
+    return {**row, "question": text, "answer": None, "kind": "text"}
+
+
+BBH_TASKS = [
+    "boolean_expressions",
+    "causal_judgement",
+    "date_understanding",
+    "disambiguation_qa",
+    "dyck_languages",
+    "formal_fallacies",
+    "geometric_shapes",
+    "hyperbaton",
+    "logical_deduction_five_objects",
+    "logical_deduction_seven_objects",
+    "logical_deduction_three_objects",
+    "movie_recommendation",
+    "multistep_arithmetic_two",
+    "navigate",
+    "object_counting",
+    "penguins_in_a_table",
+    "reasoning_about_colored_objects",
+    "ruin_names",
+    "salient_translation_error_detection",
+    "snarks",
+    "sports_understanding",
+    "temporal_sequences",
+    "tracking_shuffled_objects_five_objects",
+    "tracking_shuffled_objects_seven_objects",
+    "tracking_shuffled_objects_three_objects",
+    "web_of_lies",
+    "word_sorting",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedBenchmark:
+    """Where a benchmark's rows stand, and what they are.
+
+    `splits` are the hub's names of its training and test rows, None where it has none. With
+    `shares` its one set of rows is divided within each subject, into test, dev and the rest.
+    """
+
+    hub: str | None
+    read: ReadRow
+    splits: tuple[str | None, str | None]
+    contract: str
+    """The contract in which it is usually answered when no debate is held."""
+    licence: str
+    config: str | None = None
+    configs: tuple[str, ...] = ()
+    """The parts in which it is published, each a configuration; they become `subject`."""
+    shares: tuple[float, float] | None = None
+
+    @property
+    def only_evaluates(self) -> bool:
+        """Whether it has no rows to train on."""
+        return self.splits[0] is None
+
+    def rows(self, path: str | None, split: str, key: str, count: int | None) -> Iterator[Row]:
+        """Yield its rows from a file in the place of the hub, or from the hub."""
+        if path is not None:
+            yield from map(self.read, rows_of(path, self.config, split, key, count))
+            return
+        if self.hub is None:
+            raise DataError(f"{key}: this benchmark is on no hub; expected a file of its rows")
+        for config in self.configs or (self.config,):
+            for row in rows_of(self.hub, config, split, key, count):
+                yield self.read({"subject": config, **row} if self.configs else row)
+
+
+_contest = partial(
+    PublishedBenchmark,
+    read=contest,
+    contract="answer_line",
+    licence="problems: Mathematical Association of America",
+)
+_science = partial(PublishedBenchmark, contract="boxed", splits=("train", "test"))
+
+BENCHMARKS: Mapping[str, PublishedBenchmark] = {
+    "gsm8k": PublishedBenchmark(
+        "openai/gsm8k", gsm8k, ("train", "test"), "boxed", "MIT", config="main"
+    ),
+    "math": PublishedBenchmark(
+        "DigitalLearningGmbH/MATH-lighteval",
+        hendrycks_math,
+        ("train", "test"),
+        "boxed",
+        "MIT",
+    ),
+    "math500": PublishedBenchmark(
+        "HuggingFaceH4/MATH-500", hendrycks_math, (None, "test"), "boxed", "MIT"
+    ),
+    "aime24": _contest("HuggingFaceH4/aime_2024", splits=(None, "train")),
+    "aime25": _contest("math-ai/aime25", splits=(None, "test")),
+    "amc23": _contest("math-ai/amc23", splits=(None, "test")),
+    "dapo_math": PublishedBenchmark(
+        "BytedTsinghua-SIA/DAPO-Math-17k",
+        dapo_math,
+        ("train", None),
+        "answer_line",
+        "Apache-2.0",
+    ),
+    "boolq": PublishedBenchmark(
+        "google/boolq", boolq, ("train", "validation"), "boxed", "CC BY-SA 3.0"
+    ),
+    "mmlu": PublishedBenchmark(
+        "cais/mmlu",
+        multiple_choice,
+        ("auxiliary_train", "test"),
+        "boxed",
+        "MIT",
+        config="all",
+    ),
+    "bbh": PublishedBenchmark(
+        "SaylorTwift/bbh",
+        big_bench_hard,
+        ("test", None),
+        "boxed",
+        "MIT",
+        configs=tuple(BBH_TASKS),
+        shares=(0.25, 0.1),
+    ),
+    "sciq": _science("allenai/sciq", sciq, licence="CC BY-NC 3.0: not for commerce"),
+    "arc_challenge": _science(
+        "allenai/ai2_arc", multiple_choice, config="ARC-Challenge", licence="CC BY-SA 4.0"
+    ),
+    "arc_easy": _science(
+        "allenai/ai2_arc", multiple_choice, config="ARC-Easy", licence="CC BY-SA 4.0"
+    ),
+    "longwriter": PublishedBenchmark(
+        "THUDM/LongWriter-6k", open_prompt, ("train", None), "three_section", "Apache-2.0"
+    ),
+    "longbench_write": PublishedBenchmark(
+        None, open_prompt, (None, "test"), "three_section", "Apache-2.0"
+    ),
+}
+"""All benchmarks by the names that recipes use."""
+
+
+class Benchmark(RowSettings):
+    """A published benchmark by name, from the hub or from a file of its rows.
+
+    Training and test rows are those of its authors. One that has only rows for training holds out
+    a share for evaluation, or is evaluated on another benchmark (`test`); one that has only rows
+    for evaluation cannot be trained on.
+    """
+
+    type: Literal["benchmark"] = "benchmark"
+    name: str
+    """Which published benchmark."""
+    path: str | None = None
+    """A .jsonl, .json or .parquet file in the place of the hub's rows."""
+    test: str | None = None
+    """Another benchmark whose test rows are those of figures."""
+    test_path: str | None = None
+    """A file in the place of the hub's test rows."""
+
+    @field_validator("name", "test")
+    @classmethod
+    def _is_known(cls, name: str | None) -> str | None:
+        if name is not None and name not in BENCHMARKS:
+            known = ", ".join(BENCHMARKS)
+            raise ValueError(
+                f"found {name[:60]!r}; expected one of {known}{did_you_mean(name, BENCHMARKS)}"
+            )
+        return name
+
+    def open(self, run_seed: int = 0) -> "BenchmarkSource":
+        """Return the source in a run with this seed; rows are read when they are asked for."""
+        return BenchmarkSource(self, run_seed)
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data in metrics."""
+        return self.name
+
+    @property
+    def published(self) -> PublishedBenchmark:
+        """Where its rows stand."""
+        return BENCHMARKS[self.name]
+
+    def unread(self) -> Unread | None:
+        """Return why a check cannot read the rows: it downloads nothing and reads text."""
+        evaluated = BENCHMARKS[self.test or self.name]
+        own_test = self.test is not None or (self.path is None and not self.published.shares)
+        train = None if self.published.only_evaluates else self.path or self.published.hub
+        test = self.test_path or (evaluated.hub if own_test else None)
+        if self.published.only_evaluates and self.path and not self.test_path:
+            test = self.path
+        for key, path in (("data.path", train), ("data.test_path", test)):
+            if path is not None and (found := unread_path(key, path)):
+                return found
+        return None
+
+    def said_path(self) -> str:
+        """Return the name of the benchmark and where its rows come from."""
+        return f"{self.name} ({self.path or self.test_path or self.published.hub})"
+
+    def may_have_answers(self, source: DataSource | None) -> bool:
+        """Return whether any training question may have an answer."""
+        return self.published.read is not open_prompt and super().may_have_answers(source)
+
+
+class BenchmarkSource(DataSource):
+    """A benchmark's questions; what only evaluates reads no training rows."""
+
+    def __init__(self, config: Benchmark, run_seed: int) -> None:
+        self.config, self._run_seed = config, run_seed
+        self._notes: list[str] = []
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What `--check` says of how the rows that were asked for were read."""
+        return tuple(dict.fromkeys(self._notes))
+
+    def _read(self, name: str, path: str | None, which: int, key: str) -> list[Question]:
+        config, published = self.config, BENCHMARKS[name]
+        split = published.splits[which] or "train"
+        where = path or published.hub or name
+        kept = published.rows(path, split, key, config.first_rows)
+        read = read_questions(kept, Reading(Fields(), None, None), key, where)
+        self._notes += read.notes
+        return read.questions
+
+    @cached_property
+    def _rows(self) -> list[Question]:
+        """The rows of `path`, whatever they are for."""
+        which = 1 if self.config.published.only_evaluates else 0
+        return self._read(self.config.name, self.config.path, which, "data.path")
+
+    @cached_property
+    def _divided(self) -> tuple[list[Question], list[Question] | None, list[Question]]:
+        """(test, dev or None, rest) of rows that are not split by their authors."""
+        published, config = self.config.published, self.config
+        if published.shares is not None:
+            parts = divided(self._rows, published.shares, _subject)
+            return parts[0], parts[1], parts[2]
+        test, rest = hold_out(self._rows, config.holdout, 1)
+        return test, None, rest
+
+    @property
+    def _is_divided(self) -> bool:
+        """Whether test questions come out of the rows that are trained on."""
+        config = self.config
+        named = config.test is not None or config.test_path is not None
+        own = config.path is None and config.published.splits[1] is not None
+        return not named and not own
+
+    @cached_property
+    def _test(self) -> list[Question]:
+        config = self.config
+        if config.published.only_evaluates and config.test is None and config.test_path is None:
+            return self._rows
+        if self._is_divided:
+            return self._divided[0]
+        name = config.test or config.name
+        if BENCHMARKS[name].splits[1] is None and config.test_path is None:
+            raise DataError(
+                f"data.test: {name} has no test rows of its own; expected data.test_path, or "
+                f"one of {', '.join(n for n, one in BENCHMARKS.items() if one.splits[1])}"
+            )
+        return self._read(name, config.test_path, 1, "data.test_path")
+
+    @cached_property
+    def _held(self) -> QuestionSource:
+        """The test questions alone."""
+        return self.config.source([], [], self._test, self._run_seed, ((), self._cannot_train))
+
+    @cached_property
+    def _all(self) -> QuestionSource:
+        config = self.config
+        if config.published.only_evaluates:
+            return self._held
+        _, dev, train = self._divided if self._is_divided else ([], None, self._rows)
+        found = config.source(train, dev, self._test, self._run_seed, ((), self._cannot_train))
+        self._notes += found.notes
+        return found
+
+    @property
+    def _cannot_train(self) -> str:
+        return (
+            f"data.name: {self.config.name} leaves no question to train on; expected a benchmark "
+            f"with training rows ({', '.join(_trainable())}), with data.test={self.config.name} to "
+            "evaluate on this one"
+        )
+
+    def batch(self, step: int) -> list[Question]:
+        """Return the training questions of a step.
+
+        Raises:
+            DataError: The benchmark only evaluates.
+        """
+        return self._all.batch(step)
+
+    def split(self, name: Split, size: int) -> list[Question]:
+        """Return up to `size` questions of a split, always the same ones."""
+        return (self._held if name == "test" else self._all).split(name, size)
+
+    def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
+        """Train on none of these questions; return how many there were."""
+        return self._all.leave_out(held)
+
+    @property
+    def can_demonstrate(self) -> bool:
+        """Whether every training question brings a worked solution."""
+        return self._all.can_demonstrate
+
+    def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
+        """Return the question's worked solution as a first turn of the ask's contract."""
+        return self._all.demonstrate(ask, errors=errors)
+
+
+def _subject(question: Question) -> str:
+    return str(question.meta.get("subject"))
+
+
+def _trainable() -> Sequence[str]:
+    return [name for name, one in BENCHMARKS.items() if not one.only_evaluates]

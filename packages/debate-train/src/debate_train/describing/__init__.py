@@ -1,1 +1,0 @@
-"""What ships and what a recipe may say, shown without running one."""

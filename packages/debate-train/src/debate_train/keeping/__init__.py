@@ -1,1 +1,0 @@
-"""Phases whose weights are kept only if what is measured on the dev split has not fallen."""

@@ -1,1 +1,0 @@
-"""Rows of a step as packs: prefixes stand once, and attention knows."""

@@ -1,1 +1,0 @@
-"""`--plan`: memory of each rank, and bytes that an update moves."""

@@ -1,1 +1,0 @@
-"""`debate-preflight`: whether a recipe's start can learn from its debates, measured on a few."""

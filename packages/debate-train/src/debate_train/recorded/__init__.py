@@ -1,1 +1,0 @@
-"""What a run keeps of its debates beside their texts."""

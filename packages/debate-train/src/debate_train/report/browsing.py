@@ -1,0 +1,407 @@
+"""All recorded debates of a page: a short index, and blocks that are opened on demand."""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from debate_protocol.contract import get_contract
+from debate_protocol.parsing import parse_turn
+from debate_protocol.tags import Comparison
+from debate_protocol.types import Transcript, TurnKey
+from debate_rewards.answers.checking import check
+from debate_rewards.reward import ReadTurn, read_debate
+from debate_train.report.credit import Debates, Recorded, states
+from debate_train.report.run_files import ReadFile, RunFiles, read_debates
+from debate_train.report.timeline import render
+
+BLOCK = 25
+MOST_BYTES = 28_000_000
+"""Of all blocks together; what is beyond it is left out, and the page says so."""
+MOST_CREDITED = 200
+"""Debates that keep the advantage of each token."""
+MOST_TEXT = 200_000
+"""Characters of one turn, question or message that are shown."""
+_SHORT = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What a page holds of its debates.
+
+    Attributes:
+        index: What the list of debates shows and filters by.
+        texts: Blocks of debates, JSON that is deflated and then written in base64.
+        prompts: Blocks of their prompts; there may be fewer of them.
+        left_out: Debates, and blocks of prompts, that found no room.
+    """
+
+    index: Mapping[str, Any]
+    texts: Sequence[str]
+    prompts: Sequence[str]
+    left_out: tuple[int, int]
+
+
+def blocks_of(debates: Debates, names: Sequence[str]) -> Blocks:
+    """Return the debates of runs as a page holds them.
+
+    Args:
+        debates: All of them.
+        names: Of the runs.
+    """
+    found = debates.found
+    credited = _credited(found)
+    room, texts, prompts = MOST_BYTES, list[str](), list[str]()
+    parts = [found[start : start + BLOCK] for start in range(0, len(found), BLOCK)]
+    for part in parts:
+        text = _packed([_debate(one, with_credit=id(one) in credited) for one in part])
+        if len(text) > room:
+            break
+        texts.append(text)
+        room -= len(text)
+    for part in parts[: len(texts)]:
+        text = _packed([_prompts(one) for one in part])
+        if len(text) > room:
+            break
+        prompts.append(text)
+        room -= len(text)
+    shown = found[: len(texts) * BLOCK]
+    phases = list(dict.fromkeys(one.phase for one in shown))
+    index = {
+        "block": BLOCK,
+        "runs": list(names),
+        "phases": phases,
+        "prompts": len(prompts),
+        "open": _opened(shown),
+        "debates": [_entry(one, phases, credited=id(one) in credited) for one in shown],
+    }
+    return Blocks(index, texts, prompts, (len(found) - len(shown), len(texts) - len(prompts)))
+
+
+def _opened(shown: Sequence[Recorded]) -> int:
+    """Return the place of the debate that is shown first: of the policy itself, as it was last."""
+    places = range(len(shown))
+    trained = [k for k in places if not (shown[k].demonstrated or shown[k].evaluated)]
+    own = trained or [k for k in places if not shown[k].demonstrated]
+    # Of several runs the first; of its steps the last; of that the first debate.
+    return max(own, key=lambda k: (-shown[k].run, shown[k].step, -k), default=0)
+
+
+def _credited(found: Sequence[Recorded]) -> set[int]:
+    """Return which debates keep their tokens' advantages, evenly spread over those with any."""
+    known = [one for one in found if any(turn.get("tokens") for turn in one.credit.values())]
+    if len(known) > MOST_CREDITED:
+        known = [known[k * len(known) // MOST_CREDITED] for k in range(MOST_CREDITED)]
+    return {id(one) for one in known}
+
+
+def _packed(values: object) -> str:
+    text = json.dumps(values, separators=(",", ":")).encode()
+    return base64.b64encode(zlib.compress(text, 6)).decode()
+
+
+def _entry(one: Recorded, phases: Sequence[str], *, credited: bool) -> list[object]:
+    """Return [run, phase, step, id, start of the question, marks, right answers, answers]."""
+    last = one.read.last_round
+    verdicts = [one.verdicts[key] for key in one.read.turns if key.round == last]
+    marks = [name for name, is_so in _marks(one, credited=credited) if is_so]
+    question = " ".join(one.transcript.question.text[: 4 * _SHORT].split())[:_SHORT]
+    where = one.run, phases.index(one.phase), one.step
+    return [
+        *where,
+        one.transcript.id[:200],
+        question,
+        marks,
+        verdicts.count("right"),
+        len(verdicts),
+    ]
+
+
+def _marks(one: Recorded, *, credited: bool) -> Iterator[tuple[str, bool]]:
+    decided = next(iter(one.decisions.values()), ("", None))[1]
+    yield "right", decided == "right"
+    yield (
+        "wrong",
+        decided == "wrong" or (not one.decisions and one.transcript.question.answer is not None),
+    )
+    before: dict[int, str | None] = {}
+    turned = set()
+    for key, _, verdict in states(one):
+        turned.add((before.get(key.agent), verdict))
+        before[key.agent] = verdict
+    yield "spoiled", ("right", "wrong") in turned
+    yield "mended", ("wrong", "right") in turned
+    yield "errors", any(_problems(turn) for turn in one.read.judges.values())
+    yield "shown", one.demonstrated
+    yield "tokens", credited
+
+
+def _problems(turn: ReadTurn) -> list[str]:
+    failure = [turn.turn.failure] if turn.turn.failure else []
+    return [*failure, *turn.parsed.problems]
+
+
+def _debate(one: Recorded, *, with_credit: bool) -> dict[str, object]:
+    question, protocol = one.transcript.question, one.transcript.protocol
+    rules = f"{protocol.num_agents} agents, {protocol.schedule}, {protocol.topology}"
+    return {
+        "question": question.text[:MOST_TEXT],
+        "answer": question.answer,
+        "passage": str(question.meta.get("passage") or "")[:MOST_TEXT],
+        "rules": f"{rules}, contract {protocol.contract}",
+        "streams": list(one.streams),
+        "returns": list(one.returns),
+        "decisions": [[rule, *found] for rule, found in one.decisions.items()],
+        "turns": [
+            _turn(one, key, with_credit=with_credit)
+            for key in sorted(one.read.judges, key=lambda key: (key.round, key.agent))
+        ],
+    }
+
+
+def _turn(one: Recorded, key: TurnKey, *, with_credit: bool) -> dict[str, object]:
+    turn = one.read.judges[key]
+    judged = one.read.judged_by(turn) if turn.parsed.comparisons else {}
+    verdicts = {agent: one.verdicts.get(of.key) for agent, of in judged.items()}
+    credit = one.credit.get(key, {})
+    found = {
+        "agent": key.agent,
+        "round": key.round,
+        "text": turn.turn.text[:MOST_TEXT],
+        "sections": [[*s.outer, name] for name, s in turn.parsed.sections.items()],
+        "answer": turn.parsed.answer,
+        "verdict": one.verdicts.get(key),
+        "failed": turn.failed,
+        "problems": _problems(turn),
+        "votes": [
+            [
+                vote.left,
+                vote.op,
+                vote.right,
+                _vote_verdict(vote.op, vote.left, vote.right, verdicts),
+            ]
+            for vote in turn.parsed.comparisons[:200]
+        ],
+        "values": credit.get("values") or {},
+        "counts": turn.turn.token_counts,
+    }
+    if with_credit:
+        found |= {"starts": credit.get("starts") or [], "tokens": credit.get("tokens") or []}
+    return found
+
+
+def _vote_verdict(op: str, left: int, right: int, verdicts: Mapping[int, str | None]) -> str | None:
+    """Say whether a vote ranks a right and a wrong answer rightly or not; else None."""
+    ranked = verdicts.get(left)
+    return ranked if op == ">" and {ranked, verdicts.get(right)} == {"right", "wrong"} else None
+
+
+def _prompts(one: Recorded) -> list[list[list[str]]]:
+    """Return of each turn, in the order of `_debate`, the messages as [role, content]."""
+    keys = sorted(one.read.judges, key=lambda key: (key.round, key.agent))
+    prompts = (one.read.judges[key].turn.prompt or () for key in keys)
+    return [[[m["role"], m["content"][:MOST_TEXT]] for m in prompt] for prompt in prompts]
+
+
+MAX_TURNS = 100
+MAX_VOTES = 100
+CHECKING_S = 4.0
+"""How long the answers of one debate are checked for."""
+_SEARCHED_FILES = 4
+_MARKS = {"right": "✓", "wrong": "✗", "unverifiable": "?"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A debate to show and why it was chosen."""
+
+    why: str
+    source: str
+    transcript: Transcript
+
+
+class ShownDebate:
+    """A debate ready to be shown: its first turns, and verdicts where the truth is known."""
+
+    def __init__(self, debate: Transcript) -> None:
+        self.read = read_debate(debate)
+        self.sections = get_contract(debate.protocol.contract).sections
+        in_order = sorted(self.read.turns.items(), key=lambda item: (item[0].round, item[0]))
+        self.turns = [turn for _, turn in in_order[:MAX_TURNS]]
+        self.verdicts: dict[TurnKey, str] = {}
+        if debate.question.answer is None:
+            return
+        spent = 0.0
+        for turn in self.turns:
+            # What training has judged is remembered; a report alone does not wait for long.
+            if not turn.failed and spent < CHECKING_S:
+                verdict = check(debate.question, turn.parsed.answer, limit_s=CHECKING_S)
+                spent += verdict.seconds
+                self.verdicts[turn.key] = verdict.verdict
+
+    @property
+    def left_out(self) -> int:
+        """How many turns are not shown."""
+        return len(self.read.turns) - len(self.turns)
+
+    def sections_of(self, turn: ReadTurn) -> Iterator[dict[str, object]]:
+        """Yield the sections of a turn; a text is None where its votes say all of it."""
+        for name in self.sections:
+            if (section := turn.parsed.sections.get(name)) is None:
+                continue
+            votes = turn.parsed.comparisons[:MAX_VOTES] if name == "comparison" else ()
+            only_votes = bool(votes) and len(votes) == len(section.text.splitlines())
+            judged = self.read.judged_by(turn) if votes else {}
+            verdicts = {agent: self.verdicts.get(of.key) for agent, of in judged.items()}
+            yield {
+                "name": name.replace("_", " "),
+                "truncated": section.truncated,
+                "votes": [(vote, _verdict(vote, verdicts)) for vote in votes],
+                "text": None if only_votes else section.text,
+            }
+
+
+def without_scripts(files: Sequence[Path]) -> Markup:
+    """Return the debates that can be read where a browser runs no scripts."""
+    return Markup("\n").join(_shown(picked) for picked in pick(files))
+
+
+def _shown(picked: Pick) -> Markup:
+    try:
+        return show(picked)
+    except (ValueError, RuntimeError) as problem:
+        text = f"{picked.why}, {picked.source}: cannot be shown: {problem}"
+        return render("failed.html", text=text, limit=200)
+
+
+class Reader:
+    """Reads each file of transcripts once."""
+
+    def __init__(self) -> None:
+        self.files: dict[Path, ReadFile] = {}
+
+    def __call__(self, path: Path) -> tuple[Transcript, ...]:
+        """Return the debates of a file."""
+        if path not in self.files:
+            self.files[path] = read_debates(path)
+        return self.files[path].debates
+
+
+def pick(files: Sequence[Path], read: Reader | None = None) -> list[Pick]:
+    """Choose one debate of the first steps, one of the last, and the last disagreement.
+
+    When the first and the last file share a question, both show that one. A disagreement is the
+    first debate with two different answers in one round, searched from the last file back.
+    """
+    if not files:
+        return []
+    read = read or Reader()
+    first = read(files[0])
+    if len(files) == 1:
+        early, late = next(iter(first), None), next(iter(first[1:]), None)
+    else:
+        last = read(files[-1])
+        shared = {debate.question.id for debate in first} & {debate.question.id for debate in last}
+        early, late = _first_about(first, shared), _first_about(last, shared)
+    picks = [
+        Pick(why, path.stem, debate)
+        for why, path, debate in (("First steps", files[0], early), ("Last steps", files[-1], late))
+        if debate is not None
+    ]
+    used = {id(picked.transcript) for picked in picks}
+    for path in files[: -_SEARCHED_FILES - 1 : -1]:
+        for debate in read(path):
+            if id(debate) not in used and _disagreed(debate):
+                return [*picks, Pick("A disagreement", path.stem, debate)]
+    return picks
+
+
+def show(picked: Pick) -> Markup:
+    """Return a debate as a person reads it: question, then round by round, agent by agent."""
+    return render("debate.html", picked=picked, debate=ShownDebate(picked.transcript), marks=_MARKS)
+
+
+def _first_about(debates: Sequence[Transcript], shared: set[str]) -> Transcript | None:
+    wanted = [debate for debate in debates if debate.question.id in shared]
+    return (
+        min(wanted, key=lambda debate: debate.question.id) if wanted else next(iter(debates), None)
+    )
+
+
+def _disagreed(debate: Transcript) -> bool:
+    answers: dict[int, set[str]] = {}
+    for turn in debate.turns:
+        answer = parse_turn(debate, turn).answer if turn.failure is None else None
+        if answer is not None:
+            answers.setdefault(turn.round, set()).add(" ".join(answer.split()))
+    return any(len(said) > 1 for said in answers.values())
+
+
+def _verdict(vote: Comparison, verdicts: Mapping[int, str | None]) -> str | None:
+    """Say whether a vote ranks a right and a wrong answer, rightly or not; else None."""
+    left, right = verdicts.get(vote.left), verdicts.get(vote.right)
+    return left if vote.op == ">" and {left, right} == {"right", "wrong"} else None
+
+
+def read_all(runs: Sequence[RunFiles]) -> Debates:
+    """Return all recorded debates of these runs."""
+    debates = Debates()
+    for place, run in enumerate(runs):
+        debates.add(place, run.transcripts, run.tokens, run.phases)
+        debates.add(place, run.evaluations, None, run.phases)
+    return debates
+
+
+@dataclass(frozen=True, slots=True)
+class Browser:
+    """The list of debates with the place of the one that is open, and their data.
+
+    A page has `shown`, `first`, its script and then `rest`, so that the first debate can be read
+    while most of the data is still on its way.
+    """
+
+    shown: Markup
+    first: Markup
+    rest: Markup
+
+
+def browser(runs: Sequence[RunFiles], debates: Debates) -> Browser:
+    """Return what shows all debates of runs."""
+    blocks = blocks_of(debates, [run.name for run in runs])
+    named = [
+        (kind, number, block)
+        for kind, own in (("texts", blocks.texts), ("prompts", blocks.prompts))
+        for number, block in enumerate(own)
+    ]
+    first = blocks.index["open"] // blocks.index["block"]
+    shown = render(
+        "browser.html",
+        files=sum(len(run.transcripts) for run in runs),
+        entries=len(blocks.index["debates"]),
+        runs=blocks.index["runs"],
+        phases=blocks.index["phases"],
+        left_out=blocks.left_out[0],
+        left_prompts=blocks.left_out[1],
+        unreadable=debates.unreadable,
+        problem=debates.problem,
+        unchecked=debates.checking.skipped,
+        without_scripts=without_scripts(runs[0].transcripts),
+    )
+    if not named:
+        return Browser(shown, Markup(), Markup())
+    return Browser(
+        shown,
+        render("blocks.html", index=as_data(blocks.index), blocks=named[first : first + 1]),
+        render("blocks.html", index="", blocks=[*named[:first], *named[first + 1 :]]),
+    )
+
+
+def as_data(value: object) -> Markup:
+    """Return a value as JSON that can stand in a script element: nothing in it ends the element."""
+    text = json.dumps(value, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))

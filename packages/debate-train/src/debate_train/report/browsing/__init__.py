@@ -1,1 +1,0 @@
-"""All recorded debates of runs, as a page can search and show them."""

@@ -1,1 +1,0 @@
-"""A run's phases on one time line, and what is drawn over it."""

@@ -1,0 +1,455 @@
+"""SDRL's belief model with private critique, simulated, and the paper's statements on it.
+
+Arrays of pseudo-counts have shape (K, D, N): answers, debates, agents; answer 0 is the right one.
+"""
+
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from debate_protocol.roles import TopologyName
+from debate_protocol.roles import neighbours as seen_by
+from debate_protocol.types import Protocol
+
+Floats = npt.NDArray[np.float64]
+Answers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A round as its agents see it."""
+
+    means: Floats
+    """Dirichlet means θ̄_{i,t}, (K, D, N)."""
+    answers: Answers
+    """y_{i,t}, (D, N)."""
+    hears: Floats
+    """Row i marks the neighbours N(i) with 1, (N, N)."""
+
+
+class Critique(typing.Protocol):
+    """A private critique of constant mass m_β (SDRL, eq. 17)."""
+
+    @property
+    def mass(self) -> float:
+        """The constant ‖β_{i,t}‖₁ = m_β."""
+        ...
+
+    def draw(self, context: Context, rng: np.random.Generator) -> Floats:
+        """Return β_{i,t}, (K, D, N), which may depend on the answers of the round."""
+        ...
+
+    def expected_right(self, means: Floats, hears: Floats) -> Floats:
+        """Return E[β⁽¹⁾_{i,t} | F_t], (D, N): the answers of round t are not known in F_t."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedShare:
+    """Gives the right answer the same share in each round and splits the rest evenly.
+
+    Its advantage δ = m_β (share − p) shrinks while the belief p rises.
+    """
+
+    mass: float
+    share: float
+
+    def __post_init__(self) -> None:
+        _check_share("share", self.share)
+
+    def draw(self, context: Context, rng: np.random.Generator) -> Floats:
+        """Return the same β for all agents."""
+        shares = np.full(len(context.means), (1 - self.share) / (len(context.means) - 1))
+        shares[0] = self.share
+        return np.broadcast_to(self.mass * shares[:, None, None], context.means.shape)
+
+    def expected_right(self, means: Floats, hears: Floats) -> Floats:
+        """Return m_β times the share."""
+        return np.full(means.shape[1:], self.mass * self.share)
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """Gives the right answer the agent's own belief and `lift` more, within 0 and 1.
+
+    Its advantage is constant, δ = m_β · lift, as long as p + lift stays within 0 and 1. A lift of
+    0 is the neutral critique δ = 0.
+    """
+
+    mass: float
+    lift: float
+
+    def draw(self, context: Context, rng: np.random.Generator) -> Floats:
+        """Return β; wrong answers share the rest as in the agent's belief."""
+        right = self.expected_right(context.means, context.hears)
+        found: Floats = context.means * ((self.mass - right) / (1 - context.means[0]))
+        found[0] = right
+        return found
+
+    def expected_right(self, means: Floats, hears: Floats) -> Floats:
+        """Return m_β (p + lift)."""
+        right: Floats = self.mass * np.clip(means[0] + self.lift, 0, 1)
+        return right
+
+
+@dataclass(frozen=True, slots=True)
+class FindsRight:
+    """Puts all its mass on one answer, by what was said in the round.
+
+    With probability `chance` that is the right answer if the agent or a neighbour has given it;
+    else it is the agent's own answer.
+    """
+
+    mass: float
+    chance: float
+
+    def __post_init__(self) -> None:
+        _check_share("chance", self.chance)
+
+    def draw(self, context: Context, rng: np.random.Generator) -> Floats:
+        """Return β from the answers of the round."""
+        with_own = np.maximum(context.hears, np.eye(len(context.hears)))
+        said = (context.answers == 0).astype(float) @ with_own.T > 0
+        finds = said & (rng.random(said.shape) < self.chance)
+        chosen = np.where(finds, 0, context.answers)
+        return self.mass * np.stack([chosen == k for k in range(len(context.means))]).astype(float)
+
+    def expected_right(self, means: Floats, hears: Floats) -> Floats:
+        """Return m_β (c (1 − Π (1 − p_j)) + (1 − c) p_i), j over N(i) and i."""
+        with_own = np.maximum(hears, np.eye(len(hears)))
+        nobody = np.exp(np.log1p(-means[0]) @ with_own.T)
+        right: Floats = self.mass * (self.chance * (1 - nobody) + (1 - self.chance) * means[0])
+        return right
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name}: found {value:g}, expected 0 to 1")
+
+
+@dataclass(frozen=True, slots=True)
+class BeliefModel:
+    """N agents who hold pseudo-counts of K answers to one question; answer 0 is the right one.
+
+    Raises:
+        ValueError: Shapes do not go together, or a count or weight is out of range.
+    """
+
+    start: Floats
+    """α_{i,0}, (N, K), all above 0."""
+    hears: Floats
+    """Row i marks the neighbours N(i) with 1, (N, N); an agent may be its own neighbour."""
+    weight: Floats
+    """w_i ≥ 0, (N,): what one neighbour's answer adds."""
+    critique: Critique
+
+    def __post_init__(self) -> None:
+        agents = len(self.start)
+        if self.start.ndim != 2 or self.start.shape[1] < 2 or not (self.start > 0).all():
+            raise ValueError(
+                f"start: expected counts above 0 of shape (N, K ≥ 2), found {self.start.shape}"
+            )
+        if self.hears.shape != (agents, agents) or not np.isin(self.hears, (0, 1)).all():
+            raise ValueError(
+                f"hears: expected 0 and 1 of shape ({agents}, {agents}), found {self.hears.shape}"
+            )
+        if self.weight.shape != (agents,) or not (self.weight >= 0).all():
+            raise ValueError(f"weight: expected {agents} numbers of at least 0")
+        if not self.critique.mass >= 0:
+            raise ValueError(f"critique.mass: expected at least 0, found {self.critique.mass:g}")
+
+    @property
+    def degree(self) -> Floats:
+        """|N(i)|, (N,)."""
+        found: Floats = self.hears.sum(1)
+        return found
+
+    @property
+    def gain(self) -> Floats:
+        """C_i = m_β + w_i |N(i)|, (N,): what a round adds to ‖α_i‖₁ (Theorem 4.4)."""
+        return self.critique.mass + self.weight * self.degree
+
+    def total(self, round_: int) -> Floats:
+        """Return ‖α_{i,t}‖₁ = S_{i,0} + t C_i, (N,) (eq. 33)."""
+        found: Floats = self.start.sum(1) + round_ * self.gain
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """D debates of T rounds after the first answers."""
+
+    beliefs: Floats
+    """p_{i,t}, (T + 1, D, N) (eq. 9)."""
+    answers: Answers
+    """y_{i,t}, (T + 1, D, N)."""
+    advantages: Floats
+    """δ_{i,t}, (T, D, N): of round t, which moves the belief of round t + 1 (eq. 10)."""
+
+
+def neighbours(topology: TopologyName, num_agents: int, *, with_own: bool = False) -> Floats:
+    """Return the matrix of who hears whom, (N, N), in the topologies of debates.
+
+    Args:
+        topology: Of debates; under `central` all hear agent 0, who hears all; `sparse` has
+            degree 2.
+        num_agents: N.
+        with_own: Whether an agent's own last answer counts as a neighbour's.
+    """
+    rules = Protocol(
+        num_agents=num_agents, topology=topology, degree=2 if topology == "sparse" else None
+    )
+    found = np.zeros((num_agents, num_agents))
+    for agent in range(num_agents):
+        found[agent, list(seen_by(rules, agent))] = 1
+    return np.maximum(found, np.eye(num_agents)) if with_own else found
+
+
+def symmetric(
+    prior: Sequence[float], hears: Floats, weight: float, critique: Critique
+) -> BeliefModel:
+    """Return the model of agents with the same prior counts, (K,), weight and critique."""
+    agents = len(hears)
+    return BeliefModel(
+        np.tile(np.asarray(prior, float), (agents, 1)), hears, np.full(agents, weight), critique
+    )
+
+
+def simulate(
+    model: BeliefModel,
+    rounds: int,
+    debates: int,
+    rng: np.random.Generator,
+    *,
+    through_theta: bool = False,
+) -> Simulated:
+    """Play independent debates (eq. 8).
+
+    Args:
+        model: Agents.
+        rounds: T, the updates after the first answers.
+        debates: D.
+        rng: Draws answers and critiques.
+        through_theta: Draw θ ~ Dirichlet(α) first, as definition 4.2 does. An agent gives one
+            answer for each θ, so that its answer has the Dirichlet mean as its distribution either
+            way (eq. 13); drawing from the mean is faster.
+    """
+    agents, answers = model.start.shape
+    alpha = np.repeat(model.start.T[:, None, :], debates, axis=1)
+    beliefs = np.empty((rounds + 1, debates, agents))
+    said = np.empty((rounds + 1, debates, agents), dtype=np.int64)
+    advantages = np.empty((rounds, debates, agents))
+    for round_ in range(rounds + 1):
+        means = alpha / alpha.sum(0)
+        beliefs[round_] = means[0]
+        said[round_] = _drawn(rng.standard_gamma(alpha) if through_theta else alpha, rng)
+        if round_ == rounds:
+            break
+        expected = model.critique.expected_right(means, model.hears)
+        advantages[round_] = expected - model.critique.mass * means[0]
+        context = Context(means, said[round_], model.hears)
+        alpha += model.critique.draw(context, rng)
+        for k in range(answers):
+            heard = (said[round_] == k).astype(float) @ model.hears.T
+            alpha[k] += model.weight * heard
+    return Simulated(beliefs, said, advantages)
+
+
+def _drawn(shares: Floats, rng: np.random.Generator) -> Answers:
+    """Return one answer for each agent, (D, N), in proportion to shares, (K, D, N)."""
+    bounds = np.cumsum(shares, axis=0)
+    at = rng.random(bounds.shape[1:]) * bounds[-1]
+    found: Answers = (at >= bounds[:-1]).sum(0)
+    return found
+
+
+def lemma_e1(model: BeliefModel, simulated: Simulated) -> Floats:
+    """Return E[p_{i,t} | F_{t−1}] for t = 1 … T, (T, D, N) (eq. 19).
+
+    p + δ / Z + w |N| / Z · (p̄_N − p), all of round t − 1, with Z = ‖α_{i,t−1}‖₁ + C_i.
+    """
+    before = simulated.beliefs[:-1]
+    heard = before @ model.hears.T - model.degree * before
+    z = _totals(model, len(before))
+    return before + (simulated.advantages + model.weight * heard) / z
+
+
+def theorem_4_4(model: BeliefModel, simulated: Simulated) -> Floats:
+    """Return E[p_{i,t} | F_{t−1}] as under mean-consistency p̄_N = p, (T, D, N) (eq. 11)."""
+    before = simulated.beliefs[:-1]
+    return before + simulated.advantages / _totals(model, len(before))
+
+
+def _totals(model: BeliefModel, rounds: int) -> Floats:
+    """Return Z_{i,t−1} for t = 1 … T, (T, 1, N)."""
+    return np.stack([model.total(t) for t in range(1, rounds + 1)])[:, None]
+
+
+def lemma_4_5(start: float, mu: float, total: float, gain: float, rounds: int) -> Floats:
+    """Return both lower bounds of E[p_T], the sum and the logarithm (eq. 12), (2,).
+
+    Args:
+        start: p_{i,0}.
+        mu: μ, at most δ_{i,t} in rounds 0 … T − 1.
+        total: S_{i,0}.
+        gain: C_i, above 0.
+        rounds: T.
+    """
+    steps = np.arange(1, rounds + 1)
+    summed = np.sum(1 / (total + steps * gain))
+    logarithm = np.log((total + (rounds + 1) * gain) / (total + gain)) / gain
+    return start + mu * np.array([summed, logarithm])
+
+
+def effective_voters(num_agents: int, rho: float) -> float:
+    """Return N_eff = N / (1 + (N − 1) ρ) (Lemma 4.7); infinite at ρ = −1 / (N − 1)."""
+    spread = 1 + (num_agents - 1) * rho
+    return num_agents / spread if spread > 0 else float("inf")
+
+
+def lemma_4_7(num_answers: int, num_voters: float, gap: float) -> float:
+    """Return K / (N_eff Δ²), at least the probability that the plurality is wrong (Lemma 4.7).
+
+    It says nothing where it is 1 or more.
+
+    Args:
+        num_answers: K.
+        num_voters: N_eff.
+        gap: Δ = p_1 − p_2 > 0, from the right answer to the most frequent other one.
+    """
+    return num_answers / (num_voters * gap**2)
+
+
+def fixed_share_belief(
+    start: float, share: float, total: float, gain: float, mass: float, rounds: int
+) -> float:
+    """Return E[p_T] of a critique that gives the right answer the same share in each round.
+
+    q − (q − p_0) Π_{t=1…T} (1 − m_β / (S + t C)), from eq. 11 with δ_t = m_β (q − p_t). With
+    share 1 no critique of this mass does better: δ_t ≤ m_β (1 − p_t).
+
+    Source: not in the paper.
+    """
+    steps = np.arange(1, rounds + 1)
+    return float(share - (share - start) * np.prod(1 - mass / (total + steps * gain)))
+
+
+def neutral_correlation(
+    num_agents: int, weight: float, total: float, gain: float, rounds: int
+) -> float:
+    """Return ρ after T rounds in which all hear all and themselves, without advantage.
+
+    1 − Π_{t=1…T} (1 − w² N / (S + t C)²): all agents then hold the same belief, a martingale whose
+    variance given the round before is w² N p (1 − p) / (S + t C)². It is the same for all answers.
+
+    Source: not in the paper.
+    """
+    steps = np.arange(1, rounds + 1)
+    return float(1 - np.prod(1 - weight**2 * num_agents / (total + steps * gain) ** 2))
+
+
+def rounds_possible(start: float, mu: float, total: float, gain: float, mass: float) -> float:
+    """Return a number of rounds that an advantage of at least μ > 0 cannot outlast.
+
+    δ ≤ m_β (1 − p), so that E[p_t] ≤ 1 − μ / m_β is needed in rounds t = 0 … T − 1, while E[p_t]
+    is at least the logarithm of Lemma 4.5, which has no limit; hence
+    T ≤ ((S + C) exp(C (1 − μ / m_β − p_0) / μ) − S) / C. It is 0 where round 0 has too much belief
+    already.
+
+    Raises:
+        ValueError: μ or C is not above 0.
+
+    Source: not in the paper.
+    """
+    if not (mu > 0 and gain > 0):
+        raise ValueError(f"expected μ and C above 0, found {mu:g} and {gain:g}")
+    room = 1 - mu / mass - start
+    if room < 0:
+        return 0.0
+    with np.errstate(over="ignore"):
+        return float(((total + gain) * np.exp(gain * room / mu) - total) / gain)
+
+
+ROUNDING = 1e-12
+"""A difference that rounding in float64 explains, where debates do not differ at all."""
+
+
+def standard_errors(residuals: Floats) -> Floats:
+    """Return how many standard errors the mean over debates, axis 1, is away from 0."""
+    debates = residuals.shape[1]
+    means = residuals.mean(1)
+    error = residuals.std(1, ddof=1) / np.sqrt(debates)
+    return np.where(np.abs(means) < ROUNDING, 0.0, means / np.maximum(error, ROUNDING))
+
+
+def worst_unconditional(residuals: Floats) -> float:
+    """Return the largest number of standard errors of any round and agent, over all debates.
+
+    Residuals, (T, D, N), are p_t minus its predicted mean.
+    """
+    return float(np.abs(standard_errors(residuals)).max())
+
+
+def worst_of_mean_agent(residuals: Floats) -> float:
+    """Return the largest number of standard errors of any round, of the mean over agents."""
+    return float(np.abs(standard_errors(residuals.mean(2))).max())
+
+
+def worst_given_beliefs(model: BeliefModel, simulated: Simulated, residuals: Floats) -> float:
+    """Return the same given F_{t−1}: each residual times p̄_N − p of the round before.
+
+    The product has mean 0 for every prediction that is right given the beliefs, not only on
+    average over them.
+    """
+    before = simulated.beliefs[:-1]
+    return worst_unconditional(residuals * (before @ model.hears.T - model.degree * before))
+
+
+def slack_of_lemma_4_5(model: BeliefModel, simulated: Simulated) -> float:
+    """Return by how many standard errors E[p_T] exceeds the sum of eq. 12, of the worst agent.
+
+    μ is the smallest mean advantage of a round, of which the proof needs no more. Below −4 the
+    bound is broken.
+    """
+    beliefs = simulated.beliefs
+    rounds = len(beliefs) - 1
+    mu = simulated.advantages.mean(1).min(0)
+    total, gain = model.total(0), model.gain
+    bounds = np.array(
+        [
+            lemma_4_5(beliefs[0, 0, i], mu[i], total[i], gain[i], rounds)[0]
+            for i in range(beliefs.shape[2])
+        ]
+    )
+    return float(standard_errors((beliefs[-1] - bounds)[None]).min())
+
+
+def correlation(answers: Answers, k: int = 0) -> float:
+    """Return the correlation of giving answer k in one round, (D, N), as a mean over pairs.
+
+    Agents who are all alike have the same in every pair, and ρ of Lemma 4.7 is the largest of all
+    answers. The largest of several estimates for one value would be too high. 0 for an answer that
+    nobody or everybody gives.
+    """
+    given = (answers == k).astype(float)
+    share = given.mean()
+    if not 0 < share < 1:
+        return 0.0
+    covariance = np.cov(given.T)
+    agents = len(covariance)
+    pairs = (covariance.sum() - np.trace(covariance)) / (agents * (agents - 1))
+    return float(pairs / (share * (1 - share)))
+
+
+def plurality(answers: Answers, num_answers: int) -> tuple[Floats, Floats]:
+    """Return per debate whether the plurality is right, (D,), twice.
+
+    First with ties in expectation; then with every tie an error, which Lemma 4.7 covers, too.
+    """
+    counts = np.stack([(answers == k).sum(-1) for k in range(num_answers)])
+    winners = counts == counts.max(0)
+    shared = winners[0] / winners.sum(0)
+    return shared, (shared == 1).astype(float)

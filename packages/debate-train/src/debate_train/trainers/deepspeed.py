@@ -1,0 +1,205 @@
+"""The `deepspeed` trainer (ZeRO, Rajbhandari et al. 2020): what recipes say, what it reads."""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from debate_train.interrupts import RecipeError
+from debate_train.losses import Loss
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.trainers.trainer import DEFAULT_BUCKETS, Buckets, Sharding, TrainerSettings
+
+if TYPE_CHECKING:
+    from debate_train.trainers.deepspeed_worker import DeepSpeedSession
+
+
+_OWN = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "managed_gradient_accumulation",
+    "optimizer",
+    "scheduler",
+    "fp16",
+    "bf16.enabled",
+    "zero_optimization.stage",
+    "zero_optimization.offload_optimizer.device",
+    "zero_optimization.offload_param.device",
+    # Further copies of parameters, which the values of a KL reference would not reach.
+    "zero_optimization.zero_hpz_partition_size",
+    "zero_optimization.mics_shard_size",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+)
+"""Settings of DeepSpeed that follow from the recipe's other keys or that results depend on."""
+
+
+_DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+"""Of the names that DeepSpeed has for types."""
+_BUCKET_SIZES = {
+    "reduce": "reduce_bucket_size",
+    "prefetch": "stage3_prefetch_bucket_size",
+    "reuse": "stage3_max_reuse_distance",
+}
+"""Keys of `zero_optimization` by the fields of `Buckets`."""
+
+
+class DeepSpeedSettings(TrainerSettings):
+    """What DeepSpeed in one or several processes is configured with."""
+
+    several_processes: ClassVar[bool] = True
+    widens_adapters: ClassVar[bool] = False
+    adapters_at_once: ClassVar[int] = 1
+
+    zero_stage: Literal[0, 1, 2, 3] = 2
+    """What is sharded: nothing (0), optimizer state (1), gradients too (2), parameters too (3)."""
+    offload_optimizer: bool = False
+    """Keep optimizer state in CPU memory, from stage 1 on."""
+    offload_params: bool = False
+    """Keep parameters in CPU memory, at stage 3."""
+    bf16: bool = False
+    """Train in bfloat16 with float32 master weights, as a model in bfloat16 needs; from stage 1."""
+    deepspeed_args: dict[str, Any] = Field(default_factory=dict)
+    """Further settings of DeepSpeed's configuration, such as `zero_optimization`'s buckets."""
+
+    @property
+    def keeps_masters(self) -> bool:
+        """Whether float32 weights are kept beside."""
+        return self.bf16
+
+    def sharding(self) -> Sharding:
+        """Return the stage and what lies in CPU memory."""
+        return Sharding(
+            self.zero_stage, self.offload_optimizer, self.offload_params, self._buckets()
+        )
+
+    def _buckets(self) -> Buckets:
+        settings = self.deepspeed_args.get("zero_optimization") or {}
+        found = {
+            field: int(settings[key])
+            for field, key in _BUCKET_SIZES.items()
+            if isinstance(settings.get(key), int | float)
+        }
+        if not (settings.get("contiguous_gradients", True) or self.offload_optimizer):
+            found["reduce"] = 0  # Gradients are reduced where they lie.
+        return Buckets(twice=bool(settings.get("overlap_comm")), **found)
+
+    def gradient_sum_bytes(self) -> int | None:
+        """Return the bytes of a gradient's sum over packs, where `deepspeed_args` name a type."""
+        types = self.deepspeed_args.get("data_types") or {}
+        return _DTYPE_BYTES.get(str(types.get("grad_accum_dtype")))
+
+    @field_validator("deepspeed_args")
+    @classmethod
+    def _settings_are_free(cls, settings: dict[str, object]) -> dict[str, object]:
+        found = [name for name in _OWN if _holds(settings, name)]
+        if found:
+            raise ValueError(
+                f"found {', '.join(found)}, which follow from other keys of the recipe; expected "
+                "settings that change speed and memory only"
+            )
+        return settings
+
+    @model_validator(mode="after")
+    def _stage_can(self) -> "DeepSpeedSettings":
+        wanted = {
+            "bf16": (self.bf16, 1),
+            "offload_optimizer": (self.offload_optimizer, 1),
+            "offload_params": (self.offload_params, 3),
+        }
+        for key, (is_set, stage) in wanted.items():
+            if is_set and self.zero_stage < stage:
+                raise ValueError(
+                    f"{key}: found true with zero_stage {self.zero_stage}; expected zero_stage "
+                    f"{stage} or above"
+                )
+        if self.zero_stage and self.optimizer.needs_whole:
+            raise ValueError(
+                f"optimizer: found {self.optimizer.label} with zero_stage {self.zero_stage}, which "
+                "cuts parameters into parts without shape; expected zero_stage 0 or trainer.type "
+                "torch, or an optimizer such as adamw"
+            )
+        return self
+
+    def type_problem(self, dtypes: Collection[str]) -> str | None:
+        """Return what is wrong with training weights of these types: no float32 masters."""
+        rounded = {*dtypes} - {"float32"}
+        if "float16" not in rounded and (not rounded or self.bf16):
+            return None
+        return (
+            f"trainer.bf16: found {str(self.bf16).lower()} with a model in "
+            f"{', '.join(sorted(rounded))}; expected bf16: true with model.dtype: bfloat16, or "
+            "model.dtype: float32"
+        )
+
+    def deepspeed_config(self) -> dict[str, object]:
+        """Return the configuration as DeepSpeed reads it."""
+        zero: dict[str, object] = {"stage": self.zero_stage}
+        if self.offload_optimizer:
+            zero["offload_optimizer"] = {"device": "cpu"}
+        if self.offload_params:
+            zero["offload_param"] = {"device": "cpu"}
+        own = {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,
+            # At stage 0 DeepSpeed clips without reporting the norm; the worker does both.
+            "gradient_clipping": self.max_grad_norm if self.zero_stage else 0.0,
+            # Micro-batches vary in number: backward is called for each, step once.
+            "managed_gradient_accumulation": False,
+            "zero_optimization": zero,
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+            "bf16": {"enabled": self.bf16},
+            "steps_per_print": 10**9,
+        }
+        return _merged(self.deepspeed_args, own)
+
+
+def with_bucket(settings: Mapping[str, object], trained: int) -> dict[str, object]:
+    """Return settings whose buffer of gradients is no larger than so many, where they say none."""
+    size = DEFAULT_BUCKETS.reduced_together(trained)
+    return _merged({"zero_optimization": {"reduce_bucket_size": size}}, settings)
+
+
+def settings_error(error: ValidationError) -> RecipeError:
+    """Return what to say of settings that DeepSpeed refuses."""
+    found = "; ".join(
+        f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
+        for one in error.errors(include_url=False, include_context=False)
+    )
+    return RecipeError(
+        f"trainer.deepspeed_args: DeepSpeed does not take them ({found}); expected settings by "
+        "the names of its configuration"
+    )
+
+
+def _holds(settings: Mapping[str, object], name: str) -> bool:
+    first, _, rest = name.partition(".")
+    if first not in settings:
+        return False
+    below = settings[first]
+    return not rest or (isinstance(below, Mapping) and _holds(below, rest))
+
+
+def _merged(under: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
+    """Return both, `over` where they meet."""
+    found = dict(under)
+    for key, value in over.items():
+        below = found.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        found[key] = _merged(below, value) if both else value  # type: ignore[arg-type]
+    return found
+
+
+class DeepSpeedTrainer(DeepSpeedSettings):
+    """DeepSpeed in one or several processes."""
+
+    type: Literal["deepspeed"] = "deepspeed"
+
+    def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "DeepSpeedSession":
+        """Return a trainer of this model; the reference policy is the model as it is now."""
+        from debate_train.trainers.deepspeed_worker import DeepSpeedSession
+
+        return DeepSpeedSession(self, loaded, loss, total_steps)

@@ -1,0 +1,389 @@
+"""Both sides of the `deepspeed` trainer: rank 0's session, and what every rank holds."""
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from debate_rollout.engine import Weights
+from debate_train.batches.packing import check_packing
+from debate_train.batches.packs import Pack
+from debate_train.batches.row_types import Batch, let_speak
+from debate_train.batches.throughput import timed
+from debate_train.checkpointing.policy_files import load_policy, save_policy
+from debate_train.checkpointing.tensor_files import write_tensors
+from debate_train.checkpointing.trainer_state import (
+    Counts,
+    ParameterState,
+    StoredTrainerState,
+    set_schedule,
+    write_trainer_state,
+)
+from debate_train.interrupts import RecipeError
+from debate_train.losses import Loss
+from debate_train.losses.references import (
+    REFERENCE,
+    KeptReference,
+    Read,
+    Reference,
+    in_checkpoints,
+    open_reference,
+    stored_reference,
+    values_of,
+)
+from debate_train.models.adapters import freeze_others, tokens_of_adapters, with_names
+from debate_train.models.loaded_model import LoadedModel, export_weights
+from debate_train.trainers.deepspeed import settings_error, with_bucket
+from debate_train.trainers.deepspeed_state import (
+    EngineState,
+    Stored,
+    prepare_for_packs,
+    remover_of_additions,
+    shape_of,
+    shard,
+    without_values,
+)
+from debate_train.trainers.objective import Learning, Skips, StepStats, Update, row_logps, trainable
+from debate_train.trainers.ranks import Call, Open, join, lead, lost
+from debate_train.trainers.torch_session import (
+    gradient_checkpointing,
+    keep_layers,
+    use_liger_kernel,
+)
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+    from transformers import PreTrainedModel
+
+    from debate_train.trainers.deepspeed import DeepSpeedSettings
+
+
+def check_types(config: "DeepSpeedSettings", loaded: LoadedModel) -> None:
+    """Refuse weights that would be trained without float32 masters.
+
+    Raises:
+        RecipeError: They are not float32 and `bf16` is not set.
+    """
+    found = {str(p.dtype).removeprefix("torch.") for p in loaded.model.parameters()}
+    if problem := config.type_problem(found):
+        raise RecipeError(problem)
+
+
+class DeepSpeedWorker:
+    """One rank's engine. Every method is called by all ranks, in the same order.
+
+    At stage 3 rank 0 trains a copy, and `loaded` stays whole: `gather` brings it up to date.
+    """
+
+    def __init__(
+        self, config: "DeepSpeedSettings", loaded: LoadedModel, loss: Loss, total_steps: int
+    ) -> None:
+        self._processes = join()
+        import deepspeed
+
+        self._config, self._loaded, self._loss = config, loaded, loss
+        self._is_sharded = config.zero_stage == 3
+        leads = self._processes.place.rank == 0
+        self._model: PreTrainedModel = loaded.model
+        self._engine: DeepSpeedEngine
+        settings = config.deepspeed_config()
+        try:
+            if self._is_sharded:
+                whole = loaded.model if leads else None
+                self._model = loaded.model if whole is None else without_values(whole)
+                let_speak(self._model, next(iter(loaded.training), None))
+                shard(self._model, settings, self._processes, whole)
+            else:
+                freeze_others(loaded)
+            self._model.eval()  # Ranks must gather alike, and a model from_config trains.
+            if config.use_liger_kernel:
+                use_liger_kernel(self._model)
+            if config.gradient_checkpointing:
+                gradient_checkpointing(self._model, is_sharded=self._is_sharded)
+            self._remove_additions = remover_of_additions(self._model)
+            named = trainable(self._model)
+            parameters: list[nn.Parameter] = list(named.values())
+            self._optimizer = config.make_optimizer(named)
+            trained = sum(getattr(p, "ds_numel", p.numel()) for p in parameters)
+            if config.zero_stage == 0:
+                self._optimizer.register_step_pre_hook(self._clip)
+            self._engine, _, _, _ = deepspeed.initialize(
+                model=self._model,
+                model_parameters=parameters,
+                optimizer=self._optimizer,
+                config=with_bucket(settings, trained),
+            )
+        except ValidationError as error:
+            raise settings_error(error) from error
+        self._state = EngineState(config, self._processes, self._engine, self._optimizer)
+        self._optimizer = self._state.optimizer
+        if self._is_sharded:
+            prepare_for_packs(self._engine)
+        check_packing(self._model, config.packing)
+        self._norm, self.has_updated = 0.0, False
+        self._skips = Skips()
+        self._reference = self._open_reference()
+        self._schedule = LambdaLR(
+            self._optimizer, lambda step: config.rate_factor(step, total_steps)
+        )
+
+    def step(
+        self, plan: Sequence[Sequence[Sequence[Pack]]] | None = None
+    ) -> tuple[StepStats, dict[str, float]]:
+        """Make the updates of a batch on rank 0's packs, each rank on its own.
+
+        Returns:
+            What was measured, over all ranks, and the outcome of the updates.
+        """
+        own = self._processes.deal(plan)
+        self.has_updated = False  # Until the step begins to change weights.
+        size = self._processes.place.size
+        self._engine.train()
+        rate = float(self._optimizer.param_groups[0]["lr"])
+        learning = Learning(
+            self._model,
+            self._loss,
+            self._reference,
+            self._config.epochs,
+            # DeepSpeed takes the mean over ranks; weights_A already divide by the whole update.
+            backward=lambda share: self._engine.backward(share * size, scale_wrt_gas=False),
+            update=self._update,
+        )
+        stats, made = learning.learn(own)
+        set_schedule(self._schedule, self._schedule.last_epoch + 1)
+        return StepStats.of_all(self._processes.gather(stats.on_cpu())), {
+            **self._skips.metrics(made),
+            "optim/learning_rate": rate,
+        }
+
+    def score(self, packs: Sequence[Sequence[Pack]] | None = None) -> dict[int, float]:
+        """Return the log-probability of each row's actions together, rows of all ranks."""
+        own = self._processes.deal(packs)
+        self._engine.eval()
+        parts = self._processes.gather(row_logps(self._model, own, self._loss))
+        return {row: logp for part in parts for row, logp in part.items()}
+
+    def _update(self) -> Update:
+        self.has_updated = True
+        self._engine.step()
+        norm, is_skipped = self._norm, not self._norm < float("inf")
+        if self._config.zero_stage > 0:
+            is_skipped = bool(self._engine.optimizer.overflow)
+            found = self._engine.get_global_grad_norm()
+            norm = float("inf") if is_skipped or found is None else float(found)
+        return Update(norm, is_skipped, dict.fromkeys(self._loaded.training, norm))
+
+    def _clip(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """At stage 0, after the reduction: clip, or leave the step out by taking the gradients."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self._config.max_grad_norm)
+        self._norm = float(norm)
+        if not self._norm < float("inf"):
+            for parameter in parameters:
+                parameter.grad = None
+
+    def gather(self) -> None:
+        """Bring rank 0's whole model up to date."""
+        if not self._is_sharded:
+            return
+        whole = trainable(self._loaded.model) if self._processes.place.rank == 0 else {}
+        for name, parameter in trainable(self._model).items():
+            with torch.no_grad(), self._state.whole(parameter):
+                if name in whole:
+                    whole[name].copy_(parameter)
+
+    def counts(self) -> Counts:
+        """Return what has been counted so far."""
+        steps, numbers = self._state.numbers()
+        names = list(trainable(self._model)) if steps else []
+        return Counts(
+            schedule_steps=self._schedule.last_epoch,
+            optimizer_steps=dict.fromkeys(names, steps),
+            skipped_in_a_row=self._skips.in_a_row,
+            scalars={name: dict(numbers) for name in names if numbers},
+        )
+
+    def states(self) -> Iterator[tuple[str, ParameterState]]:
+        """Yield whole masters and moments, parameter by parameter."""
+        if self.counts().optimizer_steps:
+            for name, parameter in trainable(self._model).items():
+                yield name, self._state.of(parameter)
+
+    def reference_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what of the reference only a checkpoint can bring back, whole."""
+        kept = in_checkpoints(self._loss.reference_policy, self._reference)
+        if kept is None:
+            return
+        with kept.acting():
+            for name, parameter in kept.parameters.items():
+                with self._state.whole(parameter):
+                    yield name, parameter.detach().clone()
+
+    def load_reference(self, read: Read | None = None) -> None:
+        """Let a kept reference hold rank 0's values."""
+        if not isinstance(self._reference, KeptReference):
+            return
+        with self._reference.acting():
+            for name, parameter in self._reference.parameters.items():
+                whole = self._state.from_rank_0(read and read(name), shape_of(parameter))
+                with torch.no_grad(), self._state.whole(parameter, modifier_rank=0):
+                    parameter.copy_(whole)
+
+    def prepare_load(self, counts: Counts | None = None) -> None:
+        """Take counts from rank 0, and make optimizer state exist so that it can be overwritten."""
+        found = self._processes.share(counts)
+        done = max(found.optimizer_steps.values(), default=0)
+        self._state.prepare(done, next(iter(found.scalars.values()), {}))
+        set_schedule(self._schedule, found.schedule_steps)
+        self._skips.in_a_row = found.skipped_in_a_row
+
+    def load(self, read: Callable[[str], Stored] | None = None) -> None:
+        """Take values and moments from rank 0, which alone reads them."""
+        for name, parameter in trainable(self._model).items():
+            value, moments = read(name) if read is not None else (None, None)
+            self._state.put(parameter, value, moments)
+
+    def close(self) -> None:
+        """Free what DeepSpeed holds."""
+        self._reference = None
+        if self._config.gradient_checkpointing:
+            keep_layers(self._model)
+        self._engine.destroy()
+        self._remove_additions()
+        if self._is_sharded:  # PyTorch keeps the classes of DeepSpeed's hooks, and these the model.
+            for parameter in self._model.parameters():
+                vars(parameter).clear()
+        self._optimizer.state.clear()
+        del self._engine, self._model, self._optimizer, self._state, self._schedule
+        gc.collect()  # DeepSpeed's objects hold each other.
+
+    def _open_reference(self) -> Reference | None:
+        if self._loss.reference_policy is None:
+            return None
+        if self._is_sharded:
+            # Not the engine's `empty_partition_cache`, which also collects garbage: 0.4 s a call.
+            settle = self._engine.optimizer.parameter_offload.partition_all_parameters
+            return open_reference(self._loss.reference_policy, self._model, settle)
+        return open_reference(self._loss.reference_policy, self._model)
+
+
+T = TypeVar("T")
+
+
+class DeepSpeedSession:
+    """An open `DeepSpeedTrainer`; every call is made by all ranks together."""
+
+    def __init__(
+        self, config: "DeepSpeedSettings", loaded: LoadedModel, loss: Loss, total_steps: int
+    ) -> None:
+        check_types(config, loaded)
+        self._config, self._loaded, self._loss = config, loaded, loss
+        self._processes = join()
+        self._is_whole = True
+        values = values_of(loss.reference_policy, loaded)
+        freeze_others(loaded)
+        lead(Open(config, loss, total_steps, loaded.training))
+        self._worker = self._made(lambda: DeepSpeedWorker(config, loaded, loss, total_steps))
+        if values is not None:
+            self._call("load_reference", values)
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Make the updates of a batch; one with a non-finite gradient is skipped and counted."""
+        started = time.perf_counter()
+        seconds: dict[str, float] = {}
+        batch = with_names(batch, self._loaded)
+        with timed(seconds, "pack"):
+            plan = self._config.plan(batch, self._loss, self._processes.place.size)
+        self._is_whole = False
+        try:
+            stats, outcome = self._call("step", plan)
+        except Exception:
+            self._is_whole = not self._worker.has_updated
+            raise
+        self._is_whole = True
+        return {
+            **stats.metrics(batch.sampled_tokens, tokens_of_adapters(batch)),
+            **outcome,
+            **seconds,
+            "time/train_s": time.perf_counter() - started,
+        }
+
+    def score(self, batch: Batch) -> list[float]:
+        """Return the log-probability of each row's actions together."""
+        batch = with_names(batch, self._loaded)
+        packs = self._config.packs(batch, self._loss, self._processes.place.size)
+        found: dict[int, float] = self._call("score", packs)
+        return [found.get(number, 0.0) for number in range(len(batch.rows))]
+
+    @property
+    def completed(self) -> int | None:
+        """Steps that the weights stand after; None in the middle of one, or without the others."""
+        is_whole = self._is_whole and not self._processes.broken
+        return self._worker.counts().schedule_steps if is_whole else None
+
+    def weights(self, version: int) -> Weights:
+        """Return the policy's weights; they share memory with rank 0's model."""
+        self._call("gather")
+        return export_weights(self._loaded, version)
+
+    def save(self, directory: Path) -> None:
+        """Write the policy, and masters and moments gathered from all shards by name."""
+        self._call("gather")
+        save_policy(directory, self._loaded)
+        counts = self._worker.counts()
+        lead(Call("states"))
+        self._made(lambda: write_trainer_state(directory, self._worker.states(), counts))
+        lead(Call("reference_tensors"))
+        tensors = self._worker.reference_tensors
+        self._made(lambda: write_tensors(directory, REFERENCE, tensors()))
+
+    def load(self, directory: Path) -> None:
+        """Go on where `save` was called, whatever trainer, stage and number of processes it had.
+
+        Only rank 0 reads the checkpoint.
+        """
+        own = trainable(self._loaded.model)
+        shapes = {n: tuple(p.shape) for n, p in own.items()}
+        stored = StoredTrainerState(directory, shapes, self._config.optimizer.kept())
+        self._call("prepare_load", stored.counts)
+        load_policy(directory, self._loaded)
+
+        def read(name: str) -> Stored:
+            state = stored.of(name)
+            value = own[name].detach()
+            if state is None:
+                return value, None
+            return (value if state.master is None else state.master), dict(state.moments)
+
+        self._call("load", read)
+        if self._loss.reference_policy == "phase_start":
+            self._call("load_reference", stored_reference(directory))
+
+    def close(self) -> None:
+        """Free what DeepSpeed holds; the model keeps its weights."""
+        if self._processes.broken:
+            return
+        self._call("gather")
+        self._call("close")
+
+    def _call(self, method: str, *own: object) -> Any:
+        """Call a method of the worker on every rank; what is `own` is only rank 0's."""
+        lead(Call(method))
+        return self._made(lambda: getattr(self._worker, method)(*own))
+
+    def _made(self, call: Callable[[], T]) -> T:
+        """Make rank 0's part of a call; after a failure nothing more can be made together."""
+        try:
+            return call()
+        except BaseException as error:
+            alone = self._processes.place.size == 1
+            self._processes.broken = not alone
+            if not alone and isinstance(error, RuntimeError) and "onnection" in str(error):
+                raise lost(self._processes.place, error) from error
+            raise
