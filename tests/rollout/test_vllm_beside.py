@@ -133,7 +133,7 @@ def test_load_leaves_the_old_weights_serving_when_a_file_is_torn(
         path.write_bytes(path.read_bytes()[:-100])
         return path
 
-    for module in ("vllm.beside", "vllm_server.server"):
+    for module in ("vllm.sampler", "vllm_server.server"):
         monkeypatch.setattr(f"debate_rollout.engines.{module}.write_weights", torn)
     with pytest.raises(WeightsError, match=r"no complete safetensors file.*old weights go on"):
         engine.load(Weights(7, models[0].state_dict()))

@@ -73,16 +73,14 @@ def test_an_engine_that_died_fails_every_request(
     opened.close()
 
 
-def test_open_refuses_arguments_that_vllm_does_not_have(
+def test_arguments_that_vllm_does_not_have_are_refused(
     tiny_model: Callable[..., Any], byte_bpe: Any
 ) -> None:
-    model = tiny_model(byte_bpe)
-    for arguments, message in (
-        ({"tensor_parallel_sise": 2}, "nearest: 'tensor_parallel_size'"),
-        ({"data_parallel_size": 2}, "process: own"),
-    ):
-        with pytest.raises(EngineConfigError, match=message):
-            VllmEngine(**SETTINGS, vllm_args=arguments).open(model, byte_bpe)
+    with pytest.raises(ValueError, match="nearest: 'tensor_parallel_size'"):
+        VllmEngine(**SETTINGS, vllm_args={"tensor_parallel_sise": 2})
+    engine = VllmEngine(**SETTINGS, vllm_args={"data_parallel_size": 2})
+    with pytest.raises(EngineConfigError, match="process: own"):
+        engine.open(tiny_model(byte_bpe), byte_bpe)
 
 
 def test_open_refuses_a_second_vllm_in_one_process(
