@@ -11,7 +11,7 @@ import pytest
 
 from debate_rollout.engines import OpenAIEngine
 from debate_rollout.engines.openai_sampler import uses_proxies
-from debate_rollout.engines.vllm_server.control import ServerCalls, is_healthy
+from debate_rollout.engines.vllm_server.calls import ServerCalls, is_healthy
 from debate_rollout.testing import ask
 
 PACKAGES = Path(__file__).parents[2] / "packages"

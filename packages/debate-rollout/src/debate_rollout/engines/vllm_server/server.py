@@ -35,6 +35,7 @@ from debate_rollout.engines.vllm.model import (
     write_weights,
 )
 from debate_rollout.engines.vllm.settings import BACKEND, serving_arguments
+from debate_rollout.engines.vllm_server.calls import is_healthy
 from debate_rollout.engines.vllm_server.control import (
     PATHS,
     Answer,
@@ -46,7 +47,6 @@ from debate_rollout.engines.vllm_server.control import (
     Wire,
     are_raw,
     body,
-    is_healthy,
     read,
 )
 from debate_rollout.engines.vllm_server.process import ServerProcess, free_port, server_command
