@@ -335,7 +335,7 @@ def test_yaml_that_is_shown_is_a_part_of_a_recipe(page: Path, tmp_path: Path) ->
             recipe = yaml.safe_load(FOUR_LINES) | ({"debate": part} if is_debate else part)
             file = tmp_path / "recipe.yaml"
             file.write_text(yaml.safe_dump(recipe, sort_keys=False))
-            load_recipe(file, model=Recipe).recipe.phase_recipes()
+            assert load_recipe(file, model=Recipe).recipe.phase_recipes()
 
 
 def test_four_lines_are_a_recipe_without_a_warning(

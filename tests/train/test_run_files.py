@@ -82,6 +82,7 @@ def test_link_of_wandb_to_its_last_run_is_none_of_a_stranger(tmp_path: Path) -> 
     (run.path / "wandb/wandb/run-1").mkdir(parents=True)
     (run.path / "wandb/wandb/latest-run").symlink_to("run-1")
     RunDirectory.open(run.path).close()
+    assert (run.path / "wandb/wandb/latest-run").readlink() == Path("run-1")
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027])
