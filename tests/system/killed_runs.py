@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-import debate_train.checks.check
 import debate_train.playing.dynamic_sampling
 import debate_train.playing.prefetch
+import debate_train.recipe.check
 import debate_train.report
 import debate_train.running.phases
 import debate_train.running.run

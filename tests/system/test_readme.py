@@ -31,8 +31,8 @@ from debate_train.commands.cli import main as train
 from debate_train.commands.evaluate import main as evaluate
 from debate_train.commands.preflight import main as preflight
 from debate_train.commands.rollout import main as rollout
-from debate_train.reading.recipe_file import load_recipe
 from debate_train.recipe import Recipe
+from debate_train.recipe.files import load_recipe
 from debate_train.report import report_main
 from debate_train.theory.run_comparison import main as theory
 

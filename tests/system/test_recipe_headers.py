@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from debate_train.reading.recipe_file import load_recipe
 from debate_train.recipe import Recipe
+from debate_train.recipe.files import load_recipe
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 V2: dict[str, Any] = {

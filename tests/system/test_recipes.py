@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from debate_train.commands.cli import main
-from debate_train.reading.recipe_file import load_recipe, resolved_yaml
 from debate_train.recipe import Recipe
+from debate_train.recipe.files import load_recipe, resolved_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

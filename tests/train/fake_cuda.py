@@ -20,10 +20,10 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from debate_train.batches import logps as fused_head
 from debate_train.batches.packs import empty_pack
-from debate_train.checks.plan_memory import Layout, shape_of
 from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import Lora, lora_config
+from debate_train.recipe.plan_memory import Layout, shape_of
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate, score, trainable
 from debate_train.trainers.ranks import check_message

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from debate_train.checks.check import CheckReport, check
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import CheckReport, check
 
 
 def recipe(**changes: Any) -> Recipe:

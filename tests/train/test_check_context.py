@@ -6,7 +6,7 @@ import pytest
 
 from debate_protocol.forms import Direct, Sequential, Simultaneous
 from debate_protocol.types import Question
-from debate_train.checks.check_context import TokenCounter, longest_prompt
+from debate_train.recipe.context import TokenCounter, longest_prompt
 
 NOTHING = TokenCounter(lambda text: 0, 0, 0, "counted")
 """Counts replies only."""

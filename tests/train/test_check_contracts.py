@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from debate_train.checks.check import check
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
 
 
 def recipe(**changes: Any) -> Recipe:

@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from debate_rollout.drivers import Auto, FreeRunning, LockStep
-from debate_train.checks.check import check
-from debate_train.checks.check_parts import process_errors, process_warnings
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
+from debate_train.recipe.check_parts import process_errors, process_warnings
 
 
 def recipe(**rollout: Any) -> Recipe:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from debate_train.checks.check import check
-from debate_train.checks.check_learning import lessons_of
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
+from debate_train.recipe.signal_check import lessons_of
 
 REPLIES = {
     "debate": {"type": "direct", "style": "compact", "personas": "none"},

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from debate_train.checks.check import check
-from debate_train.checks.check_learning import lessons_of, scripted_step, small_recipe, use_of
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
+from debate_train.recipe.signal_check import lessons_of, scripted_step, small_recipe, use_of
 
 PLAIN = {"style": "compact", "personas": "none"}
 V2, VERIFIABLE = {"type": "v2"}, {"type": "verifiable"}

@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.learning.data_counts import main
 from debate_protocol.types import Question
-from debate_train.checks.check import check, split_warnings
 from debate_train.data import DataSource
 from debate_train.data.source import Split
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check, split_warnings
 
 
 def written(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from arithmetic import FACTOR
 from debate_train.checkpointing.policy_files import save_policy
-from debate_train.checks.plan_memory import Kept, memory, shape_of
 from debate_train.interrupts import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
+from debate_train.recipe.plan_memory import Kept, memory, shape_of
 from debate_train.trainers import DeepSpeedTrainer
 from debate_train.trainers.trainer import Buckets
 

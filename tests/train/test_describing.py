@@ -7,10 +7,10 @@ import yaml
 from pydantic import BaseModel
 
 from debate_train.commands.cli import main
-from debate_train.reading.explain import description, summary
-from debate_train.reading.problems import Schema, annotation_of, schema_of
-from debate_train.reading.recipe_file import SHIPPED, load_recipe
 from debate_train.recipe import Recipe
+from debate_train.recipe.explain import description, summary
+from debate_train.recipe.files import SHIPPED, load_recipe
+from debate_train.recipe.problems import Schema, annotation_of, schema_of
 
 
 def test_recipes_lists_every_recipe_with_its_heading(

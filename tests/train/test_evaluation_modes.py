@@ -9,8 +9,6 @@ import pytest
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import Ask, Transcript
 from debate_rollout.engines import ScriptedEngine
-from debate_train.checks.check import check
-from debate_train.checks.check_parts import used_policies
 from debate_train.data import SignsPuzzle
 from debate_train.evaluation import (
     MODES,
@@ -24,8 +22,10 @@ from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.evaluation.settings import Setup
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.rollout_settings import Rollout
-from debate_train.reading.recipe_file import load_recipe
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
+from debate_train.recipe.check_parts import used_policies
+from debate_train.recipe.files import load_recipe
 from debate_train.report.curves import OWN_FIGURES
 from train.report_runs import drawn
 

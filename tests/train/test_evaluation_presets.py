@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from debate_train.evaluation.settings import Setup
-from debate_train.reading.recipe_file import load_recipe
 from debate_train.recipe import Recipe
+from debate_train.recipe.files import load_recipe
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "evaluation"
 OWN = """\

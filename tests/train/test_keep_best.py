@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from debate_train.checkpointing.checkpoints import Best
-from debate_train.checks.check import check
 from debate_train.recipe import KeepBest, Recipe
+from debate_train.recipe.check import check
 
 
 def recipe(**changes: Any) -> Recipe:

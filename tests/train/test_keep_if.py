@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from debate_train.checks.check import check
 from debate_train.commands.cli import main
 from debate_train.evaluation.measuring import Measure, Measures
 from debate_train.health import HealthWatch
 from debate_train.recipe import KeepIf, Recipe
+from debate_train.recipe.check import check
 from debate_train.running import loop
 from debate_train.running import phases as taking_back
 from train.small_runs import RECIPE, end_of, steps

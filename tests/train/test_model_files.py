@@ -16,11 +16,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from debate_train.checks.plan_memory import shape_of
 from debate_train.interrupts import ModelError
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import check_template
 from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.recipe.plan_memory import shape_of
 
 Damage = Callable[[Path], None]
 TWO_LAYERS: dict[str, Any] = {

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from debate_train.checks.check import check
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
 from train.two_adapters import settings
 
 ROLES = {"ours": {"adapter": "first"}, "theirs": {"adapter": "second"}}

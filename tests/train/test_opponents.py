@@ -8,13 +8,13 @@ import pytest
 from debate_protocol.roles import roles_by_agent
 from debate_protocol.types import TRAINED, Ask
 from debate_rollout.engines import ScriptedEngine
-from debate_train.checks.check_parts import used_policies
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.evaluation import Opponents
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.recipe import Recipe
+from debate_train.recipe.check_parts import used_policies
 
 QUESTIONS = SignsPuzzle().open().split("dev", 2)
 STRONG, WEAK = (question.id for question in QUESTIONS)

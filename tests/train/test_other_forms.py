@@ -8,12 +8,12 @@ from pydantic import ValidationError
 
 from debate_protocol.types import Gate
 from debate_rollout.engines import ScriptedEngine
-from debate_train.checks.check import check
-from debate_train.checks.check_context import step_counts
 from debate_train.data import SignsPuzzle
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.playing.rollouts import named_debates
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
+from debate_train.recipe.context import step_counts
 from train.contexts import Trainer, context, trained
 
 SAID: dict[str, Any] = {"contract": "five_section", "style": "compact", "personas": "none"}

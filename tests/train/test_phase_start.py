@@ -9,11 +9,11 @@ import torch
 
 from debate_protocol.types import TRAINED, Ask, Question
 from debate_rollout.engine import Request, Sampling
-from debate_train.checks.check import check
 from debate_train.commands.cli import main
 from debate_train.models.loaded_model import export_weights
 from debate_train.playing.phase_start import FILE, POLICY, PhaseStart, start_mode
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
 from train.small_runs import RECIPE, end_of, steps
 
 CHANGES = ["debate.num_agents=3", "debate.max_rounds=2", "evaluation.questions=3"]

@@ -9,11 +9,11 @@ import pytest
 
 from debate_train.batches.rows import Batch
 from debate_train.checkpointing.policy_files import save_policy
-from debate_train.checks.plan_memory import memory, shape_of
 from debate_train.commands.cli import main
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
 from debate_train.models.loaded_model import Lora, with_adapter
+from debate_train.recipe.plan_memory import memory, shape_of
 from debate_train.trainers import TorchTrainer
 
 QWEN3_8B = {

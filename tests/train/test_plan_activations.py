@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from debate_train.checks.plan_memory import shape_of
 from debate_train.losses import ImportanceSampling
 from debate_train.models import PretrainedModel, ScratchModel
+from debate_train.recipe.plan_memory import shape_of
 from debate_train.trainers.objective import KnownLogps, StepStats, accumulate
 from debate_train.trainers.torch_session import gradient_checkpointing
 from debate_train.trainers.trainer import TorchTrainer

@@ -7,8 +7,8 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
 from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-from debate_train.checks.plan import advice
-from debate_train.checks.plan_memory import Kept, Layout, Shape, memory, moved
+from debate_train.recipe.plan import advice
+from debate_train.recipe.plan_memory import Kept, Layout, Shape, memory, moved
 from debate_train.trainers import DeepSpeedTrainer
 from debate_train.trainers.trainer import Buckets
 

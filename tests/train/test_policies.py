@@ -16,11 +16,11 @@ from debate_protocol.types import TRAINED, Transcript, Turn
 from debate_rollout.routing import RoutedEngine
 from debate_train.batches.rows import Batch, build_batch
 from debate_train.batches.step import Step
-from debate_train.checks.check import check
 from debate_train.commands.cli import main
 from debate_train.models import ScratchModel
 from debate_train.playing.rollouts import start_debates
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
 from debate_train.running.run_context import open_engine
 from debate_train.running.saving import role_rewards
 from train.small_runs import AHEAD, RECIPE, end_of

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from debate_rollout import engine_settings
-from debate_train.checks.check import check
-from debate_train.checks.check_parts import device_errors
 from debate_train.commands.cli import main
 from debate_train.interrupts import RecipeError
+from debate_train.recipe.check import check
+from debate_train.recipe.check_parts import device_errors
 from debate_train.running.run_context import refuse_unusable_engine
 from train.test_plan import QWEN3_8B
 from train.test_policies import LEARNER_AGAINST_START, OTHER, TWO_MODELS, recipe

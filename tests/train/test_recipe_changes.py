@@ -1,4 +1,4 @@
-from debate_train.reading.recipe_file import recipe_changes, shown_change
+from debate_train.recipe.files import recipe_changes, shown_change
 
 BEFORE = """\
 seed: 0

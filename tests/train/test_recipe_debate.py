@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from debate_train.checks.check import check
 from debate_train.interrupts import RecipeError
-from debate_train.reading.recipe_file import LoadedRecipe, load_recipe, resolved_yaml
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
+from debate_train.recipe.files import LoadedRecipe, load_recipe, resolved_yaml
 
 OWN = """\
 name: own

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from debate_train.interrupts import RecipeError
-from debate_train.reading.problems import Schema, annotation_of, merge, schema_of
-from debate_train.reading.recipe_file import (
+from debate_train.recipe import Recipe
+from debate_train.recipe.files import (
     SHIPPED,
     LoadedRecipe,
     find_recipe,
@@ -19,7 +19,7 @@ from debate_train.reading.recipe_file import (
     named_recipe,
     resolved_yaml,
 )
-from debate_train.recipe import Recipe
+from debate_train.recipe.problems import Schema, annotation_of, merge, schema_of
 from train.small_recipes import Plain, Small, Strict, Tracking, Zero, write
 
 

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from debate_train.commands.cli import main
-from debate_train.reading.recipe_file import load_recipe, resolved_yaml
-from debate_train.reading.yaml_source import LARGEST_FILE, MOST_VALUES
 from debate_train.recipe import Recipe
+from debate_train.recipe.files import load_recipe, resolved_yaml
+from debate_train.recipe.yaml_source import LARGEST_FILE, MOST_VALUES
 from train.small_recipes import FILE
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from debate_train.interrupts import RecipeError
-from debate_train.reading.recipe_file import LoadedRecipe, load_recipe
 from debate_train.recipe import Recipe
+from debate_train.recipe.files import LoadedRecipe, load_recipe
 from train.small_recipes import Small, write
 
 

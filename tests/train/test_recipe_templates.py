@@ -8,10 +8,10 @@ import jsonschema_rs
 import pytest
 
 from debate_train.commands.cli import main
-from debate_train.commands.describe import METHODS, recipe_schema, template
-from debate_train.reading.recipe_file import SHIPPED, load_recipe, recipe_names
-from debate_train.reading.yaml_source import read_yaml
 from debate_train.recipe import Recipe
+from debate_train.recipe.describe import METHODS, recipe_schema, template
+from debate_train.recipe.files import SHIPPED, load_recipe, recipe_names
+from debate_train.recipe.yaml_source import read_yaml
 
 
 def test_every_template_is_a_recipe_that_ships() -> None:

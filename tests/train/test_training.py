@@ -16,8 +16,8 @@ from debate_train import StepEnd, train
 from debate_train.advantages import Compared
 from debate_train.function_reward import FunctionReward
 from debate_train.interrupts import UsageError
-from debate_train.reading.recipe_file import load_recipe
 from debate_train.recipe import Recipe
+from debate_train.recipe.files import load_recipe
 from debate_train.training import _rewarded
 from train.small_runs import RECIPE
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from debate_train.checks.check import check
 from debate_train.function_reward import FunctionReward, RewardFunction
 from debate_train.interrupts import UsageError
-from debate_train.reading.problems import WHOLE_PHASES
-from debate_train.reading.recipe_file import LoadedRecipe, load_recipe, resolved_yaml
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check
+from debate_train.recipe.files import LoadedRecipe, load_recipe, resolved_yaml
+from debate_train.recipe.problems import WHOLE_PHASES
 from debate_train.running.run import run
 from debate_train.running.run_context import StepEnd
 

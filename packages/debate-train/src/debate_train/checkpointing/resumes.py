@@ -17,7 +17,7 @@ from debate_train.checkpointing.run_directory import (
 )
 from debate_train.checkpointing.whole_files import write_whole
 from debate_train.interrupts import RecipeError
-from debate_train.reading.recipe_file import Changes, recipe_changes, shown_change
+from debate_train.recipe.files import Changes, recipe_changes, shown_change
 
 
 def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:

@@ -22,12 +22,12 @@ from debate_rewards.gate_rules import Agreed
 from debate_rewards.reward import read_debate
 from debate_rewards.votes.decisions import answer_text, decisions_of, last_turns
 from debate_rollout.engine import HeardEngine, Request
-from debate_train.checks.check_parts import missing_libraries, refuse_absent_devices
 from debate_train.commands.evaluate import named_policy
 from debate_train.commands.recipe_command import DONE, exit_code, refuse_unreadable
 from debate_train.interrupts import UsageError
 from debate_train.models.policies import folder_problems
 from debate_train.recipe import Recipe
+from debate_train.recipe.check_parts import missing_libraries, refuse_absent_devices
 from debate_train.running.run_context import open_sampling
 
 Spoken = Callable[[Ask, Reply], None]
@@ -317,8 +317,8 @@ def _main(arguments: argparse.Namespace) -> int:
     if not arguments.question.strip():
         raise UsageError("QUESTION: found no text; expected a question")
     from debate_protocol.types import Question
-    from debate_train.reading.recipe_file import load_recipe
     from debate_train.recipe import Recipe
+    from debate_train.recipe.files import load_recipe
 
     overrides = [*settings_of(arguments), *arguments.overrides]
     names_model = any(one.startswith(("model", "rollout.engine")) for one in overrides)

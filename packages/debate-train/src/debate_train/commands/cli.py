@@ -26,8 +26,8 @@ from debate_train.trainers.launching import Launch, heed_interrupts, launch
 from debate_train.trainers.ranks import Place, dismiss, end_at_once, follow, own_place
 
 if TYPE_CHECKING:
-    from debate_train.checks.check import CheckReport
     from debate_train.recipe import Recipe
+    from debate_train.recipe.check import CheckReport
 
 
 NAME = "debate-train"
@@ -52,7 +52,7 @@ def part_parser(name: str) -> argparse.ArgumentParser:
 
 def _recipes(arguments: argparse.Namespace) -> int:
     """List the recipes that a name stands for, each with its first sentences."""
-    from debate_train.reading.recipe_file import headings
+    from debate_train.recipe.files import headings
 
     found = {
         name: heading for name, heading in headings().items() if arguments.word in name + heading
@@ -65,7 +65,7 @@ def _recipes(arguments: argparse.Namespace) -> int:
 
 def _init(arguments: argparse.Namespace) -> int:
     """Write a commented recipe to begin with, made of one that ships."""
-    from debate_train.commands.describe import template
+    from debate_train.recipe.describe import template
 
     path: Path = arguments.file
     text = template(arguments.method, arguments.size, path.stem, arguments.overrides)
@@ -95,8 +95,8 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
 
 def _schema(arguments: argparse.Namespace) -> int:
     """Print the JSON Schema of recipes, for editors: `# yaml-language-server: $schema=FILE`."""
-    from debate_train.commands.describe import recipe_schema
     from debate_train.recipe import Recipe
+    from debate_train.recipe.describe import recipe_schema
 
     print(json.dumps(recipe_schema(Recipe), indent=1))
     return DONE
@@ -104,7 +104,7 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 def _completion(arguments: argparse.Namespace) -> int:
     """Print what a shell completes of all commands: eval "$(debate-train completion bash)"."""
-    from debate_train.commands.describe import completion
+    from debate_train.recipe.describe import completion
 
     print(completion(arguments.shell, list(COMMANDS)))
     return DONE
@@ -251,7 +251,7 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 
     def act(checked: CheckedRecipe) -> int:
         if arguments.plan:
-            from debate_train.checks.plan import plan
+            from debate_train.recipe.plan import plan
 
             gpus, memory = arguments.gpus or _GPUS, arguments.gpu_memory or _GPU_MEMORY
             print(*plan(checked.recipe, gpus, memory), sep="\n")
@@ -264,7 +264,7 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
         return run(checked.recipe, checked.text, arguments.output, arguments.resume, echo_s)
 
     if arguments.check_data:
-        from debate_train.checks.check import CheckReport
+        from debate_train.recipe.check import CheckReport
 
         # Nothing is trained, so nothing else of the recipe is checked.
         return run_recipe(arguments, lambda _: CheckReport((), (), ()), act)
@@ -285,8 +285,8 @@ def _check_data(recipe: "Recipe") -> int:
 
 
 def _check(recipe: "Recipe", processes: int, with_tokenizer: bool) -> "CheckReport":
-    from debate_train.checks.check import check, process_crash_cost
-    from debate_train.checks.check_parts import process_errors, process_warnings
+    from debate_train.recipe.check import check, process_crash_cost
+    from debate_train.recipe.check_parts import process_errors, process_warnings
 
     found = check(recipe, with_tokenizer=with_tokenizer)
     return replace(

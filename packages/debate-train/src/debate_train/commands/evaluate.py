@@ -35,9 +35,9 @@ from debate_train.interrupts import UsageError, interruptible
 from debate_train.models.model_files import ADAPTER, is_folder, is_meant_as_path
 
 if TYPE_CHECKING:
-    from debate_train.checks.check import CheckReport
     from debate_train.commands.evaluating import Evaluating
     from debate_train.recipe import Recipe
+    from debate_train.recipe.check import CheckReport
 
 
 RECIPE = "recipe"

@@ -12,9 +12,6 @@ from pathlib import Path
 from debate_protocol.types import Question
 from debate_rollout.engine import Engine
 from debate_train.checkpointing.policy_files import load_policy
-from debate_train.checks.check import CheckReport, Findings, check_model, evaluation_line
-from debate_train.checks.check_context import look_at_data, many
-from debate_train.checks.check_parts import Windows, missing_libraries, policy_errors
 from debate_train.commands.evaluate import NamedPolicy, weights_hash
 from debate_train.commands.evaluation_files import SCHEMA, EvaluationDirectory, Plan, journaled
 from debate_train.commands.evaluation_results import Found, Shown, found_of, print_table, write_all
@@ -29,6 +26,9 @@ from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, export_weights
 from debate_train.models.policies import START, ModelPolicy
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import CheckReport, Findings, check_model, evaluation_line
+from debate_train.recipe.check_parts import Windows, missing_libraries, policy_errors
+from debate_train.recipe.context import look_at_data, many
 from debate_train.running.run_context import open_engine, open_sampling
 
 

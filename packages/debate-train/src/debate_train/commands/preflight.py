@@ -341,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(arguments: argparse.Namespace) -> int:
     if arguments.questions < 1:
         raise UsageError(f"--questions: found {arguments.questions}; expected at least 1")
-    from debate_train.checks.check import check
+    from debate_train.recipe.check import check
 
     return run_recipe(
         arguments, check, lambda checked: _act(checked, arguments), says_plan=arguments.check

@@ -19,7 +19,6 @@ from debate_train.batches.step import Step
 from debate_train.batches.throughput import peak_memory_gib
 from debate_train.checkpointing.policy_files import load_policy
 from debate_train.checkpointing.tensor_files import seed_all
-from debate_train.checks.check_context import context_window
 from debate_train.commands.evaluate import NamedPolicy
 from debate_train.commands.preflight import Interval, intervals_of
 from debate_train.commands.progress import Progress
@@ -33,6 +32,7 @@ from debate_train.offline.example_set import example_batch
 from debate_train.offline.offline_set import PLAYED, OfflineSet, Taken, counted, summed
 from debate_train.playing.dynamic_sampling import play_step
 from debate_train.recipe import Recipe
+from debate_train.recipe.context import context_window
 from debate_train.running.run_context import open_engine, refuse_unusable_engine
 from debate_train.running.saving import step_metrics
 

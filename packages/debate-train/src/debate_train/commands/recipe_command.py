@@ -25,9 +25,9 @@ from debate_train.interrupts import (
 )
 
 if TYPE_CHECKING:
-    from debate_train.checks.check import CheckReport
-    from debate_train.reading.recipe_file import LoadedRecipe
     from debate_train.recipe import Recipe
+    from debate_train.recipe.check import CheckReport
+    from debate_train.recipe.files import LoadedRecipe
 
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -109,8 +109,8 @@ def run_recipe(
     """
     for name, value in vars(arguments).items():
         refuse_unreadable(name, value)
-    from debate_train.reading.recipe_file import load_recipe, resolved_yaml
     from debate_train.recipe import Recipe
+    from debate_train.recipe.files import load_recipe, resolved_yaml
 
     if arguments.recipe is None:
         return _explain(arguments.explain, None)
@@ -162,8 +162,8 @@ def _fitted(line: str, stream: TextIO) -> str:
 
 
 def _explain(key: str, loaded: "LoadedRecipe[Recipe] | None") -> int:
-    from debate_train.reading.explain import explain
     from debate_train.recipe import Recipe
+    from debate_train.recipe.explain import explain
 
     held: dict[str, object] = {}
     if loaded is not None:

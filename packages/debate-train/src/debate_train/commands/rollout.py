@@ -27,7 +27,6 @@ from debate_train.checkpointing.whole_files import (
     open_plain,
     write_whole,
 )
-from debate_train.checks.check_parts import refuse_absent_devices
 from debate_train.commands.progress import Progress
 from debate_train.commands.recipe_command import (
     DONE,
@@ -41,6 +40,7 @@ from debate_train.commands.recipe_command import (
 from debate_train.interrupts import SIGNALS, UsageError
 from debate_train.playing.rollouts import named_debates
 from debate_train.recipe import Recipe
+from debate_train.recipe.check_parts import refuse_absent_devices
 from debate_train.running.run_context import open_sampling
 
 RECIPE, TRANSCRIPTS, ENVIRONMENT = "recipe.yaml", "transcripts.jsonl", "environment.json"
@@ -274,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    from debate_train.checks.check import check_collecting
+    from debate_train.recipe.check import check_collecting
 
     def act(checked: CheckedRecipe) -> int:
         if arguments.output is None:

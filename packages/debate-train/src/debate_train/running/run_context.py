@@ -18,12 +18,6 @@ from debate_rollout.routing import RoutedEngine
 from debate_train.batches.step import Step
 from debate_train.checkpointing.checkpoints import Best, Checkpoints, RunState
 from debate_train.checkpointing.run_directory import RunDirectory
-from debate_train.checks.check_parts import (
-    engine_errors,
-    missing_libraries,
-    policy_errors,
-    used_policies,
-)
 from debate_train.commands.progress import Progress
 from debate_train.data import DataSource
 from debate_train.evaluation.measuring import Measures
@@ -35,6 +29,12 @@ from debate_train.models.policies import Trained, brings_model, open_on
 from debate_train.playing.phase_start import MODE, PhaseStart
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
+from debate_train.recipe.check_parts import (
+    engine_errors,
+    missing_libraries,
+    policy_errors,
+    used_policies,
+)
 from debate_train.report.evaluations import in_words
 from debate_train.tracking.tracker import Tracker
 from debate_train.trainers import Trainer

@@ -83,7 +83,7 @@ def _wanted(chosen: Study, arguments: argparse.Namespace) -> list[tuple[str, int
 def _check(
     chosen: Study, file: Path, wanted: list[tuple[str, int]], lines: Lines, problems: list[str]
 ) -> None:
-    from debate_train.checks.check import check
+    from debate_train.recipe.check import check
 
     warnings, costs = dict[str, list[str]](), list[str]()
     for key, loaded in loaded_runs(chosen, file.parent):

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from debate_train.checkpointing.whole_files import write_whole
-from debate_train.reading.recipe_file import opening
+from debate_train.recipe.files import opening
 from debate_train.report.timeline import Axis, tick_text, ticks
 from debate_train.studies.lines import (
     Finished,

@@ -22,7 +22,7 @@ from debate_train.models.adapters import trained_adapters, unknown_adapter
 from debate_train.models.policies import START
 from debate_train.offline import OfflineChoice
 from debate_train.playing.rollout_settings import Pipeline, Rollout
-from debate_train.reading.problems import WHOLE_PHASES, Schema, merge
+from debate_train.recipe.problems import WHOLE_PHASES, Schema, merge
 from debate_train.tracking.settings import Tracking
 from debate_train.trainers import TrainerChoice
 

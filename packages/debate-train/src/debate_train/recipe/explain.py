@@ -19,7 +19,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from debate_train.interrupts import RecipeError
-from debate_train.reading.problems import (
+from debate_train.recipe import PARTS
+from debate_train.recipe.problems import (
     NOWHERE,
     PHASES,
     Schema,
@@ -27,7 +28,6 @@ from debate_train.reading.problems import (
     find_key,
     schema_of,
 )
-from debate_train.recipe import PARTS
 
 _SECTION = re.compile(r"(Args|Attributes):$")
 _ENTRY = re.compile(r" {4}(\w+): (.*)")

@@ -14,10 +14,10 @@ from pydantic_core import core_schema
 
 from debate_protocol.plugins import did_you_mean
 from debate_train.interrupts import UsageError
-from debate_train.reading.explain import description, summary
-from debate_train.reading.problems import PHASES, Schema
-from debate_train.reading.recipe_file import load_recipe, opening, recipe_names
 from debate_train.recipe import Recipe
+from debate_train.recipe.explain import description, summary
+from debate_train.recipe.files import load_recipe, opening, recipe_names
+from debate_train.recipe.problems import PHASES, Schema
 
 _LARGER = ("model.name=Qwen/Qwen3-8B-Base",)
 METHODS: Mapping[str, Mapping[str, tuple[str, Sequence[str]]]] = {

@@ -8,18 +8,6 @@ from debate_protocol.roles import roles_of
 from debate_protocol.types import TRAINED, Ask, Question, Reply
 from debate_rollout.engine_settings import EngineConfig, Place
 from debate_rollout.engines.devices import absent_device
-from debate_train.checks.check_context import (
-    DataView,
-    Longest,
-    TokenCounter,
-    Window,
-    context_window,
-    longest_prompt,
-    many,
-    step_counts,
-    token_counter,
-)
-from debate_train.checks.check_learning import hold
 from debate_train.data import DataSource
 from debate_train.data.source import identity
 from debate_train.interrupts import RecipeError
@@ -30,6 +18,18 @@ from debate_train.offline.example_set import look_at_demonstrations, read_debate
 from debate_train.offline.offline_set import PLAYED
 from debate_train.playing.rollouts import named_debates
 from debate_train.recipe import Recipe
+from debate_train.recipe.context import (
+    DataView,
+    Longest,
+    TokenCounter,
+    Window,
+    context_window,
+    longest_prompt,
+    many,
+    step_counts,
+    token_counter,
+)
+from debate_train.recipe.signal_check import hold
 from debate_train.trainers.launching import named_devices
 
 

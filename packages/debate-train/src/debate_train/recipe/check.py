@@ -10,22 +10,15 @@ from pydantic import BaseModel
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import TRAINED
 from debate_train.advantages import SECTIONS
-from debate_train.checks.check_context import (
-    DataView,
-    StepCounts,
-    TokenCounter,
-    look_at_data,
-    many,
-    overlap_lines,
-    step_counts,
-)
-from debate_train.checks.check_learning import (
-    learning_warnings,
-    lessons_of,
-    truth_errors,
-    use_of,
-)
-from debate_train.checks.check_parts import (
+from debate_train.data import DataConfig, DataSource
+from debate_train.data.source import Split, identity
+from debate_train.evaluation import direct_form
+from debate_train.interrupts import UsageError
+from debate_train.losses.loss import reference_error
+from debate_train.models.policies import folder_problems
+from debate_train.playing.phase_start import start_lines
+from debate_train.recipe import Recipe
+from debate_train.recipe.check_parts import (
     Windows,
     adapter_warnings,
     engine_errors,
@@ -38,14 +31,21 @@ from debate_train.checks.check_parts import (
     role_lines,
     see_demonstrations,
 )
-from debate_train.data import DataConfig, DataSource
-from debate_train.data.source import Split, identity
-from debate_train.evaluation import direct_form
-from debate_train.interrupts import UsageError
-from debate_train.losses.loss import reference_error
-from debate_train.models.policies import folder_problems
-from debate_train.playing.phase_start import start_lines
-from debate_train.recipe import Recipe
+from debate_train.recipe.context import (
+    DataView,
+    StepCounts,
+    TokenCounter,
+    look_at_data,
+    many,
+    overlap_lines,
+    step_counts,
+)
+from debate_train.recipe.signal_check import (
+    learning_warnings,
+    lessons_of,
+    truth_errors,
+    use_of,
+)
 
 
 def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:

@@ -19,8 +19,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from debate_train.interrupts import RecipeError
-from debate_train.reading.problems import PHASES, WHOLE_PHASES, Problems, Schema, merge
-from debate_train.reading.yaml_source import (
+from debate_train.recipe.problems import PHASES, WHOLE_PHASES, Problems, Schema, merge
+from debate_train.recipe.yaml_source import (
     KeyPath,
     Origin,
     Reading,

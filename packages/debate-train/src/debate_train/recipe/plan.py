@@ -6,18 +6,18 @@ from functools import cache
 from itertools import combinations
 
 from debate_rollout.engine_settings import Footprint
-from debate_train.checks.check_context import (
+from debate_train.interrupts import UsageError
+from debate_train.models.loaded_model import Lora
+from debate_train.models.policies import Trained
+from debate_train.recipe import Recipe
+from debate_train.recipe.check_parts import process_errors, used_policies
+from debate_train.recipe.context import (
     longest_prompt,
     look_at_data,
     step_counts,
     token_counter,
 )
-from debate_train.checks.check_parts import process_errors, used_policies
-from debate_train.checks.plan_memory import Kept, Layout, Shape, shape_of
-from debate_train.interrupts import UsageError
-from debate_train.models.loaded_model import Lora
-from debate_train.models.policies import Trained
-from debate_train.recipe import Recipe
+from debate_train.recipe.plan_memory import Kept, Layout, Shape, shape_of
 from debate_train.trainers.trainer import DEFAULT_BUCKETS
 
 

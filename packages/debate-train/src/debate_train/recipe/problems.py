@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from debate_protocol.plugins import variants_of
 from debate_train.interrupts import RecipeError
-from debate_train.reading.yaml_source import KeyPath, Origin, Reading, value_at
+from debate_train.recipe.yaml_source import KeyPath, Origin, Reading, value_at
 
 PHASES = "phases"
 """Values below this key are differences of the whole recipe."""

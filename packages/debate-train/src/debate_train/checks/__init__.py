@@ -1,1 +1,0 @@
-"""What a recipe would do and need, said before it is run."""

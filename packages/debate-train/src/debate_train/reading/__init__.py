@@ -1,1 +1,0 @@
-"""Reading a recipe: files, overrides, schema, and what is wrong with it."""
