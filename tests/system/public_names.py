@@ -84,7 +84,10 @@ def names_of(package: str) -> frozenset[str]:
 def _has_all(file: Path) -> bool:
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         targets = node.targets if isinstance(node, ast.Assign) else ()
-        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+        names = [
+            ast.unparse(one) for target in targets for one in getattr(target, "elts", [target])
+        ]
+        if "__all__" in names:
             return True
     return False
 

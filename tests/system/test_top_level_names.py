@@ -1,6 +1,8 @@
 """What the libraries offer by their own names, to people and to completion, and what that costs."""
 
+import ast
 import importlib
+import inspect
 import subprocess
 import sys
 
@@ -17,10 +19,13 @@ PACKAGES = [debate_protocol, debate_rewards, debate_rollout, debate_train]
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.__name__)
 def test_every_name_is_listed_and_there(package):
     assert package.__all__ == sorted(set(package.__all__))
-    assert set(package.__all__) == set(package._MODULES) <= set(dir(package))
-    for name, module in package._MODULES.items():
-        home = importlib.import_module(f"{package.__name__}.{module}")
-        assert getattr(package, name) is getattr(home, name)
+    assert set(package.__all__) <= set(dir(package))
+    tree = ast.parse(inspect.getsource(package))
+    listed = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    homes = {alias.asname: node.module for node in listed for alias in node.names if alias.asname}
+    assert set(homes) == set(package.__all__)
+    for name, module in homes.items():
+        assert getattr(package, name) is getattr(importlib.import_module(module), name)
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         _ = package.Nonsense
 

@@ -1,195 +1,92 @@
 """Debate between language models: contract, parsing, prompts, forms and transcripts."""
 
+import ast
 import importlib
+import inspect
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
+
+def lazy_names(
+    package: str,
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package that imports names when used.
+
+    The names are those that the package imports under `if TYPE_CHECKING:`, so that each is listed
+    once: `from package.module import Name as Name`. Each takes its module along only when somebody
+    asks for it, which keeps `import package` quick.
+    """
+    tree = ast.parse(inspect.getsource(sys.modules[package]))
+    listed = [node for part in tree.body if isinstance(part, ast.If) for node in part.body]
+    modules = {
+        alias.name: node.module
+        for node in listed
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for alias in node.names
+    }
+
+    def getattr_(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(modules[name]), name)
+
+    def dir_() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *modules})
+
+    return getattr_, dir_, sorted(modules)
+
+
 if TYPE_CHECKING:
-    from debate_protocol.contract import CONTRACTS, Contract, get_contract
-    from debate_protocol.forms import (
-        ActorCritic,
-        DebateForm,
-        Direct,
-        SelfDebate,
-        Sequential,
-        Simultaneous,
-    )
-    from debate_protocol.parsing import (
-        ParseError,
-        parse,
-        parse_turn,
-        turn_failed,
-    )
-    from debate_protocol.prompts.styles import PromptTemplates
-    from debate_protocol.prompts.view import DEFAULT_PERSONAS, Persona
-    from debate_protocol.roles import (
-        answering_agents,
-        gives_answers,
-        neighbours,
-        role_of,
-        roles_of,
-        sees,
-        shown_turns,
-    )
-    from debate_protocol.tags import Comparison, Parsed, SectionText
-    from debate_protocol.transcripts.files import (
-        TornLineWarning,
-        from_json,
-        read_transcripts,
-        to_json,
-        write_transcripts,
-    )
-    from debate_protocol.transcripts.records import TranscriptError, transcript_problems
-    from debate_protocol.transcripts.showing import shown_debate
-    from debate_protocol.transcripts.xml import from_xml, to_xml
-    from debate_protocol.types import (
-        AgentRole,
-        Ask,
-        Branch,
-        DebateRun,
-        Gate,
-        Message,
-        Protocol,
-        Question,
-        Reply,
-        Transcript,
-        Turn,
-        TurnKey,
-    )
+    from debate_protocol.contract import CONTRACTS as CONTRACTS
+    from debate_protocol.contract import Contract as Contract
+    from debate_protocol.contract import get_contract as get_contract
+    from debate_protocol.forms import ActorCritic as ActorCritic
+    from debate_protocol.forms import DebateForm as DebateForm
+    from debate_protocol.forms import Direct as Direct
+    from debate_protocol.forms import SelfDebate as SelfDebate
+    from debate_protocol.forms import Sequential as Sequential
+    from debate_protocol.forms import Simultaneous as Simultaneous
+    from debate_protocol.parsing import ParseError as ParseError
+    from debate_protocol.parsing import parse as parse
+    from debate_protocol.parsing import parse_turn as parse_turn
+    from debate_protocol.parsing import turn_failed as turn_failed
+    from debate_protocol.prompts.styles import PromptTemplates as PromptTemplates
+    from debate_protocol.prompts.view import DEFAULT_PERSONAS as DEFAULT_PERSONAS
+    from debate_protocol.prompts.view import Persona as Persona
+    from debate_protocol.roles import answering_agents as answering_agents
+    from debate_protocol.roles import gives_answers as gives_answers
+    from debate_protocol.roles import neighbours as neighbours
+    from debate_protocol.roles import role_of as role_of
+    from debate_protocol.roles import roles_of as roles_of
+    from debate_protocol.roles import sees as sees
+    from debate_protocol.roles import shown_turns as shown_turns
+    from debate_protocol.tags import Comparison as Comparison
+    from debate_protocol.tags import Parsed as Parsed
+    from debate_protocol.tags import SectionText as SectionText
+    from debate_protocol.transcripts.files import TornLineWarning as TornLineWarning
+    from debate_protocol.transcripts.files import from_json as from_json
+    from debate_protocol.transcripts.files import read_transcripts as read_transcripts
+    from debate_protocol.transcripts.files import to_json as to_json
+    from debate_protocol.transcripts.files import write_transcripts as write_transcripts
+    from debate_protocol.transcripts.records import TranscriptError as TranscriptError
+    from debate_protocol.transcripts.records import transcript_problems as transcript_problems
+    from debate_protocol.transcripts.showing import shown_debate as shown_debate
+    from debate_protocol.transcripts.xml import from_xml as from_xml
+    from debate_protocol.transcripts.xml import to_xml as to_xml
+    from debate_protocol.types import AgentRole as AgentRole
+    from debate_protocol.types import Ask as Ask
+    from debate_protocol.types import Branch as Branch
+    from debate_protocol.types import DebateRun as DebateRun
+    from debate_protocol.types import Gate as Gate
+    from debate_protocol.types import Message as Message
+    from debate_protocol.types import Protocol as Protocol
+    from debate_protocol.types import Question as Question
+    from debate_protocol.types import Reply as Reply
+    from debate_protocol.types import Transcript as Transcript
+    from debate_protocol.types import Turn as Turn
+    from debate_protocol.types import TurnKey as TurnKey
 
-_HOMES = {
-    "contract": (
-        "CONTRACTS",
-        "Contract",
-        "get_contract",
-    ),
-    "forms": (
-        "ActorCritic",
-        "DebateForm",
-        "Direct",
-        "SelfDebate",
-        "Sequential",
-        "Simultaneous",
-    ),
-    "parsing": (
-        "ParseError",
-        "parse",
-        "parse_turn",
-        "turn_failed",
-    ),
-    "prompts.styles": ("PromptTemplates",),
-    "prompts.view": (
-        "DEFAULT_PERSONAS",
-        "Persona",
-    ),
-    "roles": (
-        "answering_agents",
-        "gives_answers",
-        "role_of",
-        "roles_of",
-        "neighbours",
-        "sees",
-        "shown_turns",
-    ),
-    "tags": (
-        "Comparison",
-        "Parsed",
-        "SectionText",
-    ),
-    "transcripts.files": (
-        "TornLineWarning",
-        "from_json",
-        "read_transcripts",
-        "to_json",
-        "write_transcripts",
-    ),
-    "transcripts.records": (
-        "TranscriptError",
-        "transcript_problems",
-    ),
-    "transcripts.showing": ("shown_debate",),
-    "transcripts.xml": (
-        "from_xml",
-        "to_xml",
-    ),
-    "types": (
-        "AgentRole",
-        "Ask",
-        "Branch",
-        "DebateRun",
-        "Gate",
-        "Message",
-        "Protocol",
-        "Question",
-        "Reply",
-        "Transcript",
-        "Turn",
-        "TurnKey",
-    ),
-}
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    # Importing a name's module only when it is asked for keeps `import debate_protocol` quick:
-    # forms bring pydantic, and XML brings lxml.
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-__all__ = [
-    "ActorCritic",
-    "AgentRole",
-    "Ask",
-    "Branch",
-    "CONTRACTS",
-    "Comparison",
-    "Contract",
-    "DEFAULT_PERSONAS",
-    "DebateForm",
-    "DebateRun",
-    "Direct",
-    "Gate",
-    "Message",
-    "ParseError",
-    "Parsed",
-    "Persona",
-    "PromptTemplates",
-    "Protocol",
-    "Question",
-    "Reply",
-    "SectionText",
-    "SelfDebate",
-    "Sequential",
-    "Simultaneous",
-    "TornLineWarning",
-    "Transcript",
-    "TranscriptError",
-    "Turn",
-    "TurnKey",
-    "answering_agents",
-    "from_json",
-    "from_xml",
-    "get_contract",
-    "gives_answers",
-    "neighbours",
-    "parse",
-    "parse_turn",
-    "read_transcripts",
-    "role_of",
-    "roles_of",
-    "sees",
-    "shown_debate",
-    "shown_turns",
-    "to_json",
-    "to_xml",
-    "transcript_problems",
-    "turn_failed",
-    "write_transcripts",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, cast, get_args
@@ -12,6 +12,12 @@ _SECTION_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 MAX_SECTIONS = 100
 """Most sections of a contract: each tag of a response is compared with all of them."""
 _RESERVED = ("think", "turn")
+
+
+def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return `; did you mean 'x'?` with the nearest known name, or nothing."""
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +77,10 @@ class Contract:
             raise ValueError(f"contract {self.name!r}: stop is empty; write null for none")
         for section in self.instructions:
             if section not in self.sections:
-                near = difflib.get_close_matches(section, self.sections, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(
                     f"contract {self.name!r}: instructions for {section!r}, expected one of its "
-                    f"sections ({', '.join(self.sections) or 'it has none'}){hint}"
+                    f"sections ({', '.join(self.sections) or 'it has none'})"
+                    f"{did_you_mean(section, self.sections)}"
                 )
 
     def __str__(self) -> str:
@@ -117,6 +122,7 @@ def get_contract(contract: str | Contract) -> Contract:
     found = find_contract(contract)
     if found is not None:
         return found
-    near = difflib.get_close_matches(str(contract), CONTRACTS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"contract: found {contract!r}, expected one of {', '.join(CONTRACTS)}{hint}")
+    raise ValueError(
+        f"contract: found {contract!r}, expected one of {', '.join(CONTRACTS)}"
+        f"{did_you_mean(contract, CONTRACTS)}"
+    )

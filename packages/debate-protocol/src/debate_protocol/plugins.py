@@ -9,10 +9,9 @@ The entry point names a pydantic model with a field `type: Literal["devils_advoc
 group's protocol asks for. From then on recipes can name it like one of ours.
 """
 
-import difflib
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, reduce
 from importlib.metadata import EntryPoint, entry_points
 from operator import or_
@@ -21,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast, ge
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
+from debate_protocol.contract import did_you_mean
 from debate_protocol.transcripts.showing import escaped
 
 __all__ = ["VariantNotLoadedWarning", "Variants", "did_you_mean", "variants_of"]
@@ -53,12 +53,6 @@ P = TypeVar("P")
 
 class VariantNotLoadedWarning(UserWarning):
     """An installed package offers a variant that cannot be used; the others can."""
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` with the nearest known name, or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class Variants(Mapping[str, type[BaseModel]], Generic[P]):

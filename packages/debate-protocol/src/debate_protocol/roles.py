@@ -1,10 +1,10 @@
 """The roles of a debate: who owes an answer and when, and who sees whose turns."""
 
-import difflib
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
+from debate_protocol.contract import did_you_mean
 from debate_protocol.types import TRAINED, AgentRole, Protocol, TurnKey
 
 ACTOR, CRITIC = 0, 1
@@ -119,10 +119,9 @@ def check_roles(rules: Protocol) -> None:
             raise ValueError(f"roles: found {role.name!r} with {role.count} agents; expected 1")
         for other in role.sees if isinstance(role.sees, Mapping) else ():
             if other not in names:
-                near = difflib.get_close_matches(other, names, n=1)
                 raise ValueError(
                     f"roles: {role.name!r} sees {other!r}; expected one of {', '.join(names)}"
-                    + (f"; did you mean {near[0]!r}?" if near else "")
+                    f"{did_you_mean(other, names)}"
                 )
     total = sum(role.count for role in rules.roles)
     if rules.roles and total != rules.num_agents:
@@ -144,9 +143,10 @@ def check_topology(rules: Protocol) -> None:
     """
     name, count, degree, center = rules.topology, rules.num_agents, rules.degree, rules.center
     if name not in _KNOWN:
-        near = difflib.get_close_matches(name, _KNOWN, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"topology: found {name!r}, expected one of {', '.join(_KNOWN)}{hint}")
+        raise ValueError(
+            f"topology: found {name!r}, expected one of {', '.join(_KNOWN)}"
+            f"{did_you_mean(name, _KNOWN)}"
+        )
     if degree is not None and name != "sparse":
         raise ValueError(f"degree: found {degree} with topology {name}; only sparse has a degree")
     if center is not None and name != "central":

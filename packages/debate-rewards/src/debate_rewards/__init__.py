@@ -1,190 +1,61 @@
 """From debate transcripts to credits: peer votes, verified answers and debate metrics."""
 
-import importlib
 from typing import TYPE_CHECKING
+
+from debate_protocol import lazy_names
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from debate_rewards.answers.checking import (
-        Verdict,
-        answer_classes,
-        check,
-        check_many,
-        same_answer,
-    )
-    from debate_rewards.gate_rules import Agreed, AtMost, GateRule, Informative, InOrder
-    from debate_rewards.metrics.debate_metrics import (
-        debate_metrics,
-        debate_statistics,
-        question_values,
-    )
-    from debate_rewards.metrics.statistics import Estimate, Paired, bootstrap_interval, paired
-    from debate_rewards.reward import Credit, Reward, RewardConfig, Score, Use
-    from debate_rewards.reward_functions import answer_reward, verify
-    from debate_rewards.rewards import REWARDS, RewardChoice, get_reward
-    from debate_rewards.rewards.few_labels import Certainty, Majority, MajorityJudge
-    from debate_rewards.rewards.mixed import Component, Fading, Labelled, Mixed
-    from debate_rewards.rewards.partial_trajectory import (
-        PartialTrajectory,
-        StateValue,
-        state_values,
-    )
-    from debate_rewards.rewards.persuasion import Persuasion
-    from debate_rewards.rewards.spans import Overlong
-    from debate_rewards.rewards.truth import TruthJudge, Verifiable
-    from debate_rewards.rewards.v2 import V2
-    from debate_rewards.votes.ballots import WinMinusLoss, WinRate
-    from debate_rewards.votes.decisions import (
-        BradleyTerry,
-        bradley_terry,
-        central,
-        confidence,
-        majority,
-        peer_vote,
-    )
+    from debate_rewards.answers.checking import Verdict as Verdict
+    from debate_rewards.answers.checking import answer_classes as answer_classes
+    from debate_rewards.answers.checking import check as check
+    from debate_rewards.answers.checking import check_many as check_many
+    from debate_rewards.answers.checking import same_answer as same_answer
+    from debate_rewards.gate_rules import Agreed as Agreed
+    from debate_rewards.gate_rules import AtMost as AtMost
+    from debate_rewards.gate_rules import GateRule as GateRule
+    from debate_rewards.gate_rules import Informative as Informative
+    from debate_rewards.gate_rules import InOrder as InOrder
+    from debate_rewards.metrics.debate_metrics import debate_metrics as debate_metrics
+    from debate_rewards.metrics.debate_metrics import debate_statistics as debate_statistics
+    from debate_rewards.metrics.debate_metrics import question_values as question_values
+    from debate_rewards.metrics.statistics import Estimate as Estimate
+    from debate_rewards.metrics.statistics import Paired as Paired
+    from debate_rewards.metrics.statistics import bootstrap_interval as bootstrap_interval
+    from debate_rewards.metrics.statistics import paired as paired
+    from debate_rewards.reward import Credit as Credit
+    from debate_rewards.reward import Reward as Reward
+    from debate_rewards.reward import RewardConfig as RewardConfig
+    from debate_rewards.reward import Score as Score
+    from debate_rewards.reward import Use as Use
+    from debate_rewards.reward_functions import answer_reward as answer_reward
+    from debate_rewards.reward_functions import verify as verify
+    from debate_rewards.rewards import REWARDS as REWARDS
+    from debate_rewards.rewards import RewardChoice as RewardChoice
+    from debate_rewards.rewards import get_reward as get_reward
+    from debate_rewards.rewards.few_labels import Certainty as Certainty
+    from debate_rewards.rewards.few_labels import Majority as Majority
+    from debate_rewards.rewards.few_labels import MajorityJudge as MajorityJudge
+    from debate_rewards.rewards.mixed import Component as Component
+    from debate_rewards.rewards.mixed import Fading as Fading
+    from debate_rewards.rewards.mixed import Labelled as Labelled
+    from debate_rewards.rewards.mixed import Mixed as Mixed
+    from debate_rewards.rewards.partial_trajectory import PartialTrajectory as PartialTrajectory
+    from debate_rewards.rewards.partial_trajectory import StateValue as StateValue
+    from debate_rewards.rewards.partial_trajectory import state_values as state_values
+    from debate_rewards.rewards.persuasion import Persuasion as Persuasion
+    from debate_rewards.rewards.spans import Overlong as Overlong
+    from debate_rewards.rewards.truth import TruthJudge as TruthJudge
+    from debate_rewards.rewards.truth import Verifiable as Verifiable
+    from debate_rewards.rewards.v2 import V2 as V2
+    from debate_rewards.votes.ballots import WinMinusLoss as WinMinusLoss
+    from debate_rewards.votes.ballots import WinRate as WinRate
+    from debate_rewards.votes.decisions import BradleyTerry as BradleyTerry
+    from debate_rewards.votes.decisions import bradley_terry as bradley_terry
+    from debate_rewards.votes.decisions import central as central
+    from debate_rewards.votes.decisions import confidence as confidence
+    from debate_rewards.votes.decisions import majority as majority
+    from debate_rewards.votes.decisions import peer_vote as peer_vote
 
-_HOMES = {
-    "answers.checking": (
-        "Verdict",
-        "answer_classes",
-        "check",
-        "check_many",
-        "same_answer",
-    ),
-    "gate_rules": (
-        "Agreed",
-        "AtMost",
-        "GateRule",
-        "InOrder",
-        "Informative",
-    ),
-    "metrics.debate_metrics": (
-        "debate_metrics",
-        "debate_statistics",
-        "question_values",
-    ),
-    "metrics.statistics": (
-        "Estimate",
-        "bootstrap_interval",
-        "Paired",
-        "paired",
-    ),
-    "reward": (
-        "Credit",
-        "Reward",
-        "Score",
-        "RewardConfig",
-        "Use",
-    ),
-    "reward_functions": (
-        "answer_reward",
-        "verify",
-    ),
-    "rewards": (
-        "REWARDS",
-        "RewardChoice",
-        "get_reward",
-    ),
-    "rewards.few_labels": (
-        "Certainty",
-        "Majority",
-        "MajorityJudge",
-    ),
-    "rewards.mixed": (
-        "Labelled",
-        "Component",
-        "Fading",
-        "Mixed",
-    ),
-    "rewards.partial_trajectory": (
-        "PartialTrajectory",
-        "StateValue",
-        "state_values",
-    ),
-    "rewards.persuasion": ("Persuasion",),
-    "rewards.spans": ("Overlong",),
-    "rewards.truth": (
-        "TruthJudge",
-        "Verifiable",
-    ),
-    "rewards.v2": ("V2",),
-    "votes.ballots": (
-        "WinMinusLoss",
-        "WinRate",
-    ),
-    "votes.decisions": (
-        "BradleyTerry",
-        "bradley_terry",
-        "central",
-        "confidence",
-        "majority",
-        "peer_vote",
-    ),
-}
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    # Importing a name's module only when it is asked for keeps `import debate_rewards` quick.
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-__all__ = [
-    "Agreed",
-    "AtMost",
-    "BradleyTerry",
-    "Certainty",
-    "Component",
-    "Credit",
-    "Estimate",
-    "Fading",
-    "GateRule",
-    "InOrder",
-    "Informative",
-    "Labelled",
-    "Majority",
-    "MajorityJudge",
-    "Mixed",
-    "Overlong",
-    "Paired",
-    "PartialTrajectory",
-    "Persuasion",
-    "REWARDS",
-    "Reward",
-    "RewardChoice",
-    "RewardConfig",
-    "Score",
-    "StateValue",
-    "TruthJudge",
-    "Use",
-    "V2",
-    "Verdict",
-    "Verifiable",
-    "WinMinusLoss",
-    "WinRate",
-    "answer_classes",
-    "answer_reward",
-    "bootstrap_interval",
-    "bradley_terry",
-    "central",
-    "check",
-    "check_many",
-    "confidence",
-    "debate_metrics",
-    "debate_statistics",
-    "get_reward",
-    "majority",
-    "paired",
-    "peer_vote",
-    "question_values",
-    "same_answer",
-    "state_values",
-    "verify",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__)
