@@ -37,6 +37,9 @@ MAY_IMPORT = {
         "regex", "peft", "pydantic", "rich", "safetensors", "scipy", "shtab",
         "tokenizers", "tensorboard", "torch", "trackio", "transformers", "wandb", "yaml",
     },
+    "debate_studies": {
+        "debate_protocol", "debate_rewards", "debate_train", "numpy", "pydantic", "scipy", "yaml",
+    },
 }  # fmt: skip
 ENGINE_IMPORTS = {
     "httpx", "numpy", "peft", "safetensors", "tokenizers", "torch", "transformers", "vllm",

@@ -25,6 +25,8 @@ from debate_protocol.cli import main as protocol
 from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.transcripts.log_files import lines_for
 from debate_rewards.cli import main as rewards
+from debate_studies.command import main as study
+from debate_studies.theory.run_comparison import main as theory
 from debate_train.commands.ask import command_parser as ask_parser
 from debate_train.commands.ask import main as ask
 from debate_train.commands.cli import main as train
@@ -34,7 +36,6 @@ from debate_train.commands.rollout import main as rollout
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe
 from debate_train.report import report_main
-from debate_train.theory.run_comparison import main as theory
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -248,26 +249,26 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"(wandb|tensorboard|trackio) ", is_installed),
     (r"python examples/|PYTHONPATH=examples vf-eval|inspect view ", is_tested),
     (r".*python -m vllm", vllm_takes),
-    (r"debate-train (study$|.*--nproc$)|debate-protocol (show|validate)$", is_known),
+    (r"debate-train .*--nproc$|debate-study$|debate-protocol (show|validate)$", is_known),
     (r"debate-eval (compare|--transcripts|quickstart)$", is_known),
     (r"(torchrun|deepspeed) ", launches),
     (r"srun ", lambda words: runs(train, "--check")(words[-2:])),
     (r"python3? -m (benchmarks|debate_train)\.[\w.]+$", imports),
-    (r"python -m debate_train.theory", runs(lambda words: theory(words[2:]))),
     (r"python3? -m benchmarks\.", parses(module)),
     (r"debate-protocol ", runs(protocol)),
     (r"debate-rewards ", runs(rewards)),
+    (r"debate-study ", runs(study, "--check")),
+    (r"debate-theory( |$)", runs(theory)),
     (r"debate-report ", runs(report_main)),
     (r"debate-rollout ", runs(rollout, *FEW)),
     # The exit code is 1 where it is no-go, and where random weights answer nothing.
     (r"debate-preflight ", runs(preflight, "--questions=2", "--no-update", *FEW, codes=(0, 1))),
     (r"debate-ask .*--url", lambda words: ask_parser().parse_intermixed_args(words[1:])),
     (r"debate-ask ", runs(ask, "--max-tokens=8", codes=(0, 1))),
-    (r"debate-eval (compare|theory|--transcripts) ", runs(evaluate)),
+    (r"debate-eval (compare|--transcripts) ", runs(evaluate)),
     (r"debate-eval (acc_|recipes/selfplay|.*rival|.*--benchmark)", runs(evaluate, "--check")),
     (r"debate-eval ", runs(evaluate, *FEW)),
     (r"debate-train (schema|recipes|init|import|--explain)(?= |$)", runs(train)),
-    (r"debate-train study ", runs(train, "--check")),
     (r"debate-train .*--(explain|print|plan|check|check-data)\b", runs(train)),
     (r"debate-train .*tiny-model .*type=transformers", runs(train, "rollout.max_tokens=4", *FEW)),
     (r"debate-train ", runs(train, "--check")),

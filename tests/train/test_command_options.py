@@ -11,6 +11,8 @@ import pytest
 from debate_protocol import cli as protocol
 from debate_protocol.command_line import add_options, heed_options, is_quiet
 from debate_rewards import cli as rewards
+from debate_studies import command as studies
+from debate_studies.theory import run_comparison as theory
 from debate_train.commands import ask as asking
 from debate_train.commands import cli, preflight
 from debate_train.commands import compare as comparison
@@ -21,12 +23,10 @@ from debate_train.commands.cli import COMMANDS, part_parser
 from debate_train.commands.progress import Progress
 from debate_train.recipe.describe import completion
 from debate_train.report import page as report
-from debate_train.theory import run_comparison as beside_theory
-from debate_train.theory import run_comparison as theory
 
 MODULES = (
     *(cli, rollout_cli, evaluating, asking, preflight, report, protocol, rewards),
-    *(comparison, beside_theory, from_files, theory),
+    *(comparison, from_files, studies, theory),
 )
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
 

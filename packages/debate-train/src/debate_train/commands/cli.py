@@ -21,7 +21,7 @@ from debate_train.commands.recipe_command import (
     run_recipe,
     say_loading,
 )
-from debate_train.interrupts import UsageError, raise_interrupts
+from debate_train.interrupts import UsageError
 from debate_train.trainers.launching import Launch, heed_interrupts, launch
 from debate_train.trainers.ranks import Place, dismiss, end_at_once, follow, own_place
 
@@ -128,21 +128,6 @@ def _add_rollouts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answer", metavar="COLUMN", help="with the right answers")
 
 
-def _study(arguments: argparse.Namespace) -> int:
-    """Run arms of recipes over seeds, as FILE says and as far as they are missing; compare them."""
-    from debate_train.studies.command import study
-
-    raise_interrupts()
-    study(arguments)
-    return DONE
-
-
-def _add_study(parser: argparse.ArgumentParser) -> None:
-    from debate_train.studies.study_file import add_study_options
-
-    add_study_options(parser)
-
-
 def _add_shell(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh"))
 
@@ -161,7 +146,6 @@ COMMANDS: Mapping[str, Part] = {
     "init": (_add_start, _init),
     "schema": (_add_nothing, _schema),
     "import": (_add_rollouts, _import),
-    "study": (_add_study, _study),
     "completion": (_add_shell, _completion),
 }
 """What can stand in the place of a recipe: its arguments, and what it does."""
@@ -179,7 +163,6 @@ commands:
   debate-train recipes          list the recipes that ship
   debate-train init FILE --method METHOD --size SIZE    write a recipe to begin with
   debate-train schema           print a JSON Schema of recipes, for editors
-  debate-train study FILE       run arms of recipes over seeds, and compare them
   debate-train import FILE      print rollouts of verifiers or TRL as transcripts
   debate-train completion SHELL    print what bash or zsh complete of all commands
   debate-train --explain KEY    what a key of recipes means, and what may stand there
@@ -207,10 +190,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in COMMANDS:
         return describing_main(argv)
+    if argv and argv[0] == "study":
+        return exit_code(NAME, _refuse_study)
     arguments = parsed(command_parser(), argv)
     code = exit_code("debate-train", lambda: _main(arguments))
     end_at_once(code)
     return code
+
+
+def _refuse_study() -> int:
+    raise UsageError("study: found a command of before; expected debate-study of debate-studies")
 
 
 def _main(arguments: argparse.Namespace) -> int:

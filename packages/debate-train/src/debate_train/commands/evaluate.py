@@ -220,7 +220,6 @@ examples:
   debate-eval recipes/selfplay_v2.yaml --check
   debate-eval own.yaml --benchmark math500 --benchmark aime24,evaluation.direct_samples=32
   debate-eval compare evaluations/first:before evaluations/first:after
-  debate-eval theory evaluations/first
   debate-eval --transcripts debates/transcripts.jsonl
 
 exit codes:
@@ -235,15 +234,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return compare_main(argv[1:])
     if argv[:1] == ["theory"]:
-        from debate_train.theory.run_comparison import theory_main
-
-        return theory_main(argv[1:])
+        return exit_code("debate-eval", _refuse_theory)
     if any(word.split("=")[0] == "--transcripts" for word in argv):
         from debate_train.commands.evaluation_results import files_main
 
         return files_main(argv)
     arguments = parsed(command_parser(), argv)
     return exit_code("debate-eval", lambda: _main(arguments))
+
+
+def _refuse_theory() -> int:
+    raise UsageError("theory: found a command of before; expected debate-theory of debate-studies")
 
 
 def _main(arguments: argparse.Namespace) -> int:

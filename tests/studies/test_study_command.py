@@ -1,4 +1,4 @@
-"""`debate-train study`: what it runs, prints and refuses."""
+"""`debate-study`: what it runs, prints and refuses."""
 
 from pathlib import Path
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from debate_train.commands.cli import main as debate_train
-from debate_train.studies.lines import Finished, Lines
-from debate_train.studies.study_file import made_by, read_study
-from train.test_study import MINIATURE
+from debate_studies.command import main as debate_study
+from debate_studies.lines import Finished, Lines
+from debate_studies.study_file import made_by, read_study
+from studies.test_study import MINIATURE
 
 
 def written(folder: Path, **changes: Any) -> Path:
@@ -32,8 +32,8 @@ def test_study_runs_what_is_missing_in_processes_and_writes_its_page(
     kept = Lines(tmp_path / "kept/lines.jsonl")
     for one in (line("grpo", 0, 0.5), line("other", 0, 0.25), line("grpo", 1, 0.5)):
         kept.add(one)
-    asked = ["study", str(file), "--output", str(tmp_path / "runs"), "--jobs", "2"]
-    assert debate_train([*asked, "--seeds", "1"]) == 0
+    asked = [str(file), "--output", str(tmp_path / "runs"), "--jobs", "2"]
+    assert debate_study([*asked, "--seeds", "1"]) == 0
     said = capfd.readouterr().out
     begun = f"1 of 2 runs to do; logs: {tmp_path}/runs\nstart warm, seed 1: done\n"
     assert said.startswith(begun + "[1/1] other, seed 1: direct ")
@@ -44,22 +44,22 @@ def test_study_runs_what_is_missing_in_processes_and_writes_its_page(
     ]  # fmt: skip
     page = (tmp_path / "runs/study.md").read_text()
     assert page.startswith(
-        "# Study miniature\n\nSmall.\n\nWritten by `debate-train study study.yaml` from "
+        "# Study miniature\n\nSmall.\n\nWritten by `debate-study study.yaml` from "
         "`lines.jsonl`.\n\nThe head of its file:\n\n```text\nAsked: does it run?\n```\n\n"
         "![Plot of miniature](study.svg)\n\n| arm |"
     )
     assert "\n".join(page.splitlines()[15:]) in said
     # Nothing is left to run.
-    assert debate_train([*asked, "--arms", "grpo"]) == 0
+    assert debate_study([*asked, "--arms", "grpo"]) == 0
     assert "[1/" not in capfd.readouterr().out
 
 
 def test_page_lies_where_the_study_says(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path, results="lines.jsonl", page="pages/own.md")
-    assert debate_train(["study", str(file), "--tables"]) == 0
+    assert debate_study([str(file), "--tables"]) == 0
     assert capfd.readouterr().out == "no run is finished\n"
     Lines(tmp_path / "lines.jsonl").add(line("grpo", 0, 0.5))
-    assert debate_train(["study", str(file), "--tables"]) == 0
+    assert debate_study([str(file), "--tables"]) == 0
     assert "| grpo − start | direct | 1 | +0.250 |" in capfd.readouterr().out
     assert sorted(one.name for one in (tmp_path / "pages").iterdir()) == ["own.md", "own.svg"]
 
@@ -73,10 +73,10 @@ def test_failed_runs_are_named_with_their_logs_and_others_done(
     }
     few = {"arms": arms, "starts": {}, "compared": [], "seeds": [0]}
     file = written(tmp_path, **few, results="lines.jsonl")
-    asked = ["study", str(file), "--output", str(tmp_path / "runs"), "-q"]
-    assert debate_train(asked) == 1
+    asked = [str(file), "--output", str(tmp_path / "runs"), "-q"]
+    assert debate_study(asked) == 1
     log = tmp_path / "runs/broken-0.log"
-    failure = f"debate-train: broken-0: debate-train ended with 2; see {log}\n"
+    failure = f"debate-study: broken-0: debate-train ended with 2; see {log}\n"
     found = capfd.readouterr()
     assert found.err == failure
     assert "| grpo | 1 | 0 |" in found.out  # Tables of what there is.
@@ -88,7 +88,7 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = written(tmp_path, results="lines.jsonl")
-    assert debate_train(["study", str(file), "--check"]) == 0
+    assert debate_study([str(file), "--check"]) == 0
     found = capfd.readouterr().out
     first, *arms, results = found.splitlines()
     assert first == "study miniature: 4 runs, 0 of them finished"
@@ -98,7 +98,7 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
     assert all(" questions, " in line and " tokens" in line for line in arms[1::2])
     arms = {"broken": {"recipe": "grpo_puzzle", "settings": ["model.context_window=16"]}}
     written(tmp_path, arms=arms, compared=[])
-    assert debate_train(["study", str(file), "--check"]) == 2
+    assert debate_study([str(file), "--check"]) == 2
     assert "arms.broken: " in capfd.readouterr().err
 
 
@@ -182,16 +182,16 @@ def test_what_is_wrong_is_said_before_anything_runs(
     for name in ("mine.md", "mine.jsonl", "drawn.svg"):
         (folder / name).write_text("precious")
     file = written(folder, **changes)
-    asked = ["study", str(file), "--output", str(tmp_path / "runs"), *options]
-    assert debate_train(asked) == 2
+    asked = [str(file), "--output", str(tmp_path / "runs"), *options]
+    assert debate_study(asked) == 2
     found = capfd.readouterr()
     assert said in found.err and "Traceback" not in found.err
     assert not (tmp_path / "runs").exists()
 
 
 def test_file_that_is_not_there_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    assert debate_train(["study", "nowhere.yaml"]) == 2
-    expected = "debate-train: nowhere.yaml: found no such file; expected that of a study (.yaml)\n"
+    assert debate_study(["nowhere.yaml"]) == 2
+    expected = "debate-study: nowhere.yaml: found no such file; expected that of a study (.yaml)\n"
     assert capfd.readouterr().err == expected
 
 
@@ -199,9 +199,9 @@ def test_damaged_results_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixtu
     file = written(tmp_path, results="lines.jsonl")
     text = '{"arm": "grpo", "seed": "one"}\n'
     (tmp_path / "lines.jsonl").write_text(text)
-    assert debate_train(["study", str(file), "--tables"]) == 2
+    assert debate_study([str(file), "--tables"]) == 2
     found = capfd.readouterr().err
-    assert found.startswith(f"debate-train: {tmp_path}/lines.jsonl:1: seed: ")
+    assert found.startswith(f"debate-study: {tmp_path}/lines.jsonl:1: seed: ")
     assert found.endswith("; expected a finished run\n") and len(found.splitlines()) == 1
 
 
@@ -211,9 +211,9 @@ def test_arms_that_were_run_with_other_settings_are_refused(
     file = written(tmp_path, results="lines.jsonl")
     old = line("grpo", 0, 0.5).model_copy(update={"made_by": made_by(read_study(file), "grpo")})
     Lines(tmp_path / "lines.jsonl").add(old)
-    assert debate_train(["study", str(file), "--tables"]) == 0
+    assert debate_study([str(file), "--tables"]) == 0
     written(tmp_path, results="lines.jsonl", settings=[*MINIATURE["settings"], "steps=3"])
-    assert debate_train(["study", str(file), "--tables"]) == 2
+    assert debate_study([str(file), "--tables"]) == 2
     found = capfd.readouterr().err
     assert "lines.jsonl: arm grpo, seed 0 was run with other settings; expected another" in found
 
@@ -231,7 +231,7 @@ def test_page_that_cannot_be_written_is_said_beside_all_else(
     file = written(tmp_path, results="lines.jsonl", page="taken/page.md")
     (tmp_path / "taken").write_text("")
     Lines(tmp_path / "lines.jsonl").add(line("grpo", 0, 0.5))
-    assert debate_train(["study", str(file), "--tables"]) == 1
+    assert debate_study([str(file), "--tables"]) == 1
     said = capfd.readouterr().err
     assert "no page was written: " in said and "Traceback" not in said
 
@@ -242,7 +242,7 @@ def test_check_refuses_names_that_runs_would(
 ) -> None:
     arms = {arm: {"recipe": "grpo_puzzle"}}
     file = written(tmp_path, arms=arms, starts={}, compared=[], plot=[])
-    assert debate_train(["study", str(file), "--check"]) == 2
+    assert debate_study([str(file), "--check"]) == 2
     assert f"arms.{arm}: " in capfd.readouterr().err
 
 
@@ -251,5 +251,5 @@ def test_study_that_extends_another_has_a_name_of_its_own(
 ) -> None:
     written(tmp_path)
     (tmp_path / "second.yaml").write_text("extends: study.yaml\nseeds: [5]\n")
-    assert debate_train(["study", str(tmp_path / "second.yaml"), "--check"]) == 2
+    assert debate_study([str(tmp_path / "second.yaml"), "--check"]) == 2
     assert "second.yaml: name: missing" in capfd.readouterr().err

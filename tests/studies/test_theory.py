@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from debate_train.theory import (
+from debate_studies.theory import (
     BeliefModel,
     FindsRight,
     FixedShare,
@@ -25,8 +25,8 @@ from debate_train.theory import (
     symmetric,
     theorem_4_4,
 )
-from debate_train.theory import model as measures
-from debate_train.theory.model import Critique
+from debate_studies.theory import model as measures
+from debate_studies.theory.model import Critique
 
 pytestmark = pytest.mark.numeric
 DEBATES = 4000

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from debate_train.studies.lines import Finished, level_tables, reached, sign_change
-from debate_train.studies.study_file import Levels, Study, Worth
+from debate_studies.lines import Finished, level_tables, reached, sign_change
+from debate_studies.study_file import Levels, Study, Worth
 
 INFINITE = math.inf
 

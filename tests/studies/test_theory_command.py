@@ -1,4 +1,4 @@
-"""`python -m debate_train.theory`, and a run laid beside the theory."""
+"""`python -m debate_studies.theory`, and a run laid beside the theory."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ import pytest
 
 from debate_protocol.transcripts.files import from_json, write_transcripts
 from debate_rewards.metrics.statistics import Estimate
-from debate_train.theory import in_words, lay_beside
-from debate_train.theory import run_comparison as command
-from debate_train.theory.run_comparison import main
+from debate_studies.theory import in_words, lay_beside
+from debate_studies.theory import run_comparison as command
+from debate_studies.theory.run_comparison import main
 
 FIGURES = {
     "train/accuracy/round_0": 0.5,

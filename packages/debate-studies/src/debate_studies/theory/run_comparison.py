@@ -9,24 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from debate_protocol.command_line import (
-    BAD_USAGE,
-    DONE,
-    add_options,
-    complain,
-    heed_options,
-    run_command,
-)
+from debate_protocol.command_line import DONE, add_options, heed_options
 from debate_protocol.roles import agents_by_policy
 from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.transcripts.records import TranscriptError
 from debate_protocol.types import Transcript
 from debate_rewards.metrics.statistics import Estimate
+from debate_studies.theory.grid import BY_ROUND, VOTES, drift_row, round_rows, settings, vote_row
+from debate_studies.theory.model import effective_voters
 from debate_train.commands.compare import Side, sides_of
 from debate_train.commands.recipe_command import exit_code
 from debate_train.interrupts import UsageError
-from debate_train.theory.grid import BY_ROUND, VOTES, drift_row, round_rows, settings, vote_row
-from debate_train.theory.model import effective_voters
 
 _APART = " among agents who each hear as many others, but not the same ones"
 _HEARD = {
@@ -223,42 +216,56 @@ def _plain(rho: _Seen) -> str:
     return str(rho).replace("+", "")
 
 
-NAME = "debate_train.theory"
+NAME = "debate-theory"
 _LEAST, _MOST = 100, 1_000_000
+_DESCRIPTION = """\
+Simulate SDRL's model of beliefs beside what the paper says of it; or lay a finished evaluation or
+run beside the theory: for each policy and mode whose agents are all of one policy, accuracy, drift,
+ρ and the effective number of voters of each round, with 95 % intervals over questions, and in words
+what the theory predicts and what was seen. ρ needs two debates on a question (evaluation.runs of 2
+or more). docs/theory.md has the formulas."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the tables and return the exit code: 0 done, 2 bad usage, 130 interrupted."""
-
-    def run() -> int:
-        arguments = theory_parser().parse_args(argv)
-        heed_options(arguments)
-        try:
-            found = _of_run(arguments) if arguments.transcripts else _of_grid(arguments)
-        except ValueError as error:
-            complain(NAME, error)
-            return BAD_USAGE
-        print(json.dumps(found, ensure_ascii=False) if arguments.json else as_text(found))
-        return DONE
-
-    return run_command(NAME, run)
+    """Run `debate-theory`; return its exit code."""
+    arguments = command_parser().parse_args(argv)
+    heed_options(arguments)
+    return exit_code(NAME, lambda: _run(arguments))
 
 
-def theory_parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m {NAME}",
-        description="The belief model of SDRL, simulated, beside what the paper says of it; or a "
-        "finished run beside the theory.",
+        prog=NAME,
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "evaluation", nargs="?", metavar="FOLDER[:POLICY]", help="a finished evaluation"
+    )
+    parser.add_argument(
+        "--transcripts", metavar="FILE.jsonl", help="debates of a finished run, or - for stdin"
     )
     parser.add_argument("--debates", type=int, default=100_000, help="simulated for each setting")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    parser.add_argument(
-        "--transcripts", metavar="FILE.jsonl", help="debates of a finished run, or - for stdin"
-    )
-    add_options(parser, "debate_train")
+    add_options(parser, "debate_studies")
     return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.evaluation is not None:
+        found = _of_evaluation(arguments.evaluation)
+        text = "\n\n".join(f"{name}\n\n{as_text(own)}" for name, own in found.items())
+    else:
+        try:
+            found = _of_run(arguments) if arguments.transcripts else _of_grid(arguments)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        text = as_text(found)
+    print(json.dumps(found, ensure_ascii=False) if arguments.json else text)
+    return DONE
 
 
 def _of_grid(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -326,55 +333,22 @@ def _cell(name: str, value: object) -> str:
     return "" if value is None else str(value)
 
 
-_DESCRIPTION = """\
-Lay the debates of a finished evaluation beside SDRL's theory: for each policy and mode whose agents
-are all of one policy, accuracy, drift, ρ and the effective number of voters of each round, with
-95 % intervals over questions, and in words what the theory predicts and what was seen. ρ needs two
-debates on a question (evaluation.runs of 2 or more). docs/theory.md has the formulas."""
-
-
-def theory_main(argv: Sequence[str]) -> int:
-    """Run `debate-eval theory`; return its exit code."""
-    parser = command_parser()
-    arguments = parser.parse_args(argv)
-    heed_options(arguments)
-    return exit_code(parser.prog, lambda: _lay_beside(arguments))
-
-
-def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
-    parser = argparse.ArgumentParser(
-        prog="debate-eval theory",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("evaluation", metavar="FOLDER[:POLICY]")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    add_options(parser, "debate_train")
-    return parser
-
-
-def _lay_beside(arguments: argparse.Namespace) -> int:
+def _of_evaluation(text: str) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {}
-    for side in sides_of([arguments.evaluation]):
+    for side in sides_of([text]):
         for mode, debates in _debates(side):
             try:
                 found[f"{side.policy}, {mode}"] = of_debates(debates, mode)
             except UsageError:
                 raise
             except ValueError as error:
-                raise UsageError(f"{arguments.evaluation}, mode {mode}: {error}") from error
+                raise UsageError(f"{text}, mode {mode}: {error}") from error
     if not found:
         raise UsageError(
-            f"{arguments.evaluation}: found no debates of several rounds among agents of one "
-            "policy; expected a mode of type debate with max_rounds of 2 or more"
+            f"{text}: found no debates of several rounds among agents of one policy; expected a "
+            "mode of type debate with max_rounds of 2 or more"
         )
-    if arguments.json:
-        print(json.dumps(found, ensure_ascii=False))
-    else:
-        print("\n\n".join(f"{name}\n\n{as_text(own)}" for name, own in found.items()))
-    return DONE
+    return found
 
 
 def _debates(side: Side) -> Iterator[tuple[str, list[Transcript]]]:

@@ -9,12 +9,12 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
+from debate_studies.lines import Finished, Lines, interval
+from debate_studies.runs import Figure, Results, Runs, Train, call_rates, first_warnings
+from debate_studies.study_file import Arm, Compared, Start, Study, read_study
+from debate_studies.tables import differences, fall, tables
 from debate_train.checkpointing.directory_layout import with_hash, write_json
 from debate_train.commands.cli import main as debate_train
-from debate_train.studies.lines import Finished, Lines, interval
-from debate_train.studies.runs import Figure, Results, Runs, Train, call_rates, first_warnings
-from debate_train.studies.study_file import Arm, Compared, Start, Study, read_study
-from debate_train.studies.tables import differences, fall, tables
 
 RECIPE = "grpo_puzzle"
 MINIATURE: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """What theory predicts of debates: SDRL's model of beliefs, simulated, and its statements."""
 
-from debate_train.theory.model import (
+from debate_studies.theory.model import (
     BeliefModel,
     FindsRight,
     FixedShare,
@@ -18,7 +18,7 @@ from debate_train.theory.model import (
     symmetric,
     theorem_4_4,
 )
-from debate_train.theory.run_comparison import in_words, lay_beside
+from debate_studies.theory.run_comparison import in_words, lay_beside
 
 __all__ = [
     "BeliefModel",

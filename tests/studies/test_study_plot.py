@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from debate_train.studies.lines import Finished
-from debate_train.studies.study_file import Study
-from debate_train.studies.tables import LEFT, RIGHT, Dots, plot, tables
+from debate_studies.lines import Finished
+from debate_studies.study_file import Study
+from debate_studies.tables import LEFT, RIGHT, Dots, plot, tables
 
 RECIPE = "recipes/grpo_puzzle.yaml"
 

@@ -20,7 +20,7 @@ from debate_train.checkpointing.whole_files import open_plain
 from debate_train.interrupts import UsageError
 
 if TYPE_CHECKING:
-    from debate_train.studies.study_file import Levels, Study, Worth
+    from debate_studies.study_file import Levels, Study, Worth
 
 
 class Finished(Config):

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import debate_train
+from debate_studies.runs import STOPPED, Processes, Task, work
 from debate_train.interrupts import RunFailure
-from debate_train.studies.runs import STOPPED, Processes, Task, work
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 CODE = """
@@ -184,7 +184,7 @@ except KeyboardInterrupt:
 STUDY = """
 import sys
 from pathlib import Path
-from debate_train.studies.runs import Processes, Task, work
+from debate_studies.runs import Processes, Task, work
 run = Processes({})
 work({"a": Task(lambda: run([], Path(sys.argv[1])))}, 1, run.stop)
 """

@@ -1,4 +1,4 @@
-"""`debate-train study`: run what is missing of a study, print and write its tables."""
+"""`debate-study`: run what is missing of a study, print and write its tables."""
 
 import argparse
 import sys
@@ -6,18 +6,46 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from debate_protocol.command_line import is_quiet
+from debate_protocol.command_line import DONE, add_options, heed_options, is_quiet
 from debate_protocol.transcripts.showing import escaped
+from debate_studies.lines import Finished, Lines
+from debate_studies.runs import Processes, Runs, Task, work
+from debate_studies.study_file import (
+    Study,
+    add_study_options,
+    loaded_runs,
+    made_by,
+    output_problems,
+    read_study,
+)
+from debate_studies.tables import page, tables
 from debate_train.checkpointing.directory_layout import layout_problem
 from debate_train.checkpointing.whole_files import write_whole
-from debate_train.interrupts import RunFailure, UsageError
-from debate_train.studies.lines import Finished, Lines
-from debate_train.studies.runs import Processes, Runs, Task, work
-from debate_train.studies.study_file import Study, loaded_runs, made_by, output_problems, read_study
-from debate_train.studies.tables import page, tables
+from debate_train.commands.recipe_command import exit_code
+from debate_train.interrupts import RunFailure, UsageError, raise_interrupts
+
+NAME = "debate-study"
+_DESCRIPTION = """\
+Run arms of recipes over seeds, as FILE says and as far as they are missing; compare them."""
 
 
-def study(arguments: argparse.Namespace) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `debate-study`; return its exit code."""
+    arguments = command_parser().parse_intermixed_args(argv)
+    heed_options(arguments)
+    raise_interrupts()
+    return exit_code(NAME, lambda: study(arguments))
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return what the command takes."""
+    parser = argparse.ArgumentParser(prog=NAME, description=_DESCRIPTION, allow_abbrev=False)
+    add_study_options(parser)
+    add_options(parser, "debate_studies")
+    return parser
+
+
+def study(arguments: argparse.Namespace) -> int:
     """Run what is missing of a study, print and write its tables.
 
     Raises:
@@ -32,7 +60,7 @@ def study(arguments: argparse.Namespace) -> None:
     others = [*output_problems(chosen, file.parent)]
     if arguments.check:
         _check(chosen, file, wanted, lines, others)
-        return
+        return DONE
     if others:
         raise UsageError("\n".join(others))
     _refuse_others(chosen, lines)
@@ -47,6 +75,7 @@ def study(arguments: argparse.Namespace) -> None:
         failed = [*failed, f"no page was written: {error}"]
     if failed:
         raise RunFailure("\n".join(failed))
+    return DONE
 
 
 def _write(chosen: Study, file: Path, root: Path, finished: list[Finished]) -> None:
@@ -213,3 +242,7 @@ def _figures(run: Finished) -> str:
         if name in run.after
     ]
     return ", ".join([*both, f"{run.seconds:.0f} s"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """Tables and a plot of a study: means over seeds with intervals, and differences paired by seed.
 
 Intervals are Student's t, 95 %, over seeds; p is the two-sided t test of a mean difference of 0, of
-each figure alone. `debate-train study FILE --tables` prints them.
+each figure alone. `debate-study FILE --tables` prints them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from debate_train.checkpointing.whole_files import write_whole
-from debate_train.recipe.files import opening
-from debate_train.report.timeline import Axis, tick_text, ticks
-from debate_train.studies.lines import (
+from debate_studies.lines import (
     Finished,
     Runs,
     counted,
@@ -24,10 +21,13 @@ from debate_train.studies.lines import (
     seeds_of,
     with_interval,
 )
-from debate_train.studies.study_file import BEFORE, Compared
+from debate_studies.study_file import BEFORE, Compared
+from debate_train.checkpointing.whole_files import write_whole
+from debate_train.recipe.files import opening
+from debate_train.report.timeline import Axis, tick_text, ticks
 
 if TYPE_CHECKING:
-    from debate_train.studies.study_file import LevelPlot, Study
+    from debate_studies.study_file import LevelPlot, Study
 
 
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f")
@@ -241,7 +241,7 @@ def page(study: "Study", file: Path, image: Path, found: Sequence[str]) -> str:
     said = ["The head of its file:", "", "```text", *head, "```", ""] if head else []
     drawn = [f"![Plot of {study.name}]({image.name})", ""] if study.has_plot else []
     source = f" from `{Path(study.results).name}`" if study.results else ""
-    made = f"Written by `debate-train study {file.name}`{source}."
+    made = f"Written by `debate-study {file.name}`{source}."
     return "\n".join([f"# Study {study.name}", "", *about, made, "", *said, *drawn, *found, ""])
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from debate_train.commands.cli import main as debate_train
-from debate_train.studies.lines import Lines
-from debate_train.studies.study_file import Study, loaded_runs, read_study
-from debate_train.studies.tables import page, tables
+from debate_studies.command import main as debate_study
+from debate_studies.lines import Lines
+from debate_studies.study_file import Study, loaded_runs, read_study
+from debate_studies.tables import page, tables
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = "".join(
@@ -35,7 +35,7 @@ def test_every_run_of_the_studies_is_a_recipe(file: Path) -> None:
 
 @pytest.mark.parametrize("file", [*FILES, EXAMPLE], ids=lambda file: file.stem)
 def test_studies_can_be_run_again(file: Path) -> None:
-    assert debate_train(["study", str(file), "--check"]) == 0  # No prompt leaves its window.
+    assert debate_study([str(file), "--check"]) == 0  # No prompt leaves its window.
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from debate_studies.lines import Finished, Lines, gains
+from debate_studies.runs import Runs, Task, without, work
+from debate_studies.study_file import Compared, Levels, Study
+from debate_studies.tables import differences, tables
 from debate_train.checkpointing.directory_layout import as_written, with_hash, write_json
 from debate_train.checkpointing.whole_files import DirectoryLock
 from debate_train.interrupts import RunFailure, UsageError
-from debate_train.studies.lines import Finished, Lines, gains
-from debate_train.studies.runs import Runs, Task, without, work
-from debate_train.studies.study_file import Compared, Levels, Study
-from debate_train.studies.tables import differences, tables
-from train.test_study import MINIATURE, RECIPE
+from studies.test_study import MINIATURE, RECIPE
 
 
 class Ended:
@@ -133,7 +133,7 @@ def test_run_waits_for_a_process_that_still_runs_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "arm-0").mkdir()
-    monkeypatch.setattr("debate_train.studies.runs._LOOK_S", 0.01)
+    monkeypatch.setattr("debate_studies.runs._LOOK_S", 0.01)
     lock, train, lines = DirectoryLock(tmp_path / "arm-0"), Ended(), Lines(tmp_path / "lines.jsonl")
     runs = Runs(one_arm(), tmp_path, tmp_path, lines, train)
     waiting = threading.Thread(target=runs.arm, args=("arm", 0))
@@ -240,7 +240,7 @@ def test_differences_are_of_seeds_that_have_both_sides(tmp_path: Path) -> None:
 def test_run_that_another_call_began_meanwhile_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("debate_train.studies.runs._LOOK_S", 0.01)
+    monkeypatch.setattr("debate_studies.runs._LOOK_S", 0.01)
     ended, codes = Ended(), list[int]()
 
     def refused(arguments: Sequence[str], log: Path) -> int:

@@ -19,16 +19,8 @@ from typing import BinaryIO
 import yaml
 from pydantic import TypeAdapter
 
-from debate_train.checkpointing.directory_layout import read_as_written
-from debate_train.checkpointing.whole_files import (
-    DirectoryInUseError,
-    open_plain,
-    refuse_in_use,
-    write_whole,
-)
-from debate_train.interrupts import RunFailure, UsageError, handled, heeded
-from debate_train.studies.lines import Finished, Lines
-from debate_train.studies.study_file import (
+from debate_studies.lines import Finished, Lines
+from debate_studies.study_file import (
     Arm,
     Start,
     Study,
@@ -37,6 +29,14 @@ from debate_train.studies.study_file import (
     recipe_file,
     without_scratch,
 )
+from debate_train.checkpointing.directory_layout import read_as_written
+from debate_train.checkpointing.whole_files import (
+    DirectoryInUseError,
+    open_plain,
+    refuse_in_use,
+    write_whole,
+)
+from debate_train.interrupts import RunFailure, UsageError, handled, heeded
 
 _STOPPING = (
     "interrupted: runs end their step and write a checkpoint; press again to stop without the step"

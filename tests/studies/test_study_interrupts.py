@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from debate_studies.lines import Lines
 from debate_train.checkpointing.whole_files import DirectoryInUseError, refuse_in_use
-from debate_train.studies.lines import Lines
-from train.test_study import MINIATURE, RECIPE
+from studies.test_study import MINIATURE, RECIPE
 
 ARM = {"recipe": RECIPE, "settings": ["phases.reinforce.steps=3000"]}
 LONG = MINIATURE | {"seeds": [0], "starts": {}, "arms": {"grpo": ARM}, "compared": [], "plot": []}
@@ -20,7 +20,7 @@ LONG = MINIATURE | {"seeds": [0], "starts": {}, "arms": {"grpo": ARM}, "compared
 
 def begun(folder: Path) -> subprocess.Popen[str]:
     """Start a study in a process, and wait until its run has made a step of reinforcement."""
-    command = [sys.executable, "-m", "debate_train", "study", "study.yaml", "--output", "runs"]
+    command = [sys.executable, "-m", "debate_studies.command", "study.yaml", "--output", "runs"]
     study = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     rows, steps = folder / "runs/grpo-0/metrics.jsonl", steps_of(folder)
     for _ in range(3000):

@@ -1,1 +1,0 @@
-"""`debate-train study`: arms of recipes over seeds, from shared starts, run and compared."""
