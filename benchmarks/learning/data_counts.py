@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from debate_protocol.contract import get_contract
+from debate_protocol.parsing import get_contract
 from debate_rewards.answers.checking import check_many
 from debate_train.data.benchmarks import BENCHMARKS
 from debate_train.data.question_rows import Fields, Reading

@@ -31,9 +31,7 @@ if __name__ == "__main__" and "atheris" in sys.argv:
 else:
     atheris, _instrumented = None, contextlib.nullcontext()
 with _instrumented:
-    from debate_protocol.contract import CONTRACTS
-    from debate_protocol.parsing import ParseError, parse, spoken_text
-    from debate_protocol.tags import neutralised
+    from debate_protocol.parsing import CONTRACTS, ParseError, neutralised, parse, spoken_text
     from debate_protocol.transcripts.files import from_json, json_line, read_lines, to_json
     from debate_protocol.transcripts.records import TranscriptError, transcript_problems
     from debate_protocol.transcripts.showing import shown_debate

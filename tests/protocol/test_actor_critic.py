@@ -7,10 +7,9 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.forms import ActorCritic, Direct, FormConfig
-from debate_protocol.parsing import turn_failed
 from debate_protocol.transcripts.files import from_json, to_json
 from debate_protocol.transcripts.records import transcript_problems
-from debate_protocol.types import Ask, Question, Reply, TurnKey
+from debate_protocol.types import Ask, Question, Reply, TurnKey, turn_failed
 
 Play = Callable[..., Any]
 QUESTION = Question("q", "What is 6 times 7?", "42")

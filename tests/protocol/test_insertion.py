@@ -7,10 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from debate_protocol.contract import CONTRACTS, Contract
 from debate_protocol.forms import Sequential, Simultaneous
-from debate_protocol.parsing import parse
-from debate_protocol.tags import neutralised, scan
+from debate_protocol.parsing import CONTRACTS, Contract, neutralised, parse, scan
 from debate_protocol.types import Ask, Gate, Question, Reply
 
 OWN = Contract("own", ("verdict", "comparison", "solution", "a", "ab"), "</ab>")

@@ -10,9 +10,8 @@ import pytest
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from debate_protocol.contract import CONTRACTS, Contract
 from debate_protocol.forms import Direct, FormConfig, Simultaneous
-from debate_protocol.parsing import parse_turn
+from debate_protocol.parsing import CONTRACTS, Contract
 from debate_protocol.transcripts.files import (
     from_json,
     read_transcripts,
@@ -21,7 +20,7 @@ from debate_protocol.transcripts.files import (
 )
 from debate_protocol.transcripts.records import TranscriptError, transcript_problems
 from debate_protocol.transcripts.showing import shown_debate
-from debate_protocol.types import Ask, Protocol, Question, Transcript, Turn
+from debate_protocol.types import Ask, Protocol, Question, Transcript, Turn, parse_turn
 
 Play = Callable[..., Any]
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from debate_protocol.parsing import parse
-from debate_protocol.tags import Parsed
+from debate_protocol.parsing import Parsed, parse
 
 
 def votes(

@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from debate_protocol.contract import CONTRACTS, get_contract
-from debate_protocol.parsing import ParseError, parse, spoken_text
-from debate_protocol.tags import Parsed, ThinkMode, neutralised
+from debate_protocol.parsing import (
+    CONTRACTS,
+    Parsed,
+    ParseError,
+    ThinkMode,
+    get_contract,
+    neutralised,
+    parse,
+    spoken_text,
+)
 
 PIECES = [
     "<solution>", "</solution>", "<SOLUTION >", "<evaluation>", "</evaluation>", "<comparison>",

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from debate_protocol.contract import CONTRACTS
-from debate_protocol.parsing import ParseError, parse, parse_turn
-from debate_protocol.tags import Parsed, ThinkMode
-from debate_protocol.types import Protocol, Question, Transcript, Turn
+from debate_protocol.parsing import CONTRACTS, Parsed, ParseError, ThinkMode, parse
+from debate_protocol.types import Protocol, Question, Transcript, Turn, parse_turn
 
 WHITE = "\t\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u205f\u3000"
 """One of each kind of Unicode white space; none of them ends a tag."""

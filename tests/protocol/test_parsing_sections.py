@@ -2,8 +2,7 @@
 
 import pytest
 
-from debate_protocol.contract import CONTRACTS, Contract, get_contract
-from debate_protocol.parsing import ParseError, parse
+from debate_protocol.parsing import CONTRACTS, Contract, ParseError, get_contract, parse
 
 THREE = (
     "<solution>42</solution>\n<evaluation>N/A</evaluation>\n<comparison>Agent 0 > Agent 1"

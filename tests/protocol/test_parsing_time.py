@@ -8,9 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from debate_protocol.contract import get_contract
-from debate_protocol.parsing import parse
-from debate_protocol.tags import neutralised
+from debate_protocol.parsing import get_contract, neutralised, parse
 
 HOSTILE = {
     "openings": "<solution>",

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.contract import Contract
 from debate_protocol.forms import Direct, Sequential, Simultaneous
+from debate_protocol.parsing import Contract
 from debate_protocol.types import Ask, Question
 
 Play = Callable[..., Any]

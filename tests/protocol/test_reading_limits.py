@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from debate_protocol.cli import main
-from debate_protocol.contract import MAX_SECTIONS, Contract
-from debate_protocol.roles import answering_agents
+from debate_protocol.parsing import MAX_SECTIONS, Contract
 from debate_protocol.transcripts.files import MAX_DERIVED, from_json, to_json
 from debate_protocol.transcripts.records import TranscriptError
-from debate_protocol.types import MAX_AGENTS, MAX_ROUNDS, Protocol
+from debate_protocol.types import MAX_AGENTS, MAX_ROUNDS, Protocol, answering_agents
 
 TURN = {"agent": 0, "round": 0, "text": "<solution>42</solution>"}
 

@@ -13,12 +13,25 @@ from debate_protocol.forms import (
     Sequential,
     Simultaneous,
 )
-from debate_protocol.forms.debate_state import SameAnswer, Table, same_words
-from debate_protocol.roles import answering_agents, gives_answers, role_of, roles_of, shown_turns
+from debate_protocol.forms.debate_state import DebateState
+from debate_protocol.forms.settings import SameAnswer, same_words
 from debate_protocol.transcripts.files import from_json, to_json
 from debate_protocol.transcripts.records import TranscriptError, transcript_problems
 from debate_protocol.transcripts.xml import from_xml, to_xml
-from debate_protocol.types import AgentRole, Ask, DebateRun, Protocol, Question, Schedule, TurnKey
+from debate_protocol.types import (
+    AgentRole,
+    Ask,
+    DebateRun,
+    Protocol,
+    Question,
+    Schedule,
+    TurnKey,
+    answering_agents,
+    gives_answers,
+    role_of,
+    roles_of,
+    shown_turns,
+)
 
 from .conftest import Play
 
@@ -48,12 +61,12 @@ class Hearing(DebateSettings):
         debate_id: str | None = None,
         same_answer: SameAnswer = same_words,
     ) -> DebateRun:
-        table = Table(self, question, seed, debate_id)
+        state = DebateState(self, question, seed, debate_id)
         for round, agents in ((0, (0, 1)), (0, (2,)), (1, (0, 1))):
-            asks = [table.ask(agent, round) for agent in agents]
-            if not table.record(asks, (yield asks)):
-                return table.transcript("aborted")
-        return table.transcript("max_rounds")
+            asks = [state.ask(agent, round) for agent in agents]
+            if not state.record(asks, (yield asks)):
+                return state.transcript("aborted")
+        return state.transcript("max_rounds")
 
 
 def comment(ask: Ask) -> str:

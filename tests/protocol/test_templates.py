@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.forms import Direct, FormConfig, SelfDebate, Sequential, Simultaneous
-from debate_protocol.prompts.styles import PLACEHOLDERS, PromptTemplates
+from debate_protocol.prompts import PLACEHOLDERS, PromptTemplates
 from debate_protocol.types import Ask, Question, Reply
 
 Play = Callable[..., Any]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from debate_protocol.contract import Contract
+from debate_protocol.parsing import Contract
 from debate_protocol.transcripts.files import from_json
 from debate_protocol.transcripts.records import TranscriptError
 from debate_protocol.transcripts.xml import MAX_TEXT_BYTES, from_xml, read_xml, to_xml, xml_schema

@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from debate_protocol.roles import role_of
-from debate_protocol.types import Transcript
+from debate_protocol.types import Transcript, role_of
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.commands.cli import main
 from debate_train.models import ScratchModel

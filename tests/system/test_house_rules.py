@@ -19,7 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_FILE_LINES, HARD_FILE_LINES = 500, 700
 MAX_FUNCTION_LINES, HARD_FUNCTION_LINES = 60, 80
 MAX_PARAMETERS = 6
-LONG_FILES: frozenset[str] = frozenset()
+LONG_FILES: frozenset[str] = frozenset(
+    {
+        "packages/debate-protocol/src/debate_protocol/forms/settings.py",
+        "packages/debate-protocol/src/debate_protocol/parsing.py",
+        "packages/debate-protocol/src/debate_protocol/prompts.py",
+        "packages/debate-protocol/src/debate_protocol/types.py",
+    }
+)
 """Files that may have up to the hard limit of lines, by path from the root."""
 LONG_FUNCTIONS: frozenset[str] = frozenset()
 """Functions that may have up to the hard limit of lines, as `path:name`."""

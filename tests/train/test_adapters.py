@@ -8,7 +8,7 @@ import pytest
 import torch
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-from debate_protocol.roles import role_of
+from debate_protocol.types import role_of
 from debate_train.batches.packing import pack
 from debate_train.batches.rows import Batch, build_batch
 from debate_train.models.adapters import trained_adapters

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from debate_protocol.contract import Contract
 from debate_protocol.forms import Simultaneous
-from debate_protocol.parsing import parse
+from debate_protocol.parsing import Contract, parse
 from debate_protocol.types import Transcript
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine

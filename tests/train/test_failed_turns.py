@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from debate_protocol.contract import CONTRACTS, Contract
+from debate_protocol.parsing import CONTRACTS, Contract
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn
 from debate_rewards.rewards import RewardChoice
 from debate_train.advantages import Grouped, Stream

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.tags import Scan, ThinkMode, scan
+from debate_protocol.parsing import Scan, ThinkMode, scan
 from debate_protocol.types import Ask, Gate, Question
 from debate_rollout.drivers import play
 from debate_rollout.engine import EngineFailure

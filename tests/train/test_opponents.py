@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from debate_protocol.roles import roles_by_agent
-from debate_protocol.types import TRAINED, Ask
+from debate_protocol.types import TRAINED, Ask, roles_by_agent
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions

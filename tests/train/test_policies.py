@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from debate_protocol.roles import role_of
 from debate_protocol.transcripts.files import from_json, to_json
-from debate_protocol.types import TRAINED, Transcript, Turn
+from debate_protocol.types import TRAINED, Transcript, Turn, role_of
 from debate_rollout.routing import RoutedEngine
 from debate_train.batches.rows import Batch, build_batch
 from debate_train.batches.step import Step

@@ -10,7 +10,7 @@ import torch
 
 from arithmetic import UNIT, in_float64
 from debate_protocol.forms import Simultaneous
-from debate_protocol.prompts.view import Persona
+from debate_protocol.prompts import Persona
 from debate_protocol.types import Question
 from debate_rollout.drivers import play
 from debate_rollout.engines import TransformersEngine

@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from debate_protocol import Transcript
-from debate_protocol.types import TurnKey
+from debate_protocol import Transcript, TurnKey
 from debate_rewards import Score
 from debate_train.advantages import Advantage, AdvantageConfig, Baselines, Compared
 

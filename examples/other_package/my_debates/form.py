@@ -2,9 +2,8 @@
 
 from typing import Literal
 
-from debate_protocol import AgentRole, DebateRun
-from debate_protocol.forms import DebateSettings, Table, same_words
-from debate_protocol.types import Schedule
+from debate_protocol import AgentRole, DebateRun, Schedule
+from debate_protocol.forms import DebateSettings, DebateState, same_words
 
 
 class DevilsAdvocate(DebateSettings):
@@ -29,10 +28,10 @@ class DevilsAdvocate(DebateSettings):
 
     def start(self, question, *, seed, debate_id=None, same_answer=same_words) -> DebateRun:
         """Hold the debate: yield asks, record their replies, return the transcript."""
-        table = Table(self, question, seed, debate_id)
+        state = DebateState(self, question, seed, debate_id)
         for round, agents in ((0, [0]), (0, [1, 2]), (1, [0])):
-            asks = [table.ask(agent, round) for agent in agents]
+            asks = [state.ask(agent, round) for agent in agents]
             replies = yield asks
-            if not table.record(asks, replies):
-                return table.transcript("aborted")
-        return table.transcript("max_rounds")
+            if not state.record(asks, replies):
+                return state.transcript("aborted")
+        return state.transcript("max_rounds")

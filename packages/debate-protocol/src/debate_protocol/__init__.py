@@ -40,32 +40,23 @@ def lazy_names(
 
 
 if TYPE_CHECKING:
-    from debate_protocol.contract import CONTRACTS as CONTRACTS
-    from debate_protocol.contract import Contract as Contract
-    from debate_protocol.contract import get_contract as get_contract
     from debate_protocol.forms import ActorCritic as ActorCritic
     from debate_protocol.forms import DebateForm as DebateForm
     from debate_protocol.forms import Direct as Direct
     from debate_protocol.forms import SelfDebate as SelfDebate
     from debate_protocol.forms import Sequential as Sequential
     from debate_protocol.forms import Simultaneous as Simultaneous
+    from debate_protocol.parsing import CONTRACTS as CONTRACTS
+    from debate_protocol.parsing import Comparison as Comparison
+    from debate_protocol.parsing import Contract as Contract
+    from debate_protocol.parsing import Parsed as Parsed
     from debate_protocol.parsing import ParseError as ParseError
+    from debate_protocol.parsing import SectionText as SectionText
+    from debate_protocol.parsing import get_contract as get_contract
     from debate_protocol.parsing import parse as parse
-    from debate_protocol.parsing import parse_turn as parse_turn
-    from debate_protocol.parsing import turn_failed as turn_failed
-    from debate_protocol.prompts.styles import PromptTemplates as PromptTemplates
-    from debate_protocol.prompts.view import DEFAULT_PERSONAS as DEFAULT_PERSONAS
-    from debate_protocol.prompts.view import Persona as Persona
-    from debate_protocol.roles import answering_agents as answering_agents
-    from debate_protocol.roles import gives_answers as gives_answers
-    from debate_protocol.roles import neighbours as neighbours
-    from debate_protocol.roles import role_of as role_of
-    from debate_protocol.roles import roles_of as roles_of
-    from debate_protocol.roles import sees as sees
-    from debate_protocol.roles import shown_turns as shown_turns
-    from debate_protocol.tags import Comparison as Comparison
-    from debate_protocol.tags import Parsed as Parsed
-    from debate_protocol.tags import SectionText as SectionText
+    from debate_protocol.prompts import DEFAULT_PERSONAS as DEFAULT_PERSONAS
+    from debate_protocol.prompts import Persona as Persona
+    from debate_protocol.prompts import PromptTemplates as PromptTemplates
     from debate_protocol.transcripts.files import TornLineWarning as TornLineWarning
     from debate_protocol.transcripts.files import from_json as from_json
     from debate_protocol.transcripts.files import read_transcripts as read_transcripts
@@ -85,8 +76,18 @@ if TYPE_CHECKING:
     from debate_protocol.types import Protocol as Protocol
     from debate_protocol.types import Question as Question
     from debate_protocol.types import Reply as Reply
+    from debate_protocol.types import Schedule as Schedule
     from debate_protocol.types import Transcript as Transcript
     from debate_protocol.types import Turn as Turn
     from debate_protocol.types import TurnKey as TurnKey
+    from debate_protocol.types import answering_agents as answering_agents
+    from debate_protocol.types import gives_answers as gives_answers
+    from debate_protocol.types import neighbours as neighbours
+    from debate_protocol.types import parse_turn as parse_turn
+    from debate_protocol.types import role_of as role_of
+    from debate_protocol.types import roles_of as roles_of
+    from debate_protocol.types import sees as sees
+    from debate_protocol.types import shown_turns as shown_turns
+    from debate_protocol.types import turn_failed as turn_failed
 
 __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -19,9 +19,7 @@ from debate_protocol.command_line import (
     is_quiet,
     run_command,
 )
-from debate_protocol.contract import CONTRACTS, Contract, get_contract
-from debate_protocol.parsing import parse, turn_failed
-from debate_protocol.tags import Parsed, ThinkMode
+from debate_protocol.parsing import CONTRACTS, Contract, Parsed, ThinkMode, get_contract, parse
 from debate_protocol.transcripts.files import (
     bounded_lines,
     json_line,
@@ -37,7 +35,7 @@ from debate_protocol.transcripts.records import (
     transcript_problems,
 )
 from debate_protocol.transcripts.showing import escaped, shown_debate
-from debate_protocol.types import Transcript
+from debate_protocol.types import Transcript, turn_failed
 
 MAX_DOCUMENT_BYTES = 1 << 27
 """Longest XML document that is read: what it holds takes up to ten times as much memory."""

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast, ge
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-from debate_protocol.contract import did_you_mean
+from debate_protocol.parsing import did_you_mean
 from debate_protocol.transcripts.showing import escaped
 
 __all__ = ["VariantNotLoadedWarning", "Variants", "did_you_mean", "variants_of"]

@@ -20,7 +20,7 @@ from debate_protocol.command_line import (
     heed_options,
     run_command,
 )
-from debate_protocol.contract import get_contract
+from debate_protocol.parsing import get_contract
 from debate_protocol.transcripts.files import bounded_lines, json_lines, read_lines
 from debate_protocol.transcripts.log_files import lines_for
 from debate_protocol.transcripts.showing import escaped_json

@@ -7,12 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, cast
 
-from debate_protocol.contract import get_contract
-from debate_protocol.parsing import parse_turn, turn_failed
+from debate_protocol.parsing import Parsed, get_contract
 from debate_protocol.plugins import Config
-from debate_protocol.roles import gives_answers
-from debate_protocol.tags import Parsed
-from debate_protocol.types import Protocol, Transcript, Turn, TurnKey
+from debate_protocol.types import (
+    Protocol,
+    Transcript,
+    Turn,
+    TurnKey,
+    gives_answers,
+    parse_turn,
+    turn_failed,
+)
 
 FAILURE_VALUE = -1.0
 """What a failed turn earns on all its tokens."""

@@ -11,8 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, NonNegativeInt
 
 from debate_protocol.plugins import Config, Variants
-from debate_protocol.roles import is_trained_on, role_of
-from debate_protocol.types import Transcript, Turn, TurnKey
+from debate_protocol.types import Transcript, Turn, TurnKey, is_trained_on, role_of
 from debate_rewards.reward import Credit, Score, ScoreError
 
 __all__ = [

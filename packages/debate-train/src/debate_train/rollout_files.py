@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import cast, get_args
 
-from debate_protocol.contract import get_contract
+from debate_protocol.parsing import get_contract
 from debate_protocol.transcripts.files import from_json
 from debate_protocol.transcripts.records import TranscriptError
 from debate_protocol.types import TOKENS, Message, Protocol, Question, Role, Transcript, Turn

@@ -3,13 +3,19 @@
 from typing import Annotated
 
 from debate_protocol.forms.actor_critic import ActorCritic
-from debate_protocol.forms.debate_state import DebateForm, SameAnswer, Table, same_words, turn_seed
-from debate_protocol.forms.gated_settings import DebateSettings, FreeTextSettings, GatedSettings
+from debate_protocol.forms.debate_state import DebateState, turn_seed
 from debate_protocol.forms.plain import Direct, Sequential, Simultaneous
 from debate_protocol.forms.self_debate import SelfDebate
-from debate_protocol.forms.settings import SpeakingSettings
+from debate_protocol.forms.settings import (
+    DebateForm,
+    DebateSettings,
+    FreeTextSettings,
+    SameAnswer,
+    SpeakingSettings,
+    same_words,
+)
 from debate_protocol.plugins import Variants
-from debate_protocol.roles import neighbours, shown_turns
+from debate_protocol.types import neighbours, shown_turns
 
 FORMS: Variants[DebateForm] = Variants(
     "debate_protocol.forms",
@@ -30,16 +36,15 @@ __all__ = [
     "ActorCritic",
     "DebateForm",
     "DebateSettings",
+    "DebateState",
     "Direct",
     "FormConfig",
     "FreeTextSettings",
-    "GatedSettings",
     "SameAnswer",
     "SelfDebate",
     "Sequential",
     "Simultaneous",
     "SpeakingSettings",
-    "Table",
     "neighbours",
     "same_words",
     "shown_turns",

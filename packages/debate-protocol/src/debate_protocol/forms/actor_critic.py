@@ -9,20 +9,18 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from debate_protocol.forms.debate_state import (
+from debate_protocol.forms.debate_state import new_ask, record_reply, replies_to, side_seed
+from debate_protocol.forms.exchange_prompts import ExchangeTemplates, exchange_prompt
+from debate_protocol.forms.settings import (
+    MOST,
+    FreeTextSettings,
     SameAnswer,
-    heard,
-    new_ask,
-    replies_to,
+    SpeakingSettings,
+    named_or_own,
     same_words,
-    side_seed,
 )
-from debate_protocol.forms.gated_settings import FreeTextSettings
-from debate_protocol.forms.settings import MOST, SpeakingSettings, named_or_own
 from debate_protocol.parsing import parse, spoken_text
-from debate_protocol.prompts.styles import ExchangeTemplates, exchange_prompt
-from debate_protocol.prompts.view import SeenTurn, StyleName, View, insertable, labelled_choices
-from debate_protocol.roles import exchange_roles
+from debate_protocol.prompts import SeenTurn, StyleName, View, insertable, labelled_choices
 from debate_protocol.types import (
     TOKENS,
     AgentRole,
@@ -39,6 +37,7 @@ from debate_protocol.types import (
     Turn,
     TurnKey,
     Yielded,
+    exchange_roles,
 )
 
 ExchangeStyle = Annotated[
@@ -112,7 +111,7 @@ class Exchange:
         return parsed.answer
 
     def _heard(self, ask: Ask, reply: Reply) -> Turn:
-        turn, _ = heard(self.form, self.rules, ask, reply)
+        turn, _ = record_reply(self.form, self.rules, ask, reply)
         return turn
 
     def _view(self, reader: TurnKey, turns: Sequence[Turn]) -> View:

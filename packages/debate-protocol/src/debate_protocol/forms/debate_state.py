@@ -2,22 +2,14 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol as TypingProtocol
-from typing import Self
 
-from debate_protocol.contract import Contract
-from debate_protocol.forms.gated_settings import DebateSettings
-from debate_protocol.forms.settings import SpeakingSettings
-from debate_protocol.parsing import final_box, parse, spoken_text
-from debate_protocol.prompts.styles import news, opening
-from debate_protocol.prompts.view import SeenTurn, View, insertable, without_comparison
-from debate_protocol.roles import check_roles, gives_answers, shown_turns
-from debate_protocol.tags import Parsed, says_nothing
+from debate_protocol.forms.settings import DebateSettings, SameAnswer, SpeakingSettings
+from debate_protocol.parsing import Contract, Parsed, parse, says_nothing, spoken_text
+from debate_protocol.prompts import SeenTurn, View, insertable, news, opening, without_comparison
 from debate_protocol.types import (
     Ask,
-    DebateRun,
     Gate,
     Message,
     Protocol,
@@ -28,6 +20,9 @@ from debate_protocol.types import (
     Turn,
     TurnKey,
     Yielded,
+    check_roles,
+    gives_answers,
+    shown_turns,
 )
 
 
@@ -68,7 +63,7 @@ def new_ask(
     )
 
 
-def heard(
+def record_reply(
     settings: SpeakingSettings, rules: Protocol, ask: Ask, reply: Reply
 ) -> tuple[Turn, Parsed]:
     """Return the reply as a turn, failed or not, and what it says.
@@ -116,20 +111,6 @@ def replies_to(asks: Yielded, sent: Sent) -> list[Reply]:
     return list(sent)
 
 
-SameAnswer = Callable[[str, str], bool]
-"""Whether two answers are the same; how answers are judged is the caller's affair."""
-
-
-def same_words(left: str, right: str) -> bool:
-    """Return whether two answers, or what they box, are equal up to case and white space."""
-    return _boxed(left).casefold().split() == _boxed(right).casefold().split()
-
-
-def _boxed(text: str) -> str:
-    span = final_box(text)
-    return text if span is None else text[slice(*span)]
-
-
 @dataclass(frozen=True, slots=True)
 class Dialogue:
     """What one agent has in its context after a turn."""
@@ -139,7 +120,7 @@ class Dialogue:
     given: tuple[TurnKey, ...]
 
 
-class Table:
+class DebateState:
     """The state of one debate; it makes asks and records replies."""
 
     def __init__(
@@ -179,7 +160,7 @@ class Table:
         """
         valid = True
         for ask, reply in zip(asks, replies_to(asks, sent), strict=True):
-            turn, parsed = heard(self.form, self.rules, ask, reply)
+            turn, parsed = record_reply(self.form, self.rules, ask, reply)
             self.turns[turn.key], self.parsed[turn.key] = turn, parsed
             valid = valid and turn.failure is None
             if turn.failure == "context_overflow":
@@ -287,104 +268,3 @@ def seen_sections(parsed: Parsed, contract: Contract, *, blind: bool) -> dict[st
         fields.pop("comparison", None)
         fields = {name: without_comparison(text) for name, text in fields.items()}
     return {name: text for name, text in fields.items() if not says_nothing(text)}
-
-
-class DebateForm(TypingProtocol):
-    """Who speaks when, and what each agent is given: settings that begin debates.
-
-    A pydantic model with a field `type`. The base class `debate_protocol.forms.GatedSettings`
-    brings all but `num_agents`, `turn_count`, `protocol` and `start`.
-    """
-
-    @property
-    def type(self) -> str:
-        """The name by which recipes choose the form."""
-        ...
-
-    @property
-    def num_agents(self) -> int:
-        """Agents of a debate."""
-        ...
-
-    @property
-    def max_rounds(self) -> int:
-        """Rounds of a debate at most."""
-        ...
-
-    def turn_count(self) -> int:
-        """Return how many turns are sampled when the debate goes on to its end."""
-        ...
-
-    def sequence_count(self) -> int:
-        """Return how many token sequences are trained on: a growing dialogue is one."""
-        ...
-
-    def speaking(self) -> SpeakingSettings:
-        """Return how agents are prompted, sampled and read, without the order of their turns."""
-        ...
-
-    def changed(self, settings: Mapping[str, object]) -> Self:
-        """Return the form with some settings changed.
-
-        Raises:
-            ValueError: It has no such setting, or (pydantic's ValidationError) does not take it.
-        """
-        ...
-
-    def at_temperature(self, temperature: float) -> Self:
-        """Return the form with all agents sampled at one temperature."""
-        ...
-
-    def at_most(self, agents: int, rounds: int, samples: int) -> Self:
-        """Return the form with at most so many agents, rounds, and samples beside the debate.
-
-        Raises:
-            ValueError: A smaller one would be another debate.
-        """
-        ...
-
-    def policy_of(self, agent: int) -> str:
-        """Return the name of the policy that speaks for an agent."""
-        ...
-
-    def adapter_of(self, agent: int) -> str | None:
-        """Return the adapter of the trained policy that speaks for an agent, None for its first."""
-        ...
-
-    def trained_agents(self) -> tuple[int, ...]:
-        """Return the agents whose turns are trained on."""
-        ...
-
-    def contract_rules(self) -> Contract:
-        """Return how replies are read."""
-        ...
-
-    def temperature_of(self, agent: int) -> float:
-        """Return the temperature that an agent is sampled at."""
-        ...
-
-    def stop_strings(self) -> tuple[str, ...]:
-        """Return what ends a reply."""
-        ...
-
-    def protocol(self) -> Protocol:
-        """Return the rules as they are written into transcripts."""
-        ...
-
-    def start(
-        self,
-        question: Question,
-        *,
-        seed: int,
-        debate_id: str | None = None,
-        same_answer: SameAnswer = same_words,
-    ) -> DebateRun:
-        """Begin a debate.
-
-        Args:
-            question: What is debated.
-            seed: Each turn's sampling seed follows from it, the agent and the round.
-            debate_id: The transcript's id; the question's by default.
-            same_answer: Decides whether answers agree, where the form asks.
-        """
-        ...

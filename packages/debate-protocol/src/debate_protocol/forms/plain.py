@@ -4,18 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
-from debate_protocol.forms.debate_state import (
-    SameAnswer,
-    Table,
-    heard,
-    new_ask,
-    replies_to,
-    same_words,
-)
-from debate_protocol.forms.gated_settings import DebateSettings, GatedSettings
-from debate_protocol.prompts.styles import opening
-from debate_protocol.prompts.view import View
-from debate_protocol.roles import speaking_agents
+from debate_protocol.forms.debate_state import DebateState, new_ask, record_reply, replies_to
+from debate_protocol.forms.settings import DebateForm, DebateSettings, SameAnswer, same_words
+from debate_protocol.prompts import View, opening
 from debate_protocol.types import (
     Ask,
     DebateRun,
@@ -25,6 +16,7 @@ from debate_protocol.types import (
     Schedule,
     Transcript,
     TurnKey,
+    speaking_agents,
 )
 
 
@@ -52,18 +44,18 @@ class Simultaneous(DebateSettings):
             debate_id: The transcript's id; the question's by default.
             same_answer: Decides whether answers agree, for `stop_when_agreed`.
         """
-        table = Table(self, question, seed, debate_id)
+        state = DebateState(self, question, seed, debate_id)
         for round in range(self.max_rounds):
-            asks = [table.ask(agent, round) for agent in speaking_agents(table.rules, round)]
+            asks = [state.ask(agent, round) for agent in speaking_agents(state.rules, round)]
             replies = yield asks
-            if not table.record(asks, replies):
-                return table.transcript("aborted")
-            reason = table.agreed(round, same_answer)
+            if not state.record(asks, replies):
+                return state.transcript("aborted")
+            reason = state.agreed(round, same_answer)
             if reason is not None:
-                return table.transcript(reason)
-            if round in self.gate_after and (yield table.gate(round)) == "keep":
-                return table.transcript("gate")
-        return table.transcript("max_rounds")
+                return state.transcript(reason)
+            if round in self.gate_after and (yield state.gate(round)) == "keep":
+                return state.transcript("gate")
+        return state.transcript("max_rounds")
 
     def reseated(self) -> "Reseated":
         """Return the debate of two rounds whose agents exchange their seats after the first.
@@ -111,15 +103,15 @@ class Reseated(Simultaneous):
         asks = cast(Sequence[Ask], next(plain))
         replies = replies_to(asks, (yield asks))
         plain.close()
-        table = Table(self._in_their_seats(), question, seed, debate_id)
-        first = [table.ask(seat, 0) for seat in range(self.num_agents)]
+        state = DebateState(self._in_their_seats(), question, seed, debate_id)
+        first = [state.ask(seat, 0) for seat in range(self.num_agents)]
         moved = [replies[agent] for agent in self.seats()]
-        if not table.record(first, moved):
-            return table.transcript("aborted")
+        if not state.record(first, moved):
+            return state.transcript("aborted")
         # What a seat's agent said answered another prompt, that of its first seat.
-        second = [replace(table.ask(seat, 1), previous=None) for seat in range(self.num_agents)]
-        table.record(second, (yield second))
-        return table.transcript("max_rounds")
+        second = [replace(state.ask(seat, 1), previous=None) for seat in range(self.num_agents)]
+        state.record(second, (yield second))
+        return state.transcript("max_rounds")
 
     def _in_their_seats(self) -> "Reseated":
         changes: dict[str, object] = {}
@@ -154,22 +146,22 @@ class Sequential(DebateSettings):
         same_answer: SameAnswer = same_words,
     ) -> DebateRun:
         """Begin a debate; the arguments are those of `Simultaneous.start`."""
-        table = Table(self, question, seed, debate_id)
+        state = DebateState(self, question, seed, debate_id)
         for round in range(self.max_rounds):
-            for agent in speaking_agents(table.rules, round):
-                asks = [table.ask(agent, round)]
+            for agent in speaking_agents(state.rules, round):
+                asks = [state.ask(agent, round)]
                 replies = yield asks
-                if not table.record(asks, replies):
-                    return table.transcript("aborted")
-            reason = table.agreed(round, same_answer)
+                if not state.record(asks, replies):
+                    return state.transcript("aborted")
+            reason = state.agreed(round, same_answer)
             if reason is not None:
-                return table.transcript(reason)
-            if round in self.gate_after and (yield table.gate(round)) == "keep":
-                return table.transcript("gate")
-        return table.transcript("max_rounds")
+                return state.transcript(reason)
+            if round in self.gate_after and (yield state.gate(round)) == "keep":
+                return state.transcript("gate")
+        return state.transcript("max_rounds")
 
 
-class Direct(GatedSettings):
+class Direct(DebateForm):
     """One answer of one agent; the prompt is that of agent 0 in round 0 of a debate."""
 
     type: Literal["direct"] = "direct"
@@ -209,7 +201,7 @@ class Direct(GatedSettings):
         view = View(question, self.contract_rules(), 0, 0, self.persona(0), (), ())
         asks = [new_ask(self, question, TurnKey(0, 0), seed, opening(self.style, view))]
         replies = yield asks
-        turn, _ = heard(self, self.protocol(), asks[0], replies_to(asks, replies)[0])
+        turn, _ = record_reply(self, self.protocol(), asks[0], replies_to(asks, replies)[0])
         transcript = Transcript(
             id=question.id if debate_id is None else debate_id,
             question=question,

@@ -7,21 +7,10 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from debate_protocol.forms.debate_state import (
-    SameAnswer,
-    heard,
-    new_ask,
-    replies_to,
-    same_words,
-    seen_sections,
-)
-from debate_protocol.forms.gated_settings import SampledSettings
-from debate_protocol.forms.settings import MOST
-from debate_protocol.parsing import spoken_text
-from debate_protocol.prompts.styles import opening
-from debate_protocol.prompts.view import SeenTurn, View, insertable
-from debate_protocol.roles import paired_roles
-from debate_protocol.tags import Parsed
+from debate_protocol.forms.debate_state import new_ask, record_reply, replies_to, seen_sections
+from debate_protocol.forms.settings import MOST, SameAnswer, SampledSettings, same_words
+from debate_protocol.parsing import Parsed, spoken_text
+from debate_protocol.prompts import SeenTurn, View, insertable, opening
 from debate_protocol.types import (
     AgentRole,
     Ask,
@@ -35,6 +24,7 @@ from debate_protocol.types import (
     Transcript,
     Turn,
     TurnKey,
+    paired_roles,
 )
 
 Pairing = Literal["rand", "freq"]
@@ -224,7 +214,9 @@ class SelfDebate(SampledSettings):
 
     def _hear(self, asks: list[Ask], sent: Sent) -> list[Heard]:
         rules, replies = self.protocol(), replies_to(asks, sent)
-        return [heard(self, rules, ask, reply) for ask, reply in zip(asks, replies, strict=True)]
+        return [
+            record_reply(self, rules, ask, reply) for ask, reply in zip(asks, replies, strict=True)
+        ]
 
     def _shown_text(self, turn: Turn) -> str:
         """Return what a reader is shown of a first turn; empty when there is nothing to show."""

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast, get_args
 
-from debate_protocol.roles import shown_turns
 from debate_protocol.transcripts.records import (
     TranscriptError,
     at_most,
@@ -36,6 +35,7 @@ from debate_protocol.types import (
     Schedule,
     Transcript,
     Turn,
+    shown_turns,
 )
 
 _MAX_DIGITS = 1000

@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Self, TypeVar, cast, get_args
 
-from debate_protocol.contract import Contract, ContractKind, get_contract
-from debate_protocol.roles import check_roles, check_topology
+from debate_protocol.parsing import Contract, ContractKind, get_contract
 from debate_protocol.types import (
     MAX_AGENTS,
     MAX_ROUNDS,
@@ -19,6 +18,8 @@ from debate_protocol.types import (
     Transcript,
     Turn,
     TurnKey,
+    check_roles,
+    check_topology,
 )
 
 __all__ = ["MEAN_LOGP", "mean_logp", "with_counts"]

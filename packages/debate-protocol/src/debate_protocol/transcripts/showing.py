@@ -4,8 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from debate_protocol.parsing import parse_turn, turn_failed
-from debate_protocol.types import Transcript, Turn
+from debate_protocol.types import Transcript, Turn, parse_turn, turn_failed
 
 # From escape sequences to changes of writing direction; tabs and line feeds are layout.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

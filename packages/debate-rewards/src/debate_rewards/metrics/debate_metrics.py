@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from debate_protocol.roles import agents_by_policy, answering_agents
-from debate_protocol.types import Transcript, Turn, TurnKey
+from debate_protocol.types import Transcript, Turn, TurnKey, agents_by_policy, answering_agents
 from debate_rewards.answers.checking import Verdict, answer_classes, check_many
 from debate_rewards.metrics.judging import (
     add_change,

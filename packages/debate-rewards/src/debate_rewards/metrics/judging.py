@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 
-from debate_protocol.roles import answering_agents
-from debate_protocol.types import Transcript, TurnKey
+from debate_protocol.types import Transcript, TurnKey, answering_agents
 from debate_rewards.metrics.statistics import Moments, Sums
 from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
 from debate_rewards.rewards.truth import turn_verdicts

@@ -5,9 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from debate_protocol.parsing import parse_turn, turn_failed
-from debate_protocol.roles import gives_answers
-from debate_protocol.types import Transcript, Turn, TurnKey
+from debate_protocol.types import Transcript, Turn, TurnKey, gives_answers, parse_turn, turn_failed
 from debate_rewards.answers.checking import Verdict, check_many
 from debate_rewards.reward import (
     FAILURE_VALUE,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from debate_protocol.tags import says_nothing
+from debate_protocol.parsing import says_nothing
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.reward import (
     Credit,

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from debate_protocol.tags import Range
+from debate_protocol.parsing import Range
 from debate_protocol.types import Transcript, Turn
 from debate_rewards.reward import (
     Credit,

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from debate_protocol.plugins import did_you_mean
-from debate_protocol.roles import role_of, roles_of
-from debate_protocol.types import Transcript, TurnKey
+from debate_protocol.types import Transcript, TurnKey, role_of, roles_of
 from debate_rewards.reward import (
     FAILURE_VALUE,
     Credit,

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import ClassVar, Literal, NamedTuple
 
-from debate_protocol.roles import sees
-from debate_protocol.tags import Comparison, Range
-from debate_protocol.types import Protocol, Transcript, TurnKey
+from debate_protocol.parsing import Comparison, Range
+from debate_protocol.types import Protocol, Transcript, TurnKey, sees
 from debate_rewards.reward import (
     Credit,
     Need,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from debate_protocol.tags import Range
+from debate_protocol.parsing import Range
 from debate_protocol.types import TurnKey
 from debate_rewards.reward import Credit, ReadDebate
 from debate_rewards.rewards.spans import JudgeCredit, span_credits

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from debate_protocol.roles import TopologyName
-from debate_protocol.roles import neighbours as seen_by
-from debate_protocol.types import Protocol
+from debate_protocol.types import Protocol, TopologyName
+from debate_protocol.types import neighbours as seen_by
 
 Floats = npt.NDArray[np.float64]
 Answers = npt.NDArray[np.int64]

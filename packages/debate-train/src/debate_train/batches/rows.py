@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from debate_protocol.roles import is_trained_on, role_of
-from debate_protocol.types import Reply, Transcript, Turn
+from debate_protocol.types import Reply, Transcript, Turn, is_trained_on, role_of
 from debate_rollout.token_text import TokenText, token_text
 from debate_train.advantages import Advantage, Stream, TurnAdvantages
 from debate_train.batches.row_types import Batch, Floats, Row

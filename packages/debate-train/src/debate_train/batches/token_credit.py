@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from debate_protocol.contract import get_contract
-from debate_protocol.parsing import parse_turn, turn_failed
-from debate_protocol.tags import Parsed
-from debate_protocol.types import Transcript, Turn
+from debate_protocol.parsing import Parsed, get_contract
+from debate_protocol.types import Transcript, Turn, parse_turn, turn_failed
 from debate_rollout.token_text import TokenText
 from debate_train.advantages import Advantage, Stream
 

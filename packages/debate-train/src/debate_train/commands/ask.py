@@ -14,9 +14,8 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from debate_protocol.command_line import add_options, heed_options
-from debate_protocol.roles import role_of
 from debate_protocol.transcripts.showing import escaped
-from debate_protocol.types import Ask, Question, Reply, Transcript
+from debate_protocol.types import Ask, Question, Reply, Transcript, role_of
 from debate_rewards.answers.checking import answer_classes, same_answer
 from debate_rewards.gate_rules import Agreed
 from debate_rewards.reward import read_debate

@@ -264,7 +264,7 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
 
 
 def _check_data(recipe: "Recipe") -> int:
-    from debate_protocol.contract import get_contract
+    from debate_protocol.parsing import get_contract
     from debate_train.data.questions import judged_answers, said_of
 
     source = recipe.data.open(recipe.seed)

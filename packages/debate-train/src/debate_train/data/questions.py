@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 from pydantic import Field, field_validator
 
-from debate_protocol.contract import ContractKind
+from debate_protocol.parsing import ContractKind
 from debate_protocol.types import Question
 from debate_rewards.answers.checking import Verdict, check_many
 from debate_train.data.question_rows import Fields, Reading, checked

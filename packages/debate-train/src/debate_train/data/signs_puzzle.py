@@ -15,10 +15,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from debate_protocol.contract import Contract
+from debate_protocol.parsing import Contract
 from debate_protocol.plugins import Variants
-from debate_protocol.roles import CRITIC
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import CRITIC, Ask, Question
 from debate_rollout.engine import Capability, Engine
 from debate_rollout.engine_settings import EngineConfig, EngineSettings, Script
 from debate_rollout.engines import ENGINES as SAMPLERS

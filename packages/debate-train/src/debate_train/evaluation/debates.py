@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Literal, runtime_checkable
 
 from pydantic import Field
 
-from debate_protocol.contract import get_contract
 from debate_protocol.forms import DebateForm, Simultaneous
 from debate_protocol.forms.settings import MOST, ContractChoice, PersonaChoice, RoleSettings
-from debate_protocol.roles import agents_by_policy, answering_agents, roles_by_agent, roles_of
-from debate_protocol.types import TRAINED, Protocol, Transcript, TurnKey
+from debate_protocol.parsing import get_contract
+from debate_protocol.types import (
+    TRAINED,
+    Protocol,
+    Transcript,
+    TurnKey,
+    agents_by_policy,
+    answering_agents,
+    roles_by_agent,
+    roles_of,
+)
 from debate_train.evaluation.mode import (
     Curves,
     DebateChanges,

@@ -12,8 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from debate_protocol.forms import DebateForm, Direct, FormConfig
 from debate_protocol.forms.settings import PersonaChoice
 from debate_protocol.plugins import Config
-from debate_protocol.roles import TopologyName
-from debate_protocol.types import Transcript
+from debate_protocol.types import TopologyName, Transcript
 from debate_train.models.adapters import answering_role
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debate_protocol.plugins import did_you_mean
-from debate_protocol.roles import DEBATER, gives_answers, role_of
-from debate_protocol.types import TRAINED
+from debate_protocol.types import DEBATER, TRAINED, gives_answers, role_of
 from debate_train.batches.row_types import let_speak
 from debate_train.interrupts import ModelError
 from debate_train.models.model_files import ADAPTER, is_folder, read_json, reading_model

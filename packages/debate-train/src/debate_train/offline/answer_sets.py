@@ -8,11 +8,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from debate_protocol.contract import get_contract
 from debate_protocol.forms import DebateForm
-from debate_protocol.parsing import parse_turn
-from debate_protocol.roles import role_of
-from debate_protocol.types import Transcript, Turn, TurnKey
+from debate_protocol.parsing import get_contract
+from debate_protocol.types import Transcript, Turn, TurnKey, parse_turn, role_of
 from debate_rewards.answers.checking import answer_classes, check_many
 from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
 from debate_rewards.votes.ballots import all_votes, ballots, tally

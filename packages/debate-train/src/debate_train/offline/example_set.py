@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from debate_protocol.contract import get_contract
+from debate_protocol.parsing import get_contract
 from debate_protocol.types import Ask, Branch, Question, Reply, Transcript, Turn
 from debate_rewards.metrics.statistics import bootstrap_interval
 from debate_rewards.reward import read_debate

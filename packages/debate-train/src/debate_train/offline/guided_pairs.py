@@ -7,9 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from debate_protocol.forms import DebateForm
-from debate_protocol.parsing import turn_failed
-from debate_protocol.roles import gives_answers, role_of
-from debate_protocol.types import Transcript, Turn, TurnKey
+from debate_protocol.types import Transcript, Turn, TurnKey, gives_answers, role_of, turn_failed
 from debate_rewards.rewards.partial_trajectory import StateValue, state_values
 from debate_train.offline.offline_set import (
     Completion,

@@ -16,10 +16,16 @@ from typing import Any, ClassVar, Literal, Protocol, cast
 from pydantic import Field
 
 from debate_protocol.forms import DebateForm
-from debate_protocol.parsing import parse_turn, turn_failed
 from debate_protocol.plugins import Config
-from debate_protocol.roles import gives_answers
-from debate_protocol.types import Message, Reply, Transcript, Turn
+from debate_protocol.types import (
+    Message,
+    Reply,
+    Transcript,
+    Turn,
+    gives_answers,
+    parse_turn,
+    turn_failed,
+)
 from debate_rewards.answers.checking import check_many, same_answer
 
 __all__ = [

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debate_protocol.roles import roles_of
-from debate_protocol.types import TRAINED, Reply
+from debate_protocol.types import TRAINED, Reply, roles_of
 from debate_rollout.engine import Capability, Engine, ForwardingEngine, Request, Weights
 from debate_train.checkpointing.directory_layout import written
 from debate_train.checkpointing.whole_files import whole_file

@@ -9,8 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from debate_protocol.forms import DebateForm, FormConfig
 from debate_protocol.plugins import Config, did_you_mean
-from debate_protocol.roles import agents_by_policy, roles_of
-from debate_protocol.types import TRAINED
+from debate_protocol.types import TRAINED, agents_by_policy, roles_of
 from debate_rewards.rewards import RewardChoice
 from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice

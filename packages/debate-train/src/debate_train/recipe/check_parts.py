@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from debate_protocol.forms import DebateForm
-from debate_protocol.roles import roles_of
-from debate_protocol.types import TRAINED, Ask, Question, Reply
+from debate_protocol.types import TRAINED, Ask, Question, Reply, roles_of
 from debate_rollout.engine_settings import EngineConfig, Place
 from debate_rollout.engines.devices import absent_device
 from debate_train.data import DataSource

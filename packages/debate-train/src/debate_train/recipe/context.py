@@ -8,9 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from debate_protocol.contract import Contract
 from debate_protocol.forms import DebateForm
-from debate_protocol.tags import neutralised
+from debate_protocol.parsing import Contract, neutralised
 from debate_protocol.types import Ask, Gate, Message, Question, Reply, Sent
 from debate_rewards.gate_rules import GateRule, divided
 from debate_train.data import DataConfig, DataSource

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 
-from debate_protocol.contract import Contract
+from debate_protocol.parsing import Contract
 from debate_protocol.types import (
     Ask,
     DebateRun,

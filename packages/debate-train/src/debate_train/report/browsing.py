@@ -10,10 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from debate_protocol.contract import get_contract
-from debate_protocol.parsing import parse_turn
-from debate_protocol.tags import Comparison
-from debate_protocol.types import Transcript, TurnKey
+from debate_protocol.parsing import Comparison, get_contract
+from debate_protocol.types import Transcript, TurnKey, parse_turn
 from debate_rewards.answers.checking import check
 from debate_rewards.reward import ReadTurn, read_debate
 from debate_train.report.credit import Debates, Recorded, states

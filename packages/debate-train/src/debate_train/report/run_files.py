@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from debate_protocol.contract import find_contract
+from debate_protocol.parsing import find_contract
 from debate_protocol.transcripts.files import bounded_lines, read_lines
 from debate_protocol.types import Transcript
 from debate_rewards.reward import check_turns

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from debate_protocol.contract import Contract, get_contract
-from debate_protocol.parsing import answer_line, final_box
-from debate_protocol.prompts.view import answer_form
+from debate_protocol.parsing import Contract, answer_line, final_box, get_contract
+from debate_protocol.prompts import answer_form
 from debate_protocol.types import Transcript
 from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
 from debate_rewards.rewards.truth import turn_verdicts

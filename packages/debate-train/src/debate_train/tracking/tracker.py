@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from debate_protocol.roles import role_of
+from debate_protocol.types import role_of
 from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
 from debate_rewards.rewards.truth import turn_verdicts
 
