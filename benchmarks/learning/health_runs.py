@@ -23,8 +23,8 @@ import yaml
 
 from benchmarks.learning import health_failures as made
 from debate_train import train
-from debate_train.health import alarms_of
-from debate_train.health.detectors import OWN
+from debate_train.monitoring.detectors import OWN
+from debate_train.monitoring.health import alarms_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "train" / "health_rows"

@@ -21,9 +21,9 @@ from debate_train.advantages import ADVANTAGES
 from debate_train.data import DATA
 from debate_train.data.signs_puzzle import ENGINES
 from debate_train.evaluation import MODES
-from debate_train.health import DETECTORS
 from debate_train.losses import LOSSES
 from debate_train.models import MODELS
+from debate_train.monitoring import DETECTORS
 from debate_train.trainers import TRAINERS
 from debate_train.trainers.trainer import OptimizerConfig
 

@@ -12,10 +12,10 @@ from debate_train.batches.rows import Batch
 from debate_train.batches.step import Step
 from debate_train.checkpointing.checkpoints import Checkpoints, Origin, RunState
 from debate_train.checkpointing.run_directory import RunDirectory
-from debate_train.commands.progress import Progress
 from debate_train.data import DataSource
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
+from debate_train.monitoring.progress import Progress
 from debate_train.recipe import Recipe
 from debate_train.running.loop import train
 from debate_train.running.phases import open_phase

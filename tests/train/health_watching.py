@@ -8,8 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from debate_train.health import HealthWatch, alarms_of, is_look
+from debate_train.monitoring.health import HealthWatch, alarms_of, is_evaluation
 from debate_train.recipe import Recipe
+from debate_train.running.saving import facts_of
 
 ROWS = Path(__file__).parent / "health_rows"
 ALARMS: dict[str, dict[str, int]] = json.loads((ROWS / "alarms.json").read_text())
@@ -32,7 +33,7 @@ def recipe(health: dict[str, Any] | None = None, **changes: Any) -> Recipe:
 
 
 def of_pairs(health: dict[str, Any] | None = None, **changes: Any) -> Recipe:
-    """Return a recipe whose phase learns from guided pairs, with looks at 256 questions."""
+    """Return a recipe whose phase learns from guided pairs, with evaluations on 256 questions."""
     settings: dict[str, Any] = {
         "debate": {
             "type": "actor_critic",
@@ -54,13 +55,17 @@ def recorded(name: str) -> Rows:
     return [{key: v for key, v in row.items() if v is not None} | {"phase": "t"} for row in found]
 
 
+def watch_of(form: Recipe, rows: Rows, start: int) -> HealthWatch:
+    return HealthWatch("t", form.health, facts_of(form), rows, start)
+
+
 def watched(rows: Rows, form: Recipe | None = None) -> dict[str, int]:
     """Return the step of each alarm, by detector."""
     own = of_pairs if "optim/preference_margin" in rows[-1] | rows[1] else recipe
-    begun = [row for row in rows[:1] if is_look(row)]  # What was measured of the start.
-    watch = HealthWatch("t", form or own(), begun, rows[0]["step"] - (not begun))
+    begun = [row for row in rows[:1] if is_evaluation(row)]  # What was measured of the start.
+    watch = watch_of(form or own(), begun, rows[0]["step"] - (not begun))
     for row in rows[len(begun) :]:
-        found, said = watch.see(row["step"], row, "look" if is_look(row) else "step")
+        found, said = watch.see(row["step"], row, "evaluation" if is_evaluation(row) else "step")
         row.update(found)
         assert len(said) == sum(key.startswith("health/alarm/") for key in found)
     return {one["detector"]: one["step"] for one in alarms_of(rows)}
@@ -70,7 +75,7 @@ def steady(count: int = 20, **values: float) -> Rows:
     return [{"step": n + 1, "phase": "t", "loss": 0.0, **values} for n in range(count)]
 
 
-def look(step: int, **figures: float) -> dict[str, Any]:
+def evaluation(step: int, **figures: float) -> dict[str, Any]:
     return {"step": step, "phase": "t"} | {f"eval/{k}": v for k, v in figures.items()}
 
 

@@ -20,7 +20,7 @@ from debate_train.commands import evaluate as evaluating
 from debate_train.commands import evaluation_results as from_files
 from debate_train.commands import rollout as rollout_cli
 from debate_train.commands.cli import COMMANDS, part_parser
-from debate_train.commands.progress import Progress
+from debate_train.monitoring.progress import Progress
 from debate_train.recipe.describe import completion
 from debate_train.report import page as report
 

@@ -11,7 +11,7 @@ from debate_rollout.engine import EndpointError, EngineFailure, RolloutError
 from debate_rollout.engines.transformers_sampler import TransformersSampler
 from debate_train.checkpointing import run_directory
 from debate_train.checkpointing import run_directory as metrics_file
-from debate_train.commands.progress import Progress
+from debate_train.monitoring.progress import Progress
 from debate_train.playing import prefetch as playing_ahead
 from debate_train.playing.prefetch import read_lookahead
 from debate_train.playing.rollouts import Rollouts

@@ -13,13 +13,13 @@ from debate_protocol.transcripts.files import from_json
 from debate_rewards.metrics.debate_metrics import debate_metrics
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
-from debate_train.health import HealthWatch, alarms_of, is_look
-from debate_train.health.detectors import OWN
 from debate_train.interrupts import RunFailure
 from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.monitoring.detectors import OWN
+from debate_train.monitoring.health import alarms_of, is_evaluation
 from debate_train.running.run_context import write_results
 from train.contexts import Trainer, context, trained
-from train.health_watching import ALARMS, changing, recipe, recorded, steady, watched
+from train.health_watching import ALARMS, changing, recipe, recorded, steady, watch_of, watched
 
 OF_PAIRS = {
     *("pair_sides", "pair_truth", "preference_margin", "preference_accuracy"),
@@ -28,13 +28,13 @@ OF_PAIRS = {
 """Detectors of phases that learn from pairs."""
 
 
-@pytest.mark.parametrize(("name", "looks"), [("good_0", 7), ("good_1", 0)])
-def test_watch_is_silent_on_the_quickstart(name: str, looks: int) -> None:
+@pytest.mark.parametrize(("name", "evaluations"), [("good_0", 7), ("good_1", 0)])
+def test_watch_is_silent_on_the_quickstart(name: str, evaluations: int) -> None:
     rows = recorded(name)
-    assert len(rows) == 70 + looks
+    assert len(rows) == 70 + evaluations
     assert watched(rows) == ALARMS[name] == {}
     figures = {key for row in rows for key in row if key.startswith("health/")}
-    due = {model().type for model in OWN if looks or model.due == "step"}
+    due = {model().type for model in OWN if evaluations or model.due == "step"}
     assert figures == {f"health/{name}" for name in due - OF_PAIRS}
 
 
@@ -114,9 +114,9 @@ def test_resumed_watch_goes_on_as_one_that_was_not_stopped(cut: int) -> None:
     whole, rows = recorded("liars"), recorded("liars")
     alarms = watched(whole)
     done = json.loads(json.dumps(whole[:cut]))
-    watch = HealthWatch("t", recipe(), done, 0)
+    watch = watch_of(recipe(), done, 0)
     for row in rows[cut:]:
-        row.update(watch.see(row["step"], row, "look" if is_look(row) else "step")[0])
+        row.update(watch.see(row["step"], row, "evaluation" if is_evaluation(row) else "step")[0])
     assert [*done, *rows[cut:]] == whole
     assert alarms
 
@@ -157,7 +157,7 @@ def test_recipe_refuses_what_is_not_watched(health: dict[str, Any], expected: st
 def test_detector_that_fails_is_off_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     model = OWN[0]
     monkeypatch.setattr(model, "figure", lambda self, seen: 1 / 0)
-    watch = HealthWatch("t", recipe(), [], 0)
+    watch = watch_of(recipe(), [], 0)
     _, said = watch.see(1, {"loss": 1.0})
     assert said == ["warning: health: reward_accuracy is off: ZeroDivisionError: division by zero"]
     assert watch.see(2, {"loss": 1.0}) == ({}, [])

@@ -4,9 +4,18 @@ from typing import Any
 
 import pytest
 
-from debate_train.health import HealthWatch, is_look
-from debate_train.health.detectors import OWN
-from train.health_watching import Rows, changing, look, of_pairs, recipe, steady, watched
+from debate_train.monitoring.detectors import OWN
+from debate_train.monitoring.health import is_evaluation
+from train.health_watching import (
+    Rows,
+    changing,
+    evaluation,
+    of_pairs,
+    recipe,
+    steady,
+    watch_of,
+    watched,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +63,12 @@ def test_answers_that_agree_because_they_are_right_are_no_alarm() -> None:
 
 
 def strengths(*found: float) -> Rows:
-    """Return a look every ten steps, with the policy's accuracy beyond its start's."""
+    """Return an evaluation every ten steps, with the policy's accuracy beyond its start's."""
     rows: Rows = []
     for number, strength in enumerate(found):
         rows += [{**row, "step": row["step"] + 10 * number} for row in steady(10)]
         own = {"start/learned/accuracy": 0.5 + strength, "start/opponent/accuracy": 0.5}
-        rows.append(look(10 * (number + 1), **own))
+        rows.append(evaluation(10 * (number + 1), **own))
     return rows
 
 
@@ -67,7 +76,11 @@ def strengths(*found: float) -> Rows:
     ("found", "rewards", "expected"),
     [
         ((0.1, 0.05, 0.01), (0.0, 0.0), {}),
-        ((0.1, 0.05, -0.01), (0.0, 0.0), {"self_play_strength": 30}),  # 0.11 below the best look
+        (
+            (0.1, 0.05, -0.01),
+            (0.0, 0.0),
+            {"self_play_strength": 30},
+        ),  # 0.11 below the best
         ((-0.11,), (0.0, 0.0), {"self_play_strength": 10}),  # The start is as strong as itself.
         ((0.1, 0.05, -0.01), (0.0, 0.5), {"self_play_strength": 30}),
         ((0.1, 0.05, -0.01), (0.0, -0.5), {}),  # The reward says so itself.
@@ -78,7 +91,7 @@ def test_watch_notices_a_reward_that_holds_while_strength_falls(
 ) -> None:
     rows = strengths(*found)
     for row in rows:
-        if not is_look(row):
+        if not is_evaluation(row):
             row["reward/total"] = rewards[row["step"] > 20]
     assert watched(rows) == expected
 
@@ -96,9 +109,9 @@ def test_watch_compares_votes_with_those_of_the_start() -> None:
 
 
 def votes(step: int, length: float, accuracy: float, majority: dict[int, float]) -> dict[str, Any]:
-    """Return a look with the length and accuracy of a reply, and the majority of k of them."""
+    """Return an evaluation with the length and accuracy of a reply, and majorities of k."""
     found = {"direct/tokens/answer": length, "direct/accuracy": accuracy}
-    return look(step, **found, **{f"direct/maj@{k}": value for k, value in majority.items()})
+    return evaluation(step, **found, **{f"direct/maj@{k}": value for k, value in majority.items()})
 
 
 @pytest.mark.parametrize(
@@ -122,17 +135,17 @@ def test_votes_are_compared_at_the_tokens_of_a_training_question(
     known = {} if spent is None else {"train/tokens/answer": spent}
     first = votes(5, 10.0, 0.4, {2: 0.5, 4: 0.6, 8: 0.64})
     form = recipe(rollout={"debates_per_question": debates})
-    watch = HealthWatch("t", form, [*steady(5), first], start=5)
+    watch = watch_of(form, [*steady(5), first], start=5)
     for row in steady(3, **known):
         watch.see(5 + row["step"], row)
-    found, _ = watch.see(8, votes(8, length, 0.5, {2: 0.58, 4: 0.66, 8: 0.7}), "look")
+    found, _ = watch.see(8, votes(8, length, 0.5, {2: 0.58, 4: 0.66, 8: 0.7}), "evaluation")
     assert found["health/start_vote"] == pytest.approx(expected)
 
 
-def test_watch_takes_the_look_at_the_phases_start_as_the_starts() -> None:
+def test_watch_takes_the_evaluation_of_the_phases_start_as_the_starts() -> None:
     before = votes(5, 10.0, 0.5, {4: 0.7})
-    watch = HealthWatch("t", recipe(), [*steady(5), before], start=5)
-    found, _ = watch.see(15, votes(15, 10.0, 0.5, {4: 0.6}), "look")
+    watch = watch_of(recipe(), [*steady(5), before], start=5)
+    found, _ = watch.see(15, votes(15, 10.0, 0.5, {4: 0.6}), "evaluation")
     assert found == {"health/start_vote": pytest.approx(-0.1)}
 
 
@@ -218,14 +231,14 @@ def test_watch_notices_pairs_that_are_not_learned(
 
 
 def rounds(step: int, first: float, kept: float, turned: float, tokens: float) -> dict[str, Any]:
-    """Return a look at debates of three rounds, in which answers go over with these shares."""
+    """Return an evaluation with debates of three rounds; answers change with these shares."""
     right = [first]
     for _ in range(2):
         right.append(right[-1] * kept + (1 - right[-1]) * turned)
     before = sum(right[:2]) / 2
     lost, won = before * (1 - kept), (1 - before) * turned
     flips = {"flips/right_to_wrong": lost, "flips/wrong_to_right": won, "tokens/answer": tokens}
-    return look(step, **flips, **{f"accuracy/round_{n}": one for n, one in enumerate(right)})
+    return evaluation(step, **flips, **{f"accuracy/round_{n}": one for n, one in enumerate(right)})
 
 
 @pytest.mark.parametrize(
@@ -245,16 +258,16 @@ def test_watch_compares_answers_given_the_round_before_with_the_start(
     kept: float, turned: float, tokens: float, expected: set[str]
 ) -> None:
     start, later = rounds(0, 0.6, 0.93, 0.30, 20.0), rounds(4, 0.6, kept, turned, tokens)
-    watch = HealthWatch("t", of_pairs(evaluation={"questions": 100}), [], 0)
+    watch = watch_of(of_pairs(evaluation={"questions": 100}), [], 0)
     watch.know_start({name: value for name, value in start.items() if name != "step"})
-    found, said = watch.see(4, later, "look")
+    found, said = watch.see(4, later, "evaluation")
     assert found["health/kept_right"] == pytest.approx(kept)
     assert found["health/turned_right"] == pytest.approx(turned)
     assert {key for key in found if "alarm" in key} == {f"health/alarm/{n}" for n in expected}
     if expected == {"kept_right"}:
         assert "0.82, at the phase's start 0.93" in said[0]
         assert "of wrong ones 0.45 became right, at the start 0.3" in said[0]
-    # Without that of the start the first look is what later ones are compared with.
-    alone = HealthWatch("t", of_pairs(evaluation={"questions": 100}), [], 0)
-    assert alone.see(2, start, "look")[1] == []
-    assert alone.see(4, later, "look")[0] == found
+    # Without that of the start the first evaluation is what later ones are compared with.
+    alone = watch_of(of_pairs(evaluation={"questions": 100}), [], 0)
+    assert alone.see(2, start, "evaluation")[1] == []
+    assert alone.see(4, later, "evaluation")[0] == found

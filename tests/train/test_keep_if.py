@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from debate_train.commands.cli import main
 from debate_train.evaluation.measuring import Measure, Measures
-from debate_train.health import HealthWatch
+from debate_train.monitoring.health import HealthWatch
 from debate_train.recipe import KeepIf, Recipe
 from debate_train.recipe.check import check
 from debate_train.running import loop

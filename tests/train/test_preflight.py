@@ -10,21 +10,20 @@ from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.reward import Credit, Score
 from debate_train.advantages import Advantage, Compared
-from debate_train.commands.preflight import (
+from debate_train.commands.preflight import main
+from debate_train.commands.preflight_measuring import CAUSES, signal
+from debate_train.monitoring.detectors import Facts, derived
+from debate_train.monitoring.health import (
     CHECKS,
     Check,
     first_step_warnings,
     intervals_of,
     judged,
-    main,
     results,
     verdict,
 )
-from debate_train.commands.preflight_measuring import CAUSES, signal
-from debate_train.health import HealthWatch
-from debate_train.health.detector import derived
-from debate_train.recipe import Recipe
-from train.health_watching import of_pairs, recipe
+from debate_train.running.saving import facts_of
+from train.health_watching import of_pairs, recipe, watch_of
 
 SMALL = """\
 # A model of a few weights.
@@ -129,7 +128,7 @@ def test_start_is_judged_by_what_its_reward_needs(
         "truth": {"reward": {"type": "verifiable"}, "weight": 0.3},
     }
     form = recipe(reward={"type": reward} | ({"components": parts} if reward == "mixed" else {}))
-    found = list(results(form, seeds_checks(**changes), {}))
+    found = list(results(facts_of(form), seeds_checks(**changes), {}))
     assert {one.name: one.status for one in found if one.status != "green"} == missed
     worst = "red" if "red" in missed.values() else "amber" if missed else "green"
     assert verdict(found) == worst
@@ -138,9 +137,9 @@ def test_start_is_judged_by_what_its_reward_needs(
 def test_judges_are_counted_where_they_learn() -> None:
     figures = {"v2/judges_per_pair": 1.0, "v2/self_consensus_fraction": 1.0}
     silent = recipe(advantage={"streams": {"generator": {"weight": 1}, "judge": {"weight": 0}}})
-    assert list(results(silent, figures, {})) == []
+    assert list(results(facts_of(silent), figures, {})) == []
     learning = recipe(advantage={"streams": {"generator": {"weight": 1}, "judge": {"weight": 1}}})
-    assert [one.status for one in results(learning, figures, {})] == ["amber", "amber"]
+    assert [one.status for one in results(facts_of(learning), figures, {})] == ["amber", "amber"]
 
 
 def debate(question: str) -> Transcript:
@@ -179,10 +178,12 @@ def test_causes_of_no_signal_are_told_apart() -> None:
 
 def test_first_step_of_a_phase_is_looked_at_without_more_work() -> None:
     row = {**seeds_checks(**{"judge/accuracy": 0.4}), "env/all/total_episodes": 16.0}
-    (said,) = first_step_warnings(recipe(), row)
-    assert said.startswith("preflight: judge accuracy 0.4, expected at least 0.5; judges are no")
-    assert list(first_step_warnings(recipe(), row | {"env/all/total_episodes": 15.0})) == []
-    _, first = (watch := HealthWatch("t", recipe(), [], 5)).see(6, row)
+    (said,) = first_step_warnings(facts_of(recipe()), row)
+    assert said.startswith("preflight: judge accuracy 0.4, expected at least 0.5; no better")
+    assert (
+        list(first_step_warnings(facts_of(recipe()), row | {"env/all/total_episodes": 15.0})) == []
+    )
+    _, first = (watch := watch_of(recipe(), [], 5)).see(6, row)
     assert first == [f"warning: t 6: {said}"]
     assert watch.see(7, row)[1] == []
 
@@ -260,13 +261,15 @@ def test_start_is_judged_by_what_its_pairs_teach(
         | {f"offline/value_{name}_standard_error": 0.03 for name in values}
         | {"offline/kept/toward_right": 40.0, "signal/value": 0.5}
     )
-    found = list(results(of_pairs(), figures, intervals_of(figures, 40)))
+    found = list(results(facts_of(of_pairs()), figures, intervals_of(figures, 40)))
     assert {one.name: one.status for one in found if one.status != "green"} == missed
     # 0.9 − 0.7 is 0.2 with a standard error of 0.042.
     gained = next(one for one in found if one.name == "value gained by guiding to the right")
     assert (gained.value, gained.low) == (pytest.approx(0.2), pytest.approx(0.2 - 0.0849, abs=1e-4))
     unguided = derived(figures | {"offline/value_guided_right": 0.65})
-    (said,) = [one for one in results(of_pairs(), unguided, {}) if "to the right" in one.name]
+    (said,) = [
+        one for one in results(facts_of(of_pairs()), unguided, {}) if "to the right" in one.name
+    ]
     assert (said.status, said.bound) == ("red", 0.0)
 
 
@@ -288,8 +291,7 @@ def test_command_refuses_what_it_cannot_measure(
     assert re.search(expected, capsys.readouterr().err)
 
 
-def test_recipe_of_checks_is_whole() -> None:
-    form: Recipe = recipe()
+def test_table_of_checks_is_whole() -> None:
     assert len({check.name for check in CHECKS}) == len(CHECKS)
     assert all(check.red is not None or check.amber is not None for check in CHECKS)
-    assert all(isinstance(check.applies(form), bool) for check in CHECKS)
+    assert all(not check.when or hasattr(Facts(), check.when) for check in CHECKS)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from debate_train.commands.progress import Progress, SteadyStream, steady_streams
 from debate_train.commands.recipe_command import exit_code
+from debate_train.monitoring.progress import Progress, SteadyStream, steady_streams
 
 
 class Failing(io.StringIO):
@@ -86,7 +86,7 @@ def test_text_that_the_encoding_lacks_is_escaped() -> None:
 def test_pipe_that_was_closed_ends_the_process_without_an_error() -> None:
     reads, writes = os.pipe()
     os.close(reads)
-    code = "from debate_train.commands.progress import steady_streams as steady\n"
+    code = "from debate_train.monitoring.progress import steady_streams as steady\n"
     code += "with steady(): print(1)"
     done = subprocess.run(
         [sys.executable, "-c", code], stdout=writes, stderr=subprocess.PIPE, check=False
@@ -97,7 +97,7 @@ def test_pipe_that_was_closed_ends_the_process_without_an_error() -> None:
 
 def test_files_get_no_standard_descriptor_when_those_are_closed(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom debate_train.commands.progress import steady_streams\n"
+        "import sys\nfrom debate_train.monitoring.progress import steady_streams\n"
         "with steady_streams():\n"
         "    print('lost'); sys.stdout.flush()\n"
         f"    number = open({str(tmp_path / 'kept')!r}, 'w').fileno()\n"

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from debate_train.health import Detector, History
+from debate_train.monitoring import Detector, History
 
 
 class Rambling(Detector):

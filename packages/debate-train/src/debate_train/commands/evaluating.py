@@ -15,7 +15,6 @@ from debate_train.checkpointing.policy_files import load_policy
 from debate_train.commands.evaluate import NamedPolicy, weights_hash
 from debate_train.commands.evaluation_files import SCHEMA, EvaluationDirectory, Plan, journaled
 from debate_train.commands.evaluation_results import Found, Shown, found_of, print_table, write_all
-from debate_train.commands.progress import Progress
 from debate_train.data import DataSource
 from debate_train.data.source import Split
 from debate_train.evaluation import Opponents
@@ -25,6 +24,7 @@ from debate_train.interrupts import ModelError, UsageError
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, export_weights
 from debate_train.models.policies import START, ModelPolicy
+from debate_train.monitoring.progress import Progress
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, Findings, check_model, evaluation_line
 from debate_train.recipe.check_parts import Windows, missing_libraries, policy_errors

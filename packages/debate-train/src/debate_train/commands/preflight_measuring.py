@@ -20,14 +20,14 @@ from debate_train.batches.throughput import peak_memory_gib
 from debate_train.checkpointing.policy_files import load_policy
 from debate_train.checkpointing.tensor_files import seed_all
 from debate_train.commands.evaluate import NamedPolicy
-from debate_train.commands.preflight import Interval, intervals_of
-from debate_train.commands.progress import Progress
 from debate_train.data import DataSource
 from debate_train.evaluation.measuring import evaluate
 from debate_train.evaluation.settings import DIRECT
-from debate_train.health.detector import derived
 from debate_train.models.adapters import trained_adapters
 from debate_train.models.loaded_model import LoadedModel, export_weights
+from debate_train.monitoring.detectors import derived
+from debate_train.monitoring.health import Interval, intervals_of
+from debate_train.monitoring.progress import Progress
 from debate_train.offline.example_set import example_batch
 from debate_train.offline.offline_set import PLAYED, OfflineSet, Taken, counted, summed
 from debate_train.playing.dynamic_sampling import play_step

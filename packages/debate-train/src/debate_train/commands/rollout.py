@@ -27,7 +27,6 @@ from debate_train.checkpointing.whole_files import (
     open_plain,
     write_whole,
 )
-from debate_train.commands.progress import Progress
 from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
@@ -38,6 +37,7 @@ from debate_train.commands.recipe_command import (
     say_loading,
 )
 from debate_train.interrupts import SIGNALS, UsageError
+from debate_train.monitoring.progress import Progress
 from debate_train.playing.rollouts import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import refuse_absent_devices

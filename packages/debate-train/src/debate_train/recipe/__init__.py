@@ -14,11 +14,11 @@ from debate_rewards.rewards import RewardChoice
 from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
 from debate_train.evaluation.settings import Evaluation, Setup
-from debate_train.health import Health
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
 from debate_train.models.adapters import trained_adapters, unknown_adapter
 from debate_train.models.policies import START
+from debate_train.monitoring import Health
 from debate_train.offline import OfflineChoice
 from debate_train.playing.rollout_settings import Pipeline, Rollout
 from debate_train.recipe.problems import WHOLE_PHASES, Schema, merge

@@ -12,7 +12,7 @@ from debate_protocol.parsing import find_contract
 from debate_protocol.transcripts.files import bounded_lines, read_lines
 from debate_protocol.types import Transcript
 from debate_rewards.reward import check_turns
-from debate_train.health import alarms_of
+from debate_train.monitoring.health import alarms_of
 from debate_train.recipe.files import shown_change
 
 _STEP = re.compile(r"(.*?)-?(\d+)")

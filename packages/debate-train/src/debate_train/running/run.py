@@ -21,9 +21,9 @@ from debate_train.checkpointing.resumes import (
 )
 from debate_train.checkpointing.run_directory import RunDirectory
 from debate_train.checkpointing.tensor_files import model_print, seed_all, weight_prints
-from debate_train.commands.progress import Progress
 from debate_train.interrupts import Interrupts, RecipeError
 from debate_train.models.loaded_model import LoadedModel
+from debate_train.monitoring.progress import Progress
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import refuse_absent_devices
 from debate_train.report import write_report

@@ -18,14 +18,14 @@ from debate_rollout.routing import RoutedEngine
 from debate_train.batches.step import Step
 from debate_train.checkpointing.checkpoints import Best, Checkpoints, RunState
 from debate_train.checkpointing.run_directory import RunDirectory
-from debate_train.commands.progress import Progress
 from debate_train.data import DataSource
 from debate_train.evaluation.measuring import Measures
 from debate_train.evaluation.settings import Setup
-from debate_train.health import alarms_of
 from debate_train.interrupts import Interrupts, RecipeError, RunFailure
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.policies import Trained, brings_model, open_on
+from debate_train.monitoring.health import alarms_of
+from debate_train.monitoring.progress import Progress
 from debate_train.playing.phase_start import MODE, PhaseStart
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe

@@ -22,10 +22,10 @@ from debate_train.checkpointing.tensor_files import (
     random_states,
     save_random_states,
 )
-from debate_train.health import HealthWatch
-from debate_train.health.detector import Due
 from debate_train.interrupts import RunFailure
 from debate_train.losses.loss import gradient_shares
+from debate_train.monitoring.detectors import Due, Facts
+from debate_train.monitoring.health import HealthWatch
 from debate_train.recipe import Recipe
 from debate_train.report.credit import credit_of, write_credit
 from debate_train.running.paper_metrics import paper_metrics
@@ -176,6 +176,27 @@ def padded_rows(rows: Sequence[Row]) -> dict[str, Tensor]:
     return kept
 
 
+def facts_of(phase: Recipe) -> Facts:
+    """Return what the health watch and preflight need to know of a phase."""
+    needed = [part.needed() for part in phase.reward.parts().values()]
+    votes, judge = any("votes" in one for one in needed), phase.advantage.streams.get("judge")
+    return Facts(
+        agents=phase.debate.num_agents,
+        several_updates=phase.trainer.makes_several,
+        keeps_start=phase.loss.reference_policy == "phase_start",
+        debates=phase.rollout.debates_per_question,
+        questions=phase.evaluation.questions,
+        pairs=phase.loss.learns_from == "pairs",
+        imitates=phase.loss.learns_from == "demonstrations",
+        votes=votes,
+        peers_alone=votes and not any("answers" in one for one in needed),
+        judges_learn="judge" in phase.reward.streams and judge is not None and judge.weight > 0,
+        merges_turns=(
+            getattr(phase.debate, "conversation", "") == "append" and phase.debate.max_rounds > 1
+        ),
+    )
+
+
 class Saving:
     """Writes the metrics and the checkpoints of a phase, each of its last complete step.
 
@@ -192,8 +213,10 @@ class Saving:
         self._seconds: dict[str, float] = {}
         """Of checkpoints since the last step."""
         self._speed = Speed.of(phase.recipe, run.loaded.model, own_place().size)
-        rows = run.directory.metrics()
-        self.watch = HealthWatch(phase.name, phase.recipe, rows, run.state.phase_start)
+        rows, watched = run.directory.metrics(), phase.recipe
+        self.watch = HealthWatch(
+            phase.name, watched.health, facts_of(watched), rows, run.state.phase_start
+        )
 
     def follow(self, phase: Phase) -> None:
         """Save the trainer of this phase from now on, which is the same phase with another one."""
@@ -252,7 +275,10 @@ class Saving:
         shown = "  ".join(
             f"{name.removeprefix('eval/')} {found[name]:.3f}" for name in listed if name in found
         )
-        alarms, where = self._write(more | found, "look"), f"{self._phase.name} {self._state.step}"
+        alarms, where = (
+            self._write(more | found, "evaluation"),
+            f"{self._phase.name} {self._state.step}",
+        )
         for line in (f"{where}: dev split: {shown}", *alarms):
             self._run.progress.note(line)
 

@@ -1,0 +1,642 @@
+"""What is watched while a policy trains: detectors, the history that they judge, derived figures.
+
+`OWN` is the table of our detectors: what each measures, its bounds, and what to do about an alarm.
+docs/health.md says why the bounds are these.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import isfinite, sqrt
+from statistics import fmean, pstdev
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from debate_protocol.plugins import Config
+
+Row = Mapping[str, Any]
+Due = Literal["step", "evaluation"]
+"""After which rows of metrics a detector speaks: steps, or evaluations on the dev split."""
+_MAJORITY = "eval/direct/maj@"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What detectors and preflight checks need to know of a phase besides its metrics."""
+
+    agents: int = 2
+    several_updates: bool = False  # Whether a step may make several.
+    keeps_start: bool = False  # Whether the KL reference is the policy at the phase's start.
+    debates: int = 1  # Of a question, in a step.
+    questions: int = 1  # Of an evaluation on the dev split.
+    pairs: bool = False  # Whether steps learn from pairs.
+    imitates: bool = False  # Whether steps learn from demonstrations.
+    votes: bool = False  # Whether a part of the reward counts votes,
+    peers_alone: bool = False  # and no part looks at the questions' own answers.
+    judges_learn: bool = False
+    merges_turns: bool = False  # Whether the turns of an agent are to share a row.
+
+
+@dataclass(slots=True)
+class History:
+    """The metrics of a phase so far: its first and last steps, and its evaluations."""
+
+    window: int
+    facts: Facts = field(default_factory=Facts)
+    start: Row | None = None
+    """The evaluation of the phase's start, or else its first one."""
+    first: list[Row] = field(default_factory=list)
+    last: deque[Row] = field(default_factory=deque)
+    evaluations: list[Row] = field(default_factory=list)
+    """Each with the mean of `reward/total` over the last steps before it, and of `tokens`."""
+    tokens: list[float] = field(default_factory=list)
+    """Sampled for a question, by step."""
+    steps: int = 0
+
+    def add(self, row: Row, due: Due) -> None:
+        """Take one more row of the phase."""
+        if due == "evaluation":
+            self.start = row if self.start is None else self.start
+            more = {"reward/total": self.now("reward/total"), "tokens": _mean(self.tokens)}
+            self.evaluations.append({**row, **more})
+            return
+        self.steps += 1
+        self.tokens += [self.facts.debates * one for one in numbers([row], "train/tokens/answer")]
+        if len(self.first) < self.window:
+            self.first.append(row)
+        self.last.append(row)
+        if len(self.last) > self.window:
+            self.last.popleft()
+
+    def now(self, metric: str) -> float | None:
+        """Return the mean over the last `window` steps, None before there are as many."""
+        values = numbers(self.last, metric)
+        return fmean(values) if len(values) == self.window else None
+
+    def begun(self, metric: str) -> float | None:
+        """Return the mean over the first `window` steps of the phase."""
+        values = numbers(self.first, metric)
+        return fmean(values) if len(values) == self.window else None
+
+    def noise(self, metric: str) -> float:
+        """Return the standard error of `now` − `begun`, from the spread within both windows."""
+        spread = [pstdev(values) for w in (self.first, self.last) if (values := numbers(w, metric))]
+        return sqrt(sum(one**2 for one in spread) / max(1, self.window - 1))
+
+
+def numbers(rows: Iterable[Row], metric: str) -> list[float]:
+    """Return the values of a metric that were observed and are finite."""
+    found = (row.get(metric) for row in rows)
+    return [float(v) for v in found if isinstance(v, int | float) and isfinite(v)]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The figure of a detector, and why it is alarming, if it is."""
+
+    value: float
+    alarm: str | None = None
+
+
+class Detector(Config):
+    """The base class of detectors: a field `type`, a figure, and the bounds that it should keep.
+
+    The figure is the mean of `metric` over the last `health.window` steps, or what `figure`
+    returns in its place. It is alarming beyond any bound that is set. Bounds on a change compare
+    with the phase's first steps; the change must also exceed `sigmas` standard errors.
+    """
+
+    due: ClassVar[Due] = "step"
+
+    type: str
+    """The name by which recipes choose it."""
+    metric: str = ""
+    """Name of a metric of steps."""
+    above: float | None = None
+    """The figure is bad above this; null has no such bound."""
+    below: float | None = None
+    """The figure is bad below this; null has no such bound."""
+    fall: float | None = Field(None, gt=0)
+    """The most that the figure may lie below the phase's start."""
+    rise: float | None = Field(None, gt=0)
+    """The most that the figure may lie above the phase's start."""
+    times: float | None = Field(None, gt=1)
+    """The most that the figure may be as a multiple of the phase's start."""
+    share: float | None = Field(None, gt=0, lt=1)
+    """The least that the figure may be as a share of the phase's start."""
+    sigmas: float = Field(3.0, ge=0)
+    """Standard errors that a change must exceed, too."""
+    advice: str = ""
+    """What to do about it."""
+
+    def figure(self, seen: History) -> float | None:
+        """Return the figure after the last row, None where it is not known."""
+        return seen.now(self.metric)
+
+    def compared(self, seen: History) -> tuple[float | None, float]:
+        """Return what a change is measured from, and the standard error of such a change."""
+        return seen.begun(self.metric), seen.noise(self.metric)
+
+    def is_excused(self, seen: History) -> bool:
+        """Return whether the figure is no cause for alarm, whatever it is."""
+        return False
+
+    def judge(self, seen: History) -> Finding | None:
+        """Return what the last row shows, None where it shows nothing yet."""
+        value = self.figure(seen)
+        if value is None or not isfinite(value):
+            return None
+        alarm = self._beyond(value) or self._changed(value, seen)
+        return Finding(value, None if self.is_excused(seen) else alarm)
+
+    def _beyond(self, value: float) -> str | None:
+        if self.above is not None and value > self.above:
+            return f"{value:.3g}, above {self.above:g}"
+        if self.below is not None and value < self.below:
+            return f"{value:.3g}, below {self.below:g}"
+        return None
+
+    def _changed(self, value: float, seen: History) -> str | None:
+        start, error = self.compared(seen)
+        if start is None or abs(value - start) <= self.sigmas * error:
+            return None
+        said = f"{value:.3g}, at the phase's start {start:.3g}"
+        if self.fall is not None and value < start - self.fall:
+            return f"{said}: it fell by more than {self.fall:g}"
+        if self.rise is not None and value > start + self.rise:
+            return f"{said}: it rose by more than {self.rise:g}"
+        if self.times is not None and start > 0 and value > self.times * start:
+            return f"{said}: more than {self.times:g} times as much"
+        if self.share is not None and start > 0 and value < self.share * start:
+            return f"{said}: less than {self.share:g} of it"
+        return None
+
+
+GUIDED = "offline/value_guided_right", "offline/value_natural", "offline/value_guided_wrong"
+"""Values of states after these replies, which should fall in this order."""
+_RIGHT = "offline/chosen_right_share", "offline/rejected_right_share"
+_SIDES = "offline/chosen_ok_share", "offline/actor_right_share"
+"""Of pairs whose chosen reply agrees with the answer before it, and whose answer is right."""
+_FEWEST_PAIRS = 16
+
+
+def derived(row: Row) -> dict[str, float]:
+    """Return a row with the figures that are made of several, where these were measured.
+
+    - `judge/youden`: J = TPR − FPR of judges.
+    - `pairs/gained`, `pairs/lost`: what guiding to the right answer gains, and to a wrong one
+      loses, of the value of natural states.
+    - `pairs/truth`: right chosen replies minus right rejected ones, as shares of the pairs.
+    - `pairs/smaller_side`: the share of the pairs on the side that has fewer: of those whose chosen
+      reply agrees and objects, of those about right and about wrong answers.
+    - `kept_right`, `turned_right`: in an evaluation on the dev split, how many answers are right
+      among those whose agent was right, and was wrong, in the round before.
+    """
+    differences = {
+        "judge/youden": ("judge/tpr", "judge/fpr"),
+        "pairs/gained": GUIDED[:2],
+        "pairs/lost": GUIDED[1:],
+        "pairs/truth": _RIGHT,
+    }
+    found: dict[str, float] = {
+        name: float(row[more] - row[less])
+        for name, (more, less) in differences.items()
+        if row.get(more) is not None and row.get(less) is not None
+    }
+    kept = sum(value for name, value in row.items() if name.startswith("offline/kept/"))
+    shares = [float(row[name]) for name in _SIDES if row.get(name) is not None]
+    if shares and kept >= _FEWEST_PAIRS:
+        found["pairs/smaller_side"] = min(min(share, 1 - share) for share in shares)
+    return {**row, **found, **_transitions(row)}
+
+
+def _transitions(row: Row) -> dict[str, float]:
+    """Return the shares of answers that stay right, and that become right, over all rounds."""
+    lost, won = row.get("eval/flips/right_to_wrong"), row.get("eval/flips/wrong_to_right")
+    rounds = [row[n] for r in range(len(row)) if (n := f"eval/accuracy/round_{r}") in row][:-1]
+    if lost is None or won is None or not rounds:
+        return {}
+    before = fmean(rounds)
+    found = {"kept_right": 1 - lost / before} if before > 0 else {}
+    return found | ({"turned_right": won / (1 - before)} if before < 1 else {})
+
+
+class EvaluationDetector(Detector):
+    """The base class of those that compare an evaluation on the dev split with that of the start.
+
+    They are for phases that learn from pairs, whose steps play no debates.
+    """
+
+    due: ClassVar[Due] = "evaluation"
+
+    def figure(self, seen: History) -> float | None:
+        """Return what the last evaluation has."""
+        return seen.evaluations[-1].get(self.metric) if seen.facts.pairs else None
+
+    def compared(self, seen: History) -> tuple[float | None, float]:
+        """Return what the evaluation of the phase's start has; nothing is known of the error."""
+        return (seen.start or {}).get(self.metric), 0.0
+
+
+class SetDetector(Detector):
+    """The base class of figures of a phase's set of examples, which are known from step 1 on."""
+
+    def figure(self, seen: History) -> float | None:
+        """Return what the last step has: a phase has one set."""
+        return seen.last[-1].get(self.metric)
+
+
+class Metric(Detector):
+    """Any metric of steps, with bounds of the recipe's own."""
+
+    type: Literal["metric"] = "metric"
+
+
+class RewardAccuracy(Detector):
+    """Whether what the reward values most is right."""
+
+    type: Literal["reward_accuracy"] = "reward_accuracy"
+    metric: str = "reward/accuracy"
+    below: float | None = 0.5
+    fall: float | None = 0.15
+    advice: str = (
+        "the reward points away from the truth: take a better judge, or reward.type: mixed"
+    )
+
+
+class Collapse(Detector):
+    """Whether first answers, which saw nobody else's, are right less often than at the start."""
+
+    type: Literal["collapse"] = "collapse"
+    metric: str = "train/accuracy/round_0"
+    fall: float | None = 0.05
+    advice: str = (
+        "training undoes what the start could do: go back to a checkpoint before the fall; lower "
+        "the learning rate, raise loss.kl.weight, or mix in verifiable rewards"
+    )
+
+
+class Transition(EvaluationDetector):
+    """The base class of shares of answers in debates that are right, given the round before."""
+
+    sigmas: float = 2.0
+
+    def compared(self, seen: History) -> tuple[float | None, float]:
+        """Return the start's share, and the error as if each question had one such answer."""
+        start, now = (seen.start or {}).get(self.metric), self.figure(seen)
+        shares = [one for one in (start, now) if one is not None]
+        spread = sum(max(0.0, share * (1 - share)) for share in shares)
+        return start, sqrt(spread / max(1, seen.facts.questions))
+
+
+class KeptRight(Transition):
+    """Answers of debates that are right again, of those that were right in the round before."""
+
+    type: Literal["kept_right"] = "kept_right"
+    metric: str = "kept_right"
+    fall: float | None = 0.05
+    advice: str = (
+        "right answers are talked away: see whether what is learned from ever praises a right "
+        "answer (pair_sides); lower the learning rate, or go back to the start (keep_if)"
+    )
+
+    def _changed(self, value: float, seen: History) -> str | None:
+        said, won = super()._changed(value, seen), "turned_right"
+        then, now = (seen.start or {}).get(won), seen.evaluations[-1].get(won)
+        if said is None or then is None or now is None:
+            return said
+        return f"{said}; of wrong ones {now:.3g} became right, at the start {then:.3g}"
+
+
+class TurnedRight(Transition):
+    """Answers of debates that are right, of those that were wrong in the round before."""
+
+    type: Literal["turned_right"] = "turned_right"
+    metric: str = "turned_right"
+    share: float | None = 0.5
+    advice: str = (
+        "wrong answers stay wrong: see whether what is learned from ever objects to a wrong "
+        "answer (pair_sides); lower the learning rate, or go back to the start (keep_if)"
+    )
+
+
+class StartVote(Detector):
+    """A vote of the policy's replies against one of its start's, for the same tokens.
+
+    These are the tokens that training has sampled for a question so far, or those of all replies
+    that the start was measured with where these are fewer.
+    """
+
+    due: ClassVar[Due] = "evaluation"
+    type: Literal["start_vote"] = "start_vote"
+    below: float | None = -0.1
+    advice: str = (
+        "for the tokens that training spends on a question, a vote of the start's replies is now "
+        "better than one of the policy's: go back to an earlier checkpoint"
+    )
+
+    def figure(self, seen: History) -> float | None:
+        """Return the policy's maj@k minus the start's, each k what the tokens buy."""
+        start, now = seen.start or {}, seen.evaluations[-1]
+        if start.get("step") == now.get("step") or not (had := _votes(start)):
+            return None
+        most = had[-1][0] if (spent := now["tokens"]) is None else min(had[-1][0], spent)
+        before, after = _accuracy_for(had, most), _accuracy_for(_votes(now), most)
+        return None if before is None or after is None else after - before
+
+
+def _votes(found: Row) -> list[tuple[float, float]]:
+    """Return tokens and accuracy of the majority of k replies, for each k that was measured."""
+    length = found.get("eval/direct/tokens/answer")
+    accuracy = {1: found.get("eval/direct/accuracy")} | {
+        int(name.removeprefix(_MAJORITY)): found[name]
+        for name in found
+        if name.startswith(_MAJORITY)
+    }
+    if length is None or len(accuracy) == 1:
+        return []
+    return sorted((k * length, value) for k, value in accuracy.items() if value is not None)
+
+
+def _accuracy_for(votes: Sequence[tuple[float, float]], tokens: float) -> float | None:
+    """Return the accuracy at so many tokens, between two k a mixture of both."""
+    for (less, low), (more, high) in pairwise(votes):
+        if tokens < more:
+            return low + max(0.0, tokens - less) / (more - less) * (high - low)
+    return votes[-1][1] if votes else None
+
+
+class EqualVotes(Detector):
+    """Votes that prefer nobody."""
+
+    type: Literal["equal_votes"] = "equal_votes"
+    metric: str = "judge/equal_share"
+    above: float | None = 0.95
+    advice: str = (
+        "judges agree by preferring nobody: use consensus: peer_prediction, a judge stream that is "
+        "not centred and a lower learning rate, or give the judge stream weight 0"
+    )
+
+
+class Coverage(Detector):
+    """Pairs that are compared, of those that were to be."""
+
+    type: Literal["coverage"] = "coverage"
+    metric: str = "train/comparisons_made"
+    below: float | None = 0.1
+    fall: float | None = 0.2
+    advice: str = (
+        "agents stop comparing: give pairs that are left out a price (reward.judge_credit: line or "
+        "segment), do not centre the judge stream, lower the learning rate, or raise loss.kl.weight"
+    )
+
+
+class Format(Detector):
+    """Turns in which an answer can be read."""
+
+    type: Literal["format"] = "format"
+    metric: str = "train/format_all"
+    below: float | None = 0.05
+    fall: float | None = 0.1
+    advice: str = (
+        "replies lose their form: lower the learning rate, raise loss.kl.weight, look at "
+        "rollout/truncated_fraction, or warm-start on demonstrations"
+    )
+
+
+class SelfPlayStrength(Detector):
+    """Accuracy beyond that of the phase's start in the same debates, while the reward holds."""
+
+    due: ClassVar[Due] = "evaluation"
+    type: Literal["self_play_strength"] = "self_play_strength"
+    fall: float | None = 0.1
+    advice: str = (
+        "the reward of self-play does not fall, but against its own start the policy loses: mix in "
+        "verifiable rewards, or go back to the best checkpoint"
+    )
+
+    def figure(self, seen: History) -> float | None:
+        """Return the policy's accuracy minus its start's in the last evaluation."""
+        return _strength(seen.evaluations[-1])
+
+    def _changed(self, value: float, seen: History) -> str | None:
+        known = [
+            (s, n) for n, row in enumerate(seen.evaluations) if (s := _strength(row)) is not None
+        ]
+        best, at = max(known, default=(0.0, None))
+        then = None if at is None else seen.evaluations[at]["reward/total"]
+        if best < 0:  # At its start the policy is as strong as that.
+            best, then = 0.0, seen.begun("reward/total")
+        now, noise = seen.now("reward/total"), self.sigmas * seen.noise("reward/total")
+        if self.fall is None or value >= best - self.fall or now is None or then is None:
+            return None
+        if now < then - noise:
+            return None
+        said = f"while the reward went from {then:.3g} to {now:.3g}"
+        return f"{value:+.3g}, at best {best:+.3g}, {said}"
+
+
+def _strength(found: Row) -> float | None:
+    own, start = (found.get(f"eval/start/{side}/accuracy") for side in ("learned", "opponent"))
+    return None if own is None or start is None else float(own) - float(start)
+
+
+class OneWinner(Detector):
+    """The agent, so the persona, that wins the largest share of the verdicts about it."""
+
+    type: Literal["one_winner"] = "one_winner"
+    above: float | None = 0.9
+    advice: str = (
+        "one agent always wins, so votes follow who speaks and not what is said: compare its "
+        "accuracy with the others', hide the names of personas, or train with personas: none"
+    )
+
+    def figure(self, seen: History) -> float | None:
+        """Return the largest share of verdicts other than `=` that an agent wins."""
+        names = (f"judge/wins/agent_{agent}" for agent in range(seen.facts.agents))
+        return max((s for name in names if (s := seen.now(name)) is not None), default=None)
+
+
+class FirstPosition(Detector):
+    """Verdicts for the turn that stands first."""
+
+    type: Literal["first_position"] = "first_position"
+    metric: str = "judge/first_shown"
+    above: float | None = 0.9
+    below: float | None = 0.1
+    advice: str = (
+        "judges prefer a place and not an answer: measure evaluation.modes with type "
+        "swapped_judging, and train judges on pairs in both orders"
+    )
+
+
+class Length(Detector):
+    """Sampled tokens of a turn."""
+
+    type: Literal["length"] = "length"
+    metric: str = "env/all/ac_tokens_per_turn"
+    times: float | None = 2.0
+    share: float | None = 0.5
+    advice: str = (
+        "read transcripts/. Replies that grow: use the reward overlong, or loss.aggregation: "
+        "token_mean_batch. Replies that shrink: lower the learning rate, raise loss.kl.weight or, "
+        "of pairs, loss.beta, and see whether what is rewarded or chosen is the shorter"
+    )
+
+
+class AnswerLength(EvaluationDetector):
+    """Sampled tokens of an answer in debates on the dev split; `length` is of those of steps."""
+
+    type: Literal["answer_length"] = "answer_length"
+    metric: str = "eval/tokens/answer"
+    times: float | None = 2.0
+    share: float | None = 0.5
+    advice: str = Length().advice
+
+
+class Truncation(Detector):
+    """Replies that end at their limit of tokens."""
+
+    type: Literal["truncation"] = "truncation"
+    metric: str = "rollout/truncated_fraction"
+    rise: float | None = 0.2
+    advice: str = "replies no longer end by themselves: raise rollout.max_tokens, or use overlong"
+
+
+class Entropy(Detector):
+    """Mean entropy of the policy at the sampled tokens."""
+
+    type: Literal["entropy"] = "entropy"
+    metric: str = "optim/entropy"
+    share: float | None = 0.2
+    advice: str = (
+        "the policy hardly varies, so there is little left to learn from: raise loss.kl.weight or "
+        "the upper clip range, lower the learning rate, or take harder questions"
+    )
+
+
+class Diversity(Detector):
+    """How far first answers to a question differ: 0 where all agents give one, 1 where none."""
+
+    type: Literal["diversity"] = "diversity"
+    metric: str = "train/diversity/round_0"
+    below: float | None = 0.02
+    advice: str = (
+        "all agents give the same answer, right or wrong, so comparing them teaches nothing: take "
+        "harder questions, more agents, personas or a higher temperature"
+    )
+
+    def figure(self, seen: History) -> float | None:
+        """Return (classes / answers − 1/N) / (1 − 1/N) of the first round."""
+        classes, agents = seen.now(self.metric), seen.facts.agents
+        return None if classes is None or agents < 2 else (classes * agents - 1) / (agents - 1)
+
+    def is_excused(self, seen: History) -> bool:
+        """Return whether the answers agree because they are right."""
+        return (seen.now("train/accuracy/round_0") or 0.0) >= 0.9
+
+
+class Unheard(Detector):
+    """Turns of the first round that name an agent they were not shown."""
+
+    type: Literal["unheard"] = "unheard"
+    metric: str = "train/unheard/named"
+    above: float | None = 0.1
+    advice: str = (
+        "agents make up what others said before anyone has spoken: warm-start on demonstrations, "
+        "or say in the prompt that nobody has spoken yet"
+    )
+
+
+class Reference(Detector):
+    """The KL to the phase's start: 0 before the first update, and not 0 ever after."""
+
+    type: Literal["reference"] = "reference"
+    metric: str = "optim/kl_reference"
+    above: float | None = 1e-3
+    advice: str = (
+        "the KL reference is not the policy at the phase's start: look at loss.kl.reference and, "
+        "after a resume, at reference-*.safetensors of the checkpoint"
+    )
+
+    def figure(self, seen: History) -> float | None:
+        """Return the KL of the phase's first step, before its update."""
+        facts = seen.facts
+        if not (facts.keeps_start and not facts.several_updates and seen.first):
+            return None
+        value = seen.first[0].get(self.metric)
+        return None if value is None else float(value)
+
+    def _changed(self, value: float, seen: History) -> str | None:
+        now, moved = seen.now(self.metric), seen.now("optim/grad_norm")
+        if now == 0 and moved:
+            return f"0 for {seen.window} steps, though each moves the policy"
+        return None
+
+
+class PairSides(SetDetector):
+    """The share of a set's pairs on the side that has fewer of them."""
+
+    type: Literal["pair_sides"] = "pair_sides"
+    metric: str = "pairs/smaller_side"
+    below: float | None = 0.2
+    advice: str = (
+        "nearly all pairs are of one side, so it is that side that is learned: guide to wrong "
+        "answers, too, take pairs_per_state: both, or questions that the start half gets right"
+    )
+
+
+class PairTruth(SetDetector):
+    """Right replies among the chosen ones minus right ones among the rejected, of all pairs."""
+
+    type: Literal["pair_truth"] = "pair_truth"
+    metric: str = "pairs/truth"
+    below: float | None = 0.0
+    advice: str = (
+        "pairs prefer wrong replies to right ones: learn from pairs by the answers (by: answer), "
+        "from better judges, or from questions whose majority is right"
+    )
+
+
+class PreferenceMargin(Detector):
+    """How much more the policy has come to prefer the chosen replies than the phase's start."""
+
+    type: Literal["preference_margin"] = "preference_margin"
+    metric: str = "optim/preference_margin"
+    advice: str = (
+        "nothing of the pairs is learned, or it is lost again: raise the learning rate where "
+        "optim/grad_norm is steady, lower it where that grows"
+    )
+
+    def _changed(self, value: float, seen: History) -> str | None:
+        start = seen.begun(self.metric)
+        if start is None or seen.steps < 2 * seen.window or value > start:
+            return None
+        return f"{value:.3g}, in the phase's first steps {start:.3g}: it has not grown"
+
+
+class PreferenceAccuracy(Detector):
+    """Pairs whose chosen reply gained more than the rejected one."""
+
+    type: Literal["preference_accuracy"] = "preference_accuracy"
+    metric: str = "optim/preference_accuracy"
+    below: float | None = 0.5
+    advice: str = PreferenceMargin().advice
+
+    def is_excused(self, seen: History) -> bool:
+        """Return whether there were too few steps: of the first one none has gained."""
+        return seen.steps < 2 * seen.window
+
+
+OWN = (
+    *(RewardAccuracy, Collapse, KeptRight, TurnedRight, StartVote, EqualVotes, Coverage, Format),
+    *(SelfPlayStrength, OneWinner, FirstPosition, Length, AnswerLength, Truncation, Entropy),
+    *(Diversity, Unheard, Reference, PairSides, PairTruth, PreferenceMargin, PreferenceAccuracy),
+)
+"""All that are watched unless the recipe says otherwise."""
