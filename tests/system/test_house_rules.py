@@ -25,6 +25,7 @@ LONG_FILES: frozenset[str] = frozenset(
         "packages/debate-protocol/src/debate_protocol/parsing.py",
         "packages/debate-protocol/src/debate_protocol/prompts.py",
         "packages/debate-protocol/src/debate_protocol/types.py",
+        "packages/debate-train/src/debate_train/monitoring/detectors.py",
     }
 )
 """Files that may have up to the hard limit of lines, by path from the root."""
