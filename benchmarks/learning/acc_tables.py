@@ -4,7 +4,7 @@ python -m benchmarks.learning.acc_tables > tables.md
 
 Three intervals of 95 % and tests of a difference, paired throughout: Student's t over seeds (of the
 means over questions); a bootstrap that draws seeds and questions anew, both with replacement; and
-`debate_rewards.metrics.statistics` over questions, each averaged over the seeds.
+`debate_rewards.estimates` over questions, each averaged over the seeds.
 """
 
 import json
@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.learning.sdrl_tables import with_interval as over_seeds
-from debate_rewards.metrics.statistics import RESAMPLES, paired, quantile
+from debate_rewards.estimates import RESAMPLES, paired, quantile
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/data/acc_study.jsonl"

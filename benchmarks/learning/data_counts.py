@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from debate_protocol.parsing import get_contract
-from debate_rewards.answers.checking import check_many
+from debate_rewards.answer_checking import check_many
 from debate_train.data.benchmarks import BENCHMARKS
 from debate_train.data.question_rows import Fields, Reading
 from debate_train.data.questions import answered

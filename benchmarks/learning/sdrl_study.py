@@ -215,7 +215,7 @@ def measure(
 
 def by_round(debates: Sequence[Any]) -> Iterator[tuple[str, float]]:
     """Yield the figures of debates that end after T = 0, 1, … rounds of debate."""
-    from debate_rewards.metrics.debate_metrics import debate_metrics
+    from debate_rewards.metrics import debate_metrics
 
     names = {"maj@k": "majority", "decision/peer_vote": "peer vote", "correct": "one agent"}
     names |= {"decision/central": "center", "judge/accuracy": "judge"}

@@ -38,8 +38,8 @@ from benchmarks.robustness.transcript_mutations import answers_file, debates_fil
 from debate_protocol import Question, from_xml, read_transcripts
 from debate_protocol.cli import main as protocol_main
 from debate_rewards import REWARDS, check
+from debate_rewards import estimates as intervals
 from debate_rewards.cli import main as rewards_main
-from debate_rewards.metrics import statistics as intervals
 from debate_train.report import report_main
 
 LIMIT_S = 20

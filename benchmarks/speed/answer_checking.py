@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.measurement import print_line
-from debate_rewards.answers.math_pool import MathPool
-from debate_rewards.answers.math_text import spelling
+from debate_rewards.final_answers import spelling
+from debate_rewards.math_pool import MathPool
 
 ANSWERS = Path(__file__).parents[1] / "data" / "math500_answers.jsonl"
 LIMIT_S = 5.0

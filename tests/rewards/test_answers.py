@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from debate_protocol.types import Question
-from debate_rewards.answers import checking as answers
-from debate_rewards.answers.checking import answer_classes, check, check_many, same_answer
-from debate_rewards.answers.math_pool import Comparison
+from debate_rewards import answer_checking as answers
+from debate_rewards.answer_checking import answer_classes, check, check_many, same_answer
+from debate_rewards.math_pool import Comparison
 
 
 def ask(gold, kind="math", **meta):
@@ -208,7 +208,7 @@ def test_import_is_quick_and_brings_no_sympy():
         "from debate_rewards import V2, Verifiable, check, debate_metrics\n"
         "from debate_protocol.types import Question\n"
         "check(Question('q', '?', 'yes', {'kind': 'yes_no'}), 'no')\n"
-        "from debate_rewards.answers import math_pool\n"
+        "from debate_rewards import math_pool\n"
         "heavy = {'sympy', 'torch', 'transformers', 'math_verify'} & set(sys.modules)\n"
         "print(took, sorted(heavy), math_pool._shared)"
     )

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from debate_protocol.types import AgentRole
-from debate_rewards.metrics.debate_metrics import debate_metrics, question_values
-from debate_rewards.metrics.statistics import bootstrap_interval
-from debate_rewards.rewards.truth import Verifiable
-from debate_rewards.votes.decisions import central, majority, peer_vote
+from debate_rewards.answer_rewards import Verifiable
+from debate_rewards.decisions import central, majority, peer_vote
+from debate_rewards.estimates import bootstrap_interval
+from debate_rewards.metrics import debate_metrics, question_values
 
 SILENT = ["", "", ""]
 

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from debate_protocol.types import TurnKey
 from debate_rewards import V2
 from debate_rewards.reward import read_debate
-from debate_rewards.votes.ballots import all_votes, ballots
-from debate_rewards.votes.controls import VotesFrom
+from debate_rewards.vote_controls import VotesFrom
+from debate_rewards.votes import all_votes, ballots
 
 TRUE_S0 = {"answer": "s0"}
 SILENT = [""] * 3

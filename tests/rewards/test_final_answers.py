@@ -7,9 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from debate_protocol.types import Question
-from debate_rewards.answers.checking import check
-from debate_rewards.answers.final_answers import KINDS, Kind, canonical, final_answer
-from debate_rewards.answers.math_text import MAX_MATH_CHARS, compare_text, read_number, spelling
+from debate_rewards.answer_checking import check
+from debate_rewards.final_answers import (
+    KINDS,
+    MAX_MATH_CHARS,
+    Kind,
+    canonical,
+    compare_text,
+    final_answer,
+    read_number,
+    spelling,
+)
 
 
 @pytest.mark.parametrize(

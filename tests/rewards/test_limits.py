@@ -8,14 +8,14 @@ import pytest
 
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Question
-from debate_rewards.answers import checking as answers
-from debate_rewards.answers.checking import MAX_COMPARED, answer_classes, check
-from debate_rewards.answers.final_answers import KINDS, canonical, final_answer, text_form
-from debate_rewards.answers.math_pool import Comparison
+from debate_rewards import answer_checking as answers
+from debate_rewards.answer_checking import MAX_COMPARED, answer_classes, check
 from debate_rewards.cli import main
-from debate_rewards.metrics.debate_metrics import debate_metrics
-from debate_rewards.metrics.judging import intraclass_moments
-from debate_rewards.rewards.persuasion import Persuasion
+from debate_rewards.final_answers import KINDS, canonical, final_answer, text_form
+from debate_rewards.math_pool import Comparison
+from debate_rewards.metrics import debate_metrics
+from debate_rewards.turn_rewards import Persuasion
+from debate_rewards.vote_metrics import intraclass_moments
 
 # Two combining marks in descending class: the worst that sorting by class can meet.
 MARKS = "\u0315\u0300"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from debate_protocol.types import Question
-from debate_rewards.answers.checking import check_many
+from debate_rewards.answer_checking import check_many
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "data" / "math500_answers.jsonl"
 GOLDS = [json.loads(line)["answer"] for line in FILE.read_text(encoding="utf-8").splitlines()]

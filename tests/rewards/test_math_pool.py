@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from debate_protocol.types import Question
-from debate_rewards.answers.checking import check
-from debate_rewards.answers.math_pool import MathPool, _ready, shared_pool
+from debate_rewards.answer_checking import check
+from debate_rewards.math_pool import MathPool, _ready, shared_pool
 
 TOWER = "9^{9^{9^{9}}}"
 HOSTILE = {
@@ -181,7 +181,7 @@ def test_ready_takes_descriptors_above_1023() -> None:
 def test_workers_end_with_their_process() -> None:
     code = (
         "import os, sys\n"
-        "from debate_rewards.answers.math_pool import shared_pool\n"
+        "from debate_rewards.math_pool import shared_pool\n"
         "p = shared_pool(); p.compare('x', 'x', 60)\n"
         "print(next(iter(p._workers))._process.pid, flush=True)\n"
         "if 'killed' in sys.argv: os.kill(os.getpid(), 9)"

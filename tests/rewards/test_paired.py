@@ -5,7 +5,7 @@ from statistics import NormalDist, fmean
 
 import pytest
 
-from debate_rewards.metrics.statistics import (
+from debate_rewards.estimates import (
     bootstrap_interval,
     mcnemar,
     paired,

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript
 from debate_rewards import PartialTrajectory, RewardChoice, Score, Verifiable, state_values
-from debate_rewards.metrics.debate_metrics import debate_metrics
+from debate_rewards.metrics import debate_metrics
 
 Json = dict[str, Any]
 

@@ -8,9 +8,9 @@ import pytest
 from debate_protocol.types import TurnKey
 from debate_rewards import V2
 from debate_rewards.reward import Use
-from debate_rewards.votes.ballots import Vote
-from debate_rewards.votes.judging import (
+from debate_rewards.votes import (
     PARTS,
+    Vote,
     correlated_agreement,
     determinant_scores,
     joint_counts,

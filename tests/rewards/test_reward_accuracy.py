@@ -3,7 +3,7 @@
 import pytest
 
 from debate_rewards import V2, Credit, Majority, Score, debate_metrics, get_reward
-from debate_rewards.votes.controls import VotesFrom
+from debate_rewards.vote_controls import VotesFrom
 
 TRUE_S0 = {"answer": "s0"}
 FIVE = [""] * 5

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from debate_protocol.types import TurnKey
-from debate_rewards.metrics.debate_metrics import debate_metrics, debate_statistics, question_values
-from debate_rewards.metrics.judging import add_change, intraclass_moments
-from debate_rewards.metrics.statistics import Sums, bootstrap_estimates, value_of
+from debate_rewards.estimates import Sums, bootstrap_estimates, value_of
+from debate_rewards.metrics import debate_metrics, debate_statistics, question_values
+from debate_rewards.vote_metrics import add_change, intraclass_moments
 
 SILENT = ["", "", ""]
 

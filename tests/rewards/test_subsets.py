@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from debate_rewards.metrics.judging import majority_of_subsets, pass_at, right_in_most
+from debate_rewards.vote_metrics import majority_of_subsets, pass_at, right_in_most
 
 
 def voted(classes, right):

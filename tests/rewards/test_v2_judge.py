@@ -2,7 +2,7 @@ import pytest
 
 from debate_protocol.types import Transcript
 from debate_rewards.rewards import V2
-from debate_rewards.votes.ballots import WinRate
+from debate_rewards.vote_rewards import WinRate
 
 FIVE = [""] * 5
 

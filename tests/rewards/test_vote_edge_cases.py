@@ -5,7 +5,7 @@ import pytest
 from debate_protocol.transcripts.files import from_json
 from debate_rewards import V2, WinMinusLoss, WinRate
 from debate_rewards.reward import read_debate
-from debate_rewards.votes.ballots import all_votes, ballots
+from debate_rewards.votes import all_votes, ballots
 
 SEVEN = [""] * 7
 

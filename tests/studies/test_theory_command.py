@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from debate_protocol.transcripts.files import from_json, write_transcripts
-from debate_rewards.metrics.statistics import Estimate
+from debate_rewards.estimates import Estimate
 from debate_studies.theory import in_words, lay_beside
 from debate_studies.theory import run_comparison as command
 from debate_studies.theory.run_comparison import main

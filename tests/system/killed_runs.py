@@ -27,7 +27,7 @@ import debate_train.recipe.check
 import debate_train.report
 import debate_train.running.phases
 import debate_train.running.run
-from debate_rewards.gate_rules import Answers
+from debate_rewards.decisions import Answers
 from debate_train.commands.cli import main
 
 RECIPE = """\

@@ -26,6 +26,10 @@ LONG_FILES: frozenset[str] = frozenset(
         "packages/debate-protocol/src/debate_protocol/prompts.py",
         "packages/debate-protocol/src/debate_protocol/types.py",
         "packages/debate-train/src/debate_train/monitoring/detectors.py",
+        "packages/debate-rewards/src/debate_rewards/decisions.py",
+        "packages/debate-rewards/src/debate_rewards/final_answers.py",
+        "packages/debate-rewards/src/debate_rewards/vote_rewards.py",
+        "packages/debate-rewards/src/debate_rewards/votes.py",
     }
 )
 """Files that may have up to the hard limit of lines, by path from the root."""

@@ -10,7 +10,7 @@ from benchmarks.robustness import mutate_transcripts as mutating
 
 
 def test_no_command_fails_on_mutated_transcripts(monkeypatch):
-    monkeypatch.setattr("debate_rewards.metrics.statistics.RESAMPLES", 20)
+    monkeypatch.setattr("debate_rewards.estimates.RESAMPLES", 20)
     # Every fifth case verifies mathematics, for whose workers other tests wait.
     cases = [case for case in range(30) if case % 5 < 4]
     with mutating.limited_time():

@@ -21,7 +21,7 @@ for package in {packages}:
     top = importlib.import_module(package)
     for found in pkgutil.walk_packages(top.__path__, package + "."):
         # Programs of their own, and what imports an extra.
-        if not found.name.endswith(("__main__", "math_equality", "math_worker")):
+        if not found.name.endswith(("__main__", "math_worker")):
             try:
                 importlib.import_module(found.name)
             except ModuleNotFoundError as error:

@@ -86,6 +86,10 @@ def test_a_training_step_enters_few_files(tmp_path: Path, monkeypatch: pytest.Mo
     print(f"a training step, from its questions to new weights in the engine: {step}")
     print(f"logging it: {log}")
     ours = {"/".join(Path(file).parts[-2:]) for file in step.files}
-    entered = {"forms/plain.py", "rewards/v2.py", "engines/transformers_sampler.py"}
+    entered = {
+        "forms/plain.py",
+        "debate_rewards/vote_rewards.py",
+        "engines/transformers_sampler.py",
+    }
     assert entered | {"trainers/objective.py"} <= ours
     assert len(step.files) <= MOST_FILES

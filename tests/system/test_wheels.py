@@ -20,7 +20,7 @@ HEAVY = {
     "math-verify", "omegaconf", "wandb", "debate-rollout", "debate-train",
 }  # fmt: skip
 IMPORT_LIMIT_S = 0.3
-NEEDS_EXTRA = ["debate_rewards.answers.math_equality"]
+NEEDS_EXTRA = ["debate_rewards.math_worker"]
 """Modules of worker processes, which only run where their extra is installed."""
 # The time of the process itself: what else runs on the machine says nothing about the package.
 TIMED_IMPORT = """

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from debate_protocol.types import Question
-from debate_rewards.answers.checking import check
+from debate_rewards.answer_checking import check
 from debate_train.data import Benchmark
 from debate_train.data.benchmarks import BENCHMARKS
 from debate_train.interrupts import DataError

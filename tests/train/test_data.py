@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from debate_protocol.types import Question
-from debate_rewards.answers.checking import check
+from debate_rewards.answer_checking import check
 from debate_train.data import Questions, SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, running_totals, solutions
 from debate_train.interrupts import DataError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from debate_rewards.gate_rules import Answers
+from debate_rewards.decisions import Answers
 from debate_train.commands.cli import main
 from debate_train.data.source import DataSource
 from debate_train.playing.dynamic_sampling import play_step

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from debate_protocol.transcripts.files import from_json
-from debate_rewards.metrics.debate_metrics import debate_metrics
+from debate_rewards.metrics import debate_metrics
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.interrupts import RunFailure

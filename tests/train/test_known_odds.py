@@ -10,7 +10,7 @@ import pytest
 
 from debate_protocol.forms import ActorCritic
 from debate_protocol.types import Ask, Branch, Question, Reply, Transcript, Turn
-from debate_rewards.rewards.partial_trajectory import StateValue, state_values
+from debate_rewards.turn_rewards import StateValue, state_values
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 from debate_train.offline import GuidedPairs

@@ -7,7 +7,7 @@ import pytest
 
 from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript
-from debate_rewards.metrics.debate_metrics import debate_metrics
+from debate_rewards.metrics import debate_metrics
 from debate_train.batches.row_types import Row
 from debate_train.data import Questions, SignsPuzzle
 from debate_train.running.paper_metrics import paper_metrics

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from debate_protocol.types import Question
-from debate_rewards.answers.checking import check
+from debate_rewards.answer_checking import check
 from debate_train.data.questions import Questions
 from debate_train.interrupts import DataError
 from debate_train.recipe.context import look_at_data

@@ -7,7 +7,7 @@ import pytest
 
 from debate_protocol.forms import ActorCritic
 from debate_protocol.types import Ask, Question, Reply, Transcript
-from debate_rewards.answers.checking import check
+from debate_rewards.answer_checking import check
 from debate_train.data.signs_puzzle import WORDS, SignsPuzzle, exchange_demonstration
 from debate_train.models.word_tokenizer import word_tokenizer
 from debate_train.offline import EveryReply

@@ -13,7 +13,7 @@ from debate_protocol.command_line import DONE, add_options, heed_options
 from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.transcripts.records import TranscriptError
 from debate_protocol.types import Transcript, agents_by_policy
-from debate_rewards.metrics.statistics import Estimate
+from debate_rewards.estimates import Estimate
 from debate_studies.theory.grid import BY_ROUND, VOTES, drift_row, round_rows, settings, vote_row
 from debate_studies.theory.model import effective_voters
 from debate_train.commands.compare import Side, sides_of
@@ -294,7 +294,7 @@ def of_debates(transcripts: Sequence[Transcript], name: str) -> dict[str, Any]:
         UsageError: They are of several numbers of agents; `name` is where they come from.
         ValueError: No question has an answer that is known.
     """
-    from debate_rewards.metrics.debate_metrics import debate_statistics
+    from debate_rewards.metrics import debate_statistics
 
     sizes = sorted({one.protocol.num_agents for one in transcripts})
     if len(sizes) > 1:

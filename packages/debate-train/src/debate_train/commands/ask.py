@@ -16,10 +16,9 @@ from urllib.parse import urlsplit
 from debate_protocol.command_line import add_options, heed_options
 from debate_protocol.transcripts.showing import escaped
 from debate_protocol.types import Ask, Question, Reply, Transcript, role_of
-from debate_rewards.answers.checking import answer_classes, same_answer
-from debate_rewards.gate_rules import Agreed
+from debate_rewards.answer_checking import answer_classes, same_answer
+from debate_rewards.decisions import Agreed, answer_text, decisions_of, last_turns
 from debate_rewards.reward import read_debate
-from debate_rewards.votes.decisions import answer_text, decisions_of, last_turns
 from debate_rollout.engine import HeardEngine, Request
 from debate_train.commands.evaluate import named_policy
 from debate_train.commands.recipe_command import DONE, exit_code, refuse_unreadable

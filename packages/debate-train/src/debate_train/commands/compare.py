@@ -30,7 +30,7 @@ from debate_train.evaluation.settings import full_name
 from debate_train.interrupts import UsageError
 
 if TYPE_CHECKING:
-    from debate_rewards.metrics.statistics import Paired
+    from debate_rewards.estimates import Paired
 
 
 Values = Mapping[str, Mapping[str, float]]
@@ -241,7 +241,7 @@ def compared(before: Side, after: Side, *, all_: bool = False) -> list[ComparedR
     Raises:
         UsageError: They were asked other questions.
     """
-    from debate_rewards.metrics.statistics import paired, range_of
+    from debate_rewards.estimates import paired, range_of
 
     _refuse_other_questions(before, after)
     sides = (before.evaluation.results, after.evaluation.results)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from debate_protocol.command_line import add_options, heed_options, is_quiet
-from debate_rewards.answers.final_answers import KINDS
+from debate_rewards.final_answers import KINDS
 from debate_train.checkpointing.directory_layout import plain, with_hash, write_json
 from debate_train.commands.evaluate import NamedPolicy
 from debate_train.commands.evaluation_files import (
@@ -138,7 +138,7 @@ def found_of(policy: NamedPolicy, measures: Measures, runs: int) -> dict[str, An
 
 def point_row(point: Point) -> dict[str, object]:
     """Return a point of a curve with the interval of its mean."""
-    from debate_rewards.metrics.statistics import bootstrap_interval
+    from debate_rewards.estimates import bootstrap_interval
 
     mean, low, high = bootstrap_interval(list(point.values.values()), within=(0.0, 1.0))
     return {

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from debate_protocol.types import DebateRun, Transcript
-from debate_rewards.metrics.debate_metrics import debate_statistics
+from debate_rewards.metrics import debate_statistics
 from debate_rewards.reward import Score, score_debates
 from debate_rollout.engine import Engine
 from debate_train.advantages import Compared

@@ -12,7 +12,7 @@ import regex
 
 from debate_protocol.plugins import Config
 from debate_protocol.types import Question
-from debate_rewards.answers.final_answers import KINDS, FinalAnswer, canonical
+from debate_rewards.final_answers import KINDS, FinalAnswer, canonical
 from debate_train.interrupts import DataError
 
 LIMIT_S = 1.0

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from debate_protocol.parsing import ContractKind
 from debate_protocol.types import Question
-from debate_rewards.answers.checking import Verdict, check_many
+from debate_rewards.answer_checking import Verdict, check_many
 from debate_train.data.question_rows import Fields, Reading, checked
 from debate_train.data.source import (
     DataSettings,

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from debate_protocol.plugins import Config
 from debate_protocol.types import Ask, Question
-from debate_rewards.answers.checking import check
+from debate_rewards.answer_checking import check
 from debate_train.data.question_rows import Placed, Reading, read_question, with_kinds
 from debate_train.interrupts import DataError
 

@@ -33,8 +33,8 @@ from debate_train.evaluation.mode import (
 )
 
 if TYPE_CHECKING:
-    from debate_rewards.metrics.debate_metrics import AnswersGiven
-    from debate_rewards.metrics.statistics import Sums
+    from debate_rewards.estimates import Sums
+    from debate_rewards.metrics import AnswersGiven
 
 __all__ = ["Opponents"]
 
@@ -144,7 +144,7 @@ class DebateMode(ModeSettings):
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return the figures of each question."""
-        from debate_rewards.metrics.debate_metrics import question_values
+        from debate_rewards.metrics import question_values
 
         found = question_values(played[0])
         names = {theirs: ours for one in played[0] for theirs, (ours, _) in _named(one).items()}
@@ -152,7 +152,7 @@ class DebateMode(ModeSettings):
 
     def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
         """Return improvement, ρ, N_eff, lengths and what stopping at agreement saves."""
-        from debate_rewards.metrics.debate_metrics import question_moments
+        from debate_rewards.metrics import question_moments
 
         names = {name for one in played[0] for name in ratios_of(one.protocol)}
         found: dict[str, dict[str, tuple[float, ...]]] = {}
@@ -329,8 +329,8 @@ class Opponents(DebateChanges, ModeSettings):
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return the figures of each question, over all seats."""
-        from debate_rewards.metrics.debate_metrics import answers_given
-        from debate_rewards.metrics.statistics import Sums
+        from debate_rewards.estimates import Sums
+        from debate_rewards.metrics import answers_given
 
         seats = [seat for seat, debates in enumerate(played, 1) for _ in debates]
         read = answers_given([debate for debates in played for debate in debates])
@@ -367,8 +367,8 @@ class Opponents(DebateChanges, ModeSettings):
 
 def _add(sums: "Sums", one: "AnswersGiven", seat: int) -> None:
     """Add one debate, in which the policy has one seat."""
-    from debate_rewards.metrics.judging import owed_values
-    from debate_rewards.votes.ballots import ballots, points
+    from debate_rewards.vote_metrics import owed_values
+    from debate_rewards.votes import ballots, points
 
     debate, right = one.debate, one.right
     rules = debate.transcript.protocol
@@ -400,8 +400,8 @@ def _add(sums: "Sums", one: "AnswersGiven", seat: int) -> None:
 
 def _decided(read: Sequence["AnswersGiven"]) -> list[dict[str, bool]]:
     """Return for each debate which of its decisions are right."""
-    from debate_rewards.answers.checking import check_many
-    from debate_rewards.votes.decisions import decisions_of
+    from debate_rewards.answer_checking import check_many
+    from debate_rewards.decisions import decisions_of
 
     found = [
         {rule: own[rule] for rule in ("majority", "peer_vote") if rule in own}
@@ -441,7 +441,7 @@ class SwappedJudging(DebateChanges, ModeSettings):
     """Whether judges' verdicts depend on the order and numbers of the turns that they compare.
 
     The first two rounds of a debate are held twice with the same first turns, the second time with
-    the agents' seats reversed. `debate_rewards.metrics.judging` defines the figures. Without the
+    the agents' seats reversed. `debate_rewards.vote_metrics` defines the figures. Without the
     exchange the turns are those of the mode `debate`, where that has the same form.
     """
 
@@ -468,7 +468,7 @@ class SwappedJudging(DebateChanges, ModeSettings):
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return the figures of each question."""
-        from debate_rewards.metrics.judging import swapped_judging
+        from debate_rewards.vote_metrics import swapped_judging
 
         found: dict[str, dict[str, list[float]]] = {}
         for plain, reseated in zip(*played, strict=True):

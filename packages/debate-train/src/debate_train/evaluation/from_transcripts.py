@@ -11,7 +11,7 @@ from debate_protocol.types import Transcript
 from debate_train.evaluation.mode import Curves, debate_curves, most_replies, reply_curves
 
 if TYPE_CHECKING:
-    from debate_rewards.metrics.statistics import Estimate
+    from debate_rewards.estimates import Estimate
 
 __all__ = ["TranscriptFigures", "figures_of_transcripts"]
 
@@ -25,7 +25,7 @@ class TranscriptFigures:
 
     Attributes:
         found: Each figure with its interval over questions. Those of single replies begin with
-            `replies/`, those of debates have the names of `debate_rewards.debate_metrics`.
+            `replies/`, those of debates have the names of `debate_rewards.metrics`.
         values: Of those that are means over questions, the value of each question.
         curves: Accuracy beside sampled tokens; names begin with `replies/` or `debate/`.
         left_out: Each figure that the transcripts do not allow, with the reason.
@@ -53,7 +53,7 @@ def figures_of_transcripts(transcripts: Sequence[Transcript], seed: int = 0) -> 
         transcripts: Finished debates and replies, of one policy.
         seed: Draws among equals in decisions, and resamples.
     """
-    from debate_rewards.metrics.debate_metrics import debate_statistics, question_values
+    from debate_rewards.metrics import debate_statistics, question_values
 
     replies = [one for one in transcripts if len(one.turns) == 1]
     debates = [one for one in transcripts if len(one.turns) != 1]
@@ -74,7 +74,7 @@ def figures_of_transcripts(transcripts: Sequence[Transcript], seed: int = 0) -> 
 
 def _readable(transcripts: Sequence[Transcript]) -> list[Transcript]:
     """Return the transcripts that can be measured; `debate_metrics` counts the others."""
-    from debate_rewards.metrics.debate_metrics import question_values
+    from debate_rewards.metrics import question_values
 
     broken = question_values(transcripts).get("unmeasured", {})
     if not any(broken.values()):
@@ -84,7 +84,7 @@ def _readable(transcripts: Sequence[Transcript]) -> list[Transcript]:
 
 
 def _reply_values(replies: Sequence[Transcript], curves: Curves, seed: int) -> ByQuestion:
-    from debate_rewards.metrics.debate_metrics import question_values
+    from debate_rewards.metrics import question_values
 
     if not replies:
         return {}
@@ -109,7 +109,7 @@ def _rewards(transcripts: Sequence[Transcript]) -> ByQuestion:
 
 
 def _means(values: ByQuestion, seed: int) -> "dict[str, Estimate]":
-    from debate_rewards.metrics.statistics import Estimate, bootstrap_interval, range_of
+    from debate_rewards.estimates import Estimate, bootstrap_interval, range_of
 
     found = {}
     for name, own in values.items():
@@ -121,7 +121,7 @@ def _means(values: ByQuestion, seed: int) -> "dict[str, Estimate]":
 
 def _lengths(replies: Sequence[Transcript], seed: int) -> "dict[str, Estimate]":
     """Return the lengths of right and wrong replies, which are ratios over all questions."""
-    from debate_rewards.metrics.debate_metrics import debate_statistics
+    from debate_rewards.metrics import debate_statistics
 
     names = [f"{side}/{unit}" for side in ("right", "wrong") for unit in ("tokens", "characters")]
     known = debate_statistics(replies, seed)

@@ -159,7 +159,7 @@ def _start(
     seed: int, plays: Plays, questions: Sequence[Question], name: str, run: int
 ) -> list[DebateRun]:
     """Return the debates of one run, each seeded by its question, run and copy."""
-    from debate_rewards.answers.checking import same_answer
+    from debate_rewards.answer_checking import same_answer
 
     mark = f"/run-{run + 1}" if run else ""
     return [
@@ -200,7 +200,7 @@ def _ratios(
     mode: EvaluationMode, runs: Sequence[Sequence[Sequence[Transcript]]], figures: Mapping[str, str]
 ) -> dict[str, Measure]:
     """Return the mode's ratios of sums over questions; those that it does not name are left out."""
-    from debate_rewards.metrics.statistics import bootstrap_estimates, pooled
+    from debate_rewards.estimates import bootstrap_estimates, pooled
 
     each = [mode.ratios(parts) for parts in runs]
     of_all = mode.ratios(_pooled(runs)) if len(runs) > 1 else each[0]
@@ -228,7 +228,7 @@ def _pooled(runs: Sequence[Sequence[Sequence[Transcript]]]) -> list[list[Transcr
 def _measure(
     name: str, by_question: Mapping[str, float], runs: Sequence[Mapping[str, float]]
 ) -> Measure:
-    from debate_rewards.metrics.statistics import bootstrap_interval, range_of
+    from debate_rewards.estimates import bootstrap_interval, range_of
 
     interval = bootstrap_interval(list(by_question.values()), within=range_of(name))
     means = [fmean(values.values()) for values in runs if values]

@@ -16,7 +16,7 @@ from debate_protocol.types import TopologyName, Transcript
 from debate_train.models.adapters import answering_role
 
 if TYPE_CHECKING:
-    from debate_rewards.metrics.debate_metrics import AnswersGiven
+    from debate_rewards.metrics import AnswersGiven
 
 __all__ = ["Curves", "Point", "debate_curves", "reply_curves"]
 
@@ -139,9 +139,9 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
         replies: Debates of one turn each, several of each question.
         most: The largest k.
     """
-    from debate_rewards.answers.checking import answer_classes
-    from debate_rewards.metrics.debate_metrics import answers_given
-    from debate_rewards.metrics.judging import majority_of_subsets, pass_at, right_in_most
+    from debate_rewards.answer_checking import answer_classes
+    from debate_rewards.metrics import answers_given
+    from debate_rewards.vote_metrics import majority_of_subsets, pass_at, right_in_most
 
     majority: list[dict[str, float]] = [{} for _ in range(most)]
     passed: list[dict[str, float]] = [{} for _ in range(most)]
@@ -180,7 +180,7 @@ def debate_curves(debates: Sequence[Transcript]) -> Curves:
 
     A debate that ended early goes on with the answers of its last round and costs nothing more.
     """
-    from debate_rewards.metrics.debate_metrics import answers_given
+    from debate_rewards.metrics import answers_given
 
     given = [
         one

@@ -55,7 +55,7 @@ class _Replies(ModeSettings):
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return each question's share of right replies (mean@K), and what K of them give."""
-        from debate_rewards.metrics.debate_metrics import question_values
+        from debate_rewards.metrics import question_values
 
         names = {"correct": "accuracy", "format": "format", "tokens/answer": "tokens/answer"}
         found = question_values(played[0])
@@ -72,7 +72,7 @@ class _Replies(ModeSettings):
 
     def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
         """Return the mean lengths of right and of wrong replies."""
-        from debate_rewards.metrics.debate_metrics import question_moments
+        from debate_rewards.metrics import question_moments
 
         sides = ("right/tokens", "wrong/tokens")
         found: dict[str, dict[str, tuple[float, ...]]] = {}

@@ -11,10 +11,10 @@ from pydantic import Field
 from debate_protocol.forms import DebateForm
 from debate_protocol.parsing import get_contract
 from debate_protocol.types import Transcript, Turn, TurnKey, parse_turn, role_of
-from debate_rewards.answers.checking import answer_classes, check_many
+from debate_rewards.answer_checking import answer_classes, check_many
+from debate_rewards.decisions import answer_text, standings
 from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
-from debate_rewards.votes.ballots import all_votes, ballots, tally
-from debate_rewards.votes.decisions import answer_text, standings
+from debate_rewards.votes import all_votes, ballots, tally
 from debate_train.offline.offline_set import (
     Completion,
     Example,

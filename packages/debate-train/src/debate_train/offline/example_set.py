@@ -13,7 +13,7 @@ import numpy as np
 
 from debate_protocol.parsing import get_contract
 from debate_protocol.types import Ask, Branch, Question, Reply, Transcript, Turn
-from debate_rewards.metrics.statistics import bootstrap_interval
+from debate_rewards.estimates import bootstrap_interval
 from debate_rewards.reward import read_debate
 from debate_rollout.rendering import Renderer
 from debate_train.batches.row_types import Batch, Row

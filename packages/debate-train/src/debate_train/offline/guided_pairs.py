@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import Transcript, Turn, TurnKey, gives_answers, role_of, turn_failed
-from debate_rewards.rewards.partial_trajectory import StateValue, state_values
+from debate_rewards.turn_rewards import StateValue, state_values
 from debate_train.offline.offline_set import (
     Completion,
     Example,

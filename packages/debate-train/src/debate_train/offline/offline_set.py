@@ -26,7 +26,7 @@ from debate_protocol.types import (
     parse_turn,
     turn_failed,
 )
-from debate_rewards.answers.checking import check_many, same_answer
+from debate_rewards.answer_checking import check_many, same_answer
 
 __all__ = [
     "Completion",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from debate_protocol.types import DebateRun, Gate, GateDecision, Question, Transcript
-from debate_rewards.gate_rules import Answers, GateRule, checked, divided
+from debate_rewards.decisions import Answers, GateRule, checked, divided
 from debate_rollout.engine import Engine
 from debate_train.data import DataSource
 from debate_train.playing.rollout_settings import StepDebates

@@ -8,7 +8,7 @@ from pydantic import Field
 from debate_protocol.forms import FormConfig
 from debate_protocol.plugins import Config
 from debate_protocol.types import DebateRun, Gate, Transcript
-from debate_rewards.gate_rules import GateRule, divided
+from debate_rewards.decisions import GateRule, divided
 from debate_rollout.drivers import AUTO, DriverChoice, play
 from debate_rollout.engine import Engine
 from debate_rollout.engine_settings import EngineConfig

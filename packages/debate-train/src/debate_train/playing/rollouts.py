@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from debate_protocol.types import DebateRun, Question, Transcript
-from debate_rewards.answers.checking import same_answer
+from debate_rewards.answer_checking import same_answer
 from debate_rollout.engine import Engine, Weights
 from debate_train.evaluation.mode import direct_form
 from debate_train.interrupts import RunFailure

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from debate_protocol.forms import DebateForm
 from debate_protocol.parsing import Contract, neutralised
 from debate_protocol.types import Ask, Gate, Message, Question, Reply, Sent
-from debate_rewards.gate_rules import GateRule, divided
+from debate_rewards.decisions import GateRule, divided
 from debate_train.data import DataConfig, DataSource
 from debate_train.data.source import keep_apart
 from debate_train.evaluation import direct_form

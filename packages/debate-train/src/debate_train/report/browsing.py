@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from debate_protocol.parsing import Comparison, get_contract
 from debate_protocol.types import Transcript, TurnKey, parse_turn
-from debate_rewards.answers.checking import check
+from debate_rewards.answer_checking import check
 from debate_rewards.reward import ReadTurn, read_debate
 from debate_train.report.credit import Debates, Recorded, states
 from debate_train.report.run_files import ReadFile, RunFiles, read_debates

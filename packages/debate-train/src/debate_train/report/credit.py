@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debate_protocol.types import Question, Transcript, Turn, TurnKey
-from debate_rewards.answers.checking import check
+from debate_rewards.answer_checking import check
+from debate_rewards.decisions import answer_text, majority_of, peer_vote_of
 from debate_rewards.reward import ReadDebate, Score, read_debate
-from debate_rewards.votes.decisions import answer_text, majority_of, peer_vote_of
 from debate_train.batches.row_types import Batch, Row
 from debate_train.batches.rows import reply_text
 from debate_train.checkpointing.directory_layout import file_name, plain, written

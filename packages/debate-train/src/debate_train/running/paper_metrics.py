@@ -6,9 +6,9 @@ from statistics import fmean
 from debate_protocol.parsing import Contract, answer_line, final_box, get_contract
 from debate_protocol.prompts import answer_form
 from debate_protocol.types import Transcript
+from debate_rewards.answer_rewards import turn_verdicts
+from debate_rewards.decisions import last_turns
 from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
-from debate_rewards.rewards.truth import turn_verdicts
-from debate_rewards.votes.decisions import last_turns
 from debate_train.batches.row_types import Row
 
 _ANSWERS = ("correct", "pass@k", "avg@k", "cons@k")
@@ -26,7 +26,7 @@ def paper_metrics(
     Args:
         transcripts: The debates of a step, single-turn replies beside them included.
         rows: What is trained on, with advantages.
-        watched: `debate_rewards.metrics.debate_metrics` of the debates.
+        watched: `debate_rewards.metrics` of the debates.
         dataset: The name of the data, in `train_{dataset}/…`.
         num_agents: Of a debate; a transcript of fewer is a single reply beside the debates.
 

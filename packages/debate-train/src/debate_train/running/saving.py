@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from debate_protocol.types import roles_by_agent
-from debate_rewards.metrics.debate_metrics import debate_metrics
+from debate_rewards.metrics import debate_metrics
 from debate_train.batches.row_types import Row
 from debate_train.batches.rows import PER_TOKEN
 from debate_train.batches.step import Step

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from debate_protocol.types import role_of
+from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
-from debate_rewards.rewards.truth import turn_verdicts
 
 if TYPE_CHECKING:
     from debate_train.batches.row_types import Batch, Floats

@@ -1,4 +1,4 @@
-"""Rewards made of others: weighted sums, and labels on a share of the questions."""
+"""All rewards by name, for configuration files, and those that are made of others."""
 
 import hashlib
 from collections import Counter
@@ -10,7 +10,14 @@ from pydantic import Field
 
 from debate_protocol.plugins import Config, Variants
 from debate_protocol.types import Transcript
-from debate_rewards.answers.checking import answer_classes
+from debate_rewards.answer_checking import answer_classes
+from debate_rewards.answer_rewards import (
+    Majority,
+    MajorityJudge,
+    TruthJudge,
+    Verifiable,
+    has_known_kind,
+)
 from debate_rewards.reward import (
     Credit,
     Need,
@@ -22,14 +29,9 @@ from debate_rewards.reward import (
     read_debate,
     score_debates,
 )
-from debate_rewards.rewards.few_labels import Certainty, Majority, MajorityJudge
-from debate_rewards.rewards.partial_trajectory import PartialTrajectory
-from debate_rewards.rewards.persuasion import Persuasion
-from debate_rewards.rewards.spans import Overlong
-from debate_rewards.rewards.truth import TruthJudge, Verifiable, has_known_kind
-from debate_rewards.rewards.v2 import V2
-from debate_rewards.votes.ballots import WinMinusLoss, WinRate, all_votes, ballots, by_pair
-from debate_rewards.votes.decisions import BradleyTerry
+from debate_rewards.turn_rewards import Certainty, Overlong, PartialTrajectory, Persuasion
+from debate_rewards.vote_rewards import V2, BradleyTerry, WinMinusLoss, WinRate
+from debate_rewards.votes import all_votes, ballots, by_pair
 
 OWN = (
     V2,
@@ -350,3 +352,49 @@ def _split_answers(debates: Sequence[ReadDebate]) -> float:
     turns = [t for debate in debates for key, t in debate.turns.items() if key.round == 0]
     said = [turn.parsed.answer for turn in turns if not turn.failed]
     return _split(one for one in answer_classes(question, said) if one is not None)
+
+
+REWARDS: Variants[RewardConfig] = Variants(
+    "debate_rewards.rewards", RewardConfig, *OWN, Mixed, Labelled
+)
+"""All rewards, those of other installed packages included."""
+
+RewardChoice = Annotated[RewardConfig, REWARDS]
+"""Any reward; `type` names it."""
+
+
+def get_reward(name: str, **settings: object) -> RewardConfig:
+    """Return the reward of this `type` with these settings.
+
+    Raises:
+        ValueError: No reward has this name, the message names the nearest one; or (pydantic's
+            ValidationError) a setting is unknown or does not fit.
+    """
+    try:
+        return REWARDS.make(name, settings)
+    except KeyError as error:
+        raise ValueError(f"reward: {error.args[0]}") from error
+
+
+__all__ = [
+    "REWARDS",
+    "BradleyTerry",
+    "Certainty",
+    "Component",
+    "Fading",
+    "Labelled",
+    "Majority",
+    "MajorityJudge",
+    "Mixed",
+    "Overlong",
+    "PartialTrajectory",
+    "Persuasion",
+    "RewardChoice",
+    "RewardConfig",
+    "TruthJudge",
+    "V2",
+    "Verifiable",
+    "WinMinusLoss",
+    "WinRate",
+    "get_reward",
+]

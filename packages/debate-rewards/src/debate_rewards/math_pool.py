@@ -26,10 +26,16 @@ Outcome = Literal[
 ]
 START_TIMEOUT_S = 120.0
 RESTART_TIMEOUT_S = 10.0
-_PROGRAM = (
-    "import sys; sys.path.append(sys.argv[1]); "
-    "from debate_rewards.answers.math_worker import main; main()"
-)
+_PROGRAM = """
+import json, sys
+sys.path.append(sys.argv[1])
+try:
+    from debate_rewards.math_worker import main
+except ImportError as error:
+    print(json.dumps({"error": str(error)}))
+else:
+    main()
+"""
 
 
 class Comparison(NamedTuple):
@@ -48,7 +54,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[2])],
+            [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[1])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,14 +1,225 @@
-"""What a vote earns its judge: agreement, peer prediction, truth."""
+"""Votes on the turns that their judge was shown, and what a vote earns its judge."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal, NamedTuple
 
-from debate_protocol.parsing import Range
-from debate_protocol.types import TurnKey
-from debate_rewards.reward import Credit, ReadDebate
-from debate_rewards.rewards.spans import JudgeCredit, span_credits
-from debate_rewards.votes.ballots import Ballot, Verdict, Vote, by_pair
+from debate_protocol.parsing import Comparison, Range
+from debate_protocol.types import Protocol, TurnKey, sees
+from debate_rewards.reward import (
+    Credit,
+    ReadDebate,
+    ReadTurn,
+)
+
+Ties = Literal["half", "ignore"]
+Duplicates = Literal["one", "count"]
+Verdict = Literal[">", "=", "<"]
+JudgeCredit = Literal["line", "block", "segment"]
+Pair = tuple[TurnKey, TurnKey]
+"""Two judged turns; that of the agent with the lower id stands left."""
+
+
+class Line(NamedTuple):
+    """One comparison, oriented so that the agent with the lower id stands left."""
+
+    low: int
+    high: int
+    verdict: Verdict
+    span: tuple[int, int]
+
+
+class Vote(NamedTuple):
+    """One judge's verdict on a pair of turns, and its line in the judge's text."""
+
+    judge: TurnKey
+    pair: Pair
+    verdict: Verdict
+    span: tuple[int, int]
+
+    @property
+    def left(self) -> TurnKey:
+        """The judged turn of the agent with the lower id."""
+        return self.pair[0]
+
+    @property
+    def right(self) -> TurnKey:
+        """The judged turn of the agent with the higher id."""
+        return self.pair[1]
+
+
+class Share(NamedTuple):
+    """Votes for and against one turn or agent."""
+
+    up: float
+    down: float
+
+    @property
+    def balance(self) -> float:
+        """2·up/(up + down) − 1, from −1 (all against) to 1 (all for)."""
+        return 2 * self.up / (self.up + self.down) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """What one judge turn voted, what of it was dropped and why, and what was owed.
+
+    `unseen` counts lines; `contradictory` and `owed` count pairs. `failed` says where in the text
+    the lines stand about turns that had failed, `uncounted` where all others that do not count.
+    """
+
+    votes: tuple[Vote, ...] = ()
+    unseen: int = 0
+    failed: tuple[Range, ...] = ()
+    contradictory: int = 0
+    owed: int = 0
+    uncounted: tuple[Range, ...] = ()
+
+    @property
+    def missing(self) -> bool:
+        """Whether comparisons were owed and none counted.
+
+        Lines dropped because the turn they judged had failed are no fault of their author.
+        """
+        return self.owed > 0 and not self.votes and not self.failed
+
+
+def orient(comparison: Comparison) -> Line:
+    """Return the comparison with the lower agent id on the left."""
+    left, op, right, span = comparison.left, comparison.op, comparison.right, comparison.span
+    if left < right:
+        return Line(left, right, op, span)
+    return Line(right, left, "=" if op == "=" else "<", span)
+
+
+def settle(lines: Sequence[Line], duplicates: Duplicates) -> tuple[list[Line], int]:
+    """Return the lines that count and the number of contradictory pairs that were dropped.
+
+    With `one`, the last of several equal lines about a pair counts and a pair with different
+    verdicts is dropped; with `count` every line counts.
+    """
+    if duplicates == "count":
+        return list(lines), 0
+    last: dict[tuple[int, int], Line] = {}
+    clashing = set()
+    for line in lines:
+        pair = (line.low, line.high)
+        if pair in last and last[pair].verdict != line.verdict:
+            clashing.add(pair)
+        last[pair] = line
+    kept = [line for pair, line in last.items() if pair not in clashing]
+    return kept, len(clashing)
+
+
+def ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates = "one") -> Ballot:
+    """Return the votes of one turn on the turns it was shown; a failed turn casts none."""
+    if judge.failed:
+        return Ballot()
+    judged = debate.judged_by(judge)
+    lines, unseen, failed = [], [], []
+    for comparison in judge.parsed.comparisons:
+        line = orient(comparison)
+        if line.low not in judged or line.high not in judged:
+            unseen.append(line)
+        elif judged[line.low].failed or judged[line.high].failed:
+            failed.append(line.span)
+        else:
+            lines.append(line)
+    kept, contradictory = settle(lines, duplicates)
+    votes = tuple(
+        Vote(judge.key, (judged[line.low].key, judged[line.high].key), line.verdict, line.span)
+        for line in kept
+    )
+    wrong = {line.span for line in (*unseen, *lines)} - {line.span for line in kept}
+    return Ballot(
+        votes,
+        len(unseen),
+        tuple(failed),
+        contradictory,
+        debate.expected_pairs(judge),
+        tuple(sorted(wrong.union(judge.parsed.dropped_lines))),
+    )
+
+
+def owed_verdicts(debate: ReadDebate, judge: ReadTurn) -> Iterator[tuple[Pair, Verdict | None]]:
+    """Yield each pair of valid turns that a turn was shown, with its verdict on it.
+
+    None stands for a pair that it did not compare, as for all pairs of a failed turn.
+    """
+    if not debate.compares:
+        return
+    said = {vote.pair: vote.verdict for vote in ballot(debate, judge).votes}
+    valid = sorted((n, turn.key) for n, turn in debate.judged_by(judge).items() if not turn.failed)
+    for (_, left), (_, right) in combinations(valid, 2):
+        yield (left, right), said.get((left, right))
+
+
+def ballots(debate: ReadDebate, duplicates: Duplicates = "one") -> dict[TurnKey, Ballot]:
+    """Return the ballot of every turn, those of judges who owe no answer included."""
+    return {key: ballot(debate, judge, duplicates) for key, judge in debate.judges.items()}
+
+
+def all_votes(cast: Mapping[TurnKey, Ballot]) -> list[Vote]:
+    """Return the votes of all ballots, in order."""
+    return [vote for its_ballot in cast.values() for vote in its_ballot.votes]
+
+
+def points(verdict: Verdict, ties: Ties) -> Share | None:
+    """Return what a verdict gives the left side and the right side; None where it does not count.
+
+    `half` gives each side of a tie half a vote; `ignore` drops ties.
+    """
+    if verdict == "=":
+        return Share(0.5, 0.5) if ties == "half" else None
+    return Share(1.0, 0.0) if verdict == ">" else Share(0.0, 1.0)
+
+
+def tally(votes: Iterable[Vote], ties: Ties = "half") -> dict[TurnKey, Share]:
+    """Return votes for and against each turn that got any."""
+    up: dict[TurnKey, float] = {}
+    total: dict[TurnKey, int] = {}
+    for _, (left, right), verdict, _ in votes:
+        given = points(verdict, ties)
+        if given is None:
+            continue
+        up[left] = up.get(left, 0.0) + given.up
+        up[right] = up.get(right, 0.0) + given.down
+        total[left] = total.get(left, 0) + 1
+        total[right] = total.get(right, 0) + 1
+    return {key: Share(won, total[key] - won) for key, won in up.items()}
+
+
+def by_pair(votes: Iterable[Vote]) -> dict[Pair, list[Vote]]:
+    """Return the votes on each pair of turns."""
+    pairs: dict[Pair, list[Vote]] = {}
+    for vote in votes:
+        pairs.setdefault(vote.pair, []).append(vote)
+    return pairs
+
+
+_RING = 64
+
+
+def judges_of_a_pair(rules: Protocol) -> tuple[int, int]:
+    """Return how many agents see both of a pair, for the pairs that fewest and that most see.
+
+    Agents of a ring are alike, and so are all but the center of `central`: the pairs of agents 0
+    and 1 stand for all, and a large ring is like a small one.
+    """
+    count = min(rules.num_agents, _RING)
+    if rules.topology == "all":
+        return rules.num_agents - 2, rules.num_agents - 2
+    rules = replace(rules, num_agents=count, center=min(rules.center or 0, count - 1))
+    found = [
+        sum(sees(rules, judge, a) and sees(rules, judge, b) for judge in range(count))
+        for a in range(min(2, count))
+        for b in range(a + 1, count)
+    ]
+    return min(found), max(found)
+
 
 Consensus = Literal[
     "leave_one_out",
@@ -309,3 +520,72 @@ def judge_credits(
                 without_vote.append(((section.span[1], section.outer[1]), format_penalty))
             credits += span_credits(turn, whole, lines, judge_credit, without_vote)
     return credits
+
+
+_MENTION = re.compile(r"(?i:agent)(?<!\w.{5})\s+(\d{1,9})\b")
+
+
+def span_credits(
+    turn: ReadTurn,
+    whole: Credit,
+    lines: Sequence[tuple[Vote, float | None]],
+    judge_credit: JudgeCredit,
+    without_vote: Sequence[tuple[Range, float | None]],
+) -> list[Credit]:
+    """Return the credits that stand beside the turn's own judge value.
+
+    A line or part without a value has a credit with None: its tokens take no signal rather than
+    the turn's mean, which would pay a line that does not count for those that do.
+
+    Args:
+        turn: The judge's turn.
+        whole: Its credit for the whole stream.
+        lines: Its counted votes with their values.
+        judge_credit: `block` returns none; `line` one a vote; `segment` also one for each part of
+            the evaluation about one agent: the mean over the valued lines that name it.
+        without_vote: Where its other lines stand, and what they are worth.
+    """
+    if judge_credit == "block" or not lines:
+        return []
+    placed = [*((vote.span, value) for vote, value in lines), *without_vote]
+    if judge_credit == "segment":
+        placed = [*_part_values(turn, lines), *placed]
+    agent, round_, stream, centred = whole.agent, whole.round, whole.stream, whole.centred
+    return [
+        Credit(agent, round_, stream, value, span, expected=False, centred=centred)
+        for span, value in placed
+    ]
+
+
+def evaluation_parts(turn: ReadTurn) -> list[tuple[int, tuple[int, int]]]:
+    """Return (agent, character range) for each part of the evaluation about one agent.
+
+    A part begins where an agent is named and ends where another agent is named or the evaluation
+    ends; text before the first name belongs to no part.
+    """
+    section = turn.parsed.sections.get("evaluation")
+    if section is None:
+        return []
+    start, end = section.span
+    marks: list[tuple[int, int]] = []
+    for found in _MENTION.finditer(turn.turn.text, start, end):
+        agent = int(found[1])
+        if not marks or marks[-1][0] != agent:
+            marks.append((agent, found.start()))
+    ends = [begin for _, begin in marks[1:]] + [end] * bool(marks)
+    return [(agent, (begin, stop)) for (agent, begin), stop in zip(marks, ends, strict=True)]
+
+
+def _part_values(
+    turn: ReadTurn, lines: Sequence[tuple[Vote, float | None]]
+) -> list[tuple[tuple[int, int], float | None]]:
+    naming: dict[int, list[float]] = {}
+    for vote, value in lines:
+        if value is not None:
+            naming.setdefault(vote.left.agent, []).append(value)
+            naming.setdefault(vote.right.agent, []).append(value)
+    parts = []
+    for agent, span in evaluation_parts(turn):
+        values = naming.get(agent)
+        parts.append((span, sum(values) / len(values) if values else None))
+    return parts

@@ -1,12 +1,16 @@
-"""The v2 reward: turns are valued by the votes on them, judges by agreement with each other."""
+"""Rewards made of peer votes: v2, win rate, win minus loss and Bradley-Terry strength."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import Transcript, TurnKey, role_of, roles_of
+from debate_rewards.answer_rewards import truth_of
+from debate_rewards.decisions import log_strengths
 from debate_rewards.reward import (
     FAILURE_VALUE,
     Credit,
@@ -19,31 +23,32 @@ from debate_rewards.reward import (
     mean_returns,
     read_debate,
 )
-from debate_rewards.rewards.spans import JudgeCredit
-from debate_rewards.rewards.truth import truth_of
-from debate_rewards.votes.ballots import (
+from debate_rewards.vote_controls import VotesFrom, shuffled_credits, shuffled_verdicts
+from debate_rewards.votes import (
+    CENTRED,
+    JUDGE,
+    PARTS,
     Ballot,
+    Consensus,
     Duplicates,
+    JudgeCredit,
+    Line,
     Share,
     Ties,
     Vote,
     all_votes,
     ballots,
     by_pair,
-    judges_of_a_pair,
-    tally,
-)
-from debate_rewards.votes.controls import VotesFrom, shuffled_credits, shuffled_verdicts
-from debate_rewards.votes.judging import (
-    CENTRED,
-    JUDGE,
-    PARTS,
-    Consensus,
     consensus_values,
     judge_credits,
+    judges_of_a_pair,
     margin,
+    orient,
     peer_prediction_values,
     peer_score_values,
+    points,
+    settle,
+    tally,
     verdicts_elsewhere,
 )
 
@@ -348,3 +353,204 @@ class V2(RewardConfig):
         if share is None:
             return {"mask": None, "zero": 0.0, "literal": -1.0}[self.unvoted]
         return share.balance
+
+
+FAILED_STEP = -1.0
+"""Step reward of a failed turn, a part of its agent's total return."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairwiseVotes:
+    """Votes for and against each agent over all rounds, and how many lines were malformed."""
+
+    shares: tuple[Share, ...]
+    total: int
+    malformed: int
+    contradictory: int
+    failed: int
+
+
+class _Pairwise(RewardConfig):
+    needs: ClassVar[frozenset[Need]] = frozenset(("votes",))
+    can_be_tried: ClassVar[bool] = True
+
+    ties: Ties = "half"
+    """What `=` is worth: `half` a win for each side, or nothing (`ignore`)."""
+    duplicates: Duplicates = "one"
+    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("return",)
+
+
+class WinRate(_Pairwise):
+    """The share of peer votes that an agent won, W/V in [0, 1], 0 without votes.
+
+    Stream `return`: the same value on each of an agent's turns, with −1 added for each of its
+    failed turns. Every comparison of two other agents counts, shown or not, except lines about a
+    failed turn.
+
+    Source: multi-agent debate implementation note, reward function 1. Deviation: repeated lines of
+    a turn count once (`duplicates: count` is the note's rule).
+    """
+
+    type: Literal["win_rate"] = "win_rate"
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        return [_score(read_debate(t), self, "win_rate") for t in transcripts]
+
+
+class WinMinusLoss(_Pairwise):
+    """The mean signed result of an agent's matchups, S/M in [−1, 1], 0 without votes.
+
+    Ties count as matchups with result 0 (`ties: ignore` leaves them out). All else is as in
+    `WinRate`.
+
+    Source: multi-agent debate implementation note, reward function 2.
+    """
+
+    type: Literal["win_minus_loss"] = "win_minus_loss"
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        return [_score(read_debate(t), self, "win_minus_loss") for t in transcripts]
+
+
+def pairwise_votes(debate: ReadDebate, ties: Ties, duplicates: Duplicates) -> PairwiseVotes:
+    """Count the votes for and against each agent over all rounds of a debate."""
+    shares = [Share(0.0, 0.0)] * debate.transcript.protocol.num_agents
+    total = malformed = contradictory = failed = 0
+    for judge in debate.judges.values():
+        malformed += judge.parsed.malformed
+        if judge.failed:
+            continue
+        lines = [orient(comparison) for comparison in judge.parsed.comparisons]
+        about_valid = _about_valid(debate, judge, lines)
+        failed += len(lines) - len(about_valid)
+        kept, clashes = settle(about_valid, duplicates)
+        contradictory += clashes
+        total += len(kept)
+        for line in kept:
+            given = points(line.verdict, ties)
+            if given is None:
+                continue
+            low, high = shares[line.low], shares[line.high]
+            shares[line.low] = Share(low.up + given.up, low.down + given.down)
+            shares[line.high] = Share(high.up + given.down, high.down + given.up)
+    return PairwiseVotes(tuple(shares), total, malformed, contradictory, failed)
+
+
+def _about_valid(debate: ReadDebate, judge: ReadTurn, lines: Sequence[Line]) -> list[Line]:
+    """Return the lines whose agents were not last shown to the judge with a failed turn."""
+    broken = {agent for agent, turn in debate.judged_by(judge).items() if turn.failed}
+    return [line for line in lines if line.low not in broken and line.high not in broken]
+
+
+def _value(share: Share, mode: Literal["win_rate", "win_minus_loss"]) -> float:
+    votes = share.up + share.down
+    if not votes:
+        return 0.0
+    return share.up / votes if mode == "win_rate" else (share.up - share.down) / votes
+
+
+def _score(
+    debate: ReadDebate, reward: _Pairwise, mode: Literal["win_rate", "win_minus_loss"]
+) -> Score:
+    counted = pairwise_votes(debate, reward.ties, reward.duplicates)
+    values = [_value(share, mode) for share in counted.shares]
+    returns = list(values)
+    for turn in debate.turns.values():
+        if turn.failed:
+            returns[turn.key.agent] += FAILED_STEP
+    credits = tuple(
+        Credit(*key, "return", returns[key.agent], penalty=turn.failed)
+        for key, turn in debate.turns.items()
+    )
+    metrics = {
+        "pairwise_reward": sum(values) / len(values) if values else 0.0,
+        "pairwise_reward_is_win_rate": float(mode == "win_rate"),
+        "pairwise_reward_is_win_minus_loss": float(mode == "win_minus_loss"),
+        "pairwise_total_votes": float(counted.total),
+        "pairwise_malformed": float(counted.malformed),
+        "pairwise_contradictory": float(counted.contradictory),
+        "pairwise_failed_dropped": float(counted.failed),
+        "pairwise_any_votes": float(counted.total > 0),
+    }
+    return Score(credits, tuple(returns), metrics)
+
+
+class BradleyTerry(RewardConfig):
+    """The Bradley-Terry strength of each judged turn, scaled to (−1, 1), stream `generator`.
+
+    The strengths w > 0 of the turns (`unit: turn`), or of the agents over all rounds
+    (`unit: agent`, the same value on each of an agent's turns), maximise the likelihood of the
+    votes, P(a beats b) = w_a / (w_a + w_b), times the prior. A win against a strong turn counts
+    for more than one against a weak turn, which a share of votes does not see.
+
+    The prior is a fictitious opponent of strength 1 against whom everyone has `prior` wins and as
+    many losses: undefeated turns stay finite, turns of different rounds share one scale, and few
+    votes say little. The value (w − 1) / (w + 1) is twice the chance to beat that opponent,
+    minus 1.
+
+    Turns (agents) without a vote have no signal; a failed turn carries −1. Which votes count, and
+    `ties` and `duplicates`, are as in `v2`.
+
+    Source: Bradley and Terry (1952); Newman (2023), Efficient computation of rankings from
+    pairwise comparisons: its iteration and, at `prior: 1`, its logistic prior.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset(("votes",))
+    can_be_tried: ClassVar[bool] = True
+
+    type: Literal["bradley_terry"] = "bradley_terry"
+    unit: Literal["turn", "agent"] = "turn"
+    """What has a strength: each `turn`, or each `agent` over all its turns."""
+    prior: float = Field(default=1.0, ge=1e-3)
+    """Wins, and as many losses, of everyone against a fictitious opponent of strength 1."""
+    ties: Ties = "half"
+    """What `=` is worth: `half` a win for each side, or nothing (`ignore`)."""
+    duplicates: Duplicates = "one"
+    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator",)
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        return [self._score(read_debate(transcript)) for transcript in transcripts]
+
+    def _score(self, debate: ReadDebate) -> Score:
+        votes = all_votes(ballots(debate, self.duplicates))
+        values = self._values(votes)
+        credits = tuple(
+            Credit(*key, "generator", FAILURE_VALUE, penalty=True)
+            if turn.failed
+            else Credit(*key, "generator", values.get(key.agent if self.unit == "agent" else key))
+            for key, turn in debate.turns.items()
+        )
+        metrics = {
+            "bradley_terry/votes": float(len(votes)),
+            "bradley_terry/unvoted_turns": float(sum(c.value is None for c in credits)),
+        }
+        known = [c.value for c in credits if c.value is not None]
+        if known:
+            metrics["reward/gen/mean"] = sum(known) / len(known)
+        num_agents = debate.transcript.protocol.num_agents
+        return Score(credits, mean_returns(credits, num_agents), metrics)
+
+    def _values(self, votes: Sequence[Vote]) -> dict[TurnKey | int, float]:
+        wins: dict[tuple[TurnKey | int, TurnKey | int], float] = {}
+        for vote in votes:
+            given = points(vote.verdict, self.ties)
+            if given is not None:
+                left, right = vote.pair
+                a: TurnKey | int = left.agent if self.unit == "agent" else left
+                b: TurnKey | int = right.agent if self.unit == "agent" else right
+                wins[a, b] = wins.get((a, b), 0.0) + given.up
+                wins[b, a] = wins.get((b, a), 0.0) + given.down
+        return {item: math.tanh(log / 2) for item, log in log_strengths(wins, self.prior).items()}

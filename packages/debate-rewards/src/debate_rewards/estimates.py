@@ -176,7 +176,7 @@ def bootstrap_estimates(
     on every question has the interval of `unvaried_interval`.
 
     Args:
-        rows: Per question the moments of its statistics (`debate_rewards.metrics.statistics`).
+        rows: Per question the moments of its statistics (`debate_rewards.estimates`).
         seed: Repeats the resampling.
         level: Coverage of the interval, between 0 and 1.
 

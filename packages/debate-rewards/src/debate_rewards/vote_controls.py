@@ -11,10 +11,10 @@ from pydantic import Field
 
 from debate_protocol.plugins import Config
 from debate_protocol.types import TurnKey
-from debate_rewards.answers.checking import kind_of
-from debate_rewards.answers.final_answers import canonical, final_answer
+from debate_rewards.answer_checking import kind_of
+from debate_rewards.final_answers import canonical, final_answer
 from debate_rewards.reward import Credit, ReadDebate
-from debate_rewards.votes.ballots import Verdict, Vote
+from debate_rewards.votes import Verdict, Vote
 
 
 class VotesFrom(Config):

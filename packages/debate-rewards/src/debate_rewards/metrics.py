@@ -6,18 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from debate_protocol.types import Transcript, Turn, TurnKey, agents_by_policy, answering_agents
-from debate_rewards.answers.checking import Verdict, answer_classes, check_many
-from debate_rewards.metrics.judging import (
-    add_change,
-    add_intraclass,
-    add_judging,
-    add_own,
-    add_reward,
-)
-from debate_rewards.metrics.statistics import Estimate, Moments, Sums, bootstrap_estimates, pooled
+from debate_rewards.answer_checking import Verdict, answer_classes, check_many
+from debate_rewards.answer_rewards import turn_verdicts
+from debate_rewards.decisions import decisions_of, last_turns
+from debate_rewards.estimates import Estimate, Moments, Sums, bootstrap_estimates, pooled
 from debate_rewards.reward import ReadDebate, Score, read_debate
-from debate_rewards.rewards.truth import turn_verdicts
-from debate_rewards.votes.decisions import decisions_of, last_turns
+from debate_rewards.vote_metrics import add_change, add_intraclass, add_judging, add_own, add_reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +298,7 @@ def is_ratio(name: str) -> bool:
 def question_moments(
     transcripts: Sequence[Transcript], seed: int = 0
 ) -> dict[str, dict[str, Moments]]:
-    """Return question id → metric → its sum and weight (`debate_rewards.metrics.statistics`).
+    """Return question id → metric → its sum and weight (`debate_rewards.estimates`).
 
     All metrics are there, those that `question_values` leaves out included; `bootstrap_estimates`
     makes values with intervals of them.

@@ -1,14 +1,27 @@
-r"""When two mathematical answers are equal: Math-Verify, held to the digits that were given.
+"""The program of a worker that compares mathematical answers: a supervisor and its child.
 
-Runs in worker processes only (`math_worker.py`), because reading and comparing may never end.
-Where this differs from Math-Verify 0.9: the whole answer must be a formula (a number is not picked
-out of words); `x` and `X` differ; `i` is the imaginary unit; values that agree only because both
-are small are different, as are equations that only share having no solution; an inequality equals
-the interval it describes. Unequal values at two points settle most pairs without `simplify`.
+The child reads one JSON object a line from standard input and answers on standard output. The
+supervisor has imported everything and waits: SIGUSR1 replaces a child that takes too long by a
+fresh one within milliseconds, SIGTERM ends both. It reaps every child.
+
+The rules are Math-Verify's, held to the digits that were given; only this process imports it,
+because reading and comparing may never end. They differ from Math-Verify 0.9: the whole answer must
+be a formula (a number is not picked out of words); `x` and `X` differ; `i` is the imaginary unit;
+values that agree only because both are small are different, as are equations that only share having
+no solution; an inequality equals the interval it describes. Unequal values at two points settle
+most pairs without `simplify`.
 """
 
 import functools
+import json
+import logging
+import os
+import queue
 import re
+import signal
+import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -166,3 +179,97 @@ def _equal_solutions(
 grader.sympy_numeric_eq = _close_numbers
 grader.sympy_symbolic_eq = _equal_symbols
 grader.sympy_solve_and_compare = _equal_solutions
+
+
+MEMORY_BYTES = 4 << 30
+GRACE_S = 2.0
+_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1}
+
+Say = Callable[[dict[str, object]], None]
+
+
+def main() -> None:
+    """Serve comparisons until standard input closes or SIGTERM comes."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    logging.disable(logging.CRITICAL)
+    _limit_memory()
+
+    def say(message: dict[str, object]) -> None:
+        out.write(json.dumps(message) + "\n")
+        out.flush()
+
+    # The first use builds parser tables; that must not count against an answer's limit.
+    equal(read(r"\frac{x^{2}}{2}"), read(r"\sqrt{2}+(1,2)"))
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    children = 0
+    goes_on = True
+    while goes_on:
+        children += 1
+        child = os.fork()
+        if child == 0:
+            say({"stage": "ready", "child": children})
+            _serve(say)
+        goes_on = _supervise(child)
+
+
+def _supervise(child: int) -> bool:
+    """Wait until the child is gone; return whether there shall be another."""
+    wanted = True
+    while True:
+        caught = signal.sigwait(_SIGNALS)
+        if caught != signal.SIGCHLD:
+            wanted = caught == signal.SIGUSR1
+            os.kill(child, signal.SIGKILL)
+        gone, status = os.waitpid(child, os.WNOHANG if caught == signal.SIGCHLD else 0)
+        if gone:
+            # A child ends by itself, with status 0, when standard input was closed.
+            return wanted and status != 0
+
+
+def _serve(say: Say) -> None:
+    jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
+    while True:
+        job = json.loads(jobs.get())
+        say({"stage": "started"})
+        # The default action of this alarm ends the process even inside one long C call, so a
+        # worker never outlives a parent that was killed.
+        signal.setitimer(signal.ITIMER_REAL, job["limit_s"] + GRACE_S)
+        say({"outcome": _compare(job, say)})
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _limit_memory() -> None:
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    except (ImportError, ValueError, OSError):
+        return  # The time limit holds without it.
+
+
+def _read_jobs(jobs: "queue.SimpleQueue[str]") -> None:
+    for line in sys.stdin:
+        jobs.put(line)
+    os._exit(0)
+
+
+def _compare(job: dict[str, Any], say: Say) -> str:
+    """Return the outcome; say `gold` once the gold answer has been read and compared with 1."""
+    if not job["cached"]:
+        read.cache_clear()
+    try:
+        gold = read(job["gold"])
+        equal(gold, ONE)
+    except (Exception, RecursionError, MemoryError):
+        return "gold_unparsable"
+    say({"stage": "gold"})
+    try:
+        given = read(job["prediction"])
+        if equal(gold, given):
+            return "equal"
+        return "unparsable" if isinstance(given, str) and not isinstance(gold, str) else "different"
+    except (Exception, RecursionError, MemoryError):
+        return "unparsable"

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 
 from debate_protocol.types import Transcript, TurnKey, answering_agents
-from debate_rewards.metrics.statistics import Moments, Sums
+from debate_rewards.answer_rewards import turn_verdicts
+from debate_rewards.estimates import Moments, Sums
 from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
-from debate_rewards.rewards.truth import turn_verdicts
-from debate_rewards.votes.ballots import Verdict, Vote, ballot, by_pair, owed_verdicts, tally
+from debate_rewards.votes import Verdict, Vote, ballot, by_pair, owed_verdicts, tally
 
 __all__ = ["majority_of_subsets", "pass_at", "right_in_most", "swapped_judging"]
 

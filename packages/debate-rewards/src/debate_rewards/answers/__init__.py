@@ -1,1 +1,0 @@
-"""Answers: taken from replies, written alike, compared."""

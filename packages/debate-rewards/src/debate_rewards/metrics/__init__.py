@@ -1,1 +1,0 @@
-"""What debates are measured by."""

@@ -1,0 +1,496 @@
+"""Rewards made of what follows a turn, its opinions, its length or its certainty."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from debate_protocol.parsing import says_nothing
+from debate_protocol.transcripts.records import mean_logp
+from debate_protocol.types import Transcript, Turn, TurnKey, gives_answers, parse_turn, turn_failed
+from debate_rewards.answer_checking import Verdict, check_many
+from debate_rewards.reward import (
+    FAILURE_VALUE,
+    Credit,
+    Need,
+    ReadDebate,
+    ReadTurn,
+    RewardConfig,
+    Score,
+    Use,
+    check_turns,
+    mean_returns,
+    read_debate,
+)
+from debate_rewards.votes import Ballot, Duplicates, Ties, ballots, evaluation_parts, tally
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StateValue:
+    """The value of the state after a turn.
+
+    `guide` is None for the debate's own turn, else it names the branch. `value` is the share of
+    `rollouts` that ended right, or whether the turn itself is right where the debate ends with it
+    or `continued: critic` continues no answers (`rollouts` 0, an exact value); None without either,
+    or without a usable gold answer.
+    `standard_error` is that of the mean, None for fewer than two roll-outs. `failed` roll-outs
+    ended without a readable answer and count as wrong.
+    """
+
+    key: TurnKey
+    guide: str | None
+    value: float | None
+    standard_error: float | None
+    rollouts: int
+    failed: int
+
+
+class PartialTrajectory(RewardConfig):
+    """The value of the state that each turn leads to, from 0 to 1, stream `generator`.
+
+    It is the share of the turn's recorded continuations whose last answer is right. The turn that
+    a debate ends with is worth 1 or 0 itself; a turn without continuations before the end has no
+    signal. A failed turn carries −1. Branches are no turns of the debate and carry no credit:
+    `state_values` has theirs. A question whose own answer is missing or cannot be read has no
+    signal, and a warning names it.
+
+    Source: ACC-Debate (paper), section 4.2, r(z, x, y) by one-step roll-out.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset(("answers",))
+    can_be_tried: ClassVar[bool] = True
+
+    type: Literal["partial_trajectory"] = "partial_trajectory"
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator",)
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        return [
+            _score(transcript, found)
+            for transcript, found in zip(transcripts, _found(transcripts), strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A debate's states, and why its question has to be left out, if it has to be."""
+
+    states: list[StateValue]
+    left_out: str | None
+
+
+def state_values(transcripts: Sequence[Transcript]) -> list[list[StateValue]]:
+    """Return the values of each debate's states: of each turn, followed by its branches.
+
+    Where a question's own answer is missing or cannot be read, no state of the debate has a
+    value, and a warning names the question.
+    """
+    return [found.states for found in _found(transcripts)]
+
+
+def _found(transcripts: Sequence[Transcript]) -> list[_Found]:
+    for transcript in transcripts:
+        check_turns(transcript)
+    asked = [
+        (transcript.question, _answer(transcript, end))
+        for transcript in transcripts
+        for _, _, ends in _states(transcript)
+        for end in ends
+    ]
+    verdicts = iter(check_many(asked))
+    return [_valued(transcript, verdicts) for transcript in transcripts]
+
+
+def _valued(transcript: Transcript, verdicts: Iterator[Verdict]) -> _Found:
+    states = _states(transcript)
+    judged = [[next(verdicts) for _ in ends] for _, _, ends in states]
+    unusable = [v.reason for own in judged for v in own if v.verdict == "unverifiable"]
+    if unusable:
+        _log.warning("question %r is left out: %s", transcript.question.id, unusable[0])
+    values = []
+    for (guide, turn, ends), own in zip(states, judged, strict=True):
+        right = [verdict.verdict == "right" for verdict in own]
+        mean = None if unusable or not right else sum(right) / len(right)
+        if turn.continuations:
+            error = None if mean is None else _standard_error(mean, len(right))
+            failed = sum(turn_failed(transcript, end) for end in ends)
+            values.append(StateValue(turn.key, guide, mean, error, len(right), failed))
+        else:
+            error = None if mean is None else 0.0
+            values.append(StateValue(turn.key, guide, mean, error, 0, 0))
+    return _Found(values, unusable[0] if unusable else None)
+
+
+def _answer(transcript: Transcript, turn: Turn) -> str | None:
+    return None if turn_failed(transcript, turn) else parse_turn(transcript, turn).answer
+
+
+def _standard_error(mean: float, count: int) -> float | None:
+    """Return that of a mean of zeros and ones: their sample deviation (n − 1) over √n."""
+    return float((mean * (1 - mean) / (count - 1)) ** 0.5) if count > 1 else None
+
+
+def _states(transcript: Transcript) -> list[tuple[str | None, Turn, list[Turn]]]:
+    """Return each state's guide, its turn, and the answers that decide what it is worth."""
+    rules = transcript.protocol
+    answering = [turn.round for turn in transcript.turns if gives_answers(rules, turn.agent)]
+    last_round = max(answering, default=-1)
+
+    def ends(turn: Turn) -> list[Turn]:
+        if turn.continuations:
+            return [end for end in _leaves(turn) if gives_answers(rules, end.agent)]
+        is_end = turn.round == last_round or rules.extra.get("continued") == "critic"
+        return [turn] if is_end and gives_answers(rules, turn.agent) else []
+
+    states: list[tuple[str | None, Turn, list[Turn]]] = []
+    for turn in transcript.turns:
+        states.append((None, turn, ends(turn)))
+        states += [(branch.guide, branch.turn, ends(branch.turn)) for branch in turn.branches]
+    return states
+
+
+def _leaves(turn: Turn) -> list[Turn]:
+    if not turn.continuations:
+        return [turn]
+    return [leaf for one in turn.continuations for leaf in _leaves(one)]
+
+
+def _score(transcript: Transcript, found: _Found) -> Score:
+    own = {state.key: state.value for state in found.states if state.guide is None}
+    credits = []
+    for turn in transcript.turns:
+        value = own[turn.key]
+        if found.left_out is None and turn_failed(transcript, turn):
+            credits.append(Credit(*turn.key, "generator", FAILURE_VALUE, penalty=True))
+        else:
+            credits.append(Credit(*turn.key, "generator", value, expected=value is not None))
+    agents = mean_returns(credits, transcript.protocol.num_agents)
+    return Score(tuple(credits), agents, _metrics(transcript, found))
+
+
+def _metrics(transcript: Transcript, found: _Found) -> dict[str, float]:
+    """Return means over the debate's states, those that it has."""
+    natural = {state.key: state for state in found.states if state.guide is None}
+    values = [state.value for state in natural.values()]
+    errors = [state.standard_error for state in natural.values() if state.rollouts]
+    toward: list[float | None] = []
+    away: list[float | None] = []
+    for state in found.states:
+        before = natural[state.key].value
+        if state.guide is None or state.value is None or before is None:
+            continue
+        if state.guide == transcript.question.answer:
+            toward.append(state.value - before)
+        else:
+            away.append(before - state.value)
+    means = {
+        "value": _mean(values),
+        "standard_error": _mean(errors),
+        "gain_to_right": _mean(toward),
+        "loss_to_wrong": _mean(away),
+    }
+    metrics = {f"partial_trajectory/{k}": v for k, v in means.items() if v is not None}
+    metrics["partial_trajectory/failed_rollouts"] = float(sum(s.failed for s in found.states))
+    metrics["partial_trajectory/unverifiable_gold"] = float(found.left_out is not None)
+    return metrics
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+CRITIC = "critic"
+"""The stream's name; it covers the evaluation."""
+
+
+class Persuasion(RewardConfig):
+    """How far a critique lowered the group's opinion of its target, in [−1, 1], stream `critic`.
+
+    A critique is a turn's evaluation of one other agent: its target. The opinion of judge j of an
+    agent in one ballot is 2·for/(for + against) − 1 over j's votes about that agent there. For
+    every judge who is neither critic nor target, `after` is its first turn that was shown the
+    critique and `before` its turn before that one. With J the judges who voted about the target
+    in both,
+
+        value = mean over j in J of (opinion_before(j) − opinion_after(j)) / 2
+
+    A part of the evaluation that names the target earns this value; the rest of the evaluation
+    earns the mean over the turn's targets. An evaluation that names nobody is about the agent it
+    was shown, if that was one; else it has no target.
+
+    None without a judge in J. Nobody is shown a critique of the last round, and a first turn has
+    no turn before it: parallel debates need three agents and three rounds. Failed turns carry
+    nothing here. Between the ballots the target speaks again, and a good answer takes back what
+    the critique had won; critiques of one target in one round share what they did together.
+
+    Source: the shift of an audience's vote between two ballots by which Oxford-style debates are
+    won (Zhang et al. 2016, Conversational flow in Oxford-style debates), taken per judge and
+    target; our own as a reward.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset(("votes",))
+    can_be_tried: ClassVar[bool] = True
+
+    type: Literal["persuasion"] = "persuasion"
+    ties: Ties = "half"
+    """What `=` is worth: `half` a win for each side, or nothing (`ignore`)."""
+    duplicates: Duplicates = "one"
+    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return (CRITIC,)
+
+    def silence(self, stream: str, use: Use) -> str | None:
+        """Return why no critique has a value."""
+        return (
+            "persuasion compares votes on a critique's target before and after the critique was "
+            f"read, and nobody votes twice around one: found {use.rules.max_rounds} rounds; "
+            "expected 3 agents and 3 rounds at least, and evaluations in the contract"
+        )
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        return [self._score(read_debate(transcript)) for transcript in transcripts]
+
+    def _score(self, debate: ReadDebate) -> Score:
+        opinions = _opinions(ballots(debate, self.duplicates), self.ties)
+        changes = _changes(debate)
+        credits: list[Credit] = []
+        values: list[float | None] = []
+        for turn in debate.judges.values():
+            if not turn.failed:
+                parts, targets = _targets(debate, turn)
+                falls = {target: _fall(opinions, changes, turn, target) for target in targets}
+                values += falls.values()
+                credits += _credits(turn, parts, falls)
+        known = [value for value in values if value is not None]
+        metrics = {
+            "persuasion/critiques": float(len(values)),
+            "persuasion/critiques_with_value": float(len(known)),
+        }
+        if known:
+            metrics["persuasion/mean"] = sum(known) / len(known)
+        num_agents = debate.transcript.protocol.num_agents
+        return Score(tuple(credits), mean_returns(credits, num_agents), metrics)
+
+
+_Part = tuple[int, tuple[int, int]]
+
+
+def _opinions(cast: Mapping[TurnKey, Ballot], ties: Ties) -> dict[TurnKey, dict[int, float]]:
+    """Return, per judge turn, its opinion of each agent that it voted about."""
+    return {
+        key: {turn.agent: share.balance for turn, share in tally(ballot.votes, ties).items()}
+        for key, ballot in cast.items()
+    }
+
+
+def _targets(debate: ReadDebate, turn: ReadTurn) -> tuple[list[_Part], list[int]]:
+    """Return the parts of a turn's evaluation with their agents, and the agents it criticises."""
+    shown = debate.judged_by(turn)
+    parts = [(agent, span) for agent, span in evaluation_parts(turn) if agent in shown]
+    if parts:
+        return parts, list(dict.fromkeys(agent for agent, _ in parts))
+    section = turn.parsed.sections.get("evaluation")
+    if len(shown) == 1 and section is not None and not says_nothing(section.text):
+        return [], list(shown)
+    return [], []
+
+
+_Changes = Mapping[TurnKey, Sequence[tuple[TurnKey, TurnKey]]]
+
+
+def _changes(debate: ReadDebate) -> _Changes:
+    """Return, for each turn, its readers' last turns before they were shown it and first after."""
+    spoken: dict[int, list[TurnKey]] = {}
+    for key in sorted(debate.turns):
+        spoken.setdefault(key.agent, []).append(key)
+    changes: dict[TurnKey, list[tuple[TurnKey, TurnKey]]] = {}
+    for own in spoken.values():
+        seen: set[TurnKey] = set(debate.turns[own[0]].turn.shown)
+        for before, after in pairwise(own):
+            shown = set(debate.turns[after].turn.shown) - seen
+            seen |= shown
+            for key in shown:
+                changes.setdefault(key, []).append((before, after))
+    return changes
+
+
+def _fall(
+    opinions: Mapping[TurnKey, Mapping[int, float]],
+    changes: _Changes,
+    critique: ReadTurn,
+    target: int,
+) -> float | None:
+    falls = []
+    for before, after in changes.get(critique.key, ()):
+        if after.agent in (critique.key.agent, target):
+            continue
+        if target in opinions[before] and target in opinions[after]:
+            falls.append((opinions[before][target] - opinions[after][target]) / 2)
+    return sum(falls) / len(falls) if falls else None
+
+
+def _credits(
+    turn: ReadTurn, parts: Sequence[_Part], falls: Mapping[int, float | None]
+) -> list[Credit]:
+    known = [value for value in falls.values() if value is not None]
+    mean = sum(known) / len(known) if known else None
+    whole = Credit(*turn.key, CRITIC, mean, expected=bool(falls))
+    if mean is None:
+        return [whole]
+    spans = [Credit(*turn.key, CRITIC, falls[agent], span, expected=False) for agent, span in parts]
+    return [whole, *spans]
+
+
+# The word boundary is looked for behind the name: in front of it, it costs as much as all the rest.
+
+
+class Overlong(RewardConfig):
+    """Minus what a turn's length l earns, stream `generator`.
+
+    With L = `max_tokens` and B = `buffer`: 0 up to L − B tokens, then −factor · (l − (L − B)) / B,
+    and −factor from L on. Length is all that counts, for failed turns too: what a failure costs is
+    left to the reward this one is mixed with. A turn whose prompt filled the context has no
+    signal.
+
+    The length is the number of sampled tokens, the end token or stop string included. A transcript
+    from a file has no tokens: there l is estimated as characters / `chars_per_token`, rounded up;
+    with null such turns have no signal.
+
+    Source: DAPO (Yu et al. 2025), soft overlong punishment, eq. 13, where factor is 1.
+    """
+
+    can_be_tried: ClassVar[bool] = True
+
+    type: Literal["overlong"] = "overlong"
+    max_tokens: int = Field(ge=1)
+    """Length in tokens from which the whole penalty holds."""
+    buffer: int = Field(ge=1)
+    """Tokens below `max_tokens` over which the penalty grows evenly."""
+    factor: float = Field(default=1.0, ge=0)
+    """The whole penalty."""
+    chars_per_token: float | None = Field(default=4.0, gt=0)
+    """Characters of a token in transcripts that keep no tokens; null refuses these."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator",)
+
+    def silence(self, stream: str, use: Use) -> str | None:
+        """Return why no reply is too long."""
+        begins = self.max_tokens - self.buffer
+        if use.max_tokens > begins:
+            return None
+        return (
+            f"overlong begins above {begins:,} tokens (max_tokens - buffer), and "
+            f"rollout.max_tokens is {use.max_tokens:,}; expected reward.max_tokens at most that "
+            "of rollout"
+        )
+
+    @model_validator(mode="after")
+    def _buffer_fits(self) -> "Overlong":
+        if self.buffer > self.max_tokens:
+            raise ValueError(
+                f"buffer: found {self.buffer}, expected at most max_tokens ({self.max_tokens})"
+            )
+        return self
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        return [self._score(read_debate(transcript)) for transcript in transcripts]
+
+    def value(self, length: int) -> float:
+        """Return what a turn of this many tokens earns."""
+        over = length - (self.max_tokens - self.buffer)
+        return -self.factor * min(over / self.buffer, 1.0) if over > 0 else 0.0
+
+    def _score(self, debate: ReadDebate) -> Score:
+        lengths = {key: self._length(read.turn) for key, read in debate.turns.items()}
+        credits = tuple(
+            Credit(
+                *key,
+                "generator",
+                None if length is None else self.value(length),
+                expected=length is not None,
+            )
+            for key, length in lengths.items()
+        )
+        known = [length for length in lengths.values() if length is not None]
+        metrics = {}
+        if known:
+            allowed = self.max_tokens - self.buffer
+            estimated = [
+                key
+                for key, length in lengths.items()
+                if length is not None and debate.turns[key].turn.reply is None
+            ]
+            metrics = {
+                "overlong/tokens": sum(known) / len(known),
+                "overlong/penalised": sum(length > allowed for length in known) / len(known),
+                "overlong/estimated": len(estimated) / len(known),
+            }
+        num_agents = debate.transcript.protocol.num_agents
+        return Score(credits, mean_returns(credits, num_agents), metrics)
+
+    def _length(self, turn: Turn) -> int | None:
+        if turn.reply is not None:
+            return len(turn.reply.token_ids) or None
+        if turn.failure == "context_overflow" or self.chars_per_token is None:
+            return None
+        return math.ceil(len(turn.text) / self.chars_per_token)
+
+
+class Certainty(RewardConfig):
+    """How likely the policy found what it said, stream `generator`; no answers are needed.
+
+    A valid turn is worth the geometric mean of the probabilities of its sampled tokens,
+    exp(mean log-probability), above 0 and at most 1, taken under the distribution that was sampled
+    from. A failed turn carries −1. Where log-probabilities are not known there is no signal.
+
+    It sharpens what the policy prefers already, right or wrong: an arm to compare with, and seldom
+    a way to train.
+
+    Source: the certainty rewards that arXiv 2603.08660 compares. Deviation: Intuitor's
+    self-certainty (arXiv 2505.19590) is the mean divergence of whole next-token distributions from
+    the uniform one, which engines do not return; this has the sampled tokens alone.
+    """
+
+    type: Literal["certainty"] = "certainty"
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that get values."""
+        return ("generator",)
+
+    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
+        """Return one score a transcript, in order."""
+        return [self._score(read_debate(transcript)) for transcript in transcripts]
+
+    def _score(self, debate: ReadDebate) -> Score:
+        credits, known = [], []
+        for key, turn in debate.turns.items():
+            if turn.failed:
+                credits.append(Credit(*key, "generator", FAILURE_VALUE, penalty=True))
+                continue
+            logp = mean_logp(turn.turn)
+            value = None if logp is None else math.exp(logp)
+            credits.append(Credit(*key, "generator", value, expected=value is not None))
+            known += [] if value is None else [value]
+        returns = mean_returns(credits, debate.transcript.protocol.num_agents)
+        metrics = {"certainty/mean": sum(known) / len(known)} if known else {}
+        return Score(tuple(credits), returns, metrics)

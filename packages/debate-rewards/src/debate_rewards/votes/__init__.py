@@ -1,1 +1,0 @@
-"""Votes: of turns for each other, what they decide, and what one is worth."""
