@@ -20,7 +20,7 @@ from benchmarks.gpu.models import (
     update,
 )
 from benchmarks.measurement import print_line
-from debate_train.batches.attention import packed_attention
+from debate_train.batches.forward import packed_attention
 from debate_train.batches.packs import Pack
 
 PACKAGES = ("torch", "transformers", "numpy")

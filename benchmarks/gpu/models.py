@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from debate_train.batches.attention import attending_packs
-from debate_train.batches.logps import token_logps
-from debate_train.batches.packing import pack
-from debate_train.batches.packs import Pack
+from debate_train.batches.forward import attending_packs, token_logps
+from debate_train.batches.packs import Pack, pack
 from debate_train.batches.row_types import Batch, Row
 
 

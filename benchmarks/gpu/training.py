@@ -94,7 +94,7 @@ def make_model(folder: Path, tiny: bool) -> None:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-    from debate_train.models.word_tokenizer import CHAT_TEMPLATE, word_tokenizer
+    from debate_train.models.scratch import CHAT_TEMPLATE, word_tokenizer
 
     size = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,

@@ -84,7 +84,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def peak_of(options: argparse.Namespace) -> float | None:
     """Return the peak in FLOP/s that utilisation refers to, None where it is not known."""
-    from debate_train.batches.throughput import peak_flops
+    from debate_train.monitoring.throughput import peak_flops
 
     return peak_flops(options.peak_tflops)
 

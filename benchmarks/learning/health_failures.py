@@ -9,8 +9,8 @@ from unittest.mock import patch
 from debate_protocol import Transcript
 from debate_rewards.reward import read_debate
 from debate_rewards.votes import Vote, all_votes, ballots
-from debate_train.losses.references import open_reference
 from debate_train.offline import Example, GuidedPairs, Taken
+from debate_train.trainers.references import open_reference
 from debate_train.trainers.torch_session import TorchTrainerSession
 
 Values = list[float | None]

@@ -24,7 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks.robustness.model_damage import WHOLE, Damage, damages
 from benchmarks.robustness.mutations import Log, Outcome, quiet_environment, tried
 from debate_train.commands.cli import main as command
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 
 RECIPE = """\
 name: t

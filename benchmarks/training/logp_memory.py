@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measurement import print_line
-from debate_train.batches.logps import hidden_logps
+from debate_train.batches.forward import hidden_logps
 
 PACKAGES = ("debate-train", "torch")
 Way = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]

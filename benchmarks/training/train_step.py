@@ -33,7 +33,7 @@ from benchmarks.training.train_step_trl import SETTINGS, Update
 from debate_train.batches.row_types import Batch
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
-from debate_train.trainers.objective import KnownLogps, StepStats, accumulate
+from debate_train.trainers.torch_session import KnownLogps, StepStats, accumulate
 
 PACKAGES = ("debate-train", "trl", "torch", "transformers")
 WORKLOADS = {"a": 64, "b": 512}

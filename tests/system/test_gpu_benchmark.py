@@ -75,8 +75,10 @@ def test_checks_fail_when_runs_do_not_see_what_they_share(
 
     def wrong(forest: PrefixForest) -> Layout:
         found = make_layout(forest)
-        cut = tuple((start, end, min(until, end + 1)) for start, end, until in found.rectangles)
-        return dataclasses.replace(found, rectangles=cut)
+        cut = tuple(
+            (start, end, min(until, end + 1)) for start, end, until in found.ancestor_blocks
+        )
+        return dataclasses.replace(found, ancestor_blocks=cut)
 
     monkeypatch.setattr(packs, "make_layout", wrong)
     names = ("attention_fp32", "model_fp32")
@@ -110,10 +112,10 @@ def test_part_that_fails_leaves_a_line_and_the_others_go_on(
 def test_missing_package_is_a_line_of_the_output(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("checks", "speed", "models"):
         monkeypatch.delitem(sys.modules, f"benchmarks.gpu.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "debate_train.batches.packing", None)
+    monkeypatch.setitem(sys.modules, "debate_train.batches.packs", None)
     code, lines = run(*SMOKE)
     assert code == 1
-    assert "debate_train.batches.packing" in lines[0]["error"]
+    assert "debate_train.batches.packs" in lines[0]["error"]
     assert [line["benchmark"] for line in lines] == ["gpu/import", "gpu/done"]
 
 

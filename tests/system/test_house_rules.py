@@ -30,6 +30,10 @@ LONG_FILES: frozenset[str] = frozenset(
         "packages/debate-rewards/src/debate_rewards/final_answers.py",
         "packages/debate-rewards/src/debate_rewards/vote_rewards.py",
         "packages/debate-rewards/src/debate_rewards/votes.py",
+        "packages/debate-train/src/debate_train/batches/forward.py",
+        "packages/debate-train/src/debate_train/losses.py",
+        "packages/debate-train/src/debate_train/models/model_files.py",
+        "packages/debate-train/src/debate_train/trainers/torch_session.py",
     }
 )
 """Files that may have up to the hard limit of lines, by path from the root."""

@@ -16,7 +16,7 @@ import deepspeed_processes
 import torch
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
-from debate_train.trainers.ranks import end_at_once
+from debate_train.trainers.processes import end_at_once
 
 USED: Counter[str] = Counter()
 

@@ -13,7 +13,7 @@ import pytest
 
 from debate_rollout.engines.vllm_server.process import free_port
 from debate_train.batches.packs import Pack, make_pack
-from debate_train.batches.rows import Batch, Row
+from debate_train.batches.row_types import Batch, Row
 from debate_train.commands.cli import main
 from debate_train.losses import Loss
 from debate_train.models import ScratchModel
@@ -105,9 +105,9 @@ def gradient_of() -> GradientOf:
 
     `reference` is the model whose parameters the reference policy has.
     """
-    from debate_train.losses.references import KeptReference
     from debate_train.trainers import TorchTrainer
-    from debate_train.trainers.objective import Learning, Update, trainable
+    from debate_train.trainers.references import KeptReference
+    from debate_train.trainers.torch_session import Learning, Update, trainable
 
     def find(
         loaded: LoadedModel,

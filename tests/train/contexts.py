@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from debate_rollout.engine import Weights
-from debate_train.batches.rows import Batch
-from debate_train.batches.step import Step
+from debate_train.batches.row_types import Batch
+from debate_train.batches.rows import Step
 from debate_train.checkpointing.checkpoints import Checkpoints, Origin, RunState
 from debate_train.checkpointing.run_directory import RunDirectory
 from debate_train.data import DataSource

@@ -16,13 +16,20 @@ import torch
 
 from arithmetic import Trained, distance, in_float64, rounding
 from debate_rollout.engine import Weights
-from debate_train.batches.rows import Batch, Row
+from debate_train.batches.row_types import Batch, Row
 from debate_train.losses import Grpo, ImportanceSampling, Kl, Loss, PpoClip
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
 from debate_train.trainers.deepspeed_worker import DeepSpeedSession
-from debate_train.trainers.ranks import Begin, dismiss, end_at_once, follow, lead, own_place
+from debate_train.trainers.processes import (
+    Init,
+    broadcast,
+    end_at_once,
+    own_place,
+    serve,
+    stop_workers,
+)
 
 STEPS, CUT, SEED = 5, 2, 0
 SETTINGS: dict[str, Any] = {
@@ -252,7 +259,7 @@ def compare_bf16(folder: str) -> list[dict[str, Any]]:
     exact = Run(PretrainedModel(name=folder, dtype="float32"), "ppo")
     steps, weights = exact.train(TorchTrainer(**SETTINGS))
     model = PretrainedModel(name=folder, dtype="bfloat16")
-    lead(Begin(model, SEED))
+    broadcast(Init(model, SEED))
     rows, runs = [], {}
     for name, first, other in (("1", 1, None), ("2", 2, None), ("3", 3, None), ("2 to 3", 2, 3)):
         after = None if other is None else zero(other, bf16=True)
@@ -276,18 +283,18 @@ def compare_bf16(folder: str) -> list[dict[str, Any]]:
 def main() -> int:
     folder, *names = sys.argv[1:]
     if own_place().rank > 0:
-        return follow()
+        return serve()
     found = []
     try:
         named = Lora(rank=2, alpha=4, adapters=("first", "second"))
         for lora, chosen in ((None, []), (Lora(rank=2, alpha=4), LORA_CASES), (named, NAMED_CASES)):
             model = PretrainedModel(name=folder, dtype="float32", lora=lora)
-            lead(Begin(model, SEED))
+            broadcast(Init(model, SEED))
             found += compare(model, names or chosen)
         if not names:
             found += compare_bf16(folder)
     finally:
-        dismiss()
+        stop_workers()
     print(json.dumps(found))
     return 0
 

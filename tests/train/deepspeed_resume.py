@@ -28,7 +28,14 @@ from arithmetic import rounding
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, Lora
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer, Trainer
-from debate_train.trainers.ranks import Begin, dismiss, end_at_once, follow, lead, own_place
+from debate_train.trainers.processes import (
+    Init,
+    broadcast,
+    end_at_once,
+    own_place,
+    serve,
+    stop_workers,
+)
 
 LOSS = LOSSES["ppo"]
 Found = list[dict[str, float]]
@@ -47,7 +54,7 @@ def trainer_of(name: str) -> DeepSpeedTrainer:
 
 def fresh(model: PretrainedModel) -> LoadedModel:
     """The model as it begins."""
-    lead(Begin(model, SEED))
+    broadcast(Init(model, SEED))
     return loaded(model)
 
 
@@ -150,11 +157,11 @@ def do(model_folder: str, job: str) -> dict[str, Any]:
 def main() -> int:
     model_folder, *jobs = sys.argv[1:]
     if own_place().rank > 0:
-        return follow()
+        return serve()
     try:
         found = [do(model_folder, job) for job in jobs]
     finally:
-        dismiss()
+        stop_workers()
     print(json.dumps(found))
     return 0
 

@@ -18,16 +18,22 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from debate_train.batches import logps as fused_head
+from debate_train.batches import forward as fused_head
 from debate_train.batches.packs import empty_pack
 from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import Lora, lora_config
 from debate_train.recipe.plan_memory import Layout, shape_of
 from debate_train.trainers import TorchTrainer
-from debate_train.trainers.objective import KnownLogps, StepStats, accumulate, score, trainable
-from debate_train.trainers.ranks import check_message
-from debate_train.trainers.torch_session import gradient_checkpointing
+from debate_train.trainers.processes import check_message
+from debate_train.trainers.torch_session import (
+    KnownLogps,
+    StepStats,
+    accumulate,
+    gradient_checkpointing,
+    score,
+    trainable,
+)
 
 LOSSES: dict[str, Any] = {
     "ppo": PpoClip(kl=Kl(weight=0.1)),

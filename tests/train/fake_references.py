@@ -15,12 +15,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from debate_train.batches.packs import empty_pack
 from debate_train.losses import Kl, PpoClip
-from debate_train.losses.references import KeptReference, open_reference
 from debate_train.models import Lora
 from debate_train.models.loaded_model import lora_config
 from debate_train.trainers import TorchTrainer
-from debate_train.trainers.objective import Learning, Update, trainable
-from debate_train.trainers.torch_session import TorchTrainerSession
+from debate_train.trainers.references import KeptReference, open_reference
+from debate_train.trainers.torch_session import Learning, TorchTrainerSession, Update, trainable
 
 
 def small_model(rank: int) -> Any:

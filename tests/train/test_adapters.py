@@ -9,10 +9,16 @@ import torch
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
 from debate_protocol.types import role_of
-from debate_train.batches.packing import pack
-from debate_train.batches.rows import Batch, build_batch
-from debate_train.models.adapters import trained_adapters
-from debate_train.models.loaded_model import LoadedModel, Lora, export_weights, with_adapter
+from debate_train.batches.packs import pack
+from debate_train.batches.row_types import Batch
+from debate_train.batches.rows import build_batch
+from debate_train.models.loaded_model import (
+    LoadedModel,
+    Lora,
+    export_weights,
+    trained_adapters,
+    with_adapter,
+)
 from debate_train.playing.rollouts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.running.run_context import open_engine
@@ -91,7 +97,7 @@ def test_two_adapters_take_the_two_steps_of_two_models(
                 expected = logps_of(singles[adapter].model, turn)
                 sampled = torch.tensor(turn.reply.logps)
                 torch.testing.assert_close(sampled, expected, rtol=1e-12, atol=1e-12)
-        found = asked.advantage.compare(played, asked.reward(played), {})
+        found = asked.advantage.compute(played, asked.reward(played), {})
         batch = build_batch(played, found.turns, asked.advantage.streams, loaded.tokenizer)
         assert {row.adapter for row in batch.rows} == set(trained)
         before = {name: tensors_of(loaded, name) for name in NAMES}

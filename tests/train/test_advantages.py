@@ -263,13 +263,13 @@ def test_role_ema_takes_off_what_the_role_earned_lately() -> None:
     rules = Protocol(num_agents=2, roles=(AgentRole("pro"), AgentRole("con")))
     debates = [replace(transcript(name), protocol=rules) for name in "de"]
     scores = [Score((gen(0, 0, 1.0), gen(1, 0, -1.0))), Score((gen(0, 0, 0.0), gen(1, 0, 3.0)))]
-    both = config.compare(debates, scores, {})
+    both = config.compute(debates, scores, {})
     found = [{tuple(k): a.value for k, (a,) in one.items()} for one in both.turns]
     assert found == [{(0, 0): 0.5, (1, 0): -0.5}, {(0, 0): -0.25, (1, 0): 1.75}]
     assert both.baselines == {"generator/pro": 0.25, "generator/con": 1.25}
     # In two steps, the second with what the first left, the same comes out.
-    first = config.compare(debates[:1], scores[:1], {})
-    second = config.compare(debates[1:], scores[1:], first.baselines)
+    first = config.compute(debates[:1], scores[:1], {})
+    second = config.compute(debates[1:], scores[1:], first.baselines)
     assert [*first.turns, *second.turns] == list(both.turns)
     assert second.baselines == both.baselines
     # Agents of one role share it: b = 1/2, A = 1/2; b = -1/4, A = -3/4.

@@ -7,7 +7,7 @@ import pytest
 from debate_protocol.types import Ask, Question
 from debate_rollout.engines import ScriptedEngine
 from debate_train.evaluation.measuring import Measures, evaluate
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
 
 QUESTIONS = [Question("one", "How many ?", "4", {"kind": "number"})]

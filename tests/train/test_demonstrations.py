@@ -9,7 +9,7 @@ from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 
 PUZZLES = SignsPuzzle(batch_size=48).open()
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from debate_protocol.types import AgentRole, Protocol, Question, Transcript, Turn, TurnKey
-from debate_train.advantages import Advantage, Compared
-from debate_train.batches.rows import Batch, Row
-from debate_train.losses import Dapo
-from debate_train.losses.loss import gradient_shares
+from debate_train.advantages import Advantage, Advantages
+from debate_train.batches.row_types import Batch, Row
+from debate_train.losses import Dapo, gradient_shares
 
 
 def row(agent: int, credits: list[list[float]], streams: list[int]) -> Row:
@@ -71,11 +70,11 @@ def test_turns_that_teach_nothing_are_counted_by_cause() -> None:
     # Agent 2 is not trained on. Of q agent 1 is at its baseline; nobody's of p has an advantage.
     given = [{(0, 0): one, (1, 0): zero}, {}, {(0, 0): zero, (1, 0): zero}]
     turns = [{TurnKey(*key): own for key, own in found.items()} for found in given]
-    assert Compared(turns, {"x": 2.0}).metrics(debates) == {
+    assert Advantages(turns, {"x": 2.0}).metrics(debates) == {
         "advantage/baseline/x": 2.0,
         "advantage/zero/share": 4 / 5,
         "advantage/zero/no_value": 1 / 5,
         "advantage/zero/no_contrast": 2 / 5,
         "advantage/zero/at_baseline": 1 / 5,
     }
-    assert Compared([]).metrics([]) == {}
+    assert Advantages([]).metrics([]) == {}

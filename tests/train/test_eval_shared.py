@@ -7,7 +7,7 @@ from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.evaluation.measuring import Measures, SharedTurns, ask_key, evaluate
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
 
 QUESTIONS = SignsPuzzle().open().split("test", 2)

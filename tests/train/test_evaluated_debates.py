@@ -19,7 +19,7 @@ from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.interrupts import RecipeError
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check, check_collecting
 from debate_train.running.run import run

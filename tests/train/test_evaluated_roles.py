@@ -9,7 +9,7 @@ from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.evaluation.measuring import evaluate
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
 from train.report_runs import drawn
 

@@ -20,7 +20,7 @@ from debate_train.evaluation import (
 )
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.evaluation.settings import Setup
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.playing.rollout_settings import Rollout
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check

@@ -11,7 +11,7 @@ from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn
 from debate_rewards.rewards import RewardChoice
 from debate_train.advantages import Grouped, Stream
 from debate_train.batches.rows import build_batch
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 
 TOKENIZER = word_tokenizer()
 FAILED = "no Agent 1 > Agent 2 <comparison> Agent 0 = Agent 2 </comparison> ok"

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from debate_train.batches import logps
-from debate_train.batches import logps as fused_head
-from debate_train.batches.logps import FusedTokenLogps
+from debate_train.batches import forward as fused_head
+from debate_train.batches import forward as logps
+from debate_train.batches.forward import FusedTokenLogps
 
 Found = tuple[Tensor, Tensor, Tensor, Tensor]
 

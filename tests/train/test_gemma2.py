@@ -12,9 +12,9 @@ from arithmetic import in_float64
 from debate_protocol.types import Ask, Question
 from debate_rollout.engine import Request, Sampling
 from debate_rollout.engines import TransformersEngine
-from debate_train.batches import logps
-from debate_train.batches.logps import token_logps
-from debate_train.batches.rows import Batch
+from debate_train.batches import forward as logps
+from debate_train.batches.forward import token_logps
+from debate_train.batches.row_types import Batch
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.interrupts import RecipeError
 from debate_train.losses import PpoClip

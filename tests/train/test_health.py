@@ -14,7 +14,7 @@ from debate_rewards.metrics import debate_metrics
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.interrupts import RunFailure
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.monitoring.detectors import OWN
 from debate_train.monitoring.health import alarms_of, is_evaluation
 from debate_train.running.run_context import write_results

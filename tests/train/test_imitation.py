@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from debate_rollout.engines import ScriptedEngine
-from debate_train.batches.step import Step
+from debate_train.batches.rows import Step
 from debate_train.interrupts import UsageError
 from debate_train.recipe import Recipe
 from train.contexts import Trainer, context, trained

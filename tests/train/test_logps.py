@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arithmetic import UNIT
-from debate_train.batches import logps
-from debate_train.batches.logps import token_logps
+from debate_train.batches import forward as logps
+from debate_train.batches.forward import token_logps
 from debate_train.batches.packs import Pack
-from debate_train.batches.rows import Batch, Row
+from debate_train.batches.row_types import Batch, Row
 from debate_train.losses import Dapo, Grpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.trainers.objective import trainable
+from debate_train.trainers.torch_session import trainable
 
 MakeModel = Callable[..., LoadedModel]
 PackOf = Callable[..., Pack]

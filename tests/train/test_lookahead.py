@@ -11,7 +11,7 @@ from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.interrupts import UsageError
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.playing.prefetch import read_lookahead, write_lookahead
 from debate_train.playing.rollouts import start_debates
 from debate_train.recipe import Recipe

@@ -14,11 +14,11 @@ from debate_rollout.drivers import play
 from debate_rollout.engine import EngineFailure
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.token_text import TokenText, token_text
-from debate_train.batches.rows import Batch
+from debate_train.batches.row_types import Batch
 from debate_train.data import SignsPuzzle
 from debate_train.evaluation.measuring import Measure, Measures
 from debate_train.evaluation.mode import Point
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.playing.rollouts import start_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import warnings_of

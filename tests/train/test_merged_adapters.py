@@ -13,9 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.interrupts import ModelError
 from debate_train.models import PretrainedModel
-from debate_train.models.adapters import bases_of
 from debate_train.models.loaded_model import LoadedModel, Lora
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.model_files import bases_of
+from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe.context import context_window
 
 TOKENS = torch.tensor([[5, 9, 13, 40, 7]])

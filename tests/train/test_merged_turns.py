@@ -12,8 +12,8 @@ from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
 from debate_rollout.engines.scripted import ScriptedPlayer
 from debate_train.advantages import Stream
-from debate_train.batches.rows import Batch, build_batch
-from debate_train.batches.step import Step
+from debate_train.batches.row_types import Batch
+from debate_train.batches.rows import Step, build_batch
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
 from debate_train.running.saving import step_metrics

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from debate_train.batches.rows import Batch
-from debate_train.batches.step import minibatches, part_count
+from debate_train.batches.row_types import Batch, minibatches, part_count
 
 pytestmark = pytest.mark.numeric
 

@@ -18,8 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from debate_train.interrupts import ModelError
 from debate_train.models import PretrainedModel
-from debate_train.models.loaded_model import check_template
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.model_files import check_template
+from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe.plan_memory import shape_of
 
 Damage = Callable[[Path], None]
@@ -206,7 +206,7 @@ def test_chat_template_is_refused_when_it_fails_or_overflows(template: str, mess
 
 
 def test_chat_template_is_refused_when_it_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("debate_train.models.loaded_model.LIMIT_S", 0.2)
+    monkeypatch.setattr("debate_train.models.model_files.LIMIT_S", 0.2)
     tokenizer, loop = word_tokenizer(), "{% for i in range(99999) %}"
     tokenizer.chat_template = loop * 3 + "{% endfor %}" * 3
     with pytest.raises(ModelError, match=r"takes more than 0\.2 seconds of a processor"):
@@ -224,10 +224,10 @@ def test_chat_template_is_taken_on_a_machine_that_has_other_work(
         return ""
 
     monkeypatch.delitem(sys.modules, "transformers.utils.chat_template_utils", raising=False)
-    monkeypatch.setattr("debate_train.models.loaded_model._rendered", waits)
-    monkeypatch.setattr("debate_train.models.loaded_model.LIMIT_S", 0.1)
+    monkeypatch.setattr("debate_train.models.model_files._rendered", waits)
+    monkeypatch.setattr("debate_train.models.model_files.LIMIT_S", 0.1)
     check_template("somewhere", word_tokenizer(), {})
-    monkeypatch.setattr("debate_train.models.loaded_model.WAIT_S", 0.1)
+    monkeypatch.setattr("debate_train.models.model_files.WAIT_S", 0.1)
     with pytest.raises(ModelError, match=r"not through with a few words after 0\.1 seconds"):
         check_template("somewhere", word_tokenizer(), {})
 
@@ -237,7 +237,7 @@ def test_chat_template_is_refused_when_it_ends_its_process(monkeypatch: pytest.M
         os.kill(os.getpid(), signal.SIGKILL)  # As the system does where memory runs out.
         return ""
 
-    monkeypatch.setattr("debate_train.models.loaded_model._rendered", die)
+    monkeypatch.setattr("debate_train.models.model_files._rendered", die)
     with pytest.raises(ModelError, match="ends the process that tries it"):
         check_template("somewhere", word_tokenizer(), {})
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arithmetic import UNIT
-from debate_train.batches.row_types import weigh
-from debate_train.batches.rows import Batch, Row
+from debate_train.batches.row_types import Batch, Row, weigh
 from debate_train.losses import Aggregation
 
 pytestmark = pytest.mark.numeric

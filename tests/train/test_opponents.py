@@ -11,7 +11,7 @@ from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.evaluation import Opponents
 from debate_train.evaluation.measuring import Measures, evaluate
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import used_policies
 

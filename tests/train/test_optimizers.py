@@ -9,13 +9,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from debate_train.batches.rows import Batch
+from debate_train.batches.row_types import Batch
 from debate_train.interrupts import ModelError, RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe.plan_memory import Kept, memory
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
-from debate_train.trainers.objective import trainable
+from debate_train.trainers.torch_session import trainable
 
 MakeModel = Callable[..., LoadedModel]
 MakeBatch = Callable[..., Batch]
@@ -187,7 +187,7 @@ def test_plan_counts_what_the_optimizer_keeps(optimizer: dict[str, Any], each: f
     from debate_train.recipe.plan_memory import Shape
 
     shape = Shape(1000, 100, 4, layers=1, hidden=1, queries=1, keys=1, ffn=1)
-    kept = trainer(optimizer).optimizer.kept().bytes_each
+    kept = trainer(optimizer).optimizer.state_layout().bytes_each
     assert kept == each
     assert memory(shape, 0, 1, 0, reference=False, kept=Kept(kept)).optimizer == 100 * each
     # From stage 1 on float32 masters, too, and all in as many parts as ranks.

@@ -22,16 +22,14 @@ from transformers import (
 )
 
 from arithmetic import assert_rounded, in_float64
-from debate_train.batches import attention as block_attention
+from debate_train.batches import forward as block_attention
 from debate_train.batches import row_types as prefix_forest
-from debate_train.batches.packing import pack
-from debate_train.batches.packs import Layout
-from debate_train.batches.row_types import weigh
-from debate_train.batches.rows import Batch, Row
+from debate_train.batches.packs import Layout, pack
+from debate_train.batches.row_types import Batch, Row, weigh
 from debate_train.losses import Loss, PpoClip
 from debate_train.models.loaded_model import LoadedModel, with_adapter
 from debate_train.trainers import TorchTrainer
-from debate_train.trainers.objective import KnownLogps, StepStats, accumulate, trainable
+from debate_train.trainers.torch_session import KnownLogps, StepStats, accumulate, trainable
 
 pytestmark = pytest.mark.numeric
 
@@ -258,17 +256,19 @@ def test_parameters_are_equal_after_a_step_of_any_packing() -> None:
 
 def sibling_seen(layout: Layout) -> Layout:
     """The layout with one rectangle that lets a child see its sibling."""
-    start, end, until = layout.rectangles[0]
-    return dataclasses.replace(layout, rectangles=((start, end + 3, until), *layout.rectangles[1:]))
+    start, end, until = layout.ancestor_blocks[0]
+    return dataclasses.replace(
+        layout, ancestor_blocks=((start, end + 3, until), *layout.ancestor_blocks[1:])
+    )
 
 
 def square_shifted(layout: Layout) -> Layout:
-    """The layout with the second place of a square twice."""
-    first = layout.squares[0]
+    """The layout with the second place of a block twice."""
+    first = layout.blocks[0]
     places = first.places_NL.clone()
     places[0, 2] = places[0, 1]
     broken = dataclasses.replace(first, places_NL=places)
-    return dataclasses.replace(layout, squares=(broken, *layout.squares[1:]))
+    return dataclasses.replace(layout, blocks=(broken, *layout.blocks[1:]))
 
 
 @pytest.mark.parametrize("broken", [sibling_seen, square_shifted])
@@ -280,7 +280,7 @@ def test_equality_notices_a_wrong_layout(
         expected = by_rows(NETWORK, groups(), LOSS)
         assert_equal(packed(NETWORK, groups(), LOSS, 10**6, 1, "prefix"), expected)
     monkeypatch.setattr(
-        "debate_train.batches.attention.block_attention",
+        "debate_train.batches.forward.block_attention",
         lambda q, k, v, layout, scale: right(q, k, v, broken(layout), scale),
     )
     with in_float64(), pytest.raises(AssertionError):

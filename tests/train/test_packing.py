@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from debate_train.batches.packing import pack
-from debate_train.batches.packs import Pack
-from debate_train.batches.rows import Batch, Row
+from debate_train.batches.packs import Pack, pack
+from debate_train.batches.row_types import Batch, Row
 
 pytestmark = pytest.mark.numeric
 

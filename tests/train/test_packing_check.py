@@ -26,7 +26,7 @@ from debate_train.interrupts import ModelError, RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
-from debate_train.trainers.ranks import LostProcessError
+from debate_train.trainers.processes import LostProcessError
 
 pytestmark = pytest.mark.numeric
 
@@ -97,7 +97,7 @@ def test_torch_or_gpu_without_the_kernel_is_refused_with_a_way_out(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("debate_train.batches.attention.block_attention", fails)
+    monkeypatch.setattr("debate_train.batches.forward.block_attention", fails)
     first = re.escape(str(error).splitlines()[0])
     with pytest.raises(RecipeError, match=rf"with torch .*{first}\); .*packing=none"):
         opened(LlamaForCausalLM(LlamaConfig(**SHAPE)), "prefix")
@@ -118,7 +118,7 @@ def test_failure_that_is_not_the_models_is_not_blamed_on_it(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("debate_train.batches.attention.block_attention", fails)
+    monkeypatch.setattr("debate_train.batches.forward.block_attention", fails)
     with pytest.raises(type(error), match=str(error)):
         opened(LlamaForCausalLM(LlamaConfig(**SHAPE)), "prefix")
 

@@ -10,8 +10,12 @@ import torch
 from debate_train.losses import ImportanceSampling
 from debate_train.models import PretrainedModel, ScratchModel
 from debate_train.recipe.plan_memory import shape_of
-from debate_train.trainers.objective import KnownLogps, StepStats, accumulate
-from debate_train.trainers.torch_session import gradient_checkpointing
+from debate_train.trainers.torch_session import (
+    KnownLogps,
+    StepStats,
+    accumulate,
+    gradient_checkpointing,
+)
 from debate_train.trainers.trainer import TorchTrainer
 
 

@@ -13,8 +13,8 @@ import torch
 from debate_protocol.transcripts.files import from_json, to_json
 from debate_protocol.types import TRAINED, Transcript, Turn, role_of
 from debate_rollout.routing import RoutedEngine
-from debate_train.batches.rows import Batch, build_batch
-from debate_train.batches.step import Step
+from debate_train.batches.row_types import Batch
+from debate_train.batches.rows import Step, build_batch
 from debate_train.commands.cli import main
 from debate_train.models import ScratchModel
 from debate_train.playing.rollouts import start_debates
@@ -76,7 +76,7 @@ def two_steps(asked: Recipe, loaded: Any, engine: Any) -> Iterator[Taken]:
     for step in range(2):
         debates = start_debates(asked, source.batch(step), f"train/{step}")
         played = asked.rollout.play(debates, engine)
-        found = asked.advantage.compare(played, asked.reward(played), {})
+        found = asked.advantage.compute(played, asked.reward(played), {})
         batch = build_batch(played, found.turns, asked.advantage.streams, loaded.tokenizer)
         before = copy.deepcopy(loaded.model.state_dict())
         trainer.step(batch)

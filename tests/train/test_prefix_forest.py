@@ -32,7 +32,7 @@ def test_sequences_share_what_they_begin_with(monkeypatch: pytest.MonkeyPatch) -
     assert layout.starts == (0, 2, 3, 4, 6, 7, 8)
     assert layout.parents == (-1, 0, 1, 1, 0, -1)
     # 1 2 is seen by all up to 7, and 3 by 4, 5 and 6.
-    assert layout.rectangles == ((0, 2, 7), (2, 3, 6))
+    assert layout.ancestor_blocks == ((0, 2, 7), (2, 3, 6))
     assert layout.keys_K.tolist() == [0, 1, 0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 4, 5, 0, 1, 6, 7]
     assert layout.key_starts_N.tolist() == [0, 2, 5, 9, 14, 17, 18]
     assert (layout.longest_run, layout.longest_path) == (2, 5)
@@ -79,7 +79,7 @@ def test_every_path_spells_its_sequence(sequences: list[list[int]], shortest: in
     for node in range(len(layout.parents)):
         path = [k for run in layout.path(node) for k in range(run.start, run.stop)]
         assert path == ends.get(path[-1], path)
-    squared = np.concatenate([square.places_NL[square.real_NL] for square in layout.squares])
+    squared = np.concatenate([block.places_NL[block.real_NL] for block in layout.blocks])
     assert sorted(squared.tolist()) == list(range(forest.tokens))
     if shortest == 1:  # Everything that any two share is there once.
         assert forest.tokens == len({tuple(s[: k + 1]) for s in sequences for k in range(len(s))})

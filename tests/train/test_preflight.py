@@ -9,7 +9,7 @@ import pytest
 from debate_protocol.transcripts.files import from_json
 from debate_protocol.types import Transcript, TurnKey
 from debate_rewards.reward import Credit, Score
-from debate_train.advantages import Advantage, Compared
+from debate_train.advantages import Advantage, Advantages
 from debate_train.commands.preflight import main
 from debate_train.commands.preflight_measuring import CAUSES, signal
 from debate_train.monitoring.detectors import Facts, derived
@@ -162,17 +162,17 @@ def test_causes_of_no_signal_are_told_apart() -> None:
     turns = [{TurnKey(0, 0): [Advantage("generator", moved)]} for _, moved in made.values()]
     scores = [Score(tuple(credits)) for credits, _ in made.values()]
     weights = {"generator": 1.0, "judge": 0.0}
-    found = signal([debate(name) for name in made], scores, Compared(turns), weights)
+    found = signal([debate(name) for name in made], scores, Advantages(turns), weights)
     assert found == {f"signal/{cause}": 0.2 for cause in CAUSES}
     # Two debates of one question teach where one of them does.
     # A debate that is all right is no failed turn, where a value is learned as it is.
-    moved = Compared([{TurnKey(0, 0): [Advantage("generator", 1.0)]}])
+    moved = Advantages([{TurnKey(0, 0): [Advantage("generator", 1.0)]}])
     right = Score((credit(0, 1.0), credit(1, 1.0)))
     assert signal([debate("q")], [right], moved, weights)["signal/value"] == 1.0
     failed = Score((credit(0, 1.0), credit(1, -1.0, penalty=True)))
     assert signal([debate("q")], [failed], moved, weights)["signal/penalty"] == 1.0
     both = [debate("q"), debate("q")]
-    found = signal(both, scores[:1] + scores[3:4], Compared(turns[:1] + turns[3:4]), weights)
+    found = signal(both, scores[:1] + scores[3:4], Advantages(turns[:1] + turns[3:4]), weights)
     assert found["signal/value"] == 1.0
 
 

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from debate_train.batches.rows import Batch
+from debate_train.batches.row_types import Batch
 from debate_train.commands.cli import main
 from debate_train.interrupts import Interrupts, RecipeError, UsageError
 from debate_train.losses import PpoClip
 from debate_train.trainers import TorchTrainer, launching
 from debate_train.trainers.launching import Launch, launch, read_hostfile, visible_devices
-from debate_train.trainers.ranks import Place, Processes, own_device, own_place, slurm_place
+from debate_train.trainers.processes import Place, Processes, own_device, own_place, slurm_place
 
 
 def test_launch_hands_over_to_deepspeed_when_on_several_machines(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     command = Launch(processes=8, hostfile=hosts, nodes=2).command(["recipe.yaml", "--resume"])
-    ours = "debate_train.trainers.deepspeed_launcher"
+    ours = "debate_train.trainers.launching"
     assert command[:4] == [sys.executable, "-m", ours, "deepspeed.launcher.runner"]
     assert {f"--hostfile={hosts}", "--num_nodes=2", "--num_gpus=8", "--module"} < set(command)
     assert command[-3:] == ["debate_train", "recipe.yaml", "--resume"]
@@ -237,10 +237,10 @@ def test_messages_of_processes_hold_tensors_of_the_cpu_alone(
     processes.place = Place()
     assert processes.deal([packs]) is packs
     assert packs[0][0].layout is not None
-    moved = dataclasses.replace(packs[0][0].layout.squares[0], real_NL=torch.ones(1, device="meta"))
-    layout = dataclasses.replace(packs[0][0].layout, squares=(moved,))
+    moved = dataclasses.replace(packs[0][0].layout.blocks[0], real_NL=torch.ones(1, device="meta"))
+    layout = dataclasses.replace(packs[0][0].layout, blocks=(moved,))
     there = [[dataclasses.replace(packs[0][0], layout=layout)], packs[1]]
-    where = r"message\[0\]\[0\]\[0\]\.layout\.squares\[0\]\.real_NL: found a tensor on meta"
+    where = r"message\[0\]\[0\]\[0\]\.layout\.blocks\[0\]\.real_NL: found a tensor on meta"
     for send in (lambda: processes.deal([there]), lambda: processes.share([there])):
         with pytest.raises(TypeError, match=where):
             send()

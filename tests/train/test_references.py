@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from debate_train.batches.packs import Pack
-from debate_train.batches.rows import Batch
+from debate_train.batches.row_types import Batch
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.interrupts import ModelError
 from debate_train.losses import Dpo, Grpo, Kl, PpoClip
-from debate_train.losses.references import AdapterOff, KeptReference, open_reference, values_of
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
-from debate_train.trainers.objective import score, trainable
+from debate_train.trainers.references import AdapterOff, KeptReference, open_reference, values_of
+from debate_train.trainers.torch_session import score, trainable
 
 pytestmark = pytest.mark.numeric
 

@@ -14,7 +14,7 @@ from debate_train.checkpointing.run_directory import RunDirectory
 from debate_train.commands.cli import main
 from debate_train.interrupts import RecipeError
 from debate_train.models import ScratchModel
-from debate_train.trainers.ranks import Place, lost
+from debate_train.trainers.processes import Place, lost
 from debate_train.trainers.trainer import TorchTrainer
 
 RECIPE = """\

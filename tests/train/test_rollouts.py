@@ -16,7 +16,7 @@ from debate_rollout.engine import Engine, Request, Weights
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.engines.scripted import Delay
 from debate_train.data import SignsPuzzle
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.playing.prefetch import copied
 from debate_train.playing.rollouts import Play, Rollouts, start_debates
 from debate_train.recipe import Recipe

@@ -11,8 +11,8 @@ from arithmetic import UNIT
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn, TurnKey
 from debate_rewards.reward import Credit, Score
 from debate_train.advantages import Advantage, Grouped, Stream, TurnAdvantages
-from debate_train.batches.row_types import weigh
-from debate_train.batches.rows import Batch, build_batch
+from debate_train.batches.row_types import Batch, weigh
+from debate_train.batches.rows import build_batch
 from debate_train.losses import (
     Aggregation,
     Dapo,
@@ -25,7 +25,7 @@ from debate_train.losses import (
     Sft,
 )
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 
 pytestmark = pytest.mark.numeric
 

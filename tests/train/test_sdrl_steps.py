@@ -12,7 +12,7 @@ from debate_train.advantages import Grouped, Stream
 from debate_train.batches.row_types import weigh
 from debate_train.batches.rows import build_batch
 from debate_train.losses import Dapo
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.playing.dynamic_sampling import play_step
 from debate_train.playing.rollout_settings import StepDebates
 from debate_train.recipe import Recipe
@@ -39,19 +39,19 @@ def test_turns_without_an_advantage_leave_where_the_recipe_says() -> None:
         Score((gen(0, 0, 1.0), gen(1, 0, -1.0), gen(2, 1, 1.0), gen(3, 1, None))),
     ]
     config = Grouped(baseline="question_round", leave_out_zeros=(1,), streams=STREAMS)
-    compared = config.compare([mixed, equal], scores, {})
+    compared = config.compute([mixed, equal], scores, {})
     # First turns of `a` are 0, too, and stay. Of `b` the second turn with a value is alone, so 0,
     # and the other has no value.
-    kept = [[t.key for t in one.turns] for one in compared.taught([mixed, equal])]
+    kept = [[t.key for t in one.turns] for one in compared.trained_turns([mixed, equal])]
     assert kept == [keys, keys[:2]]
     everywhere = config.model_copy(update={"leave_out_zeros": (0, 1)})
     kept = [
         [t.key for t in one.turns]
-        for one in everywhere.compare([mixed, equal], scores, {}).taught([mixed, equal])
+        for one in everywhere.compute([mixed, equal], scores, {}).trained_turns([mixed, equal])
     ]
     assert kept == [keys[2:], keys[:2]]
-    silent = Grouped(baseline="question_round", streams=STREAMS).compare([equal], scores[1:], {})
-    assert silent.taught([equal]) == [equal]
+    silent = Grouped(baseline="question_round", streams=STREAMS).compute([equal], scores[1:], {})
+    assert silent.trained_turns([equal]) == [equal]
 
 
 def self_debate(go_on: int, wanted: int = 3) -> Recipe:
@@ -93,8 +93,8 @@ def test_second_turns_without_an_advantage_leave_before_the_denominator() -> Non
     debates = play_step(asked, Batches("h1 s1 t1", "h2", "h3"), 0, engine())
     scores = asked.reward(debates)
     advantage = Grouped(baseline="prompt", scale="std", leave_out_zeros=(1,), streams=STREAMS)
-    compared = advantage.compare(debates, scores, {})
-    batch = build_batch(compared.taught(debates), compared.turns, STREAMS, word_tokenizer())
+    compared = advantage.compute(debates, scores, {})
+    batch = build_batch(compared.trained_turns(debates), compared.turns, STREAMS, word_tokenizer())
     # First turns are right and wrong, +1 and -1: (1 - 0) / (sqrt(2) + 1e-6). Second turns to s1 are
     # right, wrong and right: mean 1/3, variance (2 * 4/9 + 16/9) / 2 = 4/3. Those to t1 are all
     # right: none of them is a row.
@@ -118,8 +118,8 @@ def test_group_of_a_token_mean_is_a_question_or_its_debate_prompt() -> None:
     asked = self_debate(2, wanted=2)
     debates = play_step(asked, Batches("h1 s1 t1", "h2", "h3"), 0, engine())
     advantage = Grouped(baseline="prompt", scale="std", leave_out_zeros=(1,), streams=STREAMS)
-    compared = advantage.compare(debates, asked.reward(debates), {})
-    batch = build_batch(compared.taught(debates), compared.turns, STREAMS, word_tokenizer())
+    compared = advantage.compute(debates, asked.reward(debates), {})
+    batch = build_batch(compared.trained_turns(debates), compared.turns, STREAMS, word_tokenizer())
     (length,) = {int(row.mask.sum()) for row in batch.rows}
     # Algorithm 1 adds (s1, 2 replies), (s1's debate prompt, 3) and (t1, 2); the replies to t1's
     # debate prompt have no advantage. Eq. 7 is a mean over these three of means over tokens.

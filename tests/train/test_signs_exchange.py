@@ -9,7 +9,7 @@ from debate_protocol.forms import ActorCritic
 from debate_protocol.types import Ask, Question, Reply, Transcript
 from debate_rewards.answer_checking import check
 from debate_train.data.signs_puzzle import WORDS, SignsPuzzle, exchange_demonstration
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.offline import EveryReply
 
 DIGITS, RIGHT = (6, 5, 1, 6), ("+ - -",)  # 6 + 5 - 1 - 6 = 4

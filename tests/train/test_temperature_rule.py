@@ -15,9 +15,10 @@ from debate_protocol.types import Question
 from debate_rollout.drivers import play
 from debate_rollout.engines import TransformersEngine
 from debate_train.advantages import Stream
-from debate_train.batches.logps import token_logps
+from debate_train.batches.forward import token_logps
 from debate_train.batches.packs import make_pack
-from debate_train.batches.rows import Batch, Row, build_batch
+from debate_train.batches.row_types import Batch, Row
+from debate_train.batches.rows import build_batch
 from debate_train.commands.cli import main
 from debate_train.models.loaded_model import LoadedModel
 from train.small_recipes import FILE

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from debate_train.batches import throughput
 from debate_train.batches.row_types import Batch, Row
-from debate_train.batches.throughput import Cost, Speed, Work, peak_flops
+from debate_train.monitoring import throughput
+from debate_train.monitoring.throughput import Cost, Speed, Work, peak_flops
 from debate_train.recipe import Recipe
 
 

@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerFast
 from debate_protocol.parsing import parse
 from debate_rollout.token_text import TokenText, token_text
 from debate_train.advantages import Advantage, Stream
-from debate_train.batches.token_credit import TurnTokens, stream_credit, token_sections
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.batches.rows import TurnTokens, stream_credit, token_sections
+from debate_train.models.scratch import word_tokenizer
 
 pytestmark = pytest.mark.numeric
 

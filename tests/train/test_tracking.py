@@ -16,12 +16,12 @@ from debate_rewards.reward import read_debate
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 from debate_train.advantages import Grouped
-from debate_train.batches.rows import Batch, Row, build_batch
-from debate_train.batches.step import Step
+from debate_train.batches.row_types import Batch, Row
+from debate_train.batches.rows import Step, build_batch
 from debate_train.checkpointing.run_directory import RunDirectory
 from debate_train.commands.cli import main
 from debate_train.data import SignsPuzzle
-from debate_train.models.word_tokenizer import word_tokenizer
+from debate_train.models.scratch import word_tokenizer
 from debate_train.running.run_context import _flat
 from debate_train.tracking import settings
 from debate_train.tracking.settings import Tracking, shareable, shareable_page

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from debate_train.batches.rows import Batch
+from debate_train.batches.row_types import Batch
 from debate_train.checkpointing.policy_files import load_policy, save_policy
 from debate_train.checkpointing.tensor_files import StoredTensors, write_tensors
 from debate_train.checkpointing.trainer_state import (
@@ -22,8 +22,8 @@ from debate_train.losses import PpoClip
 from debate_train.models import ScratchModel
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
-from debate_train.trainers.objective import trainable
 from debate_train.trainers.optimizers import AdamW
+from debate_train.trainers.torch_session import trainable
 
 pytestmark = pytest.mark.numeric
 
@@ -139,7 +139,7 @@ def test_state_comes_back_exactly_in_its_own_types(tmp_path: Path) -> None:
     moments = {"exp_avg": torch.randn(2), "exp_avg_sq": torch.rand(2).bfloat16()}
     counts = Counts(schedule_steps=7, optimizer_steps={"w": 5}, skipped_in_a_row=2)
     write_trainer_state(tmp_path, iter([("w", ParameterState(moments, master))]), counts)
-    stored = StoredTrainerState(tmp_path, {"w": (2,), "never": (3,)}, AdamW().kept())
+    stored = StoredTrainerState(tmp_path, {"w": (2,), "never": (3,)}, AdamW().state_layout())
     assert stored.counts == counts
     found = stored.of("w")
     assert found is not None and found.master is not None
@@ -164,7 +164,7 @@ def test_state_of_other_parameters_is_refused(
     counts = Counts(schedule_steps=1, optimizer_steps={"w": 1})
     write_trainer_state(tmp_path, [("w", ParameterState(moments))], counts)
     with pytest.raises(ModelError, match=message):
-        StoredTrainerState(tmp_path, shapes, AdamW().kept()).of("w")
+        StoredTrainerState(tmp_path, shapes, AdamW().state_layout()).of("w")
 
 
 def test_state_with_a_lost_part_is_refused(

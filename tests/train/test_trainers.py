@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from arithmetic import UNIT
-from debate_train.batches.rows import Batch, Row
+from debate_train.batches.row_types import Batch, Row
 from debate_train.interrupts import RecipeError
 from debate_train.losses import ImportanceSampling, Kl, Loss, PpoClip, Sft
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
-from debate_train.trainers.objective import trainable
 from debate_train.trainers.optimizers import AdamW
+from debate_train.trainers.torch_session import trainable
 
 pytestmark = pytest.mark.numeric
 

@@ -13,7 +13,7 @@ import debate_train
 from debate_protocol.types import Protocol, Question, Transcript, Turn
 from debate_rewards.reward import Credit, Score, ScoreError, score_debates
 from debate_train import StepEnd, train
-from debate_train.advantages import Compared
+from debate_train.advantages import Advantages
 from debate_train.function_reward import FunctionReward
 from debate_train.interrupts import UsageError
 from debate_train.recipe import Recipe
@@ -163,7 +163,7 @@ def test_run_that_a_score_stops_goes_on_from_a_checkpoint_that_works(
 
 def test_baselines_that_are_not_finite_reach_no_state() -> None:
     with pytest.raises(ScoreError, match="advantage: found nan as baseline 'generator/debater'"):
-        Compared([], {"generator/debater": math.nan})
+        Advantages([], {"generator/debater": math.nan})
 
 
 def test_package_offers_what_starts_a_run() -> None:

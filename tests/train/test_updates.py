@@ -14,12 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arithmetic import UNIT
-from debate_train.batches.rows import Batch, Row
-from debate_train.batches.step import minibatches
+from debate_train.batches.row_types import Batch, Row, minibatches
 from debate_train.losses import Dpo, ImportanceSampling, Kl, Loss, PpoClip, Reinforce
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers import TorchTrainer
-from debate_train.trainers.objective import (
+from debate_train.trainers.processes import check_message
+from debate_train.trainers.torch_session import (
     KnownLogps,
     Skips,
     StepStats,
@@ -27,7 +27,6 @@ from debate_train.trainers.objective import (
     accumulate,
     trainable,
 )
-from debate_train.trainers.ranks import check_message
 
 pytestmark = pytest.mark.numeric
 

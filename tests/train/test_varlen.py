@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from debate_train.batches.attention import packed_attention, varlen_attention
+from debate_train.batches.forward import packed_attention, varlen_attention
 from debate_train.batches.packs import Layout, make_layout
 from debate_train.batches.row_types import PrefixForest
 from debate_train.interrupts import RecipeError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from debate_train.batches.attention import packed_attention, varlen_attention
+from debate_train.batches.forward import packed_attention, varlen_attention
 from debate_train.batches.packs import make_layout
 from debate_train.batches.row_types import PrefixForest
 

@@ -10,8 +10,8 @@ import torch
 
 from debate_train.checkpointing.tensor_files import weight_prints
 from debate_train.commands.cli import main
-from debate_train.losses.references import KeptReference
 from debate_train.trainers import torch_session
+from debate_train.trainers.references import KeptReference
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.conftest import MakeModel
 from train.small_runs import RECIPE

@@ -4,7 +4,7 @@ import pytest
 
 from debate_rollout.rendering import Renderer
 from debate_rollout.token_text import token_text
-from debate_train.models.word_tokenizer import LARGEST, SMALLEST, WORDS, word_tokenizer
+from debate_train.models.scratch import LARGEST, SMALLEST, WORDS, word_tokenizer
 
 TOKENIZER = word_tokenizer()
 TURN = (

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from debate_protocol import Transcript, TurnKey
 from debate_rewards import Score
-from debate_train.advantages import Advantage, AdvantageConfig, Baselines, Compared
+from debate_train.advantages import Advantage, AdvantageConfig, Advantages, Baselines
 
 
 class Standardised(AdvantageConfig):
@@ -18,9 +18,9 @@ class Standardised(AdvantageConfig):
     type: Literal["standardised"] = "standardised"
     momentum: float = Field(0.9, ge=0, lt=1)
 
-    def compare(
+    def compute(
         self, transcripts: Sequence[Transcript], scores: Sequence[Score], before: Baselines
-    ) -> Compared:
+    ) -> Advantages:
         """Return the advantages, and the moments, which checkpoints keep for the next step."""
         credits = [[c for c in score.credits if c.value is not None] for score in scores]
         after = dict(before)
@@ -37,4 +37,4 @@ class Standardised(AdvantageConfig):
                 found[TurnKey(c.agent, c.round)].append(
                     Advantage(c.stream, value, c.span, c.component)
                 )
-        return Compared(turns, after)
+        return Advantages(turns, after)

@@ -25,7 +25,7 @@ __all__ = [
     "AdvantageConfig",
     "Baseline",
     "Baselines",
-    "Compared",
+    "Advantages",
     "Grouped",
     "RoleEma",
     "Scale",
@@ -97,7 +97,7 @@ ZERO = "advantage/zero/"
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Advantages:
     """The advantages of each turn, by transcript in order, and the baselines after them.
 
     Turns without signal in any stream of non-zero weight are absent.
@@ -116,7 +116,7 @@ class Compared:
                     f"advantage: found {value} as baseline {name!r}; expected a number"
                 )
 
-    def taught(self, transcripts: Sequence[Transcript]) -> list[Transcript]:
+    def trained_turns(self, transcripts: Sequence[Transcript]) -> list[Transcript]:
         """Return the transcripts with the turns that are trained on.
 
         What is left out counts in no denominator, no minibatch and no penalty. As a part of what
@@ -165,9 +165,9 @@ def _moves(advantages: Sequence[Advantage] | None) -> bool:
 
 
 class AdvantageConfig(Config):
-    """The base class of advantages: a field `type` and `compare`.
+    """The base class of advantages: a field `type` and `compute`.
 
-    `compare` is a function of its arguments alone: what it learns is handed back, kept with the
+    `compute` is a function of its arguments alone: what it learns is handed back, kept with the
     step and by checkpoints, and handed in at the next one.
     """
 
@@ -181,9 +181,9 @@ class AdvantageConfig(Config):
     """Names of the reward's streams to their weights and sections; others are left out."""
 
     @abstractmethod
-    def compare(
+    def compute(
         self, transcripts: Sequence[Transcript], scores: Sequence[Score], before: Baselines
-    ) -> Compared:
+    ) -> Advantages:
         """Return the advantages of each turn, and the baselines for the next step.
 
         Args:
@@ -200,7 +200,7 @@ class AdvantageConfig(Config):
         self, transcripts: Sequence[Transcript], scores: Sequence[Score]
     ) -> list[TurnAdvantages]:
         """Return the advantages of each turn at a first step, a mapping for each transcript."""
-        return list(self.compare(transcripts, scores, {}).turns)
+        return list(self.compute(transcripts, scores, {}).turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +332,9 @@ class Grouped(AdvantageConfig):
         own = self.streams.get(stream)
         return self.baseline if own is None or own.baseline is None else own.baseline
 
-    def compare(
+    def compute(
         self, transcripts: Sequence[Transcript], scores: Sequence[Score], before: Baselines
-    ) -> Compared:
+    ) -> Advantages:
         """Return the advantages of each turn; there are no running baselines."""
         pools: dict[tuple[str, str, Baseline, Hashable], list[Member]] = defaultdict(list)
         for index, (transcript, score) in enumerate(zip(transcripts, scores, strict=True)):
@@ -352,7 +352,7 @@ class Grouped(AdvantageConfig):
                     result[member.debate].setdefault(turn, []).extend(advantages)
         turns = [{turn: sum_equal(found) for turn, found in own.items()} for own in result]
         left_out = [self._zeros(one, own) for one, own in zip(transcripts, turns, strict=True)]
-        return Compared(turns, left_out=left_out)
+        return Advantages(turns, left_out=left_out)
 
     def _zeros(self, transcript: Transcript, found: TurnAdvantages) -> frozenset[TurnKey]:
         keys = (t.key for t in transcript.turns if t.round in self.leave_out_zeros)
@@ -423,9 +423,9 @@ class RoleEma(AdvantageConfig):
         """Return that values are compared with those before."""
         return "role"
 
-    def compare(
+    def compute(
         self, transcripts: Sequence[Transcript], scores: Sequence[Score], before: Baselines
-    ) -> Compared:
+    ) -> Advantages:
         """Return the advantages of each turn, and the baselines after them."""
         baselines = dict(before)
         result: list[dict[TurnKey, list[Advantage]]] = [defaultdict(list) for _ in transcripts]
@@ -444,7 +444,7 @@ class RoleEma(AdvantageConfig):
         turns: list[TurnAdvantages] = [
             {turn: sum_equal(found) for turn, found in one.items()} for one in result
         ]
-        return Compared(turns, baselines)
+        return Advantages(turns, baselines)
 
 
 ADVANTAGES: Variants[AdvantageConfig] = Variants(

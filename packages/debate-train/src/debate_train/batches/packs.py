@@ -1,25 +1,31 @@
-"""Packs: rows of a micro-batch as tensors, and which of their tokens see which."""
+"""Packs of even work: rows of a micro-batch as tensors, and which of their tokens see which."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from debate_train.batches.row_types import Node, PrefixForest, Share, shared_length
-
-if TYPE_CHECKING:
-    from debate_train.batches.row_types import Batch, Floats, Ints, Row
-
+from debate_train.batches.row_types import (
+    Batch,
+    Floats,
+    Ints,
+    Node,
+    PrefixForest,
+    Row,
+    Share,
+    lexicographic,
+    shared_length,
+)
 
 _EVEN = 0.8
 """Nodes at least this share of the longest are padded to it and computed together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Squares:
+class AttentionBlocks:
     """Nodes of similar length, each of which sees itself causally; padded on the right to L."""
 
     places_NL: Tensor
@@ -34,7 +40,7 @@ class Squares:
             found[~self.real_NL] = fill
         return found.transpose(1, 2)
 
-    def put(self, found: Tensor, into: Tensor) -> None:
+    def scatter(self, found: Tensor, into: Tensor) -> None:
         """Write (N, heads, L, …) without its padding into (1, heads, T, …)."""
         own = found.transpose(1, 2)[self.real_NL].to(into.dtype)
         into[0].transpose(0, 1)[self.places_NL[self.real_NL]] = own
@@ -56,16 +62,16 @@ class Layout:
     longest_run: int
     longest_path: int
 
-    squares: tuple[Squares, ...]
+    blocks: tuple[AttentionBlocks, ...]
     """Every node, as what sees itself causally."""
-    rectangles: tuple[tuple[int, int, int], ...]
+    ancestor_blocks: tuple[tuple[int, int, int], ...]
     """Start and end of each node with descendants, and where the last of these, who all see it,
     ends."""
 
     def to(self, device: torch.device) -> "Layout":
         """Return the layout on a device."""
-        squares = tuple(replace(square, **tensors_on(square, device)) for square in self.squares)
-        return replace(self, squares=squares, **tensors_on(self, device))
+        blocks = tuple(replace(block, **tensors_on(block, device)) for block in self.blocks)
+        return replace(self, blocks=blocks, **tensors_on(self, device))
 
     def path(self, node: int) -> list[slice]:
         """Return the runs of tokens from the root to this node."""
@@ -99,8 +105,8 @@ def make_layout(forest: PrefixForest) -> Layout:
         key_starts_N=torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32),
         longest_run=max(len(node) for node in nodes),
         longest_path=max(lengths),
-        squares=_squares(nodes),
-        rectangles=_rectangles(starts, parents),
+        blocks=_blocks(nodes),
+        ancestor_blocks=_ancestor_blocks(starts, parents),
     )
 
 
@@ -111,24 +117,26 @@ def _path(node: Node) -> list[Node]:
     return found[::-1]
 
 
-def _squares(nodes: Sequence[Node]) -> tuple[Squares, ...]:
+def _blocks(nodes: Sequence[Node]) -> tuple[AttentionBlocks, ...]:
     found: list[list[Node]] = []
     for node in sorted(nodes, key=lambda node: -len(node)):
         if not found or len(node) < _EVEN * len(found[-1][0]):
             found.append([])
         found[-1].append(node)
-    return tuple(_padded_squares(alike) for alike in found)
+    return tuple(_padded_blocks(alike) for alike in found)
 
 
-def _padded_squares(nodes: Sequence[Node]) -> Squares:
+def _padded_blocks(nodes: Sequence[Node]) -> AttentionBlocks:
     steps = np.arange(len(nodes[0]))
     starts, lengths = ([[node.start] for node in nodes], [[len(node)] for node in nodes])
     real = steps < np.array(lengths)
     places = np.array(starts) + np.where(real, steps, 0)
-    return Squares(torch.from_numpy(places), torch.from_numpy(real))
+    return AttentionBlocks(torch.from_numpy(places), torch.from_numpy(real))
 
 
-def _rectangles(starts: Sequence[int], parents: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+def _ancestor_blocks(
+    starts: Sequence[int], parents: Sequence[int]
+) -> tuple[tuple[int, int, int], ...]:
     """Return the nodes with descendants, which follow them without a gap."""
     ends = list(starts[1:])
     for node in reversed(range(len(parents))):
@@ -272,3 +280,161 @@ def _flat(
         tokens_1T[0, place] = tokens
         positions_1T[0, place] = np.arange(len(tokens))
     return torch.from_numpy(tokens_1T), torch.from_numpy(positions_1T), places, make_layout(forest)
+
+
+CONTEXT_COST = 8192
+"""Tokens of context at which attending to them costs as much as all else a token goes through."""
+_SEARCH_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Rows that must stand in one pack: a row, or the two of a pair."""
+
+    rows: tuple[int, ...]
+    lengths: tuple[int, ...]
+    shared: tuple[int, ...]
+    """How many tokens each row begins with as the row before it does, maybe another unit's."""
+
+
+def pack(
+    batch: "Batch",
+    weights: Sequence["Floats"],
+    token_budget: int,
+    *,
+    ranks: int = 1,
+    share: Share = "prefix",
+) -> list[list[Pack]]:
+    """Return packs for every rank: the same number, of even cost.
+
+    Where rows are of several adapters, each adapter has packs of its own, one adapter's after the
+    other's: what rows begin with has other hidden states under another adapter.
+
+    Args:
+        batch: the rows of a step; those without an action are left out.
+        weights: of each row what its tokens' losses are multiplied by, shape (T,).
+        token_budget: most tokens of a pack, padding included; a row that is longer is alone.
+        ranks: processes that share the step.
+        share: what rows may share; see `make_pack`.
+    """
+    given: list[list[Pack]] = [[] for _ in range(ranks)]
+    for adapter in dict.fromkeys(row.adapter for row in batch.rows):
+        numbers = [n for n, row in enumerate(batch.rows) if row.adapter == adapter]
+        parts = _even_parts(_units(batch, numbers, share), token_budget, ranks, share)
+        packs = [
+            (cost, make_pack(batch, weights, [n for unit in part for n in unit.rows], share))
+            for cost, part in parts
+        ]
+        empty = replace(empty_pack(share), adapter=adapter)
+        for own, packed in zip(given, _dealt(packs, ranks, empty), strict=True):
+            own += packed
+    return given
+
+
+def _dealt(packs: Sequence[tuple[float, Pack]], ranks: int, empty: Pack) -> list[list[Pack]]:
+    """Return as many packs for every rank, of about the same cost; some may be empty."""
+    each = -(-len(packs) // ranks)
+    given: list[list[Pack]] = [[] for _ in range(ranks)]
+    load = [0.0] * ranks
+    for cost, made in sorted(packs, key=lambda found: -found[0]):
+        free = [rank for rank in range(ranks) if len(given[rank]) < each]
+        rank = min(free, key=lambda rank: load[rank])
+        given[rank].append(made)
+        load[rank] += cost
+    return [own + [empty] * (each - len(own)) for own in given]
+
+
+def _units(batch: "Batch", rows: Sequence[int], share: Share) -> list[_Unit]:
+    """Return those of the rows that have actions in the order in which packs are filled."""
+    inputs = {n: batch.rows[n].tokens[: needed_tokens(batch.rows[n])] for n in rows}
+    numbers = [n for n, tokens in inputs.items() if len(tokens)]
+    if share == "none":
+        numbers.sort(key=lambda n: -len(inputs[n]))
+    elif share == "prefix":
+        numbers = [numbers[k] for k in lexicographic([inputs[n] for n in numbers])]
+    groups: dict[int, list[int]] = {}
+    for n in numbers:
+        pair = batch.rows[n].pair
+        groups.setdefault(pair if pair >= 0 else -1 - n, []).append(n)
+    units, before = [], np.zeros(0, np.int64)
+    for group in groups.values():
+        shared = []
+        for n in group:
+            shared.append(shared_length(before, inputs[n]) if share == "prefix" else 0)
+            before = inputs[n]
+        units.append(_Unit(tuple(group), tuple(len(inputs[n]) for n in group), tuple(shared)))
+    return units
+
+
+class _Filling(Protocol):
+    """A pack that is being filled: what it would hold and cost with one more unit."""
+
+    tokens: int
+    cost: float
+
+    def add(self, unit: _Unit) -> None: ...
+
+
+class _FillingFlat:
+    def __init__(self) -> None:
+        self._forest = PrefixForest()
+        self.tokens, self.cost = 0, 0.0
+
+    def add(self, unit: _Unit) -> None:
+        for length, shared in zip(unit.lengths, unit.shared, strict=True):
+            new = self._forest.add(length, shared)
+            self.cost += new * (1 + (length - new / 2) / CONTEXT_COST)
+        self.tokens = self._forest.tokens
+
+
+class _FillingPadded:
+    def __init__(self) -> None:
+        self._rows = self._longest = 0
+        self.tokens, self.cost = 0, 0.0
+
+    def add(self, unit: _Unit) -> None:
+        self._rows += len(unit.rows)
+        self._longest = max(self._longest, *unit.lengths)
+        self.tokens = self._rows * self._longest
+        self.cost = self.tokens * (1 + self._longest / 2 / CONTEXT_COST)
+
+
+def _even_parts(
+    units: Sequence[_Unit], token_budget: int, ranks: int, share: Share
+) -> list[tuple[float, list[_Unit]]]:
+    """Return runs of units, each with its cost: as few a rank as the budget allows, then even."""
+    parts = _filled(units, token_budget, float("inf"), share)
+    if not parts:
+        return []
+    wanted = -(-len(parts) // ranks) * ranks
+    low, high = 0.0, max(cost for cost, _ in parts)
+    # The lowest limit on a pack's cost that still needs no more packs; a bisection suffices.
+    for _ in range(_SEARCH_STEPS):
+        middle = (low + high) / 2
+        found = _filled(units, token_budget, middle, share)
+        if len(found) <= wanted:
+            parts, high = found, middle
+        else:
+            low = middle
+    return parts
+
+
+def _filled(
+    units: Sequence[_Unit], token_budget: int, most: float, share: Share
+) -> list[tuple[float, list[_Unit]]]:
+    """Return runs of units, each as long as budget and cost allow."""
+    parts: list[tuple[float, list[_Unit]]] = []
+    filling, own = _start(share), list[_Unit]()
+    for unit in units:
+        before = filling.cost
+        filling.add(unit)
+        if own and (filling.tokens > token_budget or filling.cost > most):
+            parts.append((before, own))
+            filling, own = _start(share), []
+            filling.add(unit)
+        own.append(unit)
+    return [*parts, (filling.cost, own)] if own else parts
+
+
+def _start(share: Share) -> _Filling:
+    return _FillingPadded() if share == "none" else _FillingFlat()

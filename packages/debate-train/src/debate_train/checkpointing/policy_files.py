@@ -10,8 +10,7 @@ from torch import Tensor
 
 from debate_train.checkpointing.tensor_files import StoredTensors
 from debate_train.interrupts import ModelError
-from debate_train.models.adapters import ONLY
-from debate_train.models.loaded_model import LoadedModel
+from debate_train.models.loaded_model import ONLY, LoadedModel
 
 FILE_SIZE = "5GB"
 """Larger models are split over several files, as on a hub."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from debate_protocol.plugins import Config
 from debate_train.interrupts import ModelError
-from debate_train.models.adapters import adapter_of
+from debate_train.models.loaded_model import adapter_of
 
 if TYPE_CHECKING:
     from debate_train.models.loaded_model import LoadedModel

@@ -20,8 +20,8 @@ from debate_train.checkpointing.checkpoints import RefusedCheckpoint
 from debate_train.checkpointing.policy_files import check_policy
 from debate_train.checkpointing.tensor_files import StoredTensors, write_tensors
 from debate_train.interrupts import ModelError
-from debate_train.models.adapters import trained_adapters, trained_parameters
-from debate_train.trainers.optimizers import Kept
+from debate_train.models.loaded_model import trained_adapters, trained_parameters
+from debate_train.trainers.optimizers import StateLayout
 
 if TYPE_CHECKING:
     from debate_train.checkpointing.checkpoints import RunState
@@ -53,7 +53,7 @@ class ParameterState:
     """The tensors that an optimizer holds of one parameter."""
 
     moments: Mapping[str, Tensor]
-    """By name; of the parameter's shape, but for the `others` of `Kept`."""
+    """By name; of the parameter's shape, but for the `others` of `StateLayout`."""
     master: Tensor | None = None
     """Its float32 value, where the model holds a rounded one."""
 
@@ -80,14 +80,16 @@ class StoredTrainerState:
     Args:
         directory: the checkpoint.
         shapes: of the parameters that are trained, by name.
-        kept: what the optimizer keeps of a parameter.
+        layout: what the optimizer keeps of a parameter.
 
     Raises:
         ModelError: It is not whole, or belongs to other parameters or another optimizer.
     """
 
-    def __init__(self, directory: Path, shapes: Mapping[str, tuple[int, ...]], kept: Kept) -> None:
-        self._directory, self._shapes, self._kept = directory, shapes, kept
+    def __init__(
+        self, directory: Path, shapes: Mapping[str, tuple[int, ...]], layout: StateLayout
+    ) -> None:
+        self._directory, self._shapes, self._kept = directory, shapes, layout
         self._tensors = StoredTensors.of(directory, _STEM)
         self._parts: dict[str, list[str]] = {}
         for key in self._tensors.names():
@@ -240,7 +242,7 @@ def check_contents(
     training = trained_adapters(loaded.lora, phase.debate)
     trained = trained_parameters(replace(loaded, training=training))
     shapes = {name: tuple(p.shape) for name, p in trained.items()}
-    stored = StoredTrainerState(directory, shapes, phase.trainer.optimizer.kept())
+    stored = StoredTrainerState(directory, shapes, phase.trainer.optimizer.state_layout())
     for what in _not_finite(stored):
         raise RefusedCheckpoint(f"its {what} is not finite")
 

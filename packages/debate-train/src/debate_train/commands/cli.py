@@ -23,7 +23,7 @@ from debate_train.commands.recipe_command import (
 )
 from debate_train.interrupts import UsageError
 from debate_train.trainers.launching import Launch, heed_interrupts, launch
-from debate_train.trainers.ranks import Place, dismiss, end_at_once, follow, own_place
+from debate_train.trainers.processes import Place, end_at_once, own_place, serve, stop_workers
 
 if TYPE_CHECKING:
     from debate_train.recipe import Recipe
@@ -211,11 +211,11 @@ def _main(arguments: argparse.Namespace) -> int:
         )
     place = own_place()
     if place.rank > 0:
-        return follow()
+        return serve()
     try:
         return _lead(arguments, place)
     finally:
-        dismiss()
+        stop_workers()
 
 
 def _check_counts(arguments: argparse.Namespace) -> None:

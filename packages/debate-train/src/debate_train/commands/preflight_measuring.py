@@ -13,21 +13,19 @@ from debate_protocol.types import DebateRun, Transcript
 from debate_rewards.metrics import debate_statistics
 from debate_rewards.reward import Score, score_debates
 from debate_rollout.engine import Engine
-from debate_train.advantages import Compared
-from debate_train.batches.rows import build_batch
-from debate_train.batches.step import Step
-from debate_train.batches.throughput import peak_memory_gib
+from debate_train.advantages import Advantages
+from debate_train.batches.rows import Step, build_batch
 from debate_train.checkpointing.policy_files import load_policy
 from debate_train.checkpointing.tensor_files import seed_all
 from debate_train.commands.evaluate import NamedPolicy
 from debate_train.data import DataSource
 from debate_train.evaluation.measuring import evaluate
 from debate_train.evaluation.settings import DIRECT
-from debate_train.models.adapters import trained_adapters
-from debate_train.models.loaded_model import LoadedModel, export_weights
+from debate_train.models.loaded_model import LoadedModel, export_weights, trained_adapters
 from debate_train.monitoring.detectors import derived
 from debate_train.monitoring.health import Interval, intervals_of
 from debate_train.monitoring.progress import Progress
+from debate_train.monitoring.throughput import peak_memory_gib
 from debate_train.offline.example_set import example_batch
 from debate_train.offline.offline_set import PLAYED, OfflineSet, Taken, counted, summed
 from debate_train.playing.dynamic_sampling import play_step
@@ -125,8 +123,8 @@ def _scored(
         return _taken(found, phase.offline, played)
     scores = score_debates(phase.reward, played)
     advantage = phase.advantage
-    compared = advantage.compare(played, scores, {})
-    taught = compared.taught(played)
+    compared = advantage.compute(played, scores, {})
+    taught = compared.trained_turns(played)
     batch = build_batch(taught, compared.turns, advantage.streams, loaded.tokenizer, phase.seed)
     weights = {name: stream.weight for name, stream in advantage.streams.items()}
     found.figures |= signal(played, scores, compared, weights)
@@ -149,7 +147,7 @@ def _taken(found: Measured, offline: OfflineSet, played: Sequence[Transcript]) -
 def signal(
     played: Sequence[Transcript],
     scores: Sequence[Score],
-    compared: Compared,
+    compared: Advantages,
     weights: Mapping[str, float],
 ) -> dict[str, float]:
     """Return from which share of questions anything is learned, and why nothing from the others.

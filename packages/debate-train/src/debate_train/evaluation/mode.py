@@ -13,7 +13,7 @@ from debate_protocol.forms import DebateForm, Direct, FormConfig
 from debate_protocol.forms.settings import PersonaChoice
 from debate_protocol.plugins import Config
 from debate_protocol.types import TopologyName, Transcript
-from debate_train.models.adapters import answering_role
+from debate_train.models.loaded_model import answering_role
 
 if TYPE_CHECKING:
     from debate_rewards.metrics import AnswersGiven

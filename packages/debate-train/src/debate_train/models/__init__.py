@@ -7,22 +7,20 @@ from pydantic import Field
 
 from debate_protocol.plugins import Config, Variants
 from debate_train.interrupts import ModelError
-from debate_train.models.adapters import bases_of, is_adapter, merge_adapter
-from debate_train.models.loaded_model import (
-    LoadedModel,
-    Lora,
-    ScratchModel,
-    check_template,
-    with_adapter,
-)
+from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
 from debate_train.models.model_files import (
+    bases_of,
     check_files,
+    check_template,
+    is_adapter,
+    merge_adapter,
     reading_model,
     refuse_foreign_code,
     refuse_overgrown,
     refuse_unfitting,
     without_report,
 )
+from debate_train.models.scratch import ScratchModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast

@@ -1,27 +1,24 @@
-"""A model in memory: made from scratch or loaded, its trained part, its chat template."""
+"""A model in memory: its LoRA adapters, which of its parameters are trained, its weights."""
 
-import importlib
-import math
-import os
-import select
-import signal
-import sys
-import time
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from debate_protocol.plugins import Config
+from debate_protocol.plugins import Config, did_you_mean
+from debate_protocol.types import DEBATER, TRAINED, gives_answers, role_of
 from debate_rollout.engine import Weights
+from debate_train.batches.row_types import let_speak
 from debate_train.interrupts import ModelError
-from debate_train.models.adapters import ONLY, freeze_others
-from debate_train.models.model_files import reading_model, reason_of
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from debate_protocol.forms import DebateForm
+    from debate_train.batches.row_types import Batch
 
 
 AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)]
@@ -128,231 +125,93 @@ def export_weights(loaded: LoadedModel, version: int) -> Weights:
     return Weights(version, tensors, "lora", config, names)
 
 
-class ScratchModel(Config):
-    """A small Qwen3-shaped model with random weights and a word-level tokenizer."""
-
-    type: Literal["scratch"] = "scratch"
-    hidden_size: int = Field(64, ge=8)
-    """Width of the residual stream."""
-    layers: int = Field(2, ge=1)
-    """Transformer layers."""
-    heads: int = Field(4, ge=1)
-    """Attention heads of a layer."""
-    kv_heads: int = Field(2, ge=1)
-    """Heads of keys and values, which divide the attention heads."""
-    head_dim: int = Field(16, ge=2)
-    """Width of a head."""
-    ffn_size: int = Field(192, ge=8)
-    """Width inside of the feed-forward layers."""
-    context_window: int = Field(512, ge=16)
-    """Most tokens of a sequence."""
-    initializer_range: float = Field(0.1, gt=0)
-    """Standard deviation of the random weights; 0.02, usual at larger sizes, learns slower here."""
-    extra_words: tuple[str, ...] = ()
-    """Words that the tokenizer knows beside its own, each one token; several words with a space
-    between them are one token, too."""
-    dtype: Literal["float32"] = "float32"
-    """Type of the weights."""
-    lora: None = None
-    """All weights are trained."""
-
-    @property
-    def source(self) -> None:
-        """It is made here."""
-        return None
-
-    @property
-    def template_kwargs(self) -> Mapping[str, bool | int | str]:
-        """Its chat template takes none."""
-        return {}
-
-    def folder(self) -> None:
-        """Its weights are on no disk."""
-        return None
-
-    def with_lora(self, lora: Lora) -> None:
-        """It is small: every parameter is trained."""
-        return None
-
-    def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
-        """Build the model; equal seeds give equal weights. It is small: it always has values."""
-        from transformers import Qwen3Config, Qwen3ForCausalLM
-
-        tokenizer = self.load_tokenizer()
-        config = Qwen3Config(
-            vocab_size=len(tokenizer),
-            hidden_size=self.hidden_size,
-            intermediate_size=self.ffn_size,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            max_position_embeddings=self.context_window,
-            initializer_range=self.initializer_range,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-
-        def made() -> Qwen3ForCausalLM:
-            import torch
-
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                return Qwen3ForCausalLM(config)
-
-        return LoadedModel(made(), tokenizer, again=made)
-
-    def load_tokenizer(self) -> "PreTrainedTokenizerFast":
-        """Build the word-level tokenizer."""
-        from debate_train.models.word_tokenizer import word_tokenizer
-
-        return word_tokenizer(self.extra_words)
+ONLY = "default"
+"""What peft calls an adapter that has no name of its own."""
+_MARK = "lora_"
 
 
-LIMIT_S = 5.0
-"""Seconds of a processor that a template may take for a dialogue of four messages.
-
-Real ones take milliseconds. What other processes take of a busy machine does not count.
-"""
-WAIT_S = 120.0
-"""Seconds after which nobody waits for a template any more, whatever it got of a processor."""
-_JINJA = "transformers.utils.chat_template_utils"
-_MEMORY = 1 << 30
-_LARGEST_PROMPT = 1 << 20
-_LARGEST_TEMPLATE = 1 << 20
-_FINE = b"\0"
-"""What the process that renders says where nothing went wrong: one that dies says nothing."""
-_ROLES = (("user",), ("user", "assistant", "user"))
-
-
-def check_template(
-    name: str, tokenizer: "PreTrainedTokenizerFast", template_kwargs: Mapping[str, object]
-) -> None:
-    """Refuse a chat template that fails, or that takes too much time or memory.
-
-    Args:
-        name: The model's name.
-        tokenizer: Its tokenizer; one without a template is prompted plainly.
-        template_kwargs: Handed to the template.
-
-    Raises:
-        ModelError: The template cannot be used.
-    """
-    template = tokenizer.chat_template
-    if not template:
-        return
-    if not isinstance(template, str):
-        template = template.get("default") if isinstance(template, dict) else None
-    if not isinstance(template, str) or len(template) > _LARGEST_TEMPLATE:
-        raise _refused(name, f"is no text of at most {_LARGEST_TEMPLATE:,} characters")
-
-    def try_it() -> str:
-        with reading_model(name, "chat template"):
-            return "".join(_rendered(tokenizer, roles, template_kwargs) for roles in _ROLES)
-
-    failure = _bounded(try_it)
-    if failure is not None:
-        raise _refused(name, failure)
-
-
-def _rendered(
-    tokenizer: "PreTrainedTokenizerFast",
-    roles: tuple[str, ...],
-    template_kwargs: Mapping[str, object],
-) -> str:
-    messages = [{"role": role, "content": f"text {at}"} for at, role in enumerate(roles)]
-    return str(
-        tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **template_kwargs
-        )
-    )
-
-
-def _refused(name: str, failure: str) -> ModelError:
-    return ModelError(
-        f"model.name: the chat template of {name!r} {failure}; expected one that writes messages "
-        "of a user and an assistant in turn (chat_template.jinja or tokenizer_config.json)"
-    )
-
-
-def _bounded(render: Callable[[], str]) -> str | None:
-    """Return what went wrong, None if nothing; the process that renders is ended at the limit."""
-    if not hasattr(os, "fork") or sys.platform == "darwin":  # pragma: no cover
-        return _outcome(render)
-    importlib.import_module(_JINJA)  # Here, and not on the template's time.
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        # Other threads may hold locks in the child, which takes none: it only renders text.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:  # pragma: no cover
-        try:
-            os.close(read)
-            _limit_memory()
-            _limit_time()
-            os.write(write, (_outcome(render) or "").encode("utf-8", "replace")[:1000] or _FINE)
-        finally:
-            os._exit(0)
-    os.close(write)
-    said, status = None, 0
-    try:
-        said = _heard(read)
-    finally:
-        os.close(read)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-    if said == _FINE:
-        return None
-    if said is None:
-        return f"is not through with a few words after {WAIT_S:g} seconds"
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGXCPU):
-        return f"takes more than {LIMIT_S:g} seconds of a processor for a few words"
-    return said.decode("utf-8", "replace") or "ends the process that tries it"
-
-
-def _heard(read: int) -> bytes | None:
-    """Return all that the other process says, None if it does not come to an end."""
-    deadline, said = time.monotonic() + WAIT_S, b""
-    while True:
-        ready, _, _ = select.select([read], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return None
-        part = os.read(read, 4096)
-        if not part:
-            return said
-        said += part
-
-
-def _outcome(render: Callable[[], str]) -> str | None:
-    try:
-        length = len(render())
-    except ModelError as error:
-        cause = error.__cause__ or error
-        return f"fails ({reason_of(cause)})"
-    if length > _LARGEST_PROMPT:
-        return f"makes {length:,} characters of a few words"
+def adapter_of(parameter: str) -> str | None:
+    """Return the adapter that a parameter belongs to, None for one of the base."""
+    parts = parameter.split(".")
+    for part, following in pairwise(parts):
+        if part.startswith(_MARK):
+            return following
     return None
 
 
-def _limit_time() -> None:  # pragma: no cover
-    """Have the system end this process when it has used its seconds of a processor."""
-    import resource
-
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
-    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    seconds = math.ceil(LIMIT_S) + 1  # Counts whole seconds only, but a template cannot undo it.
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds if hard < 0 else min(seconds, hard), hard))
+def trained_parameters(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
+    """Return the parameters that a trainer of this model changes, by name."""
+    own = loaded.model.named_parameters()
+    if loaded.lora is None:
+        return {name: p for name, p in own if p.requires_grad}
+    trained = loaded.training or loaded.lora.adapters or (ONLY,)
+    return {name: p for name, p in own if adapter_of(name) in trained}
 
 
-def _limit_memory() -> None:  # pragma: no cover
-    import resource
+def freeze_others(loaded: "LoadedModel") -> "dict[str, nn.Parameter]":
+    """Let only the adapters have gradients that are trained now; return their parameters.
 
-    with open("/proc/self/statm", encoding="ascii") as file:
-        held = int(file.read().split()[0]) * resource.getpagesize()
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = held + _MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (limit if hard < 0 else min(limit, hard), hard))
+    The first of them speaks until another is named.
+    """
+    let_speak(loaded.model, next(iter(loaded.training), None))
+    trained = trained_parameters(loaded)
+    for name, parameter in loaded.model.named_parameters():
+        parameter.requires_grad_(name in trained)
+    return trained
+
+
+def with_names(batch: "Batch", loaded: "LoadedModel") -> "Batch":
+    """Return the batch with the first adapter in rows that name none, where adapters have names."""
+    names = () if loaded.lora is None else loaded.lora.adapters
+    if not names:
+        return batch
+    rows = tuple(replace(row, adapter=row.adapter or names[0]) for row in batch.rows)
+    return replace(batch, rows=rows)
+
+
+def tokens_of_adapters(batch: "Batch") -> dict[str, int]:
+    """Return the sampled tokens of each adapter that has a name."""
+    counted: dict[str, int] = {}
+    for row in batch.rows:
+        if row.adapter is not None:
+            counted[row.adapter] = counted.get(row.adapter, 0) + int(row.mask.sum())
+    return counted
+
+
+def unknown_adapter(lora: "Lora | None", name: str | None) -> str | None:
+    """Return what is wrong with the adapter that a role names, None for nothing."""
+    known = () if lora is None else lora.adapters
+    if name is None or name in known:
+        return None
+    if not known:
+        return f"found {name!r}, but model.lora.adapters has no names; expected it among them"
+    return (
+        f"found {name!r}, expected one of {', '.join(known)} (model.lora.adapters)"
+        f"{did_you_mean(name, known)}"
+    )
+
+
+def trained_adapters(lora: "Lora | None", form: "DebateForm") -> tuple[str, ...]:
+    """Return the adapters, of those with names, that the debates of a phase train."""
+    if lora is None or not lora.adapters:
+        return ()
+    rules = form.protocol()
+    roles = [role_of(rules, agent) for agent in form.trained_agents()]
+    named = {role.adapter or lora.adapters[0] for role in roles if role.policy == TRAINED}
+    return tuple(name for name in lora.adapters if name in named)
+
+
+def answering_role(form: "DebateForm") -> dict[str, dict[str, str | bool | None]]:
+    """Return what a recipe says of the role of single replies, prompted as in this form.
+
+    Where roles name adapters, it is that of the first role of the trained policy which owes an
+    answer, of one that is trained on, if there is one.
+    """
+    rules = form.protocol()
+    if not any(role.adapter for role in rules.roles):
+        return {}
+    roles = [role_of(rules, i) for i in range(form.num_agents) if gives_answers(rules, i)]
+    own = sorted((r for r in roles if r.policy == TRAINED), key=lambda role: not role.trains)
+    adapter = own[0].adapter if own else None
+    trains = any(role.trains and role.adapter == adapter for role in own)
+    return {DEBATER: {"adapter": adapter, "train": trains}}

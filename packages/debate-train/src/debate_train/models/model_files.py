@@ -1,11 +1,18 @@
-"""The files of a model: what a folder must hold, and errors of reading it as one message."""
+"""The files of a model: what a folder must hold, its chat template, adapters to merge."""
 
+import importlib
 import json
 import logging
 import math
+import os
 import re
+import select
+import signal
 import struct
-from collections.abc import Iterator, Mapping
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from debate_train.interrupts import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from peft import PeftModel
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
 
 ADAPTER = "adapter_config.json"
 """What a folder with an adapter holds."""
@@ -295,3 +304,275 @@ def some(names: list[str]) -> str:
     """Return the first three of some names, and how many there are."""
     rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + rest
+
+
+LIMIT_S = 5.0
+"""Seconds of a processor that a template may take for a dialogue of four messages.
+
+Real ones take milliseconds. What other processes take of a busy machine does not count.
+"""
+WAIT_S = 120.0
+"""Seconds after which nobody waits for a template any more, whatever it got of a processor."""
+_JINJA = "transformers.utils.chat_template_utils"
+_MEMORY = 1 << 30
+_LARGEST_PROMPT = 1 << 20
+_LARGEST_TEMPLATE = 1 << 20
+_FINE = b"\0"
+"""What the process that renders says where nothing went wrong: one that dies says nothing."""
+_ROLES = (("user",), ("user", "assistant", "user"))
+
+
+def check_template(
+    name: str, tokenizer: "PreTrainedTokenizerFast", template_kwargs: Mapping[str, object]
+) -> None:
+    """Refuse a chat template that fails, or that takes too much time or memory.
+
+    Args:
+        name: The model's name.
+        tokenizer: Its tokenizer; one without a template is prompted plainly.
+        template_kwargs: Handed to the template.
+
+    Raises:
+        ModelError: The template cannot be used.
+    """
+    template = tokenizer.chat_template
+    if not template:
+        return
+    if not isinstance(template, str):
+        template = template.get("default") if isinstance(template, dict) else None
+    if not isinstance(template, str) or len(template) > _LARGEST_TEMPLATE:
+        raise _refused(name, f"is no text of at most {_LARGEST_TEMPLATE:,} characters")
+
+    def try_it() -> str:
+        with reading_model(name, "chat template"):
+            return "".join(_rendered(tokenizer, roles, template_kwargs) for roles in _ROLES)
+
+    failure = _bounded(try_it)
+    if failure is not None:
+        raise _refused(name, failure)
+
+
+def _rendered(
+    tokenizer: "PreTrainedTokenizerFast",
+    roles: tuple[str, ...],
+    template_kwargs: Mapping[str, object],
+) -> str:
+    messages = [{"role": role, "content": f"text {at}"} for at, role in enumerate(roles)]
+    return str(
+        tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **template_kwargs
+        )
+    )
+
+
+def _refused(name: str, failure: str) -> ModelError:
+    return ModelError(
+        f"model.name: the chat template of {name!r} {failure}; expected one that writes messages "
+        "of a user and an assistant in turn (chat_template.jinja or tokenizer_config.json)"
+    )
+
+
+def _bounded(render: Callable[[], str]) -> str | None:
+    """Return what went wrong, None if nothing; the process that renders is ended at the limit."""
+    if not hasattr(os, "fork") or sys.platform == "darwin":  # pragma: no cover
+        return _outcome(render)
+    importlib.import_module(_JINJA)  # Here, and not on the template's time.
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        # Other threads may hold locks in the child, which takes none: it only renders text.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:  # pragma: no cover
+        try:
+            os.close(read)
+            _limit_memory()
+            _limit_time()
+            os.write(write, (_outcome(render) or "").encode("utf-8", "replace")[:1000] or _FINE)
+        finally:
+            os._exit(0)
+    os.close(write)
+    said, status = None, 0
+    try:
+        said = _heard(read)
+    finally:
+        os.close(read)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    if said == _FINE:
+        return None
+    if said is None:
+        return f"is not through with a few words after {WAIT_S:g} seconds"
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGXCPU):
+        return f"takes more than {LIMIT_S:g} seconds of a processor for a few words"
+    return said.decode("utf-8", "replace") or "ends the process that tries it"
+
+
+def _heard(read: int) -> bytes | None:
+    """Return all that the other process says, None if it does not come to an end."""
+    deadline, said = time.monotonic() + WAIT_S, b""
+    while True:
+        ready, _, _ = select.select([read], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return None
+        part = os.read(read, 4096)
+        if not part:
+            return said
+        said += part
+
+
+def _outcome(render: Callable[[], str]) -> str | None:
+    try:
+        length = len(render())
+    except ModelError as error:
+        cause = error.__cause__ or error
+        return f"fails ({reason_of(cause)})"
+    if length > _LARGEST_PROMPT:
+        return f"makes {length:,} characters of a few words"
+    return None
+
+
+def _limit_time() -> None:  # pragma: no cover
+    """Have the system end this process when it has used its seconds of a processor."""
+    import resource
+
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    seconds = math.ceil(LIMIT_S) + 1  # Counts whole seconds only, but a template cannot undo it.
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds if hard < 0 else min(seconds, hard), hard))
+
+
+def _limit_memory() -> None:  # pragma: no cover
+    import resource
+
+    with open("/proc/self/statm", encoding="ascii") as file:
+        held = int(file.read().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = held + _MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard < 0 else min(limit, hard), hard))
+
+
+_WEIGHTS = "adapter_model.safetensors"
+_LONGEST_CHAIN = 8
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "bias": ("none", None),
+    "modules_to_save": (None, []),
+    "use_dora": (False, None),
+}
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether a model's name is that of a folder with an adapter and no model of its own."""
+    folder = Path(name)
+    return is_folder(name) and (folder / ADAPTER).is_file() and not _is_whole(folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def bases_of(name: str) -> tuple[str, ...]:
+    """Return a model's adapters from itself down, and last the model that they all adapt.
+
+    The base of an adapter is what its `adapter_config.json` names. A base that is itself a folder
+    with an adapter was trained on from, and is merged first.
+
+    Raises:
+        ModelError: An adapter names no base, its base is not there, or they lead in a ring.
+    """
+    found = [name]
+    while is_adapter(found[-1]):
+        file = Path(found[-1]) / ADAPTER
+        base = read_json(file, "the configuration of an adapter").get("base_model_name_or_path")
+        if not isinstance(base, str) or not base:
+            raise ModelError(
+                f"model.name: {str(file)!r} names no base; expected the model that the adapter was "
+                "trained on as base_model_name_or_path"
+            )
+        if base in found or len(found) > _LONGEST_CHAIN:
+            raise ModelError(
+                f"model.name: the bases of {name!r} lead back to {base!r}; expected a model with "
+                "weights of its own at their end"
+            )
+        is_path = base.startswith((".", "/", "~")) or base.count("/") > 1
+        if is_path and not is_folder(base):
+            raise ModelError(
+                f"model.name: {str(file)!r} names the base {base!r}, which is not there; expected "
+                "the folder or hub id of the model that the adapter was trained on "
+                "(base_model_name_or_path; a relative path starts at the working directory)"
+            )
+        found.append(base)
+    if is_folder(found[-1]) and (Path(found[-1]) / ADAPTER).is_file():
+        raise ModelError(
+            f"model.name: {found[-1]!r} holds {ADAPTER} beside a model of its own; expected one of "
+            "them: take the other out of the folder"
+        )
+    return tuple(found)
+
+
+def merge_adapter(name: str, model: "PreTrainedModel") -> "PreTrainedModel":
+    """Return a model with an adapter's product added to its weights, in their own dtype.
+
+    Args:
+        name: The adapter's folder.
+        model: What it was trained on; changed.
+
+    Raises:
+        ModelError: The adapter is damaged, of another kind than LoRA, or of another model.
+    """
+    import torch
+    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+    from safetensors import safe_open
+
+    settings = _settings(name)
+    with reading_model(name, "adapter"):
+        adapted: PeftModel = get_peft_model(model, LoraConfig(**settings, task_type="CAUSAL_LM"))
+        own = get_peft_model_state_dict(adapted, state_dict=adapted.state_dict(keep_vars=True))
+        with safe_open(Path(name) / _WEIGHTS, framework="pt") as stored:
+            other = sorted(set(stored.keys()) ^ set(own))
+            if other:
+                raise ModelError(
+                    f"model.name: the adapter {name!r} is not one of its base: missing or "
+                    f"unexpected {', '.join(other[:3])}; expected what peft saves of it"
+                )
+            with torch.no_grad():
+                for key, parameter in own.items():
+                    held = stored.get_tensor(key)
+                    if held.shape != parameter.shape or not held.is_floating_point():
+                        raise ModelError(
+                            f"model.name: the adapter {name!r} is not one of its base: {key} has "
+                            f"shape {tuple(held.shape)} instead of {tuple(parameter.shape)}"
+                        )
+                    parameter.copy_(held)
+        merged: PreTrainedModel = adapted.merge_and_unload().requires_grad_(True)  # peft froze it
+    # A later adapter names what it was trained on, which is this one and not its base.
+    merged.name_or_path = merged.config.name_or_path = name
+    return merged
+
+
+def _settings(name: str) -> dict[str, object]:
+    """Return the settings of an adapter that decide what it adds.
+
+    Raises:
+        ModelError: They are not those of plain LoRA.
+    """
+    file = Path(name) / ADAPTER
+    held = read_json(file, "the configuration of an adapter")
+    layers = held.get("target_modules")
+    names = isinstance(layers, list) and all(isinstance(one, str) for one in layers)
+    odd = [key for key, plain in _NEUTRAL.items() if held.get(key) not in plain]
+    odd += ["peft_type"] if held.get("peft_type") != "LORA" else []
+    odd += ["target_modules"] if not names and layers != "all-linear" else []
+    if not (Path(name) / _WEIGHTS).is_file():
+        raise ModelError(f"model.name: {name!r} holds no {_WEIGHTS}; expected an adapter's weights")
+    if odd:
+        raise ModelError(
+            f"model.name: {str(file)!r} has settings that are not merged here: {', '.join(odd)}; "
+            "expected a LoRA adapter on named layers: merge it with peft (merge_and_unload) and "
+            "save_pretrained, and give that folder"
+        )
+    taken = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern")
+    return {key: held[key] for key in taken if held.get(key) is not None} | {
+        "target_modules": layers
+    }

@@ -17,7 +17,7 @@ from debate_rewards.estimates import bootstrap_interval
 from debate_rewards.reward import read_debate
 from debate_rollout.rendering import Renderer
 from debate_train.batches.row_types import Batch, Row
-from debate_train.batches.step import Step
+from debate_train.batches.rows import Step
 from debate_train.data.source import MOST_HELD_OUT, DataSource, identity, normalised
 from debate_train.interrupts import UsageError
 from debate_train.offline.offline_set import Completion, Example, OfflineSet

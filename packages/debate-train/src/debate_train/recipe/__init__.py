@@ -16,7 +16,7 @@ from debate_train.data import DataChoice
 from debate_train.evaluation.settings import Evaluation, Setup
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
-from debate_train.models.adapters import trained_adapters, unknown_adapter
+from debate_train.models.loaded_model import trained_adapters, unknown_adapter
 from debate_train.models.policies import START
 from debate_train.monitoring import Health
 from debate_train.offline import OfflineChoice

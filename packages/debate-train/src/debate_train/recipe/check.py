@@ -14,7 +14,7 @@ from debate_train.data import DataConfig, DataSource
 from debate_train.data.source import Split, identity
 from debate_train.evaluation import direct_form
 from debate_train.interrupts import UsageError
-from debate_train.losses.loss import reference_error
+from debate_train.losses import reference_error
 from debate_train.models.policies import folder_problems
 from debate_train.playing.phase_start import start_lines
 from debate_train.recipe import Recipe

@@ -11,7 +11,7 @@ from debate_train.data import DataSource
 from debate_train.data.source import identity
 from debate_train.interrupts import RecipeError
 from debate_train.models import ModelConfig
-from debate_train.models.adapters import trained_adapters
+from debate_train.models.loaded_model import trained_adapters
 from debate_train.models.policies import START, PolicyConfig, StartPolicy, Trained
 from debate_train.offline.example_set import look_at_demonstrations, read_debates
 from debate_train.offline.offline_set import PLAYED

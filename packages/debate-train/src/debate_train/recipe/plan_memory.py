@@ -75,7 +75,7 @@ class Shape:
 
     def head_bytes(self, tokens: int) -> int:
         """Return the bytes at the peak of the output head's passes over so many actions."""
-        from debate_train.batches.logps import GPU_CHUNK_LOGITS
+        from debate_train.batches.forward import GPU_CHUNK_LOGITS
 
         chunk = min(GPU_CHUNK_LOGITS, tokens * self.vocabulary)
         # Logits of one chunk and their slopes, while the next one's logits are computed. A gradient

@@ -4,10 +4,9 @@ import time
 import zlib
 
 from debate_rewards.reward import score_debates
-from debate_train.batches.rows import build_batch
-from debate_train.batches.step import Step
-from debate_train.batches.throughput import timed
+from debate_train.batches.rows import Step, build_batch
 from debate_train.evaluation.measuring import evaluate
+from debate_train.monitoring.throughput import timed
 from debate_train.offline.example_set import ExampleSet, Imitation
 from debate_train.playing.rollout_settings import metrics_of
 from debate_train.report.evaluations import keep_evaluation
@@ -62,9 +61,9 @@ def played(run: RunContext, phase: Phase, imitation: Imitation, number: int, beg
     with timed(rollouts.times, "score"):
         scores = score_debates(phase.reward_at(number - run.state.phase_start), transcripts)
     with timed(rollouts.times, "rows"):
-        compared = advantage.compare(transcripts, scores, run.state.baselines)
+        compared = advantage.compute(transcripts, scores, run.state.baselines)
         seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
-        taught = compared.taught(transcripts)
+        taught = compared.trained_turns(transcripts)
         batch = build_batch(taught, compared.turns, advantage.streams, run.loaded.tokenizer, seed)
         batch, counts = imitation.fit(transcripts, batch)
     metrics = counts | compared.metrics(transcripts) | metrics_of(transcripts)

@@ -15,8 +15,7 @@ from debate_train.data import DataSource
 from debate_train.data.source import keep_apart
 from debate_train.evaluation.measuring import evaluate
 from debate_train.interrupts import RecipeError, RunFailure
-from debate_train.models.adapters import trained_adapters
-from debate_train.models.loaded_model import LoadedModel, export_weights
+from debate_train.models.loaded_model import LoadedModel, export_weights, trained_adapters
 from debate_train.playing.dynamic_sampling import play_step
 from debate_train.playing.phase_start import FILE, PhaseStart, start_mode
 from debate_train.playing.rollouts import Rollouts

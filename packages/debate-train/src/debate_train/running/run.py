@@ -35,7 +35,7 @@ from debate_train.running.run_context import (
     refuse_unusable_engine,
 )
 from debate_train.tracking.tracker import Tracker
-from debate_train.trainers.ranks import Begin, lead
+from debate_train.trainers.processes import Init, broadcast
 
 
 def run(
@@ -144,7 +144,7 @@ def _load_model(recipe: Recipe) -> LoadedModel:
     loaded = recipe.model.load(recipe.seed)
     shardings = [r.trainer.sharding() for r in recipe.phase_recipes().values()]
     sharded = all(one is not None and one.stage == 3 for one in shardings)
-    lead(Begin(recipe.model, recipe.seed, with_values=not sharded))
+    broadcast(Init(recipe.model, recipe.seed, with_values=not sharded))
     return loaded
 
 

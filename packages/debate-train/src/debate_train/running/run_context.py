@@ -15,7 +15,7 @@ from debate_rewards.reward import RewardConfig, Score
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.routing import RoutedEngine
-from debate_train.batches.step import Step
+from debate_train.batches.rows import Step
 from debate_train.checkpointing.checkpoints import Best, Checkpoints, RunState
 from debate_train.checkpointing.run_directory import RunDirectory
 from debate_train.data import DataSource

@@ -14,23 +14,22 @@ from torch import Tensor
 from debate_protocol.types import roles_by_agent
 from debate_rewards.metrics import debate_metrics
 from debate_train.batches.row_types import Row
-from debate_train.batches.rows import PER_TOKEN
-from debate_train.batches.step import Step
-from debate_train.batches.throughput import Speed, peak_memory_gib, timed
+from debate_train.batches.rows import PER_TOKEN, Step
 from debate_train.checkpointing.tensor_files import (
     RandomStates,
     random_states,
     save_random_states,
 )
 from debate_train.interrupts import RunFailure
-from debate_train.losses.loss import gradient_shares
+from debate_train.losses import gradient_shares
 from debate_train.monitoring.detectors import Due, Facts
 from debate_train.monitoring.health import HealthWatch
+from debate_train.monitoring.throughput import Speed, peak_memory_gib, timed
 from debate_train.recipe import Recipe
 from debate_train.report.credit import credit_of, write_credit
 from debate_train.running.paper_metrics import paper_metrics
 from debate_train.running.run_context import Phase, RunContext, StepEnd, is_due
-from debate_train.trainers.ranks import own_place
+from debate_train.trainers.processes import own_place
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from debate_train.tracking.tracker import Cell, NoTracking, Service, Start, Trac
 
 if TYPE_CHECKING:
     from debate_train.batches.row_types import Floats
-    from debate_train.batches.step import Step
+    from debate_train.batches.rows import Step
 
 
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)

@@ -15,7 +15,7 @@ from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
 
 if TYPE_CHECKING:
     from debate_train.batches.row_types import Batch, Floats
-    from debate_train.batches.step import Step
+    from debate_train.batches.rows import Step
 
 
 Cell = str | int | float | None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from debate_train.checkpointing.trainer_state import ParameterState, scalars_of, tensors_of
 from debate_train.interrupts import RunFailure
-from debate_train.trainers.ranks import Processes
+from debate_train.trainers.processes import Processes
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -169,7 +169,7 @@ class EngineState:
         optimizer: torch.optim.Optimizer,
     ) -> None:
         self._config, self._processes, self._engine = config, processes, engine
-        self._kept = config.optimizer.kept()
+        self._kept = config.optimizer.state_layout()
         self._stage = config.zero_stage
         self._has_moments = False
         # Of some optimizers DeepSpeed makes another of the same class, on its own parts.
@@ -208,7 +208,7 @@ class EngineState:
                 elif held is not None:
                     state[name] = type(held)(value)
 
-    def put(
+    def write(
         self, parameter: nn.Parameter, value: Tensor | None, moments: dict[str, Tensor] | None
     ) -> None:
         """Write rank 0's value and moments of a parameter, on every rank what it holds of them."""

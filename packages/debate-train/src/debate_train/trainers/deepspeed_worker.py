@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from debate_rollout.engine import Weights
-from debate_train.batches.packing import check_packing
+from debate_train.batches.forward import check_packing
 from debate_train.batches.packs import Pack
 from debate_train.batches.row_types import Batch, let_speak
-from debate_train.batches.throughput import timed
 from debate_train.checkpointing.policy_files import load_policy, save_policy
 from debate_train.checkpointing.tensor_files import write_tensors
 from debate_train.checkpointing.trainer_state import (
@@ -27,18 +26,13 @@ from debate_train.checkpointing.trainer_state import (
 )
 from debate_train.interrupts import RecipeError
 from debate_train.losses import Loss
-from debate_train.losses.references import (
-    REFERENCE,
-    KeptReference,
-    Read,
-    Reference,
-    in_checkpoints,
-    open_reference,
-    stored_reference,
-    values_of,
+from debate_train.models.loaded_model import (
+    LoadedModel,
+    export_weights,
+    freeze_others,
+    tokens_of_adapters,
+    with_names,
 )
-from debate_train.models.adapters import freeze_others, tokens_of_adapters, with_names
-from debate_train.models.loaded_model import LoadedModel, export_weights
 from debate_train.trainers.deepspeed import settings_error, with_bucket
 from debate_train.trainers.deepspeed_state import (
     EngineState,
@@ -49,11 +43,26 @@ from debate_train.trainers.deepspeed_state import (
     shard,
     without_values,
 )
-from debate_train.trainers.objective import Learning, Skips, StepStats, Update, row_logps, trainable
-from debate_train.trainers.ranks import Call, Open, join, lead, lost
+from debate_train.trainers.processes import Call, Open, broadcast, join, lost
+from debate_train.trainers.references import (
+    REFERENCE,
+    KeptReference,
+    Read,
+    Reference,
+    in_checkpoints,
+    open_reference,
+    stored_reference,
+    values_of,
+)
 from debate_train.trainers.torch_session import (
+    Learning,
+    Skips,
+    StepStats,
+    Update,
     gradient_checkpointing,
     keep_layers,
+    row_logps,
+    trainable,
     use_liger_kernel,
 )
 
@@ -247,7 +256,7 @@ class DeepSpeedWorker:
         """Take values and moments from rank 0, which alone reads them."""
         for name, parameter in trainable(self._model).items():
             value, moments = read(name) if read is not None else (None, None)
-            self._state.put(parameter, value, moments)
+            self._state.write(parameter, value, moments)
 
     def close(self) -> None:
         """Free what DeepSpeed holds."""
@@ -288,7 +297,7 @@ class DeepSpeedSession:
         self._is_whole = True
         values = values_of(loss.reference_policy, loaded)
         freeze_others(loaded)
-        lead(Open(config, loss, total_steps, loaded.training))
+        broadcast(Open(config, loss, total_steps, loaded.training))
         self._worker = self._made(lambda: DeepSpeedWorker(config, loaded, loss, total_steps))
         if values is not None:
             self._call("load_reference", values)
@@ -296,10 +305,10 @@ class DeepSpeedSession:
     def step(self, batch: Batch) -> dict[str, float]:
         """Make the updates of a batch; one with a non-finite gradient is skipped and counted."""
         started = time.perf_counter()
-        seconds: dict[str, float] = {}
         batch = with_names(batch, self._loaded)
-        with timed(seconds, "pack"):
-            plan = self._config.plan(batch, self._loss, self._processes.place.size)
+        began = time.perf_counter()
+        plan = self._config.plan(batch, self._loss, self._processes.place.size)
+        packed = time.perf_counter()
         self._is_whole = False
         try:
             stats, outcome = self._call("step", plan)
@@ -310,7 +319,7 @@ class DeepSpeedSession:
         return {
             **stats.metrics(batch.sampled_tokens, tokens_of_adapters(batch)),
             **outcome,
-            **seconds,
+            "time/pack_s": packed - began,
             "time/train_s": time.perf_counter() - started,
         }
 
@@ -337,9 +346,9 @@ class DeepSpeedSession:
         self._call("gather")
         save_policy(directory, self._loaded)
         counts = self._worker.counts()
-        lead(Call("states"))
+        broadcast(Call("states"))
         self._made(lambda: write_trainer_state(directory, self._worker.states(), counts))
-        lead(Call("reference_tensors"))
+        broadcast(Call("reference_tensors"))
         tensors = self._worker.reference_tensors
         self._made(lambda: write_tensors(directory, REFERENCE, tensors()))
 
@@ -350,7 +359,7 @@ class DeepSpeedSession:
         """
         own = trainable(self._loaded.model)
         shapes = {n: tuple(p.shape) for n, p in own.items()}
-        stored = StoredTrainerState(directory, shapes, self._config.optimizer.kept())
+        stored = StoredTrainerState(directory, shapes, self._config.optimizer.state_layout())
         self._call("prepare_load", stored.counts)
         load_policy(directory, self._loaded)
 
@@ -374,7 +383,7 @@ class DeepSpeedSession:
 
     def _call(self, method: str, *own: object) -> Any:
         """Call a method of the worker on every rank; what is `own` is only rank 0's."""
-        lead(Call(method))
+        broadcast(Call(method))
         return self._made(lambda: getattr(self._worker, method)(*own))
 
     def _made(self, call: Callable[[], T]) -> T:

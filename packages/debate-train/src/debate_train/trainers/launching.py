@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from debate_rollout.engines.vllm_server.process import free_port
 from debate_train.interrupts import UsageError, heeded
-from debate_train.trainers.ranks import slurm_place
+from debate_train.trainers.processes import slurm_place
 
 _HOST = re.compile(r"(\S+)\s+slots=([1-9]\d*)(\s.*)?", re.ASCII)
 _ANSWER_S = 20.0
@@ -110,7 +111,7 @@ def _unreachable(host: str) -> str | None:
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 _DEVICES = "CUDA_VISIBLE_DEVICES"
-_LAUNCHER = "debate_train.trainers.deepspeed_launcher"
+_LAUNCHER = "debate_train.trainers.launching"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,3 +267,17 @@ def heed_interrupts(pipe: Path) -> bool:
 
     threading.Thread(target=listen, daemon=True, name="interrupts").start()
     return True
+
+
+def main() -> None:
+    """Run one of DeepSpeed's launching modules; its children inherit the setting."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    module = sys.argv.pop(1)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

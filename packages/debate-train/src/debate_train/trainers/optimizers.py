@@ -21,7 +21,7 @@ FUSED_DEVICES = frozenset({"cpu", "cuda"})
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StateLayout:
     """What an optimizer keeps of each parameter beside numbers such as a count of steps."""
 
     moments: tuple[str, ...]
@@ -43,7 +43,7 @@ class OptimizerBase(Config, ABC):
         """Return the optimizer of these parameters, by their names in the model."""
 
     @abstractmethod
-    def kept(self) -> Kept:
+    def state_layout(self) -> StateLayout:
         """Return what it keeps of a parameter."""
 
     @property
@@ -54,7 +54,7 @@ class OptimizerBase(Config, ABC):
     @property
     def needs_whole(self) -> bool:
         """Return whether it must see parameters in their own shape, which ZeRO cuts up."""
-        return bool(self.kept().others)
+        return bool(self.state_layout().others)
 
 
 class AdamBase(OptimizerBase):
@@ -69,9 +69,9 @@ class AdamBase(OptimizerBase):
     weight_decay: float = Field(0.0, ge=0)
     """Share of the weights that is taken off, times the learning rate."""
 
-    def kept(self) -> Kept:
+    def state_layout(self) -> StateLayout:
         """Return what it keeps of a parameter."""
-        return Kept(("exp_avg", "exp_avg_sq"), bytes_each=8.0)
+        return StateLayout(("exp_avg", "exp_avg_sq"), bytes_each=8.0)
 
     def _settings(self, learning_rate: float) -> dict[str, Any]:
         return {
@@ -136,10 +136,10 @@ class AdamW8bit(AdamBase):
         found: Optimizer = AdamW8bit(list(parameters.values()), **self._settings(learning_rate))
         return found
 
-    def kept(self) -> Kept:
+    def state_layout(self) -> StateLayout:
         """Return what it keeps of a parameter: codes, their table, a scale for every 256."""
         pairs = [f"{name}{n}" for name in ("state", "absmax", "qmap") for n in (1, 2)]
-        return Kept((), tuple(pairs), bytes_each=2 * (1 + 4 / 256))
+        return StateLayout((), tuple(pairs), bytes_each=2 * (1 + 4 / 256))
 
 
 class Muon(AdamBase):
@@ -170,9 +170,9 @@ class Muon(AdamBase):
         """It computes with rows and columns."""
         return True
 
-    def kept(self) -> Kept:
+    def state_layout(self) -> StateLayout:
         """Return what it keeps: the first of these of a matrix, the others of the rest."""
-        return Kept((), ("momentum_buffer", "exp_avg", "exp_avg_sq"), bytes_each=4.0)
+        return StateLayout((), ("momentum_buffer", "exp_avg", "exp_avg_sq"), bytes_each=4.0)
 
 
 class Sgd(OptimizerBase):
@@ -195,9 +195,11 @@ class Sgd(OptimizerBase):
         settings = self.model_dump(exclude={"type"}) | {"lr": learning_rate}
         return SGD(parameters.values(), **settings, fused=_can_fuse(parameters))
 
-    def kept(self) -> Kept:
+    def state_layout(self) -> StateLayout:
         """Return what it keeps of a parameter."""
-        return Kept(("momentum_buffer",), bytes_each=4.0) if self.momentum else Kept(())
+        return (
+            StateLayout(("momentum_buffer",), bytes_each=4.0) if self.momentum else StateLayout(())
+        )
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> "Sgd":
@@ -266,7 +268,7 @@ class TorchOptimizer(_Named):
         """Return whether it must see parameters in their own shape, which ZeRO cuts up."""
         return self.name in _WHOLE_MATRICES or super().needs_whole
 
-    def kept(self) -> Kept:
+    def state_layout(self) -> StateLayout:
         """Return what it keeps, as a step on parameters of 2 × 3 and of 3 numbers shows."""
         shapes = [(2, 3)] if self.name in _WHOLE_MATRICES else [(2, 3), (3,)]
         moments, found = set[str](), set[str]()
@@ -275,7 +277,9 @@ class TorchOptimizer(_Named):
             alike = {name for name, found in states.items() if found == shape}
             moments = alike if number == 0 else moments & alike
             found |= states.keys()
-        return Kept(tuple(sorted(moments)), tuple(sorted(found - moments)), 4.0 * len(moments))
+        return StateLayout(
+            tuple(sorted(moments)), tuple(sorted(found - moments)), 4.0 * len(moments)
+        )
 
     def _states(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         import torch
@@ -300,7 +304,7 @@ class TorchOptimizer(_Named):
                 f"classes; nearest: {near[0]}"
             )
         try:
-            self.kept()
+            self.state_layout()
         except Exception as error:
             raise ValueError(
                 f"name: found {self.name}, which makes no step on dense gradients with these args "
@@ -352,7 +356,7 @@ class DeepSpeedOptimizer(_Named):
             ) from error
         return made
 
-    def kept(self) -> Kept:
+    def state_layout(self) -> StateLayout:
         """Return what it keeps of a parameter."""
         moments = _DEEPSPEED[self.name][1]
-        return Kept(moments, bytes_each=4.0 * len(moments))
+        return StateLayout(moments, bytes_each=4.0 * len(moments))

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from debate_train.batches.packs import Pack
     from debate_train.batches.row_types import Batch
-    from debate_train.losses.loss import Loss
-    from debate_train.models.loaded_model import LoadedModel
     from debate_train.trainers.torch_session import TorchTrainerSession
 
 
@@ -177,7 +175,7 @@ class TrainerSettings(Config):
 
     def update_count(self, rows: int) -> int:
         """Return how many updates a batch of so many rows makes."""
-        from debate_train.batches.step import part_count
+        from debate_train.batches.row_types import part_count
 
         return self.epochs * part_count(rows, self.minibatch_size)
 
@@ -204,14 +202,14 @@ class TrainerSettings(Config):
 
     def plan(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[list[Pack]]]":
         """Return for every rank its packs of each minibatch."""
-        from debate_train.batches.step import minibatches
+        from debate_train.batches.row_types import minibatches
 
         parts = [self.packs(part, loss, ranks) for part in minibatches(batch, self.minibatch_size)]
         return [list(own) for own in zip(*parts, strict=True)]
 
     def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Pack]]":
         """Return the packs of an update for every rank."""
-        from debate_train.batches.packing import pack
+        from debate_train.batches.packs import pack
         from debate_train.batches.row_types import weigh
 
         batch, weights = weigh(batch, loss.aggregation)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from debate_train.interrupts import ModelError
-from debate_train.losses.loss import reference_error
+from debate_train.losses import reference_error
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
-    from debate_train.losses.loss import ReferencePolicy
+    from debate_train.losses import ReferencePolicy
     from debate_train.models.loaded_model import LoadedModel
 
 REFERENCE = "reference"

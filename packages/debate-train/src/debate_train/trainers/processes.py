@@ -283,7 +283,7 @@ _GRACE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class Init:
     """Load this model; its trained values come from rank 0."""
 
     model: "ModelConfig"
@@ -315,13 +315,13 @@ class Stop:
     """The run is over."""
 
 
-def lead(command: Begin | Open | Call) -> None:
+def broadcast(command: Init | Open | Call) -> None:
     """On rank 0: have the followers, if there are any, do this, too."""
     if own_place().size > 1:
         join().share(command)
 
 
-def dismiss() -> None:
+def stop_workers() -> None:
     """On rank 0: end the followers; does nothing when they cannot be reached any more."""
     if own_place().size == 1:
         return
@@ -333,7 +333,7 @@ def dismiss() -> None:
         pass
 
 
-def follow() -> int:
+def serve() -> int:
     """On other ranks: serve until rank 0 ends the run; return the exit code.
 
     Interrupts are rank 0's affair: it ends the run after a checkpoint. The exit code is 0 however
@@ -347,7 +347,7 @@ def follow() -> int:
         processes = join()
         _be_quiet()
         try:
-            _Follower(processes).serve()
+            _Worker(processes).serve()
         except UsageError as error:
             _leave_to_rank_0(processes, error)
             return 0
@@ -381,24 +381,24 @@ def _leave_to_rank_0(processes: Processes, error: UsageError) -> None:
     timer.cancel()
 
 
-class _Follower:
+class _Worker:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
-        self._begin: Begin | None = None
+        self._begin: Init | None = None
         self._loaded: LoadedModel | None = None
         self._worker: object = None
 
     def serve(self) -> None:
         while True:
-            command: Begin | Open | Call | Stop = self._processes.share()
+            command: Init | Open | Call | Stop = self._processes.share()
             if isinstance(command, Stop):
                 return
             self._do(command)
 
-    def _do(self, command: Begin | Open | Call) -> None:
+    def _do(self, command: Init | Open | Call) -> None:
         from debate_train.trainers.deepspeed_worker import DeepSpeedWorker
 
-        if isinstance(command, Begin):
+        if isinstance(command, Init):
             from debate_train.checkpointing.tensor_files import seed_all
 
             self._begin = command

@@ -1,0 +1,678 @@
+"""Forward passes over packs: their attention, and log-probabilities without a batch's logits.
+
+A node sees itself causally and its ancestors whole. So the pairs that attend to each other are
+one causal block a node and, as a node's descendants follow it in the pack, one full rectangle
+a node that has some. Each block runs through torch's flash attention; outputs are united by
+their log-sum-exp. No mask and no copy of keys is made.
+
+Source: uniting blocks by log-sum-exp, Milakov & Gimelshein 2018 and Dao et al. 2022; the backward
+pass of a block takes the united output and log-sum-exp, as in ring attention (Liu et al. 2023).
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from inspect import signature
+from math import sqrt
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from debate_train.batches.packs import Layout, Pack, make_pack
+from debate_train.batches.row_types import Batch, Row, Share, let_speak
+from debate_train.interrupts import ModelError, RecipeError, RunFailure
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def block_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None
+) -> Tensor:
+    """Return the attention output of a pack, shape (1, T, heads, features of a head).
+
+    Args:
+        query: shape (1, heads, T, features of a head).
+        key: as the query, with as many heads or fewer (grouped queries).
+        value: as the key.
+        layout: of the pack.
+        scale: of the products before the softmax; None is 1 / √features.
+    """
+    output: Tensor = _BlockAttention.apply(query, key, value, layout, scale)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _BlockAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None
+    ) -> Tensor:
+        wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+        output = torch.empty_like(query, dtype=wide)
+        total = output.new_empty(query.shape[:3])
+        for blocks in layout.blocks:
+            parts = [blocks.gather(x) for x in (query, key, value)]
+            found, sums = _flash(*parts, 0.0, True, scale=scale)
+            blocks.scatter(found, output)
+            blocks.scatter(sums, total)
+        for start, end, until in layout.ancestor_blocks:
+            below, above = slice(end, until), slice(start, end)
+            found, sums = _flash(
+                query[:, :, below], key[:, :, above], value[:, :, above], 0.0, False, scale=scale
+            )
+            united = torch.logaddexp(total[:, :, below], sums)
+            output[:, :, below] *= (total[:, :, below] - united).exp_()[..., None]
+            output[:, :, below] += found * (sums - united).exp_()[..., None]
+            total[:, :, below] = united
+        output = output.to(query.dtype)
+        ctx.save_for_backward(query, key, value, output, total)
+        ctx.layout, ctx.scale = layout, scale
+        return output.transpose(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, output, total = ctx.saved_tensors
+        grads = [torch.zeros_like(x) for x in (query, key, value)]
+        slope = grad_output.contiguous().transpose(1, 2)
+        for blocks in ctx.layout.blocks:
+            found = _flash_backward(
+                blocks.gather(slope, 0.0),
+                *(blocks.gather(x) for x in (query, key, value)),
+                blocks.gather(output),
+                blocks.gather(total, float("inf")),
+                0.0,
+                True,
+                scale=ctx.scale,
+            )
+            for grad, own in zip(grads, found, strict=True):
+                blocks.scatter(own, grad)
+        for start, end, until in ctx.layout.ancestor_blocks:
+            below, above = slice(end, until), slice(start, end)
+            found = _flash_backward(
+                slope[:, :, below],
+                query[:, :, below],
+                key[:, :, above],
+                value[:, :, above],
+                output[:, :, below],
+                total[:, :, below],
+                0.0,
+                False,
+                scale=ctx.scale,
+            )
+            for grad, own, where in zip(grads, found, (below, above, above), strict=True):
+                grad[:, :, where] += own
+        return (*grads, None, None)
+
+
+def varlen_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: "Layout",
+    scale: float | None,
+    window: int | None,
+) -> Tensor:
+    """Return the attention output of a pack, shape (1, T, heads, features of a head).
+
+    Args:
+        query: shape (1, heads, T, features); `key` and `value` may have fewer heads.
+        key: of the pack's tokens; each run of queries is given those of its path.
+        value: likewise.
+        layout: which tokens of the pack see which.
+        scale: of the scores; None is 1 / √features.
+        window: most tokens that one sees, itself included; None is all.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
+    if max(layout.parents) >= 0:  # Else every run is its own path.
+        keys, values = keys[layout.keys_K], values[layout.keys_K]
+    queries, keys, values, settings = settings_of(
+        varlen_attn, query[0].transpose(0, 1), keys, values, scale, window
+    )
+    output: Any = varlen_attn(
+        queries.contiguous(),
+        keys.contiguous(),
+        values.contiguous(),
+        layout.query_starts_N,
+        layout.key_starts_N,
+        layout.longest_run,
+        layout.longest_path,
+        **settings,
+    )
+    found: Tensor = output[None]
+    return found
+
+
+def settings_of(
+    varlen_attn: Callable[..., object],
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float | None,
+    window: int | None,
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
+    """Return tensors and settings as this release of PyTorch takes them.
+
+    Releases before 2.13 lack one or the other of `scale`, `window_size` and `enable_gqa`.
+
+    Args:
+        varlen_attn: PyTorch's function.
+        queries: shape (T, heads, features).
+        keys: shape (K, heads, features), perhaps of fewer heads.
+        values: likewise.
+        scale: as in `varlen_attention`.
+        window: likewise.
+
+    Raises:
+        RecipeError: This release knows no window.
+    """
+    known = signature(varlen_attn).parameters
+    settings: dict[str, Any] = {}
+    groups = queries.shape[1] // keys.shape[1]
+    if groups > 1 and "enable_gqa" in known:
+        settings["enable_gqa"] = True
+    elif groups > 1:
+        keys, values = (tensor.repeat_interleave(groups, 1) for tensor in (keys, values))
+    if "window_size" in known:  # (-1, 0) is causal, aligned at the last key.
+        settings["window_size"] = (-1 if window is None else window - 1, 0)
+    elif window is None:
+        settings["is_causal"] = True
+    else:
+        raise RecipeError(
+            f"trainer.packing: torch {torch.__version__} cannot attend within the model's sliding "
+            "window on packed rows; expected a newer torch, or packing: none"
+        )
+    if scale is not None and "scale" in known:
+        settings["scale"] = scale
+    elif scale is not None:
+        queries = queries * (scale * sqrt(queries.shape[2]))
+    return queries, keys, values, settings
+
+
+NAME = "debate_packed"
+"""The name under which transformers finds `packed_attention`."""
+
+_NOT_COMPUTED = ("softcap", "s_aux", "position_bias", "dropout")
+
+
+class PackedAttentionError(Exception):
+    """The model's attention is not what packs compute."""
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **settings: Any,
+) -> tuple[Tensor, None]:
+    """Return the attention output of a pack, shape (1, T, heads, features of a head).
+
+    Called by transformers in every attention layer; `settings` holds the pack's layout, which the
+    trainer gave to the model's forward.
+    """
+    layout: Layout = settings["pack_layout"]
+    for name in _NOT_COMPUTED:
+        found = settings.get(name)
+        if isinstance(found, Tensor) or found:
+            raise PackedAttentionError(f"attends with {name}, which packs do not compute")
+    scale, window = settings.get("scaling"), settings.get("sliding_window")
+    if key.device.type == "cuda" and key.dtype in (torch.bfloat16, torch.float16):
+        return varlen_attention(query, key, value, layout, scale, window), None
+    slides = window is not None and layout.longest_path > window
+    if key.device.type == "cpu" and value.shape == key.shape and not slides:
+        return block_attention(query, key, value, layout, scale), None
+    shared = query.shape[1] != key.shape[1]
+    outputs = []
+    for node in range(len(layout.parents)):
+        path = layout.path(node)
+        own = path[-1]
+        keys = torch.cat([key[:, :, run] for run in path], 2)
+        values = torch.cat([value[:, :, run] for run in path], 2)
+        outputs.append(
+            functional.scaled_dot_product_attention(
+                query[:, :, own],
+                keys,
+                values,
+                attn_mask=_mask(own.stop - own.start, keys, window),
+                is_causal=len(path) == 1 and not _slides(keys, window),
+                scale=scale,
+                enable_gqa=shared,
+            )
+        )
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
+
+
+def _slides(keys: Tensor, window: int | None) -> bool:
+    return window is not None and keys.shape[2] > window
+
+
+def _mask(queries: int, keys: Tensor, window: int | None) -> Tensor | None:
+    """Return which keys each query sees, aligned at the last key; None where is_causal does."""
+    size = keys.shape[2]
+    if queries == size and not _slides(keys, window):
+        return None
+    sees = torch.ones(queries, size, dtype=torch.bool, device=keys.device)
+    sees = sees.tril(size - queries)
+    return sees if window is None else sees.triu(size - queries - window + 1)
+
+
+def forward_inputs(pack: Pack) -> dict[str, object]:
+    """Return what the model's forward is called with."""
+    inputs: dict[str, object] = {"input_ids": pack.tokens_BT, "use_cache": False}
+    if pack.layout is None:
+        return inputs
+    return inputs | {"position_ids": pack.positions_BT, "pack_layout": pack.layout}
+
+
+def attention_of(model: nn.Module, pack: Pack) -> AbstractContextManager[None]:
+    """Return the context in which a pack's forward and backward passes run, by its adapter."""
+    let_speak(model, pack.adapter)
+    return nullcontext() if pack.layout is None else attending_packs(model)
+
+
+@contextmanager
+def attending_packs(model: nn.Module) -> Iterator[None]:
+    """Let the model attend as packs say, backward passes that recompute layers included."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, packed_attention)
+    config: PreTrainedConfig = model.config
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+GPU_CHUNK_LOGITS = 1 << 26
+"""Logits held at once; smaller products leave most of a GPU idle."""
+
+
+class FusedTokenLogps(torch.autograd.Function):
+    """Per-token log softmax(cap(h·Wᵀ)/T)[target] in chunks, recomputed for the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        temperatures: Tensor,
+        cap: float | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies; arguments are those of `hidden_logps`."""
+        chunk = max(1, GPU_CHUNK_LOGITS // weight.shape[0])
+        logps = temperatures.new_empty(len(targets))
+        entropies, norms = torch.empty_like(logps), torch.empty_like(logps)
+        for start in range(0, len(targets), chunk):
+            part = slice(start, start + chunk)
+            logits = hidden[part] @ weight.T
+            logps[part], entropies[part], norms[part] = _chunk_logps(
+                logits, targets[part], temperatures[part], cap
+            )
+        ctx.save_for_backward(hidden, weight, targets, temperatures, norms)
+        ctx.chunk, ctx.cap = chunk, cap
+        ctx.mark_non_differentiable(entropies)
+        return logps, entropies
+
+    @staticmethod
+    def backward(ctx: Any, grad_logps: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of hidden states and weight."""
+        hidden, weight, targets, temperatures, norms = ctx.saved_tensors
+        grad_hidden, grad_weight = torch.empty_like(hidden), None
+        if ctx.needs_input_grad[1]:
+            grad_weight = torch.zeros_like(weight, dtype=temperatures.dtype)
+        for start in range(0, len(targets), ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            logits = hidden[part] @ weight.T
+            given = (targets[part], temperatures[part], norms[part], grad_logps[part])
+            slopes = _chunk_slopes(logits, *given, ctx.cap)
+            grad_hidden[part] = slopes @ weight
+            if grad_weight is not None:
+                _add_product(grad_weight, slopes, hidden[part])
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None, None
+
+
+def _add_product(total: Tensor, slopes: Tensor, hidden: Tensor) -> None:
+    """Add slopesᵀ · hidden to a sum in float32, whatever the type of the two is."""
+    if slopes.dtype == total.dtype:
+        total.addmm_(slopes.T, hidden)
+    else:  # One kernel multiplies in half precision and adds in float32.
+        torch.addmm(total, slopes.T, hidden, out_dtype=total.dtype, out=total)
+
+
+def _scaled(logits: Tensor, temperatures: Tensor, cap: float | None) -> Tensor:
+    wide = logits.to(temperatures.dtype)
+    if cap is not None:
+        wide = cap * torch.tanh(wide / cap)
+    return wide / temperatures[:, None]
+
+
+def chunk_logps(
+    logits: Tensor, targets: Tensor, temperatures: Tensor, cap: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log-probabilities, entropies and log-denominators of a chunk, each of shape (A,).
+
+    Args:
+        logits: of the head before cap and temperature, shape (A, V).
+        targets: token ids, shape (A,).
+        temperatures: shape (A,); their type is that of the result.
+        cap: of the logits, None for none.
+    """
+    scaled = _scaled(logits, temperatures, cap)
+    norms = torch.logsumexp(scaled, -1)
+    chances = (scaled - norms[:, None]).exp()
+    logps = scaled.gather(1, targets[:, None])[:, 0] - norms
+    return logps, norms - (chances * scaled).sum(-1), norms
+
+
+def chunk_slopes(
+    logits: Tensor,
+    targets: Tensor,
+    temperatures: Tensor,
+    norms: Tensor,
+    grad_logps: Tensor,
+    cap: float | None,
+) -> Tensor:
+    """Return the gradient of a chunk's logits, shape (A, V), in their type.
+
+    d logp[x] / d z = (onehot(x) - softmax) / T, times 1 - tanh²(z / cap) where logits are capped.
+    """
+    scaled = _scaled(logits, temperatures, cap)
+    words = torch.arange(logits.shape[1], device=logits.device)
+    hot = (words[None] == targets[:, None]).to(scaled.dtype)
+    slopes = (hot - (scaled - norms[:, None]).exp()) * (grad_logps / temperatures)[:, None]
+    if cap is not None:
+        slopes = slopes * (1 - (scaled * (temperatures[:, None] / cap)) ** 2)
+    return slopes.to(logits.dtype)
+
+
+class _Compiled:
+    """A function that is compiled at its first call, or not at all where that fails."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._compiled: Callable[..., Any] | None = torch.compile(function, dynamic=True)
+
+    def __call__(self, *given: object) -> Any:
+        from torch._dynamo.exc import TorchDynamoException
+
+        if self._compiled is None or not compiles(cast(Tensor, given[0])):
+            return self._function(*given)
+        try:
+            return self._compiled(*given)
+        except TorchDynamoException as error:
+            self._compiled = None
+            warnings.warn(
+                f"the output head is not compiled, which makes training slower: {error}",
+                stacklevel=2,
+            )
+            return self._function(*given)
+
+
+def compiles(logits: Tensor) -> bool:
+    """Return whether functions of these logits are compiled."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return logits.is_cuda and not isinstance(logits, FakeTensor)
+
+
+_chunk_logps, _chunk_slopes = _Compiled(chunk_logps), _Compiled(chunk_slopes)
+
+
+CHUNK_LOGITS = 1 << 21
+"""Logits held at once on a CPU; a chunk of tokens is this over the vocabulary's size."""
+
+
+class _TokenLogps(torch.autograd.Function):
+    """Per-token log softmax(cap(h·Wᵀ)/T)[target] in chunks, recomputed for the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        temperatures: Tensor,
+        cap: float | None,
+    ) -> tuple[Tensor, Tensor]:
+        chunk = max(1, CHUNK_LOGITS // weight.shape[0])
+        logps = hidden.new_empty(len(targets), dtype=_wide(hidden.dtype))
+        entropies, chances = torch.empty_like(logps), None
+        for start in range(0, len(targets), chunk):
+            part = slice(start, start + chunk)
+            logits = _logits(hidden[part], weight, temperatures[part], cap)
+            chances = logits.softmax(-1)
+            # The log of the softmax's denominator, from the likeliest token; no third array.
+            best, where = logits.max(-1)
+            norms = best - chances.gather(1, where[:, None])[:, 0].log()
+            logps[part] = logits.gather(1, targets[part, None])[:, 0] - norms
+            entropies[part] = norms - torch.linalg.vecdot(chances, logits)
+        # What fits into one chunk is kept: recomputing it would save no memory at the peak.
+        # Capped logits are needed for the slope of the cap, too.
+        kept = chances if len(targets) <= chunk and cap is None else None
+        ctx.save_for_backward(hidden, weight, targets, temperatures, kept)
+        ctx.chunk, ctx.cap = chunk, cap
+        ctx.mark_non_differentiable(entropies)
+        return logps, entropies
+
+    @staticmethod
+    def backward(ctx: Any, grad_logps: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, temperatures, kept = ctx.saved_tensors
+        grad_hidden = torch.zeros_like(hidden)
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = torch.zeros_like(weight, dtype=_wide(weight.dtype))
+        for start in range(0, len(targets), ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            bent = None
+            if kept is None:
+                logits = _logits(hidden[part], weight, temperatures[part], ctx.cap)
+                slope = logits.softmax(-1)
+                if ctx.cap is not None:  # d cap·tanh(z/cap) / dz = 1 - tanh²(z/cap)
+                    bent = 1 - (logits * (temperatures[part, None] / ctx.cap)) ** 2
+            else:
+                slope = kept.clone()
+            # d logp[x] / d logits = (onehot(x) - softmax) / T
+            slope.scatter_add_(1, targets[part, None], -torch.ones_like(slope[:, :1]))
+            slope *= (-grad_logps[part] / temperatures[part])[:, None]
+            if bent is not None:
+                slope *= bent
+            narrow = slope.to(weight.dtype)
+            grad_hidden[part] = (narrow @ weight).to(hidden.dtype)
+            if grad_weight is None:
+                continue
+            if narrow.dtype == grad_weight.dtype:
+                grad_weight.addmm_(narrow.T, hidden[part])
+            else:  # Products in half precision, their sum in float32.
+                grad_weight += narrow.T @ hidden[part].to(narrow.dtype)
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None, None
+
+
+def _logits(hidden: Tensor, weight: Tensor, temperatures: Tensor, cap: float | None) -> Tensor:
+    logits = (hidden @ weight.T).to(_wide(hidden.dtype))
+    if cap is not None:
+        logits.div_(cap).tanh_().mul_(cap)
+    return logits.div_(temperatures[:, None])
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which probabilities are computed: float32 at least."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def hidden_logps(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor, cap: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities and entropies of an output head, both of shape (A,).
+
+    Args:
+        hidden: what predicts each target, shape (A, D).
+        weight: of the head, shape (V, D).
+        targets: token ids.
+        temperatures: that logits are divided by.
+        cap: logits z are cap · tanh(z / cap) before that, as in Gemma 2; None leaves them.
+    """
+    way = FusedTokenLogps if weight.is_cuda else _TokenLogps
+    heat = temperatures.to(_wide(hidden.dtype))
+    found: tuple[Tensor, Tensor] = way.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, targets, heat, cap
+    )
+    return found
+
+
+def token_logps(model: nn.Module, pack: Pack) -> tuple[Tensor, Tensor]:
+    """Return the log-probability of each action and the entropy where it was drawn.
+
+    Args:
+        model: a causal language model of transformers, or peft around one; a flat pack needs
+            `attending_packs` around this call and its backward pass.
+        pack: on the model's device.
+
+    Returns:
+        logps and entropies in nats at each action's temperature, shape (A,); the entropy carries
+        no gradient.
+    """
+    base: PreTrainedModel = model
+    if hasattr(model, "get_base_model"):  # peft's wrapper; the adapters stay in the layers.
+        base = base.get_base_model()
+    hidden_BTD = base.base_model(**forward_inputs(pack)).last_hidden_state
+    hidden_AD = hidden_BTD.flatten(0, 1)[pack.sources_A]
+    head = base.get_output_embeddings()
+    cap = getattr(base.config.get_text_config(), "final_logit_softcapping", None)
+    with _scoring(head, cap):
+        logps_A, entropies_A = head(hidden_AD, pack.targets_A, pack.temperatures_A)
+    return logps_A, entropies_A
+
+
+@contextmanager
+def _scoring(head: Any, cap: float | None) -> Iterator[None]:
+    """Let the output head return log-probabilities in place of logits.
+
+    It is called as a module because ZeRO-3 makes its weight whole only for that, and again for
+    the backward pass.
+    """
+
+    def score(hidden: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
+        return hidden_logps(hidden, head.weight, targets, temperatures, cap)
+
+    head.forward = score
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+_SHARED, _OWN = 12, (6, 9)
+_MEAN_GAP = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
+"""What rounding may come to, in nats a token; another context is worth more in a trained model."""
+_LEAK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}
+"""What a row may change of the next, in nats: nothing, but for rounding where experts take the
+tokens of all rows in one product."""
+
+_REFUSALS = (TypeError, KeyError, AttributeError, ImportError, RuntimeError)
+"""What a model says that takes other arguments, an older torch, or a GPU without the kernel."""
+
+
+def check_packing(model: nn.Module, share: Share) -> None:
+    """Compare log-probabilities of two rows that begin alike, packed and padded.
+
+    And change the first of them: the second must not notice, however little the weights of a model
+    that is not trained yet make of what leaks, as through a recurrent layer.
+
+    Every rank calls it where parameters are sharded.
+
+    Raises:
+        RecipeError: The model does not take packs, or computes something else for them.
+        ModelError: Its log-probabilities are not finite, packed or not.
+    """
+    padded = _logps(model, "none")
+    if not bool(padded.isfinite().all()):
+        raise ModelError(
+            "model: the log-probabilities of its own tokens are not finite, so it cannot be "
+            "trained: its weights hold NaN or infinity, or its numbers overflow; expected the "
+            "weights of a working model: look for a damaged folder, an earlier training step or "
+            "phase that exploded (a lower trainer.learning_rate), or a dtype too narrow (float16)"
+        )
+    if share == "none":
+        return
+    try:
+        _logps(model, share, training=True)  # Meets what is there in training alone: dropout.
+        packed = _logps(model, share)
+        changed = _logps(model, share, moved=1)
+    except PackedAttentionError as error:
+        raise _refused(model, share, str(error)) from error
+    except _REFUSALS as error:
+        if isinstance(error, RunFailure | torch.OutOfMemoryError) or "onnection" in str(error):
+            raise  # Another process of the run is gone, or memory is.
+        lines = str(error).strip().splitlines() or [""]
+        what = f"does not take them with torch {torch.__version__} on this device"
+        raise _refused(model, share, f"{what} ({type(error).__name__}: {lines[0]})") from error
+    kind = next(model.parameters()).dtype
+    leak = float((changed - packed)[_OWN[0] :].abs().max())
+    if not leak <= _LEAK.get(kind, 1e-4):
+        what = f"lets a row read the one before it (log-probabilities change by {leak:.2g} nats)"
+        raise _refused(model, share, what)
+    gap = float((packed - padded).abs().mean())
+    if not gap <= _MEAN_GAP.get(kind, 1e-3):
+        what = f"gives log-probabilities that are off by {gap:.2g} nats a token"
+        raise _refused(model, share, what)
+
+
+def _refused(model: nn.Module, share: Share, found: str) -> RecipeError:
+    config = getattr(model, "config", None)
+    name = getattr(config, "model_type", type(model).__name__)
+    return RecipeError(
+        f"trainer.packing: found {share!r}, but a model of type {name!r} {found}; expected packed "
+        "rows to score as rows alone do: set trainer.packing=none"
+    )
+
+
+def _logps(model: nn.Module, share: Share, training: bool = False, moved: int = 0) -> Tensor:
+    """Return log-probabilities of the rows' own tokens; those of the first are moved by so much."""
+    config: PreTrainedConfig = model.config
+    vocabulary = config.get_text_config().vocab_size
+    tokens = np.random.default_rng(0).integers(0, vocabulary, 64)
+    tokens[_SHARED : 2 * _SHARED] = (tokens[_SHARED : 2 * _SHARED] + moved) % vocabulary
+    rows = []
+    for number, own in enumerate(_OWN):
+        sampled = np.arange(_SHARED + own) >= _SHARED
+        zeros = np.zeros(len(sampled), np.int64)
+        rows.append(
+            Row(
+                tokens=np.append(tokens[:_SHARED], tokens[_SHARED * (number + 1) :][:own]),
+                mask=sampled.astype(np.float32),
+                advantages=zeros.astype(np.float32),
+                sampler_logps=zeros.astype(np.float32),
+                temperatures=np.ones(len(sampled), np.float32),
+                streams=zeros,
+                versions=zeros,
+                segments=sampled.astype(np.int64),
+                agent=0,
+                debate=0,
+            )
+        )
+    batch = Batch(tuple(rows), (), sum(_OWN), len(rows))
+    pack = make_pack(batch, [row.mask for row in rows], range(len(rows)), share)
+    before = model.training
+    model.train(training)
+    try:
+        with torch.no_grad(), attention_of(model, pack):
+            return token_logps(model, pack.to(next(model.parameters()).device))[0]
+    finally:
+        model.train(before)

@@ -1,0 +1,148 @@
+"""The model that a first run makes from scratch, and its word-level tokenizer."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from debate_protocol.plugins import Config
+from debate_train.models.loaded_model import LoadedModel, Lora
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+class ScratchModel(Config):
+    """A small Qwen3-shaped model with random weights and a word-level tokenizer."""
+
+    type: Literal["scratch"] = "scratch"
+    hidden_size: int = Field(64, ge=8)
+    """Width of the residual stream."""
+    layers: int = Field(2, ge=1)
+    """Transformer layers."""
+    heads: int = Field(4, ge=1)
+    """Attention heads of a layer."""
+    kv_heads: int = Field(2, ge=1)
+    """Heads of keys and values, which divide the attention heads."""
+    head_dim: int = Field(16, ge=2)
+    """Width of a head."""
+    ffn_size: int = Field(192, ge=8)
+    """Width inside of the feed-forward layers."""
+    context_window: int = Field(512, ge=16)
+    """Most tokens of a sequence."""
+    initializer_range: float = Field(0.1, gt=0)
+    """Standard deviation of the random weights; 0.02, usual at larger sizes, learns slower here."""
+    extra_words: tuple[str, ...] = ()
+    """More words of the tokenizer, each one token; a word may hold spaces, such as `Agent 1`."""
+    dtype: Literal["float32"] = "float32"
+    """Type of the weights."""
+    lora: None = None
+    """All weights are trained."""
+
+    @property
+    def source(self) -> None:
+        """It comes from no folder and no hub."""
+        return None
+
+    @property
+    def template_kwargs(self) -> Mapping[str, bool | int | str]:
+        """Its chat template takes none."""
+        return {}
+
+    def folder(self) -> None:
+        """Return None: its weights are on no disk."""
+        return None
+
+    def with_lora(self, lora: Lora) -> None:
+        """Return None: it is small, and every parameter is trained."""
+        return None
+
+    def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
+        """Build the model; equal seeds give equal weights. It is small: it always has values."""
+        from transformers import Qwen3Config, Qwen3ForCausalLM
+
+        tokenizer = self.load_tokenizer()
+        config = Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=self.hidden_size,
+            intermediate_size=self.ffn_size,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            max_position_embeddings=self.context_window,
+            initializer_range=self.initializer_range,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+
+        def made() -> Qwen3ForCausalLM:
+            import torch
+
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                return Qwen3ForCausalLM(config)
+
+        return LoadedModel(made(), tokenizer, again=made)
+
+    def load_tokenizer(self) -> "PreTrainedTokenizerFast":
+        """Build the word-level tokenizer."""
+        return word_tokenizer(self.extra_words)
+
+
+TAGS = ("solution", "evaluation", "comparison", "consensus", "consensus_reason")
+WORDS = ("Agent", ":", ">", "=", "+", "-", "N/A", "YES", "NO", "ok", "no", "valid", "response",
+         "evaluation", "make", "Q")  # fmt: skip
+SMALLEST, LARGEST = -40, 50
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def word_tokenizer(extra_words: Sequence[str] = ()) -> "PreTrainedTokenizerFast":
+    r"""Return a tokenizer for compact debates: one token a word, tag, sign or small number.
+
+    A token is a word with the space before it, or a line break; text is first normalised to one
+    space before each word. An extra word may consist of several, such as `Agent 1`: then these are
+    one token wherever they follow each other, the longest first. Tokens are spelled in the byte
+    alphabet of GPT-2, as byte-level BPE tokenizers do, so that the bytes of each token are known.
+    Unknown words become `<unk>`.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tags = [f"<{slash}{name}>" for name in TAGS for slash in ("", "/")]
+    numbers = [str(n) for n in range(SMALLEST, LARGEST + 1)]
+    special = ["<pad>", "<unk>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+    words = ["Ċ", *("Ġ" + w.replace(" ", "Ġ") for w in (*tags, *WORDS, *numbers, *extra_words))]
+    phrases = sorted((w for w in extra_words if " " in w), key=len, reverse=True)
+    whole = "".join(rf" {re.escape(phrase)}(?!\S)|" for phrase in phrases)
+    vocabulary = {token: i for i, token in enumerate([*special, *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Prepend(" "),
+            normalizers.Replace(Regex(r"\s*\n\s*"), "\n "),
+            normalizers.Replace(Regex(r"[^\S\n]+"), " "),
+            normalizers.Replace(Regex(r" +$"), ""),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(rf"{whole}\n| [^\s]+"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        pad_token="<pad>",
+        eos_token="<|end|>",
+        additional_special_tokens=special[3:],
+        chat_template=CHAT_TEMPLATE,
+    )
