@@ -32,8 +32,14 @@ else:
     atheris, _instrumented = None, contextlib.nullcontext()
 with _instrumented:
     from debate_protocol.parsing import CONTRACTS, ParseError, neutralised, parse, spoken_text
-    from debate_protocol.transcripts.files import from_json, json_line, read_lines, to_json
-    from debate_protocol.transcripts.records import TranscriptError, transcript_problems
+    from debate_protocol.transcripts.files import (
+        TranscriptError,
+        from_json,
+        json_line,
+        read_lines,
+        to_json,
+        transcript_problems,
+    )
     from debate_protocol.transcripts.showing import shown_debate
     from debate_protocol.transcripts.xml import from_xml, to_xml
     from debate_protocol.types import Protocol, Question, Transcript, Turn

@@ -7,8 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.forms import ActorCritic, Direct, FormConfig
-from debate_protocol.transcripts.files import from_json, to_json
-from debate_protocol.transcripts.records import transcript_problems
+from debate_protocol.transcripts.files import from_json, to_json, transcript_problems
 from debate_protocol.types import Ask, Question, Reply, TurnKey, turn_failed
 
 Play = Callable[..., Any]

@@ -13,12 +13,13 @@ from pydantic import TypeAdapter, ValidationError
 from debate_protocol.forms import Direct, FormConfig, Simultaneous
 from debate_protocol.parsing import CONTRACTS, Contract
 from debate_protocol.transcripts.files import (
+    TranscriptError,
     from_json,
     read_transcripts,
     to_json,
+    transcript_problems,
     write_transcripts,
 )
-from debate_protocol.transcripts.records import TranscriptError, transcript_problems
 from debate_protocol.transcripts.showing import shown_debate
 from debate_protocol.types import Ask, Protocol, Question, Transcript, Turn, parse_turn
 

@@ -8,8 +8,7 @@ import pytest
 
 from debate_protocol.cli import main
 from debate_protocol.parsing import MAX_SECTIONS, Contract
-from debate_protocol.transcripts.files import MAX_DERIVED, from_json, to_json
-from debate_protocol.transcripts.records import TranscriptError
+from debate_protocol.transcripts.files import TranscriptError, from_json
 from debate_protocol.types import MAX_AGENTS, MAX_ROUNDS, Protocol, answering_agents
 
 TURN = {"agent": 0, "round": 0, "text": "<solution>42</solution>"}
@@ -63,17 +62,6 @@ def test_a_contract_has_a_limited_number_of_sections() -> None:
         Contract("own", tuple(names))
     with pytest.raises(TranscriptError, match="found 101 sections, expected at most 100"):
         from_json(debate(contract={"name": "own", "sections": names}))
-
-
-def test_shown_is_derived_for_a_limited_number_of_turns_only() -> None:
-    turns = [TURN | {"agent": a % 2, "round": a // 2} for a in range(MAX_DERIVED + 1)]
-    data = debate(topology="ring") | {"turns": turns}
-    with pytest.raises(TranscriptError, match=r"turns: found 1001, not all with shown; expected"):
-        from_json(data)
-    fewer = from_json(data | {"turns": turns[:-1]})
-    assert len(fewer.turns[-1].shown) == MAX_DERIVED // 2 - 1
-    written = [one | {"shown": []} for one in turns]
-    assert len(to_json(from_json(data | {"turns": written}))["turns"]) == MAX_DERIVED + 1
 
 
 def test_no_more_agents_answer_than_there_are_when_first_turns_says_so() -> None:

@@ -15,8 +15,12 @@ from debate_protocol.forms import (
 )
 from debate_protocol.forms.debate_state import DebateState
 from debate_protocol.forms.settings import SameAnswer, same_words
-from debate_protocol.transcripts.files import from_json, to_json
-from debate_protocol.transcripts.records import TranscriptError, transcript_problems
+from debate_protocol.transcripts.files import (
+    TranscriptError,
+    from_json,
+    to_json,
+    transcript_problems,
+)
 from debate_protocol.transcripts.xml import from_xml, to_xml
 from debate_protocol.types import (
     AgentRole,

@@ -12,8 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from debate_protocol.forms import Direct, FormConfig, SelfDebate
 from debate_protocol.forms.self_debate import draw_pair
-from debate_protocol.transcripts.files import from_json, to_json
-from debate_protocol.transcripts.records import transcript_problems
+from debate_protocol.transcripts.files import from_json, to_json, transcript_problems
 from debate_protocol.types import Ask, Question, Reply, TurnKey
 
 Play = Callable[..., Any]

@@ -8,8 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from debate_protocol.forms import Sequential, Simultaneous, neighbours
-from debate_protocol.transcripts.files import from_json, to_json
-from debate_protocol.transcripts.records import TranscriptError, transcript_problems
+from debate_protocol.transcripts.files import (
+    TranscriptError,
+    from_json,
+    to_json,
+    transcript_problems,
+)
 from debate_protocol.types import Ask, Gate, Protocol, Question, Reply, Transcript, TurnKey
 
 Play = Callable[..., Any]

@@ -10,12 +10,12 @@ from debate_protocol.cli import main
 from debate_protocol.transcripts.files import (
     SCHEMA,
     TornLineWarning,
+    TranscriptError,
     json_line,
     read_transcripts,
     to_json,
     write_transcripts,
 )
-from debate_protocol.transcripts.records import TranscriptError
 from debate_protocol.types import Protocol, Question, Transcript, Turn
 
 DEBATE: dict[str, Any] = {

@@ -1,6 +1,5 @@
 """Transcripts as XML: what comes back, what the schema holds, what a hostile file cannot do."""
 
-import json
 import re
 import time
 from pathlib import Path
@@ -12,9 +11,8 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from debate_protocol.parsing import Contract
-from debate_protocol.transcripts.files import from_json
-from debate_protocol.transcripts.records import TranscriptError
-from debate_protocol.transcripts.xml import MAX_TEXT_BYTES, from_xml, read_xml, to_xml, xml_schema
+from debate_protocol.transcripts.files import TranscriptError, from_json
+from debate_protocol.transcripts.xml import from_xml, read_xml, to_xml, xml_schema
 from debate_protocol.types import (
     MAX_ROUNDS,
     AgentRole,
@@ -166,18 +164,13 @@ def test_from_xml_fills_in_what_is_missing_when_others_wrote_the_document() -> N
         ('num_agents="2"', "", "x.xml:4: .*'num_agents' is required but missing"),
         ('num_agents="2"', 'num_agents="two"', "x.xml:4: .*'two' is not a valid value"),
         ("/1", "/2", "x.xml:1: .*does not match the fixed value constraint 'debate-transcript/1'"),
-        ("script:1", "script:2", r"x.xml: found the root element \{urn:debate-transcript:2\}"),
+        ("script:1", "script:2", r"x.xml: found '\{urn:debate-transcript:2\}"),
         ("<turn agent", "<round/><turn agent", "x.xml:5: .*'round': This element is not expected"),
         ("> 4pyT", "> 4py", "x.xml:2: line 6: text: not base64 of UTF-8"),
         ("</protocol>", "", "x.xml:9: Opening and ending tag mismatch"),
         ('num_agents="2"/>', 'num_agents="2"><extra>[1]</extra></protocol>', "extra: found .1."),
         ('num_agents="2"/>', 'num_agents="2"><extra>NaN</extra></protocol>', "not JSON .NaN is no"),
         ('num_agents="2"/>', 'num_agents="2" schedule="p"/>', "x.xml:2: protocol.schedule: found"),
-        (
-            'agent="0"',
-            f'agent="{"9" * 5000}"',
-            "x.xml:2: a number of 5000 digits, expected at most 1000",
-        ),
     ],
 )
 def test_from_xml_says_where_when_a_document_is_wrong(old: str, new: str, message: str) -> None:
@@ -255,34 +248,13 @@ def test_from_xml_refuses_a_tree_that_is_too_deep_or_a_text_that_is_too_long() -
     with pytest.raises(TranscriptError, match="depth"):
         from_xml(MINIMAL.replace("Why?", deep).encode())
     with pytest.raises(TranscriptError, match=r"too long|limit"):
-        from_xml(MINIMAL.replace("Why?", "y" * (MAX_TEXT_BYTES + 1)).encode())
-
-
-@pytest.mark.parametrize("character", [pytest.param("&", marks=pytest.mark.slow), "é", "\x00"])
-def test_to_xml_refuses_what_no_reader_would_take_and_nothing_shorter(character: str) -> None:
-    def debate(length: int) -> Transcript:
-        return Transcript("d", Question("d", "q"), Protocol(1), (Turn(0, 0, character * length),))
-
-    # & is one byte of text, é two; a zero byte becomes 4/3 bytes of base64.
-    longest = {"&": MAX_TEXT_BYTES, "é": MAX_TEXT_BYTES // 2, "\x00": MAX_TEXT_BYTES // 4 * 3}
-    fits = debate(longest[character])
-    assert from_xml(to_xml([fits])) == [fits]
-    with pytest.raises(
-        TranscriptError, match=r"debate 'd': text: found .* at most 10000000 in one"
-    ):
-        to_xml([debate(longest[character] + 3)])
+        from_xml(MINIMAL.replace("Why?", "y" * 10_000_001).encode())
 
 
 def test_to_xml_refuses_values_without_a_place_in_json() -> None:
     rules = Protocol(1, extra={"x": float("nan")})
     with pytest.raises(ValueError, match="not JSON compliant"):
         to_xml([Transcript("d", Question("d", "q"), rules, ())])
-    deep: Any = json.loads("[" * 500 + "]" * 500)
-    # With the object that holds them 501 deep, which every release of Python could write.
-    with pytest.raises(TranscriptError, match="debate 'd': an object in it is nested too deeply"):
-        to_xml([Transcript("d", Question("d", "q"), Protocol(1), (), {"deep": deep})])
-    fits = Transcript("d", Question("d", "q"), Protocol(1), (), {"deep": deep[0]})
-    assert from_xml(to_xml([fits])) == [fits]
 
 
 def test_nested_turns_come_back_to_the_deepest_that_files_may_hold() -> None:

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from debate_protocol.forms import Sequential
 from debate_protocol.transcripts.files import (
     TornLineWarning,
+    TranscriptError,
     from_json,
     json_line,
     read_transcripts,
     to_json,
+    transcript_problems,
     write_transcripts,
 )
-from debate_protocol.transcripts.records import TranscriptError, transcript_problems
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
 
 MINIMAL: dict[str, Any] = {

@@ -23,10 +23,9 @@ def test_files_refuse_branches_that_are_malformed_or_too_deep() -> None:
     with pytest.raises(ValueError, match=r"turns\[0\]\.continuations\[0\]: found 7"):
         from_json(file(continuations=[7]))
     deep = turn
-    for _ in range(63):
+    for _ in range(1000):
         deep = {**turn, "continuations": [deep]}
-    from_json({**file(), "turns": [deep]})
-    with pytest.raises(ValueError, match="nested deeper than 64 turns"):
+    with pytest.raises(ValueError, match="nested too deeply"):
         from_json(file(continuations=[deep]))
 
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from debate_protocol.transcripts.files import from_json, to_json
-from debate_protocol.transcripts.records import with_counts
+from debate_protocol.transcripts.files import from_json, to_json, with_counts
 from debate_protocol.types import Reply, Turn
 from debate_rewards.decisions import bradley_terry, confidence, majority
 from debate_rewards.metrics import debate_metrics, question_moments, question_values

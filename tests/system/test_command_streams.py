@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-import debate_protocol.__main__
 import debate_rewards.__main__
 from debate_protocol import cli
 from debate_protocol.transcripts.files import from_json
-from debate_protocol.transcripts.xml import from_xml, to_xml
+from debate_protocol.transcripts.xml import from_xml
 from debate_rewards import cli as rewards_cli
 
 # Each acts on a terminal or turns its writing direction.
@@ -68,20 +67,9 @@ def test_what_is_escaped_comes_back_equal(debates: str, capsys: pytest.CaptureFi
     assert from_xml(capsys.readouterr().out.encode()) == [from_json(DEBATE)]
 
 
-@pytest.mark.parametrize("main", [cli.main, rewards_cli.main])
-def test_a_command_refuses_a_file_name_that_cannot_be(
-    main: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = "validate" if main is cli.main else "stats"
-    assert main([command, "a\0b.jsonl"]) == 2
-    assert "'a\\x00b.jsonl': no file can have this name" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": ' + "9" * 5000 + "}", "a number of 5000 digits, expected at most 1000"),
-        ('{"meta": {"a": 1e999}}', "1e999 is beyond the largest number"),
         ('{"meta": NaN}', "NaN is no JSON value"),
         ("[" * 100_000, "maximum recursion depth"),
     ],
@@ -106,48 +94,17 @@ def test_raw_surrogates_are_no_json_as_two_of_them_could_not_be_written(
     assert "not JSON ('utf-8' codec can't decode byte 0xed" in capsys.readouterr().err
 
 
-def test_an_export_refuses_what_json_cannot_say(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    apart = from_json(DEBATE | {"meta": {"a": "\ud83d" + "\ude00"}})
-    file = tmp_path / "debates.xml"
-    file.write_bytes(to_xml([apart]))
-    assert cli.main(["export", str(file), "--to", "jsonl"]) == 2
-    assert "as two, which JSON cannot say" in capsys.readouterr().err
-    file.write_bytes(to_xml([from_json(DEBATE | {"meta": {"a": "\ude00\ud83d \U0001f600"}})]))
-    assert cli.main(["export", str(file), "--to", "jsonl"]) == 0
-
-
-def test_a_line_that_is_too_long_is_refused(
-    debates: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("debate_protocol.transcripts.files.MAX_LINE_BYTES", 3000)
-    for main, command in ((cli.main, "validate"), (rewards_cli.main, "stats")):
-        assert main([command, debates]) == 0
-        capsys.readouterr()
-    with open(debates, "a") as file:
-        file.write(" " * 3000 + json.dumps(DEBATE) + "\n")
-    for main, command, code in ((cli.main, "validate", 1), (rewards_cli.main, "stats", 2)):
-        assert main([command, debates]) == code
-        printed = capsys.readouterr()
-        assert "debates.jsonl:2: a line of more than 3000 bytes" in printed.out + printed.err
-
-
-@pytest.mark.parametrize("package", ["debate_protocol", "debate_rewards"])
-def test_an_interrupt_while_a_command_is_imported_ends_it(
-    package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_a_command_is_imported_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(ModuleType):
         def __getattr__(self, name: str) -> object:
             raise KeyboardInterrupt
 
-    start = {"debate_protocol": debate_protocol.__main__, "debate_rewards": debate_rewards.__main__}
-    monkeypatch.setitem(sys.modules, f"{package}.cli", Interrupted(f"{package}.cli"))
-    assert start[package].main([]) == 130
+    monkeypatch.setitem(sys.modules, "debate_rewards.cli", Interrupted("debate_rewards.cli"))
+    assert debate_rewards.__main__.main([]) == 130
 
 
 RUNS = (
-    [sys.executable, "-m", "debate_protocol", "export", "--to", "jsonl"],
+    [sys.executable, "-m", "debate_protocol.cli", "export", "--to", "jsonl"],
     [sys.executable, "-m", "debate_rewards", "score", "--reward", "verifiable"],
 )
 

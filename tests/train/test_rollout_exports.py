@@ -8,7 +8,7 @@ import pytest
 
 from debate_protocol import read_transcripts
 from debate_protocol.cli import main
-from debate_protocol.transcripts.records import transcript_problems
+from debate_protocol.transcripts.files import transcript_problems
 from debate_train.commands.cli import main as train
 from debate_train.evaluation.from_transcripts import figures_of_transcripts
 from debate_train.interrupts import UsageError

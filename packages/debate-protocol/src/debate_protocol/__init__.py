@@ -58,12 +58,12 @@ if TYPE_CHECKING:
     from debate_protocol.prompts import Persona as Persona
     from debate_protocol.prompts import PromptTemplates as PromptTemplates
     from debate_protocol.transcripts.files import TornLineWarning as TornLineWarning
+    from debate_protocol.transcripts.files import TranscriptError as TranscriptError
     from debate_protocol.transcripts.files import from_json as from_json
     from debate_protocol.transcripts.files import read_transcripts as read_transcripts
     from debate_protocol.transcripts.files import to_json as to_json
+    from debate_protocol.transcripts.files import transcript_problems as transcript_problems
     from debate_protocol.transcripts.files import write_transcripts as write_transcripts
-    from debate_protocol.transcripts.records import TranscriptError as TranscriptError
-    from debate_protocol.transcripts.records import transcript_problems as transcript_problems
     from debate_protocol.transcripts.showing import shown_debate as shown_debate
     from debate_protocol.transcripts.xml import from_xml as from_xml
     from debate_protocol.transcripts.xml import to_xml as to_xml

@@ -21,7 +21,7 @@ from debate_protocol.command_line import (
     run_command,
 )
 from debate_protocol.parsing import get_contract
-from debate_protocol.transcripts.files import bounded_lines, json_lines, read_lines
+from debate_protocol.transcripts.files import json_lines, read_lines
 from debate_protocol.transcripts.log_files import OneScore, Scores, lines_for
 from debate_protocol.transcripts.showing import escaped_json
 from debate_protocol.types import Question, Transcript, TurnKey
@@ -70,7 +70,7 @@ def transcripts_in(file: str) -> list[Transcript]:
     """
     transcripts = []
     with _opened(file) as stream:
-        for _, read, torn in read_lines(bounded_lines(stream), _name(file)):
+        for _, read, torn in read_lines(stream, _name(file)):
             if isinstance(read, Transcript):
                 transcripts.append(read)
             elif torn:
@@ -90,7 +90,7 @@ def pairs_in(file: str) -> list[Pair]:
     """
     pairs = []
     with _opened(file) as stream:
-        for number, row, _ in json_lines(bounded_lines(stream), _name(file)):
+        for number, row, _ in json_lines(stream, _name(file)):
             where = f"{_name(file)}:{number}"
             if isinstance(row, Exception):
                 raise UsageError(str(row))

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Protocol, TypeVar
 from pydantic import Field
 
 from debate_protocol.plugins import Config
-from debate_protocol.transcripts.records import mean_logp
+from debate_protocol.transcripts.files import mean_logp
 from debate_protocol.types import Gate, GateDecision, Question, Transcript, TurnKey
 from debate_rewards.answer_checking import answer_classes, check_many, kind_of
 from debate_rewards.final_answers import final_answer

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from debate_protocol.parsing import says_nothing
-from debate_protocol.transcripts.records import mean_logp
+from debate_protocol.transcripts.files import mean_logp
 from debate_protocol.types import Transcript, Turn, TurnKey, gives_answers, parse_turn, turn_failed
 from debate_rewards.answer_checking import Verdict, check_many
 from debate_rewards.reward import (

@@ -9,8 +9,7 @@ from statistics import fmean
 from typing import cast, get_args
 
 from debate_protocol.parsing import get_contract
-from debate_protocol.transcripts.files import from_json
-from debate_protocol.transcripts.records import TranscriptError
+from debate_protocol.transcripts.files import TranscriptError, from_json
 from debate_protocol.types import TOKENS, Message, Protocol, Question, Role, Transcript, Turn
 from debate_train.data.questions import read_rows
 from debate_train.interrupts import UsageError

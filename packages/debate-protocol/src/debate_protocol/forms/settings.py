@@ -24,7 +24,7 @@ from debate_protocol.parsing import (
 )
 from debate_protocol.plugins import Config, did_you_mean
 from debate_protocol.prompts import DEFAULT_PERSONAS, Persona, PromptTemplates, StyleName
-from debate_protocol.transcripts.records import contract_to_json
+from debate_protocol.transcripts.files import contract_to_json
 from debate_protocol.types import (
     DEBATER,
     TRAINED,

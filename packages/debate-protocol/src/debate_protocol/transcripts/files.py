@@ -5,57 +5,128 @@ and history.
 """
 
 import json
-import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast, get_args
+from typing import Any, Self, cast, get_args
 
-from debate_protocol.transcripts.records import (
-    TranscriptError,
-    at_most,
-    contract_to_json,
-    optional,
-    read_contract,
-    read_roles,
-    read_turn,
-    required,
-    role_to_json,
-    turn_to_json,
-    unknown_keys,
-)
+from debate_protocol.parsing import Contract, get_contract
 from debate_protocol.transcripts.showing import escaped_json
 from debate_protocol.types import (
     MAX_AGENTS,
     MAX_ROUNDS,
+    TOKENS,
+    TRAINED,
+    AgentRole,
+    Branch,
     Protocol,
     Question,
+    Role,
     Schedule,
     Transcript,
     Turn,
+    TurnKey,
+    check_roles,
+    check_topology,
     shown_turns,
 )
 
-_MAX_DIGITS = 1000
-MAX_LINE_BYTES = 1 << 25
-"""Longest line that is read: its values take up to thirty times as much memory."""
-MAX_NESTING = 500
-"""Deepest list or object in a value; releases of Python differ in what they could hold."""
-# What a line may give that was cut anywhere; a value that is refused was read whole.
+SCHEMA = "debate-transcript/1"
+MEAN_LOGP = "mean_logp"
+"""Key of `Turn.extra` for the mean log-probability of the sampled tokens."""
+_REQUIRED = object()
+_KINDS = {str: "text", int: "an integer", dict: "an object", list: "a list", bool: "true or false"}
+_RULES = ("topology", "history_rounds", "degree", "center")
+_ROLE_DEFAULTS = AgentRole("")
+# What a line may raise that was cut off anywhere; a value that is refused was read whole.
 _CUT_OFF = (json.JSONDecodeError, UnicodeDecodeError)
 
 
-def json_line(value: object) -> bytes:
-    """Return a value as one line of UTF-8 JSON; control characters and surrogates are escaped.
+class TranscriptError(ValueError):
+    """A file does not hold what it should: where, what was found, what was expected."""
+
+    def __init__(self, where: str, found: object, expected: str) -> None:
+        text = "nothing" if found is _REQUIRED else repr(found)
+        shown = text if len(text) <= 60 else f"{text[:60]}…"
+        super().__init__(f"{where}: found {shown}, expected {expected}")
+
+    @classmethod
+    def at(cls, where: str, message: str) -> Self:
+        """Return an error with a message of its own behind the place."""
+        error = cls(where, None, "")
+        error.args = (f"{where}: {message}",)
+        return error
+
+
+class TornLineWarning(UserWarning):
+    """The last line of a file was cut off while it was written; the other lines were read."""
+
+
+class JsonObject:
+    """A JSON object that is read key by key; `rest` holds what has not been taken yet.
+
+    Args:
+        data: A parsed JSON value.
+        where: Where it stands, for messages; empty at the top of a line.
+        expected: What messages say was expected.
+        name: What messages call an object at the top of a line.
 
     Raises:
-        RecursionError: It is nested deeper than `MAX_NESTING`.
+        TranscriptError: It is no object.
     """
-    text = json_text(value)
+
+    def __init__(
+        self, data: object, where: str = "", expected: str = "an object", name: str = "transcript"
+    ) -> None:
+        if not isinstance(data, Mapping):
+            raise TranscriptError(where or name, data, expected)
+        self.rest: dict[str, object] = dict(data)
+        self._prefix = f"{where}." if where else ""
+
+    def place(self, key: str) -> str:
+        """Return where the value of a key stands."""
+        return f"{self._prefix}{key}"
+
+    def take(self, key: str, *kinds: type, default: object = _REQUIRED) -> Any:
+        """Take a value of one of these types; the default where it is missing or null.
+
+        Raises:
+            TranscriptError: It is of another type, or missing without a default.
+        """
+        value = self.rest.pop(key, _REQUIRED)
+        if default is not _REQUIRED and (value is None or value is _REQUIRED):
+            return default
+        if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
+            return value
+        raise TranscriptError(self.place(key), value, " or ".join(_KINDS[one] for one in kinds))
+
+    def number(self, key: str, limit: int, default: object = _REQUIRED) -> int:
+        """Take an integer that is not above a limit.
+
+        Raises:
+            TranscriptError: It is, or is no integer.
+        """
+        value: int = self.take(key, int, default=default)
+        if value > limit:
+            raise TranscriptError(self.place(key), value, f"at most {limit}")
+        return value
+
+    def objects(self, key: str, default: object = ()) -> list["JsonObject"]:
+        """Take a list of objects."""
+        items = enumerate(self.take(key, list, default=default))
+        return [JsonObject(one, f"{self.place(key)}[{i}]") for i, one in items]
+
+    def child(self, key: str) -> "JsonObject":
+        """Take an object."""
+        return JsonObject(self.take(key, dict), self.place(key))
+
+
+def json_line(value: object) -> bytes:
+    """Return a value as one line of UTF-8 JSON; control characters and surrogates are escaped."""
     try:
-        return escaped_json(text).encode() + b"\n"
+        return escaped_json(json_text(value)).encode() + b"\n"
     except UnicodeEncodeError:
         return escaped_json(json.dumps(value, allow_nan=False)).encode() + b"\n"
 
@@ -64,17 +135,26 @@ def json_text(value: object) -> str:
     """Return a value as JSON.
 
     Raises:
-        RecursionError: It is nested deeper than `MAX_NESTING`.
         ValueError: It holds NaN or an infinity.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    _refuse_deep(value, text.count("[") + text.count("{"))
-    return text
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a stream, no more than is needed to see that one is too long."""
-    return iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
+def json_value(text: str | bytes) -> object:
+    """Return the value of a JSON text; bytes are UTF-8, 16 or 32.
+
+    Raises:
+        ValueError: It is none, or holds NaN or an infinity.
+        RecursionError: It is nested too deeply.
+    """
+    if isinstance(text, bytes):
+        # Python would take bytes of surrogates, which JSON cannot say again where two meet.
+        text = text.decode(json.detect_encoding(text))
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON value")
 
 
 def json_lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, object, bool]]:
@@ -86,155 +166,28 @@ def json_lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, object
     current = next(lines, None)
     while current is not None:
         number, raw = current
-        if len(raw) > MAX_LINE_BYTES:
-            what = f"a line of more than {MAX_LINE_BYTES} bytes; expected one value a line"
-            yield number, TranscriptError.at(f"{name}:{number}", what), False
-            return
         following = next(lines, None)
         try:
             yield number, json_value(raw), False
         except (ValueError, RecursionError) as problem:
             torn = following is None and isinstance(problem, _CUT_OFF)
             what = "the last line is cut off" if torn else "not JSON"
-            error = TranscriptError.at(f"{name}:{number}", f"{what} ({problem})")
-            yield number, error, torn
+            yield number, TranscriptError.at(f"{name}:{number}", f"{what} ({problem})"), torn
         current = following
 
 
-def json_value(text: str | bytes) -> object:
-    """Return the value of a JSON text; bytes are UTF-8, 16 or 32.
-
-    Raises:
-        ValueError: It is none, holds NaN or an infinity, or a number of too many digits.
-        RecursionError: It is nested deeper than `MAX_NESTING`.
-    """
-    if isinstance(text, bytes):
-        # Python would take bytes of surrogates, which JSON cannot say again where two meet.
-        text = text.decode(json.detect_encoding(text))
-    value = json.loads(
-        text, parse_constant=_refuse_constant, parse_int=integer, parse_float=_number
-    )
-    _refuse_deep(value, text.count("[") + text.count("{"))
-    return value
-
-
-def _refuse_deep(value: object, openings: int) -> None:
-    """Refuse deep values; with few opening brackets in its text none is."""
-    layer, depth = ([value] if openings > MAX_NESTING else []), 0
-    while layer := [one for one in layer if isinstance(one, dict | list | tuple)]:
-        depth += 1
-        if depth > MAX_NESTING:
-            raise RecursionError(f"lists and objects nested deeper than {MAX_NESTING}")
-        layer = [inner for one in layer for inner in _items(one)]
-
-
-def _items(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list | tuple) else ()
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON value")
-
-
-def integer(digits: str) -> int:
-    """Return the whole number that these digits say.
-
-    Raises:
-        ValueError: They are none, or more than are read.
-    """
-    # Python's own refusal would advise to change a setting of Python.
-    if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits, expected at most {_MAX_DIGITS}")
-    return int(digits)
-
-
-def _number(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise ValueError(f"{digits[:20]} is beyond the largest number")
-    return value
-
-
-SCHEMA = "debate-transcript/1"
-MAX_DERIVED = 1000
-"""Most turns of a transcript whose `shown` is derived, which takes time that grows with their
-square."""
-_TOP_KEYS = ("schema", "id", "question", "protocol", "turns", "meta")
-_QUESTION_KEYS = ("id", "text", "answer", "meta")
-_PROTOCOL_KEYS = (
-    "num_agents",
-    "max_rounds",
-    "schedule",
-    "contract",
-    "topology",
-    "history_rounds",
-    "degree",
-    "center",
-)
-_ROLES = "roles"
-
-
-class TornLineWarning(UserWarning):
-    """The last line of a file was cut off while it was written; the other lines were read."""
-
-
-def to_json(transcript: Transcript) -> dict[str, object]:
-    """Return the transcript as it stands in a file; tokens are left out."""
-    question, rules = transcript.question, transcript.protocol
-    extra = dict(transcript.extra)
-    record: dict[str, object] = {"text": question.text, "answer": question.answer}
-    record |= {"meta": dict(question.meta)}
-    if question.id != transcript.id:
-        record["id"] = question.id
-    return {
-        "schema": SCHEMA,
-        "id": transcript.id,
-        "question": record | dict(cast(dict[str, object], extra.pop("question", {}))),
-        "protocol": _protocol_to_json(rules),
-        "turns": [turn_to_json(turn) for turn in transcript.turns],
-        "meta": dict(transcript.meta),
-        **extra,
-    }
-
-
-def from_json(data: Mapping[str, object], *, default_id: str = "") -> Transcript:
-    """Read one transcript.
-
-    Unknown keys go to `extra` of transcript, protocol and turn; those of the question go to
-    `transcript.extra["question"]`, those of a contract to `protocol.extra["contract"]`.
-
-    Args:
-        data: A parsed JSON object.
-        default_id: The id of a transcript that brings none.
-
-    Raises:
-        TranscriptError: A key is missing, its value has another type, or there are more agents,
-            rounds or turns than are read; the message says where.
-    """
-    if not isinstance(data, Mapping):
-        raise TranscriptError("transcript", data, "an object")
-    schema = optional(data, "schema", str, "", SCHEMA)
-    if schema != SCHEMA:
-        hint = "; a newer debate-protocol reads it" if _is_newer(schema) else ""
-        raise TranscriptError("schema", schema, f"{SCHEMA!r}{hint}")
-    name = optional(data, "id", (str, int), "", default_id)
-    question, question_extra = _question(required(data, "question", dict, ""), str(name))
-    turns_data = required(data, "turns", list, "")
-    turns = [read_turn(turn, f"turns[{i}]") for i, turn in enumerate(turns_data)]
-    rules = _protocol(required(data, "protocol", dict, ""), turns)
-    turns = _with_shown(rules, turns, turns_data)
-    extra = unknown_keys(data, _TOP_KEYS)
-    if question_extra:
-        extra["question"] = question_extra
-    meta = optional(data, "meta", dict, "", {})
-    return Transcript(str(name), question, rules, tuple(turns), meta, extra)
-
-
-def _is_newer(schema: str) -> bool:
-    name, _, version = schema.partition("/")
-    return name == SCHEMA.partition("/")[0] and version.isdecimal() and version != "1"
+def read_lines(
+    stream: Iterable[bytes], name: str
+) -> Iterator[tuple[int, Transcript | TranscriptError, bool]]:
+    """Yield line number, transcript or what is wrong, and whether it is a torn last line."""
+    for number, value, torn in json_lines(stream, name):
+        if isinstance(value, TranscriptError):
+            yield number, value, torn
+            continue
+        try:
+            yield number, from_json(cast(dict[str, object], value), default_id=str(number)), False
+        except TranscriptError as problem:
+            yield number, TranscriptError.at(f"{name}:{number}", str(problem)), False
 
 
 def read_transcripts(path: str | os.PathLike[str]) -> list[Transcript]:
@@ -249,7 +202,7 @@ def read_transcripts(path: str | os.PathLike[str]) -> list[Transcript]:
     """
     transcripts = []
     with Path(path).open("rb") as file:
-        for _, read, torn in read_lines(bounded_lines(file), str(path)):
+        for _, read, torn in read_lines(file, str(path)):
             if isinstance(read, Transcript):
                 transcripts.append(read)
             elif torn:
@@ -270,100 +223,334 @@ def write_transcripts(path: str | os.PathLike[str], transcripts: Iterable[Transc
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with unfinished.open("wb") as file:
-            for transcript in transcripts:
-                file.write(json_line(to_json(transcript)))
+            file.writelines(json_line(to_json(transcript)) for transcript in transcripts)
         unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def read_lines(
-    stream: Iterable[bytes], name: str
-) -> Iterator[tuple[int, Transcript | TranscriptError, bool]]:
-    """Yield line number, transcript or what is wrong, and whether it is a torn last line."""
-    for number, value, torn in json_lines(stream, name):
-        if isinstance(value, TranscriptError):
-            yield number, value, torn
-            continue
-        try:
-            yield number, from_json(cast(dict[str, object], value), default_id=str(number)), False
-        except TranscriptError as problem:
-            yield number, TranscriptError.at(f"{name}:{number}", str(problem)), False
+def to_json(transcript: Transcript) -> dict[str, object]:
+    """Return the transcript as it stands in a file; tokens are left out."""
+    question = transcript.question
+    extra = dict(transcript.extra)
+    record: dict[str, object] = {
+        "text": question.text,
+        "answer": question.answer,
+        "meta": dict(question.meta),
+    }
+    if question.id != transcript.id:
+        record["id"] = question.id
+    return {
+        "schema": SCHEMA,
+        "id": transcript.id,
+        "question": record | dict(cast(dict[str, object], extra.pop("question", {}))),
+        "protocol": _protocol_to_json(transcript.protocol),
+        "turns": [_turn_to_json(turn) for turn in transcript.turns],
+        "meta": dict(transcript.meta),
+        **extra,
+    }
 
 
-def _question(data: dict[str, object], transcript_id: str) -> tuple[Question, dict[str, object]]:
-    where = "question."
+def from_json(data: Mapping[str, object], *, default_id: str = "") -> Transcript:
+    """Read one transcript.
+
+    Unknown keys go to `extra` of transcript, protocol and turn; those of the question go to
+    `transcript.extra["question"]`, those of a contract to `protocol.extra["contract"]`.
+
+    Args:
+        data: A parsed JSON object.
+        default_id: The id of a transcript that brings none.
+
+    Raises:
+        TranscriptError: A key is missing, its value has another type, or there are more agents
+            or rounds than are read; the message says where.
+    """
+    top = JsonObject(data)
+    schema = top.take("schema", str, default=SCHEMA)
+    if schema != SCHEMA:
+        version = schema.removeprefix("debate-transcript/")
+        hint = "; a newer debate-protocol reads it" if version.isdecimal() else ""
+        raise TranscriptError("schema", schema, f"{SCHEMA!r}{hint}")
+    name = str(top.take("id", str, int, default=default_id))
+    asked = top.child("question")
     question = Question(
-        id=str(optional(data, "id", (str, int), where, transcript_id)),
-        text=required(data, "text", str, where),
-        answer=optional(data, "answer", str, where, None),
-        meta=optional(data, "meta", dict, where, {}),
+        id=str(asked.take("id", str, int, default=name)),
+        text=asked.take("text", str),
+        answer=asked.take("answer", str, default=None),
+        meta=asked.take("meta", dict, default={}),
     )
-    return question, unknown_keys(data, _QUESTION_KEYS)
+    parts = top.objects("turns", _REQUIRED)
+    derived = [one.rest.get("shown") is None for one in parts]
+    try:
+        turns = [_read_turn(one) for one in parts]
+    except RecursionError:
+        raise TranscriptError.at("turns", "branches are nested too deeply") from None
+    rules = _read_protocol(top.child("protocol"), max((turn.round for turn in turns), default=0))
+    meta = top.take("meta", dict, default={})
+    return Transcript(
+        id=name,
+        question=question,
+        protocol=rules,
+        turns=_with_shown(rules, turns, derived),
+        meta=meta,
+        extra=top.rest | ({"question": asked.rest} if asked.rest else {}),
+    )
+
+
+def _with_shown(rules: Protocol, turns: list[Turn], derived: list[bool]) -> tuple[Turn, ...]:
+    spoken = {turn.key for turn in turns}
+    try:
+        return tuple(
+            replace(turn, shown=tuple(shown_turns(rules, turn.key, spoken))) if is_derived else turn
+            for turn, is_derived in zip(turns, derived, strict=True)
+        )
+    except ValueError as problem:
+        raise TranscriptError.at("turns", f"without shown, but {problem}") from None
 
 
 def _protocol_to_json(rules: Protocol) -> dict[str, object]:
-    record = {key: getattr(rules, key) for key in _PROTOCOL_KEYS}
-    record = {key: value for key, value in record.items() if value is not None}
     extra = dict(rules.extra)
-    record["contract"] = contract_to_json(rules.contract)
-    if isinstance(record["contract"], dict):
-        record["contract"] |= cast(dict[str, object], extra.pop("contract", {}))
+    contract = contract_to_json(rules.contract)
+    if isinstance(contract, dict):
+        contract |= cast(dict[str, object], extra.pop("contract", {}))
+    record: dict[str, object] = {
+        "num_agents": rules.num_agents,
+        "max_rounds": rules.max_rounds,
+        "schedule": rules.schedule,
+        "contract": contract,
+    }
+    record |= {key: getattr(rules, key) for key in _RULES if getattr(rules, key) is not None}
     if rules.roles:
-        record[_ROLES] = [role_to_json(role) for role in rules.roles]
+        record["roles"] = [_role_to_json(role) for role in rules.roles]
     return record | extra
 
 
-def _protocol(data: dict[str, object], turns: list[Turn]) -> Protocol:
-    where = "protocol."
-    schedule = optional(data, "schedule", str, where, "parallel")
+def _read_protocol(data: JsonObject, last_round: int) -> Protocol:
+    schedule = data.take("schedule", str, default="parallel")
     if schedule not in get_args(Schedule):
-        raise TranscriptError("protocol.schedule", schedule, " or ".join(get_args(Schedule)))
-    last_round = max((turn.round for turn in turns), default=0)
-    extra = unknown_keys(data, (*_PROTOCOL_KEYS, _ROLES))
-    given = data.get("contract")
-    contract, contract_extra = read_contract(
-        "three_section" if given is None else given, "protocol.contract"
-    )
-    if contract_extra:
-        extra["contract"] = contract_extra
+        raise TranscriptError(data.place("schedule"), schedule, " or ".join(get_args(Schedule)))
+    given = data.rest.pop("contract", None)
+    contract, unknown = _read_contract("three_section" if given is None else given)
     return Protocol(
-        num_agents=at_most(
-            required(data, "num_agents", int, where), MAX_AGENTS, f"{where}num_agents"
-        ),
-        max_rounds=at_most(
-            optional(data, "max_rounds", int, where, last_round + 1),
-            MAX_ROUNDS,
-            f"{where}max_rounds",
-        ),
-        schedule=cast(Schedule, schedule),
+        num_agents=data.number("num_agents", MAX_AGENTS),
+        max_rounds=data.number("max_rounds", MAX_ROUNDS, last_round + 1),
+        schedule=schedule,
         contract=contract,
-        topology=optional(data, "topology", str, where, "all"),
-        history_rounds=optional(data, "history_rounds", int, where, -1),
-        degree=optional(data, "degree", int, where, None),
-        center=optional(data, "center", int, where, None),
-        roles=read_roles(optional(data, _ROLES, list, where, []), f"{where}{_ROLES}"),
-        extra=extra,
+        topology=data.take("topology", str, default="all"),
+        history_rounds=data.take("history_rounds", int, default=-1),
+        degree=data.take("degree", int, default=None),
+        center=data.take("center", int, default=None),
+        roles=tuple(_read_role(one) for one in data.objects("roles")),
+        extra=data.rest | ({"contract": unknown} if unknown else {}),
     )
 
 
-def _with_shown(rules: Protocol, turns: list[Turn], data: list[Any]) -> list[Turn]:
-    if all(one.get("shown") is not None for one in data):
-        return turns
-    if len(turns) > MAX_DERIVED:
-        raise TranscriptError.at(
-            "turns",
-            f"found {len(turns)}, not all with shown; expected at most {MAX_DERIVED}, or shown "
-            "in each",
-        )
-    spoken = {turn.key for turn in turns}
-    completed = []
-    for turn, one in zip(turns, data, strict=True):
-        if one.get("shown") is None:
-            try:
-                shown = tuple(shown_turns(rules, turn.key, spoken))
-            except ValueError as problem:
-                raise TranscriptError.at("turns", f"without shown, but {problem}") from None
-            turn = replace(turn, shown=shown)
-        completed.append(turn)
-    return completed
+def contract_to_json(contract: str | Contract) -> str | dict[str, object]:
+    """Return a contract as it stands in a file."""
+    if isinstance(contract, str):
+        return contract
+    record: dict[str, object] = {
+        "name": contract.name,
+        "sections": list(contract.sections),
+        "stop": contract.stop,
+        "kind": contract.kind,
+    }
+    return record | ({"instructions": dict(contract.instructions)} if contract.instructions else {})
+
+
+def _read_contract(data: object) -> tuple[str | Contract, dict[str, object]]:
+    """Return a contract by name or as an object, and the object's unknown keys."""
+    where = "protocol.contract"
+    if isinstance(data, str):
+        return data, {}
+    one = JsonObject(data, where, "a name or an object with name and sections")
+    sections = one.take("sections", list, default=[])
+    instructions = one.take("instructions", dict, default={})
+    for part, texts in (("sections", sections), ("instructions", instructions.values())):
+        for text in texts:
+            if not isinstance(text, str):
+                raise TranscriptError(one.place(part), text, "text")
+    name, stop = one.take("name", str), one.take("stop", str, default=None)
+    kind = one.take("kind", str, default="xml")
+    try:
+        return Contract(name, tuple(sections), stop, kind, instructions), one.rest
+    except ValueError as problem:
+        raise TranscriptError.at(where, str(problem)) from None
+
+
+def _role_to_json(role: AgentRole) -> dict[str, object]:
+    """Return a role as it stands in a file; what is the default is left out but for `count`."""
+    record: dict[str, object] = {"name": role.name, "count": role.count}
+    for key in ("answers", "rounds", "sees", "policy", "adapter", "trains"):
+        value = getattr(role, key)
+        if value != getattr(_ROLE_DEFAULTS, key):
+            plain = list(value) if isinstance(value, tuple) else value
+            record[key] = dict(plain) if isinstance(plain, Mapping) else plain
+    return record | dict(role.extra)
+
+
+def _read_role(data: JsonObject) -> AgentRole:
+    rounds = data.take("rounds", list, default=None)
+    for one in rounds or ():
+        if type(one) is not int or not 0 <= one < MAX_ROUNDS:
+            raise TranscriptError(data.place("rounds"), one, f"rounds, 0 to {MAX_ROUNDS - 1}")
+    sees = data.rest.pop("sees", None)
+    counts = list(sees.values()) if isinstance(sees, dict) else []
+    if not (sees in (None, "drawn") or isinstance(sees, dict)) or not all(
+        type(last) is int for last in counts
+    ):
+        expected = "drawn, or the number of rounds of each role"
+        raise TranscriptError(data.place("sees"), sees, expected)
+    return AgentRole(
+        name=data.take("name", str),
+        count=data.number("count", MAX_AGENTS, 1),
+        answers=data.take("answers", bool, default=True),
+        rounds=None if rounds is None else tuple(rounds),
+        sees=cast(Any, sees),
+        policy=data.take("policy", str, default=TRAINED),
+        adapter=data.take("adapter", str, default=None),
+        trains=data.take("trains", bool, default=True),
+        extra=data.rest,
+    )
+
+
+def _turn_to_json(turn: Turn) -> dict[str, object]:
+    record: dict[str, object] = {
+        "agent": turn.agent,
+        "round": turn.round,
+        "text": turn.text,
+        "shown": [list(key) for key in turn.shown],
+        "prompt": None if turn.prompt is None else [dict(message) for message in turn.prompt],
+    }
+    if turn.failure is not None:
+        record["failure"] = turn.failure
+    if turn.branches:
+        record["branches"] = [
+            {"guide": branch.guide, "turn": _turn_to_json(branch.turn)} for branch in turn.branches
+        ]
+    if turn.continuations:
+        record["continuations"] = [_turn_to_json(one) for one in turn.continuations]
+    return record | dict(turn.extra)
+
+
+def _read_turn(data: JsonObject) -> Turn:
+    shown = data.take("shown", list, default=[])
+    prompt = data.take("prompt", list, default=None)
+    for key in shown:
+        is_pair = isinstance(key, list) and len(key) == 2
+        if not is_pair or any(type(part) is not int for part in key):
+            raise TranscriptError(data.place("shown"), key, "pairs [agent, round]")
+    for message in prompt or ():
+        is_message = isinstance(message, dict) and message.get("role") in get_args(Role)
+        if not is_message or not isinstance(message.get("content"), str):
+            raise TranscriptError(data.place("prompt"), message, "messages with role and content")
+    return Turn(
+        agent=data.number("agent", MAX_AGENTS - 1),
+        round=data.number("round", MAX_ROUNDS - 1),
+        text=data.take("text", str),
+        shown=tuple(TurnKey(*key) for key in shown),
+        prompt=None if prompt is None else tuple(prompt),
+        failure=data.take("failure", str, default=None),
+        branches=tuple(
+            Branch(turn=_read_turn(one.child("turn")), guide=one.take("guide", str))
+            for one in data.objects("branches")
+        ),
+        continuations=tuple(_read_turn(one) for one in data.objects("continuations")),
+        extra=data.rest,
+    )
+
+
+def transcript_problems(transcript: Transcript) -> list[str]:
+    """Return everything that contradicts itself, in words; empty when all is well."""
+    rules = transcript.protocol
+    problems = [
+        f"protocol.{key}: found {getattr(rules, key)}, expected at least 1"
+        for key in ("num_agents", "max_rounds")
+        if getattr(rules, key) < 1
+    ]
+    for check in (lambda rules: get_contract(rules.contract), check_topology, check_roles):
+        try:
+            check(rules)
+        except ValueError as problem:
+            problems.append(f"protocol.{problem}")
+    spoken = {turn.key for turn in transcript.turns}
+    seen: set[TurnKey] = set()
+    for turn in transcript.turns:
+        if turn.key in seen:
+            problems.append(f"{_name(turn.key)} is there twice")
+        seen.add(turn.key)
+        found = [*_outside(rules, turn), *_shown_problems(rules, turn, spoken)]
+        found += _beside_problems(rules, turn)
+        problems += [f"{_name(turn.key)}: {one}" for one in found]
+    return problems
+
+
+def _outside(rules: Protocol, turn: Turn) -> Iterator[str]:
+    if not 0 <= turn.agent < rules.num_agents:
+        yield f"expected agents 0 to {rules.num_agents - 1}"
+    if not 0 <= turn.round < rules.max_rounds:
+        yield f"expected rounds 0 to {rules.max_rounds - 1}"
+
+
+def _shown_problems(rules: Protocol, turn: Turn, spoken: set[TurnKey]) -> Iterator[str]:
+    if len(set(turn.shown)) < len(turn.shown):
+        yield "a turn stands twice in shown"
+    for key in turn.shown:
+        if key not in spoken:
+            yield f"shown {list(key)} is no turn of this debate"
+        elif key.agent == turn.agent:
+            yield f"shown {list(key)} is its own; expected others'"
+        elif not _is_earlier(rules, key, turn.key):
+            yield f"shown {list(key)} was spoken later"
+
+
+def _beside_problems(rules: Protocol, turn: Turn) -> Iterator[str]:
+    for branch in turn.branches:
+        if branch.turn.key != turn.key:
+            yield f"found a branch that is {_name(branch.turn.key)}"
+        yield from _beside_problems(rules, branch.turn)
+    for following in turn.continuations:
+        if not _is_earlier(rules, turn.key, following.key):
+            yield f"continued by {_name(following.key)}; expected a later turn"
+        yield from _outside(rules, following)
+        yield from _beside_problems(rules, following)
+
+
+def _is_earlier(rules: Protocol, one: TurnKey, other: TurnKey) -> bool:
+    if one.round == other.round:
+        return rules.schedule == "sequential" and one.agent < other.agent
+    return one.round < other.round
+
+
+def _name(key: TurnKey) -> str:
+    return f"turn of agent {key.agent} in round {key.round}"
+
+
+def mean_logp(turn: Turn) -> float | None:
+    """Return the mean log-probability of a turn's sampled tokens, None where it is not known.
+
+    It is natural, and under the distribution that was sampled from; its exponential is the
+    geometric mean of the tokens' probabilities.
+    """
+    if turn.reply is not None:
+        logps = turn.reply.logps
+        return sum(logps) / len(logps) if logps else None
+    known = turn.extra.get(MEAN_LOGP)
+    return float(known) if isinstance(known, int | float) else None
+
+
+def with_counts(transcript: Transcript) -> Transcript:
+    """Return a transcript with the numbers of tokens and their mean log-probability in its turns.
+
+    They stand in `Turn.extra`, as `tokens` ([prompt tokens, sampled tokens]) and `mean_logp`, of
+    every turn that holds its reply. What stands beside the turns stays as it is.
+    """
+    turns = []
+    for turn in transcript.turns:
+        kept: dict[str, object] = {}
+        if turn.reply is not None and turn.token_counts is not None:
+            kept[TOKENS] = [*turn.token_counts]
+            known = mean_logp(turn)
+            kept |= {} if known is None else {MEAN_LOGP: known}
+        turns.append(replace(turn, extra={**turn.extra, **kept}) if kept else turn)
+    return replace(transcript, turns=tuple(turns))

@@ -14,23 +14,18 @@ from lxml import etree
 
 from debate_protocol.transcripts.files import (
     SCHEMA,
+    TranscriptError,
     from_json,
-    integer,
     json_text,
     json_value,
     to_json,
 )
-from debate_protocol.transcripts.records import TranscriptError
 from debate_protocol.transcripts.showing import escaped_xml
 from debate_protocol.types import Transcript
 
 NAMESPACE = "urn:debate-transcript:1"
-MAX_TEXT_BYTES = 10_000_000
-"""The longest text of one element that an XML reader takes without its option for huge trees."""
 
 _ROOT = f"{{{NAMESPACE}}}transcripts"
-# Attributes by which a document would point its reader to other schemas or types.
-_INSTANCE_HINTS = "{http://www.w3.org/2001/XMLSchema-instance}*"
 _RULES = ("num_agents", "max_rounds", "schedule", "history_rounds", "degree", "center")
 _NOT_NUMBERS = ("schedule", "role")
 _MAX_PROBLEMS = 20
@@ -43,19 +38,11 @@ def to_xml(transcripts: Iterable[Transcript]) -> bytes:
     A text with a character that XML cannot hold is written in base64 and says so.
 
     Raises:
-        TranscriptError: A text is longer than `MAX_TEXT_BYTES`, or an object nested too deeply.
         ValueError: A value has no place in JSON, such as NaN.
     """
     root = etree.Element(_ROOT, {"schema": SCHEMA}, nsmap={None: NAMESPACE})
     for transcript in transcripts:
-        data = to_json(transcript)
-        try:
-            _write_transcript(etree.SubElement(root, _tag("transcript")), data)
-        except TranscriptError as problem:
-            raise TranscriptError.at(f"debate {transcript.id!r}", str(problem)) from None
-        except RecursionError:
-            what = "an object in it is nested too deeply"
-            raise TranscriptError.at(f"debate {transcript.id!r}", what) from None
+        _write_transcript(etree.SubElement(root, _tag("transcript")), to_json(transcript))
     etree.indent(root)
     document: bytes = etree.tostring(root, encoding="UTF-8", xml_declaration=True)
     return escaped_xml(document) + b"\n"
@@ -88,11 +75,13 @@ def read_xml(document: bytes, name: str) -> Iterator[tuple[int, Transcript | Tra
         line = problem.lineno or 1
         yield line, TranscriptError.at(f"{name}:{line}", _plain(problem.msg))
         return
-    refusal = _refusal(root)
-    if refusal is not None:
-        yield 1, TranscriptError.at(name, refusal)
+    if root.getroottree().docinfo.internalDTD is not None:
+        what = "declares a document type (DOCTYPE); expected none, take the declaration out"
+        yield 1, TranscriptError.at(name, what)
         return
-    etree.strip_attributes(root, _INSTANCE_HINTS)
+    if root.tag != _ROOT:
+        yield 1, TranscriptError(name, root.tag, f"the root element {_ROOT}")
+        return
     schema = xml_schema()
     if not schema.validate(root):
         for error in list(schema.error_log)[:_MAX_PROBLEMS]:
@@ -125,14 +114,6 @@ def _parsed(document: bytes) -> etree._Element:
         remove_pis=True,
     )
     return etree.fromstring(document, parser)
-
-
-def _refusal(root: etree._Element) -> str | None:
-    if root.getroottree().docinfo.internalDTD is not None:
-        return "declares a document type (DOCTYPE); expected none, take the declaration out"
-    if root.tag != _ROOT:
-        return f"found the root element {root.tag}, expected {_ROOT}"
-    return None
 
 
 def _write_transcript(parent: etree._Element, data: _Fields) -> None:
@@ -207,24 +188,17 @@ def _add_rest(parent: etree._Element, data: _Fields) -> None:
 
 
 def _set_text(element: etree._Element, text: str) -> None:
-    raw = text.encode("utf-8", "surrogatepass")
     try:
         element.text = text
     except ValueError:
         element.set("encoding", "base64")
-        element.text = base64.b64encode(raw).decode()
-    # Base64 is longer than what it holds.
-    size = max(len(raw), len(element.text or ""))
-    if size > MAX_TEXT_BYTES:
-        message = f"found {size} bytes, expected at most {MAX_TEXT_BYTES} in one text"
-        raise TranscriptError.at(_local(element), message)
+        element.text = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
 
 
 def _fields(element: etree._Element) -> _Fields:
     """Return what a valid element holds, as it stands in JSON."""
     found: _Fields = {
-        key: value if key in _NOT_NUMBERS else integer(value)
-        for key, value in element.attrib.items()
+        key: value if key in _NOT_NUMBERS else int(value) for key, value in element.attrib.items()
     }
     for child in element:
         key = _local(child)
@@ -241,7 +215,7 @@ def _value(key: str, element: etree._Element) -> object:
     if key == "meta":
         return _json(element)
     if key == "shown":
-        return [[integer(seen.attrib["agent"]), integer(seen.attrib["round"])] for seen in element]
+        return [[int(seen.attrib["agent"]), int(seen.attrib["round"])] for seen in element]
     if key in ("prompt", "branches", "continuations"):
         return [_fields(one) for one in element]
     return _fields(element) if key in ("question", "protocol", "turn") else _text(element)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from debate_protocol.command_line import DONE, add_options, heed_options
-from debate_protocol.transcripts.files import read_transcripts
-from debate_protocol.transcripts.records import TranscriptError
+from debate_protocol.transcripts.files import TranscriptError, read_transcripts
 from debate_protocol.types import Transcript, agents_by_policy
 from debate_rewards.estimates import Estimate
 from debate_studies.theory.grid import BY_ROUND, VOTES, drift_row, round_rows, settings, vote_row

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from debate_protocol.parsing import get_contract
-from debate_protocol.transcripts.records import mean_logp
+from debate_protocol.transcripts.files import mean_logp
 from debate_protocol.types import Transcript
 from debate_train.evaluation.mode import Curves, debate_curves, most_replies, reply_curves
 

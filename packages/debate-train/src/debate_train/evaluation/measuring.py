@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, stdev
 
-from debate_protocol.transcripts.records import with_counts
+from debate_protocol.transcripts.files import with_counts
 from debate_protocol.types import Ask, DebateRun, Gate, Question, Reply, Transcript
 from debate_rollout.engine import Engine
 from debate_train.evaluation.mode import Curves, EvaluationMode, Plays, Point, Values

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from debate_protocol.transcripts.files import from_json, json_line, to_json
-from debate_protocol.transcripts.records import TranscriptError
+from debate_protocol.transcripts.files import TranscriptError, from_json, json_line, to_json
 from debate_protocol.types import Branch, Reply, Transcript, Turn
 from debate_rollout.engine import Capability, Engine, Finished, Request, StreamingEngine, Weights
 from debate_train.interrupts import UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from debate_protocol.parsing import find_contract
-from debate_protocol.transcripts.files import bounded_lines, read_lines
+from debate_protocol.transcripts.files import read_lines
 from debate_protocol.types import Transcript
 from debate_rewards.reward import check_turns
 from debate_train.monitoring.health import alarms_of
@@ -108,7 +108,7 @@ def read_debates(path: Path) -> ReadFile:
     problems: list[str] = []
     try:
         with path.open("rb") as file:
-            for number, read, torn in read_lines(bounded_lines(file), path.name):
+            for number, read, torn in read_lines(file, path.name):
                 problem = str(read) if isinstance(read, ValueError) else _problem(read)
                 if isinstance(read, Transcript) and not problem:
                     debates.append(read)

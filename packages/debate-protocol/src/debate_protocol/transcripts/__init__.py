@@ -1,1 +1,0 @@
-"""Transcripts: as JSON Lines, as XML, as text, and what may be wrong with them."""
