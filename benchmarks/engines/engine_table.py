@@ -31,8 +31,8 @@ from debate_rollout.engines import (
     VllmEngine,
     VllmServerEngine,
 )
+from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.engines.scripted import Delay
-from debate_rollout.engines.transformers_drawing import plain_logps
 from debate_rollout.testing import Bench, Refresh, conformance, conformance_table
 
 WINDOW, RANK = 512, 8

@@ -21,7 +21,7 @@ from debate_protocol.types import Reply
 from debate_rollout.drivers import play
 from debate_rollout.engine import Weights
 from debate_rollout.engines import TransformersEngine, VllmEngine
-from debate_rollout.engines.transformers_drawing import plain_logps
+from debate_rollout.engines.sampling import plain_logps
 
 PACKAGES = vllm_packages()
 

@@ -17,8 +17,7 @@ from debate_protocol.types import Reply
 from debate_rollout.drivers import play
 from debate_rollout.engine import Capability, Request, Weights
 from debate_rollout.engines import TransformersEngine
-from debate_rollout.rendering import Renderer
-from debate_rollout.token_text import token_text
+from debate_rollout.rendering import Renderer, token_text
 
 PACKAGES = ("debate-rollout", "transformers", "torch")
 

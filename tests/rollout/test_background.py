@@ -9,7 +9,7 @@ import pytest
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import RolloutError
-from debate_rollout.engines.background import Background
+from debate_rollout.engines.endpoints import Background
 
 
 @pytest.fixture

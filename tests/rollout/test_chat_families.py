@@ -14,8 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from debate_protocol.types import Ask, Finish, Message, Question, Reply
-from debate_rollout.rendering import Renderer
-from debate_rollout.token_text import token_text
+from debate_rollout.rendering import Renderer, token_text
 
 # A default system text; the generation prompt opens an assistant message.
 QWEN2_5 = (

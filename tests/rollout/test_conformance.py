@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from debate_protocol.types import Reply
 from debate_rollout.engine import Engine, Finished, MissingExtraError, Request, Weights, streaming
 from debate_rollout.engines import EngineChoice, ScriptedEngine, TransformersEngine, VllmEngine
+from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.engines.scripted import Delay, ScriptedStream
-from debate_rollout.engines.transformers_drawing import plain_logps
 from debate_rollout.testing import CHECKS, Bench, Refresh, check_engine, conformance_table
 
 QUICK = Delay(median_s=0.001)
@@ -128,8 +128,8 @@ def test_check_engine_fails_when_a_rule_is_broken(
 def test_check_engine_fails_when_a_stream_breaks_a_rule(
     fault: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("debate_rollout.testing.replies._PATIENCE_S", 0.5)
-    monkeypatch.setattr("debate_rollout.testing.replies._AT_ONCE_S", 0.2)
+    monkeypatch.setattr("debate_rollout.testing._PATIENCE_S", 0.5)
+    monkeypatch.setattr("debate_rollout.testing._AT_ONCE_S", 0.2)
 
     class Wrong(ScriptedStream):
         def collect(self, timeout_s: float) -> list[Finished]:
@@ -246,7 +246,7 @@ def test_vllm_engine_says_what_to_install_when_it_is_missing(
 def test_import_brings_no_torch() -> None:
     code = (
         "import sys, debate_rollout, debate_rollout.drivers, debate_rollout.engines,"
-        "debate_rollout.rendering, debate_rollout.testing, debate_rollout.token_text;"
+        "debate_rollout.rendering, debate_rollout.testing;"
         "print(sorted({'torch', 'transformers', 'vllm'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from debate_rollout.engine import Sampling
-from debate_rollout.engines.transformers_drawing import Draws, seed_bits, uniforms
+from debate_rollout.engines.sampling import Draws, seed_bits, uniforms
 
 pytestmark = pytest.mark.numeric
 

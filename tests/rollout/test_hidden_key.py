@@ -8,7 +8,7 @@ import urllib.parse
 
 import pytest
 
-from debate_rollout.engines.openai_sampler import HiddenKey
+from debate_rollout.engines.endpoints import HiddenKey
 
 KEY = "sk-proj-Zq7Rk2Wm9Xv4Tb6Yc1Nd8Hf3Jg5"
 TEXT = "The answer is 42. It follows from step 3: a task-based **sum** of 1, 2, 3 and 36."

@@ -9,7 +9,7 @@ from transformers import Qwen3Config
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from debate_rollout.engines.transformers_decoding import (
+from debate_rollout.engines.transformers_sampler import (
     ROOM,
     GrowingLayer,
     growing_cache,

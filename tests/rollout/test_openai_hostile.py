@@ -8,8 +8,8 @@ import pytest
 from tests.rollout.chat_server import Answer, Endpoint, said, serving
 
 from debate_rollout.engine import EndpointError, Request, Sampling
+from debate_rollout.engines.endpoints import OpenAISampler
 from debate_rollout.engines.openai import OpenAIEngine
-from debate_rollout.engines.openai_sampler import OpenAISampler
 from debate_rollout.testing import ask
 
 KEY = "sk-test-4Xq9Lw2Zr7Tn5Vb8Mc3Kd6Hj"

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from debate_rollout.engines import OpenAIEngine
-from debate_rollout.engines.openai_sampler import uses_proxies
-from debate_rollout.engines.vllm_server.calls import ServerCalls, is_healthy
+from debate_rollout.engines.endpoints import uses_proxies
+from debate_rollout.engines.vllm.control import ServerCalls, is_healthy
 from debate_rollout.testing import ask
 
 PACKAGES = Path(__file__).parents[2] / "packages"

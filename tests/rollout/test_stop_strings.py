@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from debate_rollout.engines.transformers_decoding import StopStrings
-from debate_rollout.token_text import token_text
+from debate_rollout.engines.sampling import StopStrings
+from debate_rollout.rendering import token_text
 
 
 def first_stop(tokenizer: Any, stops: tuple[str, ...], ids: list[int]) -> int | None:

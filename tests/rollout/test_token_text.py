@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from debate_rollout.token_text import TokenText, piece_bytes, token_text
+from debate_rollout.rendering import TokenText, piece_bytes, token_text
 
 TOKENIZERS = ("byte_bpe", "word_level", "sentencepiece_style", "word_piece")
 

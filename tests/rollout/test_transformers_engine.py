@@ -11,8 +11,8 @@ from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 
 from debate_rollout.engine import NotFiniteError, Request, Sampling, Weights, WeightsError
 from debate_rollout.engines import TransformersEngine
+from debate_rollout.rendering import token_text
 from debate_rollout.testing import ask
-from debate_rollout.token_text import token_text
 
 pytestmark = pytest.mark.numeric
 

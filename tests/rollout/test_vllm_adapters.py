@@ -10,7 +10,7 @@ import pytest
 from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Sampling, Weights, WeightsError
 from debate_rollout.engines import VllmEngine
-from debate_rollout.engines.transformers_drawing import plain_logps
+from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.testing import Bench, Refresh, ask, check_engine
 
 pytestmark = [

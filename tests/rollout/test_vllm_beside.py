@@ -13,7 +13,7 @@ import pytest
 from debate_protocol.types import Reply
 from debate_rollout.engine import EndpointError, Request, Sampling, Weights, WeightsError
 from debate_rollout.engines import VllmEngine, VllmServerEngine
-from debate_rollout.engines.transformers_drawing import plain_logps
+from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.engines.vllm.model import write_weights
 from debate_rollout.testing import Bench, Refresh, ask, check_engine
 
@@ -133,8 +133,8 @@ def test_load_leaves_the_old_weights_serving_when_a_file_is_torn(
         path.write_bytes(path.read_bytes()[:-100])
         return path
 
-    for module in ("vllm.sampler", "vllm_server.server"):
-        monkeypatch.setattr(f"debate_rollout.engines.{module}.write_weights", torn)
+    for module in ("sampler", "server"):
+        monkeypatch.setattr(f"debate_rollout.engines.vllm.{module}.write_weights", torn)
     with pytest.raises(WeightsError, match=r"no complete safetensors file.*old weights go on"):
         engine.load(Weights(7, models[0].state_dict()))
     monkeypatch.undo()

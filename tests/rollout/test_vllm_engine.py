@@ -12,9 +12,9 @@ import torch
 from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Sampling, Weights
 from debate_rollout.engines import VllmEngine
-from debate_rollout.engines.transformers_drawing import plain_logps
+from debate_rollout.engines.sampling import plain_logps
+from debate_rollout.rendering import token_text
 from debate_rollout.testing import Bench, Refresh, ask, check_engine
-from debate_rollout.token_text import token_text
 
 pytestmark = [
     pytest.mark.vllm,

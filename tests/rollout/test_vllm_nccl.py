@@ -37,7 +37,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Replace NCCL here and in servers started from here; note the devices that were used."""
     from tests.rollout.nccl_over_store import replace_nccl
 
-    from debate_rollout.engines.vllm_server import nccl as vllm_nccl
+    from debate_rollout.engines.vllm import nccl as vllm_nccl
 
     noted: list[Any] = []
 

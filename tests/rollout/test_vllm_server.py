@@ -15,16 +15,17 @@ from pydantic import ValidationError
 
 from debate_rollout.engine import EndpointError, RolloutError, WeightsError
 from debate_rollout.engines import VllmServerEngine
-from debate_rollout.engines.vllm.model import OLD_WEIGHTS_SERVE
-from debate_rollout.engines.vllm_server.control import (
+from debate_rollout.engines.vllm import OLD_WEIGHTS_SERVE
+from debate_rollout.engines.vllm.control import (
     Answer,
     Loaded,
     ServerControl,
+    ServerProcess,
     are_raw,
     body,
     read,
+    server_command,
 )
-from debate_rollout.engines.vllm_server.process import ServerProcess, server_command
 
 SAMPLING = {"max_tokens": 2, "seed": 5, "logprobs": 0}
 
@@ -138,7 +139,7 @@ def test_server_ends_when_the_run_is_killed(tmp_path: Path) -> None:
     server = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
     run = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from debate_rollout.engines.vllm_server.process import ServerProcess\n"
+        "from debate_rollout.engines.vllm.control import ServerProcess\n"
         f"log = Path({str(tmp_path / 'log')!r})\n"
         f"ServerProcess([sys.executable, '-c', {server!r}], {{}}, log)\n"
         "time.sleep(1000)"

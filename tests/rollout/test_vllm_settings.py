@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from debate_rollout.engine import EngineConfigError
 from debate_rollout.engines import VllmEngine, VllmServerEngine
-from debate_rollout.engines.vllm.settings import check_names, on_cpu, serving_arguments
+from debate_rollout.engines.vllm import check_names, on_cpu, serving_arguments
 
 
 @pytest.mark.parametrize(

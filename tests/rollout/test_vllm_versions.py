@@ -19,8 +19,8 @@ from debate_rollout.engine import (
     Weights,
 )
 from debate_rollout.engines import VllmServerEngine
+from debate_rollout.engines.vllm import VllmEngine
 from debate_rollout.engines.vllm.model import OtherWeightsError, ServedModel
-from debate_rollout.engines.vllm.settings import VllmSettings
 from debate_rollout.testing import ask
 
 REQUESTS = [Request(ask(), Sampling(max_tokens=1, seed=k), (1, 2)) for k in range(40)]
@@ -158,7 +158,7 @@ def test_server_that_another_run_refreshes_is_given_up_by_name(
 
 
 def test_labels_of_old_weights_are_forgotten_and_refused(model: Any, byte_bpe: Any) -> None:
-    served = ServedModel(VllmSettings(), model, byte_bpe, {})
+    served = ServedModel(VllmEngine(), model, byte_bpe, {})
     try:
         labels = [served.new_label(version) for version in range(200)]
         for version, label in enumerate(labels):

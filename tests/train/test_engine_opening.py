@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from debate_rollout import engine_settings
+from debate_rollout import engine as engines
 from debate_rollout.engines import TransformersEngine, VllmEngine, VllmServerEngine
 from debate_train.commands.cli import main
 from debate_train.models.loaded_model import LoadedModel
@@ -76,7 +76,7 @@ def test_vllm_reads_a_model_where_it_is_and_is_handed_one_that_was_made(
 def test_a_missing_library_is_a_warning_of_check_and_ends_a_run_before_its_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(engine_settings, "find_spec", lambda name: None if name == "vllm" else name)
+    monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "vllm" else name)
 
     def loads(*_: object) -> None:
         raise AssertionError("the model was loaded")
@@ -95,7 +95,7 @@ def test_a_missing_library_is_a_warning_of_check_and_ends_a_run_before_its_model
 def test_nothing_is_missing_for_a_server_that_runs_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine_settings, "find_spec", lambda name: None if name == "vllm" else name)
+    monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "vllm" else name)
     scratch = {"type": "scratch"}
     running = recipe(scratch, {"type": "vllm_server", "url": "http://host:8000"})
     assert missing_libraries(running) == []

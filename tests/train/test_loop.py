@@ -13,7 +13,7 @@ from debate_protocol.types import Ask, Gate, Question
 from debate_rollout.drivers import play
 from debate_rollout.engine import EngineFailure
 from debate_rollout.engines import ScriptedEngine
-from debate_rollout.token_text import TokenText, token_text
+from debate_rollout.rendering import TokenText, token_text
 from debate_train.batches.row_types import Batch
 from debate_train.data import SignsPuzzle
 from debate_train.evaluation.measuring import Measure, Measures

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from debate_rollout import engine_settings
+from debate_rollout import engine as engines
 from debate_train.commands.cli import main
 from debate_train.interrupts import RecipeError
 from debate_train.recipe.check import check
@@ -17,7 +17,7 @@ from train.test_policies import LEARNER_AGAINST_START, OTHER, TWO_MODELS, recipe
 
 
 def test_policies_share_no_process_with_a_second_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_settings, "find_spec", lambda name: None if name == "vllm" else name)
+    monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "vllm" else name)
     rival = {"type": "model", "model": OTHER}
     shared: dict[str, Any] = {"engine": {"type": "vllm"}, "policies": {"rival": rival}}
     said = check(recipe(TWO_MODELS, **shared))

@@ -6,7 +6,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from debate_protocol.parsing import parse
-from debate_rollout.token_text import TokenText, token_text
+from debate_rollout.rendering import TokenText, token_text
 from debate_train.advantages import Advantage, Stream
 from debate_train.batches.rows import TurnTokens, stream_credit, token_sections
 from debate_train.models.scratch import word_tokenizer

@@ -2,8 +2,7 @@
 
 import pytest
 
-from debate_rollout.rendering import Renderer
-from debate_rollout.token_text import token_text
+from debate_rollout.rendering import Renderer, token_text
 from debate_train.models.scratch import LARGEST, SMALLEST, WORDS, word_tokenizer
 
 TOKENIZER = word_tokenizer()

@@ -9,8 +9,7 @@ import torch
 from debate_protocol import Reply
 from debate_rollout.engine import Capability, Request, Weights
 from debate_rollout.engines import EngineSettings
-from debate_rollout.rendering import Renderer
-from debate_rollout.token_text import token_text
+from debate_rollout.rendering import Renderer, token_text
 
 
 class Plain(EngineSettings):

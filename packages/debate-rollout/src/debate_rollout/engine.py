@@ -4,10 +4,13 @@ A batch engine answers a list of requests in one call. A streaming engine also t
 by one and hands each reply over when it is done, so that no debate waits for another.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar, cast
+from importlib.util import find_spec
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, cast
 
+from debate_protocol.plugins import Config
 from debate_protocol.types import Ask, Reply, Transcript
 
 __all__ = [
@@ -278,106 +281,152 @@ def generate_by_streaming(engine: StreamingEngine, requests: Sequence[Request]) 
     return [replies[place] for place in range(len(requests))]
 
 
-Hear = Callable[[list[tuple[Request, Reply]]], None]
-"""Is called with the replies that came together, each after its request."""
+Script = Callable[[Ask], str]
+"""What an agent says when it is asked."""
 
 
-class ForwardingEngine:
-    """Hands everything on to another engine; subclasses change what they are for.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an engine shares its machine with.
 
-    Args:
-        engine: Samples. Where it does not stream, this one does not say that it does.
+    Attributes:
+        processes: Processes that train.
+        lora_rank: Rank of the adapter that is trained, None where every parameter is.
+        gpu: Name of the GPU that rank 0 trains on, None where that is not known.
+        gpus: Names of the GPUs that a process which is started sees, in order.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    processes: int = 1
+    lora_rank: int | None = None
+    gpu: str | None = None
+    gpus: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What an engine takes of the GPUs; by default nothing that is known.
+
+    Attributes:
+        gpus: GPUs that it samples on.
+        shares: Whether they are those that train.
+        reserved: Bytes of the GPU that it shares with rank 0.
+        replicas: Copies of the weights.
+        split: GPUs that the weights of a copy are split over.
+        room: Bytes of each of its GPUs for weights and cache, None where that is not fixed.
+    """
+
+    gpus: int = 0
+    shares: bool = True
+    reserved: float = 0.0
+    replicas: int = 1
+    split: int = 1
+    room: float | None = None
+
+
+class EngineSettings(Config):
+    """The settings that open an engine; the base class of all of them.
+
+    By default nothing is known to be needed, taken or wrong.
+    """
+
+    is_sampled: ClassVar[bool] = True
+    """Whether replies are sampled; False where the source of the questions writes them."""
+    takes_folders: ClassVar[bool] = False
+    """Whether `open` takes a folder or hub id rather than a model in memory."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Modules that must be importable."""
+    install: ClassVar[str] = ""
+    """What brings them, as pip is given it."""
+
+    type: str
+    """The name by which recipes choose the engine."""
 
     @property
+    @abstractmethod
     def capabilities(self) -> frozenset[Capability]:
-        """Those of the engine."""
-        return self._engine.capabilities
+        """What the opened engine can do, as far as it is known before."""
+
+    @abstractmethod
+    def open(self, model: Any, tokenizer: Any, template_kwargs: Mapping[str, Any] = {}) -> Engine:
+        """Return the running engine.
+
+        Args:
+            model: A causal language model with its weights; a folder or hub id for an engine that
+                takes them; None for one that samples from no model.
+            tokenizer: Its tokenizer; None for an engine that takes messages.
+            template_kwargs: Handed to the chat template, such as `{"enable_thinking": False}`.
+
+        Raises:
+            MissingExtraError: When its libraries are not installed.
+            EngineConfigError: When the settings cannot be used here.
+        """
 
     @property
-    def renderer(self) -> Any:
-        """That of the engine."""
-        return self._engine.renderer
+    def in_trainer(self) -> bool:
+        """Whether it computes in the process, and on the device, that trains."""
+        return False
 
     @property
-    def context_window(self) -> int | None:
-        """That of the engine."""
-        return self._engine.context_window
-
-    def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order."""
-        return self._engine.generate(requests)
-
-    def load(self, weights: Weights) -> None:
-        """Serve these weights."""
-        self._engine.load(weights)
-
-    def close(self) -> None:
-        """Close the engine."""
-        self._engine.close()
-
-    def submit(self, request: Request) -> int:
-        """Take a request and return its ticket."""
-        return self._streaming.submit(request)
-
-    def collect(self, timeout_s: float) -> list[Finished]:
-        """Return the requests that have ended since the last call."""
-        return self._streaming.collect(timeout_s)
-
-    def cancel(self, ticket: int) -> None:
-        """Give a request up."""
-        self._streaming.cancel(ticket)
+    def needs_model(self) -> bool:
+        """Whether it is opened with a model and its tokenizer, or with neither."""
+        return True
 
     @property
-    def _streaming(self) -> StreamingEngine:
-        engine = streaming(self._engine)
-        assert engine is not None  # Where it does not stream, `capabilities` does not say it does.
-        return engine
+    def one_in_process(self) -> bool:
+        """Whether this process can hold no other such engine beside it."""
+        return False
 
+    def script(self, demonstrate: Callable[..., str]) -> Script | None:
+        """Return what agents say, made of the questions' demonstrations; None to sample."""
+        return None
 
-class HeardEngine(ForwardingEngine):
-    """Calls a function with replies as they come: of a batch all, of an engine that streams each.
+    def window(self) -> int | None:
+        """Return the most tokens of prompt and reply that these settings allow, None for any."""
+        found: int | None = getattr(self, "context_window", None)
+        return found
 
-    Args:
-        engine: Samples.
-        hear: Is called in the driver's thread, before the driver sees the replies.
-    """
+    def named_device(self) -> str:
+        """Return the device it is to run on, `auto` where none is named."""
+        return "auto"
 
-    def __init__(self, engine: Engine, hear: Hear) -> None:
-        super().__init__(engine)
-        self._hear = hear
-        self._open: dict[int, Request] = {}
+    def missing_library(self) -> str | None:
+        """Return what must be installed before it can be opened here, None for nothing."""
+        absent = [name for name in self.libraries if find_spec(name) is None]
+        if not absent:
+            return None
+        return (
+            f"needs {' and '.join(absent)}, not installed here; expected "
+            f"`pip install '{self.install}'`"
+        )
 
-    def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return one reply a request, in order."""
-        replies = super().generate(requests)
-        # A driver refuses another number of replies than it asked for.
-        self._hear(list(zip(requests, replies, strict=False)))
-        return replies
+    def problems(self, place: Place) -> list[str]:
+        """Return what keeps it from serving a trainer, each with the key that it is about."""
+        return []
 
-    def submit(self, request: Request) -> int:
-        """Take a request and return its ticket."""
-        ticket = super().submit(request)
-        self._open[ticket] = request
-        return ticket
+    def warnings(self, place: Place) -> list[str]:
+        """Return what would be better otherwise, each with the key that it is about."""
+        return []
 
-    def collect(self, timeout_s: float) -> list[Finished]:
-        """Return the requests that have ended since the last call."""
-        ended = super().collect(timeout_s)
-        asked = [self._open.pop(one.ticket) for one in ended]
-        replies = [
-            (request, one.outcome)
-            for request, one in zip(asked, ended, strict=True)
-            if isinstance(one.outcome, Reply)
-        ]
-        if replies:
-            self._hear(replies)
-        return ended
+    def sent_key(self) -> str | None:
+        """Return which environment variable's value is sent where, None where none is."""
+        return None
 
-    def cancel(self, ticket: int) -> None:
-        """Give a request up."""
-        self._open.pop(ticket, None)
-        super().cancel(ticket)
+    def own_gpus(self, ranks: int, gpus: int) -> list[str]:
+        """Return what must be named for it to have the GPUs that no rank trains on."""
+        return []
+
+    def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
+        """Return what it takes, for weights of so many bytes and GPUs of so many."""
+        return Footprint()
+
+    def for_checkpoint(self, dtype: str) -> Self:
+        """Return the settings under which a checkpoint is served in the trainer's dtype."""
+        return self
+
+    def alone(self) -> Self:
+        """Return the settings for a model that nobody else will change."""
+        return self
+
+    def for_adapter(self, rank: int) -> Mapping[str, object]:
+        """Return the settings that an adapter of this rank needs, by key."""
+        return {}

@@ -3,16 +3,15 @@
 from typing import Annotated
 
 from debate_protocol.plugins import Variants
-from debate_rollout.engine_settings import EngineConfig, EngineSettings
+from debate_rollout.engine import EngineSettings
 from debate_rollout.engines.openai import OpenAIEngine
 from debate_rollout.engines.scripted import ScriptedEngine
 from debate_rollout.engines.transformers import TransformersEngine
-from debate_rollout.engines.vllm.settings import VllmEngine
-from debate_rollout.engines.vllm_server.settings import VllmServerEngine
+from debate_rollout.engines.vllm import VllmEngine, VllmServerEngine
 
-ENGINES: Variants[EngineConfig] = Variants(
+ENGINES: Variants[EngineSettings] = Variants(
     "debate_rollout.engines",
-    EngineConfig,
+    EngineSettings,
     TransformersEngine,
     VllmEngine,
     VllmServerEngine,
@@ -21,13 +20,12 @@ ENGINES: Variants[EngineConfig] = Variants(
 )
 """All engines, those of other installed packages included."""
 
-EngineChoice = Annotated[EngineConfig, ENGINES]
+EngineChoice = Annotated[EngineSettings, ENGINES]
 """What a recipe's `engine` may be."""
 
 __all__ = [
     "ENGINES",
     "EngineChoice",
-    "EngineConfig",
     "EngineSettings",
     "OpenAIEngine",
     "ScriptedEngine",

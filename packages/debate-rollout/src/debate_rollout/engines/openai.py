@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from debate_rollout.engine import Capability, EngineConfigError, missing_extra
-from debate_rollout.engine_settings import EngineSettings
+from debate_rollout.engine import Capability, EngineConfigError, EngineSettings, missing_extra
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from debate_rollout.engines.openai_sampler import OpenAISampler
+    from debate_rollout.engines.endpoints import OpenAISampler
 
 
 LeftOut = Literal["max_tokens", "temperature", "seed", "stop"]
@@ -223,7 +222,7 @@ class OpenAIEngine(OpenAISettings):
                 travel unencrypted.
         """
         try:
-            from debate_rollout.engines.openai_sampler import OpenAISampler
+            from debate_rollout.engines.endpoints import OpenAISampler
         except ImportError as error:
             raise missing_extra("the openai engine", "openai", error) from error
         name = self.model or (model if isinstance(model, str) else None)

@@ -16,15 +16,15 @@ from debate_rollout.engine import (
     Capability,
     Engine,
     EngineConfigError,
+    EngineSettings,
     Finished,
     Request,
     Sampling,
+    Script,
     Weights,
     generate_by_streaming,
 )
-from debate_rollout.engine_settings import EngineSettings, Script
-from debate_rollout.rendering import Renderer
-from debate_rollout.token_text import token_text
+from debate_rollout.rendering import Renderer, token_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -1,18 +1,56 @@
 """The transformers engine: any Hugging Face causal model, on a CPU or one GPU."""
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from debate_rollout.engine import Capability, missing_extra
-from debate_rollout.engine_settings import EngineSettings, Footprint, Place
-from debate_rollout.engines.devices import Device
+from debate_rollout.engine import (
+    Capability,
+    EngineSettings,
+    Footprint,
+    Place,
+    missing_extra,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from debate_rollout.engines.transformers_sampler import TransformersSampler
+
+
+_KINDS = ("cpu", "cuda", "mps", "xpu", "npu", "hpu", "mtia")
+
+
+_NAME = re.compile(rf"auto|(?:{'|'.join(_KINDS)})(?::\d{{1,3}})?")
+
+
+def _known(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"found {name!r}; expected auto, or a device such as cpu, cuda or cuda:1 "
+            f"({', '.join(_KINDS)})"
+        )
+    return name
+
+
+Device = Annotated[str, AfterValidator(_known)]
+"""A device that torch may know; whether it is there is asked of `absent_device`."""
+
+
+def absent_device(name: str) -> str | None:
+    """Return why nothing can be put on a device here, None where it can; needs torch."""
+    if name == "auto":
+        return None
+    import torch
+
+    try:
+        torch.empty(1, device=name)
+    except Exception as error:  # Each backend answers with errors of its own.
+        lines = str(error).strip().splitlines()
+        return lines[0] if lines else type(error).__name__
+    return None
 
 
 class TransformersSettings(EngineSettings):

@@ -1,23 +1,356 @@
-"""The running transformers engine."""
+"""The running transformers engine: left-padded batches, one cache, finished rows dropped."""
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import inspect
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from debate_protocol.types import Reply
-from debate_rollout.engine import EngineConfigError, Request, Weights, of_adapter
-from debate_rollout.engines.transformers_decoding import Decoder, Job, Sampled, StopStrings
+from debate_rollout.engine import (
+    EngineConfigError,
+    NotFiniteError,
+    Request,
+    Sampling,
+    Weights,
+    of_adapter,
+)
+from debate_rollout.engines.sampling import Draws, StopStrings
 from debate_rollout.engines.weights import ONLY, load_full, load_lora
-from debate_rollout.rendering import Renderer
-from debate_rollout.token_text import token_text
+from debate_rollout.rendering import Renderer, token_text
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
     from debate_rollout.engines.transformers import TransformersSettings
+
+
+ROOM = 128
+"""For how many more tokens a layer reserves memory when it has run out."""
+
+NAME = "debate_shared_keys"
+"""The name under which transformers finds `shared_key_attention`."""
+
+_ELSEWHERE = ("position_bias", "cache", "softcap", "s_aux", "output_attentions")
+
+
+class GrowingLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values of one layer, in memory with room behind them.
+
+    `keys` and `values` are views of what is filled, each (batch, key heads, tokens, features of a
+    head), as those of transformers' `DynamicLayer`, which copies all of them for each new token.
+    """
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Reserve nothing yet."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.keys = self._key_memory = key_states[:, :, :0]
+        self.values = self._value_memory = value_states[:, :, :0]
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append new tokens; return the keys and values of all."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        before, after = self.keys.shape[2], self.keys.shape[2] + key_states.shape[2]
+        if after > self._key_memory.shape[2]:
+            self._key_memory = _roomier(self.keys, key_states, after + ROOM)
+            self._value_memory = _roomier(self.values, value_states, after + ROOM)
+        self._key_memory[:, :, before:after] = key_states
+        self._value_memory[:, :, before:after] = value_states
+        self._show(after)
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows."""
+        tokens = self.keys.shape[2]
+        self._key_memory = self._key_memory[indices]
+        self._value_memory = self._value_memory[indices]
+        self._show(tokens)
+
+    def _show(self, tokens: int) -> None:
+        self.keys = self._key_memory[:, :, :tokens]
+        self.values = self._value_memory[:, :, :tokens]
+
+
+def _roomier(filled: Tensor, like: Tensor, size: int) -> Tensor:
+    memory = torch.empty(
+        (*like.shape[:2], size, like.shape[3]), dtype=like.dtype, device=like.device
+    )
+    memory[:, :, : filled.shape[2]] = filled
+    return memory
+
+
+def growing_cache(config: "PreTrainedConfig") -> DynamicCache:
+    """Return an empty cache for a model; layers that keep a window of tokens are as they were."""
+    cache = DynamicCache(config=config)
+    cache.layers = [
+        GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers
+    ]
+    return cache
+
+
+def shared_key_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **settings: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the attention output, shape (batch, tokens, heads, features of a head).
+
+    Query heads that share a key head stand where queries of several tokens would: one new token
+    sees all keys, so that each of those queries has the same mask. transformers' own `sdpa`, which
+    computes all other cases, repeats keys and values for each of them on a CPU.
+    """
+    batch, heads, queries, features = query.shape
+    groups = heads // key.shape[1]
+    others = any(settings.get(name) is not None for name in _ELSEWHERE)
+    if queries != 1 or groups == 1 or query.device.type != "cpu" or module.training or others:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        found: tuple[Tensor, Tensor | None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, **settings
+        )
+        return found
+    if attention_mask is not None:
+        attention_mask = attention_mask.expand(batch, 1, groups, -1)
+    output = functional.scaled_dot_product_attention(
+        query.reshape(batch, -1, groups, features),
+        key,
+        value,
+        attn_mask=attention_mask,
+        scale=settings.get("scaling"),
+    )
+    return output.reshape(batch, 1, heads, -1), None
+
+
+@contextmanager
+def sharing_keys(model: "PreTrainedModel") -> Iterator[None]:
+    """Let a model attend so, if it attends by `sdpa`."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    if model.config._attn_implementation != "sdpa":
+        yield
+        return
+    AttentionInterface.register(NAME, shared_key_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    model.config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = "sdpa"
+
+
+DROP_SHARE = 0.125
+"""Rows leave the batch and its cache once this share of it is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One reply to sample; `sampling.max_tokens` fits the context window."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    stops: StopStrings
+
+
+@dataclass(slots=True)
+class Sampled:
+    """Sampled ids with their log-probabilities, and why they ended."""
+
+    ids: list[int]
+    logps: list[float]
+    finish: Literal["end", "stop", "length"]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The rows still being sampled. `row_B` is their place in the jobs."""
+
+    row_B: Tensor
+    limit_B: Tensor
+    done_B: Tensor
+    may_stop_BV: Tensor | None
+    position_B: Tensor
+    mask_BT: Tensor
+    draws: Draws
+    cache: Any
+
+    def keep(self, kept: Tensor) -> None:
+        self.row_B = self.row_B[kept]
+        self.limit_B = self.limit_B[kept]
+        self.done_B = self.done_B[kept]
+        self.position_B = self.position_B[kept]
+        self.mask_BT = self.mask_BT[kept]
+        self.draws = self.draws.rows(kept)
+        if self.may_stop_BV is not None and self.may_stop_BV.shape[0] > 1:
+            self.may_stop_BV = self.may_stop_BV[kept]
+        self.cache.batch_select_indices(kept)
+
+
+class Decoder:
+    """Samples batches from one model.
+
+    Args:
+        model: A causal language model in evaluation mode.
+        end_ids: Ids that end a reply.
+        pad_id: Fills the left of short prompts; masked.
+    """
+
+    def __init__(self, model: "PreTrainedModel", end_ids: Sequence[int], pad_id: int) -> None:
+        self._model = model
+        self._device = next(model.parameters()).device
+        self._end_ids = torch.tensor(sorted(end_ids), dtype=torch.long, device=self._device)
+        self._pad_id = pad_id
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._last_only: Mapping[str, object] = (
+            {"logits_to_keep": 1}
+            if "logits_to_keep" in inspect.signature(base.forward).parameters
+            else {}
+        )
+
+    @torch.inference_mode()
+    def sample(self, jobs: Sequence[Job]) -> list[Sampled]:
+        """Return one sampled reply a job; all of them run side by side."""
+        with sharing_keys(self._model):
+            return self._sample(jobs)
+
+    def _sample(self, jobs: Sequence[Job]) -> list[Sampled]:
+        longest = max(job.sampling.max_tokens for job in jobs)
+        out_BT = torch.zeros((len(jobs), longest), dtype=torch.long, device=self._device)
+        logps_BT = torch.zeros((len(jobs), longest), device=self._device)
+        length_B = torch.zeros(len(jobs), dtype=torch.long, device=self._device)
+        reason_B = torch.zeros_like(length_B)
+        logits_BV, batch = self._prefill(jobs, longest)
+        for step in range(longest):
+            ids_B, step_logps_B = batch.draws.draw(logits_BV, step)
+            out_BT[batch.row_B, step] = ids_B
+            logps_BT[batch.row_B, step] = step_logps_B
+            why_B = torch.where(step + 1 >= batch.limit_B, 3, 0)
+            self._mark_stops(jobs, batch, ids_B, out_BT[:, : step + 1], why_B)
+            why_B = torch.where(torch.isin(ids_B, self._end_ids), 1, why_B)
+            ended_B = (why_B > 0) & ~batch.done_B
+            if bool(ended_B.any()):
+                length_B[batch.row_B[ended_B]] = step + 1
+                reason_B[batch.row_B[ended_B]] = why_B[ended_B]
+                batch.done_B = batch.done_B | ended_B
+                finished = int(batch.done_B.sum())
+                if finished == batch.done_B.shape[0]:
+                    break
+                if finished >= DROP_SHARE * batch.done_B.shape[0]:
+                    kept = torch.nonzero(~batch.done_B)[:, 0]
+                    batch.keep(kept)
+                    ids_B = ids_B[kept]
+            logits_BV = self._step(batch, ids_B)
+        return _gather(out_BT, logps_BT, length_B, reason_B)
+
+    def _mark_stops(
+        self, jobs: Sequence[Job], batch: _Batch, ids_B: Tensor, out_BT: Tensor, why_B: Tensor
+    ) -> None:
+        if batch.may_stop_BV is None:
+            return
+        table_BV = batch.may_stop_BV
+        may_B = (
+            table_BV[0, ids_B]
+            if table_BV.shape[0] == 1
+            else table_BV.gather(1, ids_B[:, None])[:, 0]
+        )
+        for at in torch.nonzero(may_B & ~batch.done_B)[:, 0].tolist():
+            row = int(batch.row_B[at])
+            stops = jobs[row].stops
+            if stops.completed(out_BT[row, -stops.tail :].tolist()):
+                why_B[at] = 2
+
+    def _prefill(self, jobs: Sequence[Job], longest: int) -> tuple[Tensor, _Batch]:
+        """Run every different prompt once; return the next token's logits and the batch."""
+        places: dict[tuple[int, ...], int] = {}
+        source = [places.setdefault(job.prompt_ids, len(places)) for job in jobs]
+        width = max(map(len, places))
+        ids = [[self._pad_id] * (width - len(p)) + list(p) for p in places]
+        mask = [[0] * (width - len(p)) + [1] * len(p) for p in places]
+        mask_UT = torch.tensor(mask, device=self._device)
+        cache = growing_cache(self._model.config)
+        logits_UV = self._model(
+            input_ids=torch.tensor(ids, device=self._device),
+            attention_mask=mask_UT,
+            position_ids=(mask_UT.cumsum(-1) - 1).clamp(min=0),
+            past_key_values=cache,
+            use_cache=True,
+            **self._last_only,
+        ).logits[:, -1]
+        source_B = torch.tensor(source, device=self._device)
+        if len(places) < len(jobs):
+            cache.batch_select_indices(source_B)
+        lengths_B = torch.tensor([len(job.prompt_ids) for job in jobs], device=self._device)
+        samplings = [job.sampling for job in jobs]
+        limits = torch.tensor([s.max_tokens for s in samplings], device=self._device)
+        return logits_UV[source_B], _Batch(
+            row_B=torch.arange(len(jobs), device=self._device),
+            limit_B=limits,
+            done_B=torch.zeros(len(jobs), dtype=torch.bool, device=self._device),
+            may_stop_BV=_stop_table(jobs, self._device),
+            position_B=lengths_B,
+            mask_BT=mask_UT[source_B],
+            draws=Draws.of(samplings, longest, self._device),
+            cache=cache,
+        )
+
+    def _step(self, batch: _Batch, ids_B: Tensor) -> Tensor:
+        one_B1 = torch.ones_like(batch.mask_BT[:, :1])
+        batch.mask_BT = torch.cat((batch.mask_BT, one_B1), dim=1)
+        logits_BV: Tensor = self._model(
+            input_ids=ids_B[:, None],
+            attention_mask=batch.mask_BT,
+            position_ids=batch.position_B[:, None],
+            past_key_values=batch.cache,
+            use_cache=True,
+            **self._last_only,
+        ).logits[:, -1]
+        batch.position_B = batch.position_B + 1
+        return logits_BV
+
+
+def _stop_table(jobs: Sequence[Job], device: torch.device) -> Tensor | None:
+    """Return which tokens may complete a stop: one row for all jobs, a row a job, or None."""
+    different = {id(job.stops): job.stops for job in jobs}
+    tables = [stops.may_complete_V for stops in different.values()]
+    if not any(bool(table.any()) for table in tables):
+        return None
+    if len(tables) == 1:
+        return tables[0][None].to(device)
+    return torch.stack([job.stops.may_complete_V for job in jobs]).to(device)
+
+
+_FINISH: dict[int, Literal["end", "stop", "length"]] = {1: "end", 2: "stop", 3: "length"}
+
+
+def _gather(out_BT: Tensor, logps_BT: Tensor, length_B: Tensor, reason_B: Tensor) -> list[Sampled]:
+    rows = zip(
+        out_BT.tolist(), logps_BT.tolist(), length_B.tolist(), reason_B.tolist(), strict=True
+    )
+    found = [Sampled(ids[:n], logps[:n], _FINISH[why]) for ids, logps, n, why in rows]
+    if not all(map(math.isfinite, chain.from_iterable(one.logps for one in found))):
+        raise NotFiniteError(
+            "the model's log-probabilities are not finite, so nothing can be sampled from it: its "
+            "weights hold NaN or infinity, or its numbers overflow. Look for a training step "
+            "that exploded (a lower trainer.learning_rate), a damaged model folder, or a dtype "
+            "too narrow for the model (float16)"
+        )
+    return found
 
 
 class TransformersSampler:

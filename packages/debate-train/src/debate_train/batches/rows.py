@@ -24,7 +24,7 @@ from debate_protocol.types import (
     turn_failed,
 )
 from debate_rewards.reward import Score
-from debate_rollout.token_text import TokenText, token_text
+from debate_rollout.rendering import TokenText, token_text
 from debate_train.advantages import Advantage, Baselines, Stream, TurnAdvantages
 from debate_train.batches.row_types import Batch, Floats, Row
 

@@ -19,7 +19,8 @@ from debate_protocol.types import Ask, Question, Reply, Transcript, role_of
 from debate_rewards.answer_checking import answer_classes, same_answer
 from debate_rewards.decisions import Agreed, answer_text, decisions_of, last_turns
 from debate_rewards.reward import read_debate
-from debate_rollout.engine import HeardEngine, Request
+from debate_rollout.engine import Request
+from debate_rollout.routing import HeardEngine
 from debate_train.commands.evaluate import named_policy
 from debate_train.commands.recipe_command import DONE, exit_code, refuse_unreadable
 from debate_train.interrupts import UsageError

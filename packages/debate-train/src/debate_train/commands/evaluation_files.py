@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Reply, Transcript
-from debate_rollout.engine import Engine, HeardEngine
+from debate_rollout.engine import Engine
+from debate_rollout.routing import HeardEngine
 from debate_train.checkpointing.directory_layout import (
     as_written,
     layout_problem,

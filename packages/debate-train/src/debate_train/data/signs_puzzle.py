@@ -18,8 +18,7 @@ from pydantic import Field
 from debate_protocol.parsing import Contract
 from debate_protocol.plugins import Variants
 from debate_protocol.types import CRITIC, Ask, Question
-from debate_rollout.engine import Capability, Engine
-from debate_rollout.engine_settings import EngineConfig, EngineSettings, Script
+from debate_rollout.engine import Capability, Engine, EngineSettings, Script
 from debate_rollout.engines import ENGINES as SAMPLERS
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data.source import DataSettings, DataSource, Seeds, Split
@@ -268,7 +267,7 @@ class Demonstrations(EngineSettings):
         return ScriptedEngine().open(model, tokenizer, template_kwargs)
 
 
-ENGINES: Variants[EngineConfig] = Variants(
-    SAMPLERS.group, EngineConfig, *SAMPLERS.models, Demonstrations
+ENGINES: Variants[EngineSettings] = Variants(
+    SAMPLERS.group, EngineSettings, *SAMPLERS.models, Demonstrations
 )
 """All engines, and demonstrations in the place of one."""

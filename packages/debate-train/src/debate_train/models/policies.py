@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
 from debate_protocol.plugins import Config, Variants
-from debate_rollout.engine import Engine
-from debate_rollout.engine_settings import EngineConfig
+from debate_rollout.engine import Engine, EngineSettings
 from debate_rollout.engines import ENGINES
 from debate_train.interrupts import UsageError
 from debate_train.models import ModelChoice, ModelConfig
@@ -14,14 +13,14 @@ from debate_train.models.model_files import is_folder, is_meant_as_path
 
 START = "start"
 """The policy of the weights that a run begins with, there without being declared."""
-EngineChoice = Annotated[EngineConfig, ENGINES]
+EngineChoice = Annotated[EngineSettings, ENGINES]
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
     """The policy that is trained, as other policies refer to it: its engine, model and seed."""
 
-    engine: EngineConfig
+    engine: EngineSettings
     model: ModelConfig
     seed: int
 
@@ -34,7 +33,7 @@ class PolicyConfig(Protocol):
         """The name by which recipes choose it."""
         ...
 
-    def engine_config(self, trained: Trained) -> EngineConfig:
+    def engine_config(self, trained: Trained) -> EngineSettings:
         """Return the settings of the engine that samples from it."""
         ...
 
@@ -63,7 +62,7 @@ class PolicyConfig(Protocol):
         ...
 
 
-def _engine_problems(engine: EngineConfig) -> list[str]:
+def _engine_problems(engine: EngineSettings) -> list[str]:
     if engine.is_sampled:
         return []
     return [f"engine.type: found {engine.type}; expected an engine that samples"]
@@ -93,7 +92,7 @@ class StartPolicy(Config):
     engine: EngineChoice | None = None
     """Where it is sampled; None takes the settings of `rollout.engine`."""
 
-    def engine_config(self, trained: Trained) -> EngineConfig:
+    def engine_config(self, trained: Trained) -> EngineSettings:
         """Return the settings of its engine."""
         return trained.engine if self.engine is None else self.engine
 
@@ -123,7 +122,7 @@ class ModelPolicy(Config):
     engine: EngineChoice | None = None
     """Where it is sampled; None takes the settings of `rollout.engine`."""
 
-    def engine_config(self, trained: Trained) -> EngineConfig:
+    def engine_config(self, trained: Trained) -> EngineSettings:
         """Return the settings of its engine."""
         return trained.engine if self.engine is None else self.engine
 
@@ -161,7 +160,7 @@ class EnginePolicy(Config):
     engine: EngineChoice
     """Where and how its replies are sampled."""
 
-    def engine_config(self, trained: Trained) -> EngineConfig:
+    def engine_config(self, trained: Trained) -> EngineSettings:
         """Return the settings of its engine."""
         return self.engine
 
@@ -202,7 +201,7 @@ def brings_model(policy: PolicyConfig, trained: Trained) -> bool:
     return policy.sampled_model(trained) is None and "tokens" not in engine.capabilities
 
 
-def open_on(config: EngineConfig, chosen: ModelConfig, loaded: LoadedModel) -> Engine:
+def open_on(config: EngineSettings, chosen: ModelConfig, loaded: LoadedModel) -> Engine:
     """Return an engine on a model that was loaded, or on its folder where it takes one."""
     model: object = loaded.model
     if config.takes_folders and (path := chosen.folder()) is not None:

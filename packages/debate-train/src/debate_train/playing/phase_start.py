@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debate_protocol.types import TRAINED, Reply, roles_of
-from debate_rollout.engine import Capability, Engine, ForwardingEngine, Request, Weights
+from debate_rollout.engine import Capability, Engine, Request, Weights
+from debate_rollout.routing import ForwardingEngine
 from debate_train.checkpointing.directory_layout import written
 from debate_train.checkpointing.whole_files import whole_file
 from debate_train.evaluation import Opponents

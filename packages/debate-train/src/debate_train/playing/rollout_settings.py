@@ -9,11 +9,9 @@ from debate_protocol.forms import FormConfig
 from debate_protocol.plugins import Config
 from debate_protocol.types import DebateRun, Gate, Transcript
 from debate_rewards.decisions import GateRule, divided
-from debate_rollout.drivers import AUTO, DriverChoice, play
-from debate_rollout.engine import Engine
-from debate_rollout.engine_settings import EngineConfig
+from debate_rollout.drivers import AUTO, DriverChoice, Select, play
+from debate_rollout.engine import Engine, EngineSettings
 from debate_rollout.engines import TransformersEngine
-from debate_rollout.requests import Select
 from debate_train.data.signs_puzzle import ENGINES
 from debate_train.models.policies import PolicyChoice
 
@@ -30,7 +28,7 @@ class Pipeline(Config):
 class Rollout(Config):
     """How debates are sampled."""
 
-    engine: Annotated[EngineConfig, ENGINES] = TransformersEngine()
+    engine: Annotated[EngineSettings, ENGINES] = TransformersEngine()
     """Where and how replies are sampled."""
     policies: dict[str, PolicyChoice] = Field(default_factory=dict)
     """Policies that stay as they are, by the names that roles of the debate give them."""

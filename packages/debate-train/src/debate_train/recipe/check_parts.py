@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import TRAINED, Ask, Question, Reply, roles_of
-from debate_rollout.engine_settings import EngineConfig, Place
-from debate_rollout.engines.devices import absent_device
+from debate_rollout.engine import EngineSettings, Place
+from debate_rollout.engines.transformers import absent_device
 from debate_train.data import DataSource
 from debate_train.data.source import identity
 from debate_train.interrupts import RecipeError
@@ -77,7 +77,7 @@ def missing_libraries(recipe: Recipe) -> list[str]:
     ]
 
 
-def engines_used(recipe: Recipe) -> dict[str, EngineConfig]:
+def engines_used(recipe: Recipe) -> dict[str, EngineSettings]:
     """Return the engines of all policies by where they are chosen, the trained one's first."""
     trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
     found = {"rollout.engine": trained.engine}
@@ -325,7 +325,7 @@ def _longest_row(question: Question | None, longest: Longest, window: Window) ->
     )
 
 
-def _window(model: ModelConfig | None, engine: EngineConfig, key: str) -> Window:
+def _window(model: ModelConfig | None, engine: EngineSettings, key: str) -> Window:
     """Return the smaller window of a model and its engine, whose keys begin with `key`."""
     window = Window(None, "unknown here") if model is None else context_window(model)
     if key and window.source.startswith("model."):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 
-from debate_rollout.engine_settings import Footprint
+from debate_rollout.engine import Footprint
 from debate_train.interrupts import UsageError
 from debate_train.models.loaded_model import Lora
 from debate_train.models.policies import Trained

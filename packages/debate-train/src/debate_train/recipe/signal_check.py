@@ -20,7 +20,7 @@ from debate_protocol.types import (
     TurnKey,
 )
 from debate_rewards.reward import RewardConfig, Use, read_debate, score_debates
-from debate_rollout.token_text import TokenText
+from debate_rollout.rendering import TokenText
 from debate_train.advantages import TurnAdvantages
 from debate_train.batches.rows import stream_credit, turn_tokens
 from debate_train.playing.rollouts import named_debates

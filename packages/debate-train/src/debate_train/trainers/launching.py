@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from debate_rollout.engines.vllm_server.process import free_port
+from debate_rollout.engines.vllm.control import free_port
 from debate_train.interrupts import UsageError, heeded
 from debate_train.trainers.processes import slurm_place
 

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from debate_protocol.plugins import Config
 from debate_rollout.engine import Weights
-from debate_rollout.engines.devices import Device
+from debate_rollout.engines.transformers import Device
 from debate_train.batches.row_types import Share
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import LoadedModel

@@ -1,1 +1,570 @@
-"""vLLM in this process, or in one of its own beside it."""
+"""Settings of vLLM: inside this process, or as a server that the run starts or finds."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from debate_rollout.engine import (
+    Capability,
+    EngineConfigError,
+    EngineSettings,
+    Footprint,
+    Place,
+    RolloutError,
+    WeightsError,
+    missing_extra,
+)
+from debate_rollout.engines.openai import refuse_other_key
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from debate_rollout.engine import StreamingEngine
+    from debate_rollout.engines.vllm.server import VllmServer
+
+
+BACKEND = "debate_file"
+"""Name of our weight-transfer backend inside vLLM."""
+EXTENSION = "debate_rollout.engines.vllm.worker.WorkerExtension"
+"""What vLLM's `worker_extension_cls` must be for its workers to know the backend."""
+OWN_SETTINGS: Mapping[str, str] = {
+    "model": "the model of the recipe",
+    "tokenizer": "the model of the recipe",
+    "revision": "the model of the recipe",
+    "dtype": "dtype",
+    "max_model_len": "context_window",
+    "max_num_seqs": "max_batch",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+    "kv_cache_memory_bytes": "kv_cache_mib",
+    "block_size": "block_size",
+    "enforce_eager": "enforce_eager",
+    "enable_lora": "max_lora_rank",
+    "max_lora_rank": "max_lora_rank",
+}
+"""Arguments of vLLM that have a setting of ours, and its name."""
+
+GUARDED: Mapping[str, str] = {
+    "logprobs_mode": "log-probabilities are those after the temperature",
+    "generation_config": "sampling is what a request says, not what the checkpoint suggests",
+    "override_generation_config": "sampling is what a request says",
+    "enable_prefix_caching": "a debate's prompts extend each other",
+    "seed": "each reply has a seed of its own",
+    "max_loras": "an adapter is served beside the one that open requests began with",
+    "skip_tokenizer_init": "stop strings need the tokenizer",
+    "tokens_only": "stop strings need the tokenizer",
+    "quantization": "refreshed weights are those of the trainer",
+    "weight_transfer_config": "weights are refreshed by this package",
+    "speculative_config": "log-probabilities are those of the policy",
+    "spec_method": "log-probabilities are those of the policy",
+    "spec_model": "log-probabilities are those of the policy",
+    "served_model_name": "requests name the model themselves",
+    "enable_sleep_mode": "nothing here puts vLLM to sleep or wakes it",
+}
+"""Arguments of vLLM that guard what training relies on, and what that is."""
+
+ALLOWED = frozenset(
+    ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
+     "data_parallel_size_local", "data_parallel_backend", "enable_expert_parallel",
+     "prefill_context_parallel_size", "decode_context_parallel_size",
+     "distributed_executor_backend", "distributed_timeout_seconds", "disable_custom_all_reduce",
+     "all2all_backend", "moe_backend", "linear_backend", "enable_dbo", "numa_bind",
+     "max_num_batched_tokens", "enable_chunked_prefill", "long_prefill_token_threshold",
+     "scheduling_policy", "async_scheduling", "stream_interval", "kv_cache_dtype",
+     "kv_offloading_size", "cpu_offload_gb", "num_gpu_blocks_override", "mamba_cache_dtype",
+     "mamba_ssm_cache_dtype", "disable_sliding_window", "disable_hybrid_kv_cache_manager",
+     "prefix_caching_hash_algo", "attention_backend", "disable_cascade_attn",
+     "enable_flashinfer_autotune", "optimization_level", "performance_mode",
+     "compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size",
+     "fully_sharded_loras", "max_cpu_loras", "safetensors_load_strategy", "language_model_only",
+     "model_impl", "disable_log_stats")
+)  # fmt: skip
+"""Arguments of vLLM that recipes set: speed and memory. Others may name code, files or hosts."""
+ALLOWED_BELOW: Mapping[str, frozenset[str]] = {
+    "compilation_config": frozenset(
+        ("mode", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size",
+         "compile_sizes", "use_inductor_graph_partition")
+    ),
+}  # fmt: skip
+"""Keys of those that are mappings."""
+_WORD = re.compile(r"[A-Za-z0-9_-]+")
+"""What vLLM takes for one of its own choices; an import path or a file has other characters."""
+
+EXECUTORS = ("mp", "ray", "uni")
+"""vLLM's `external_launcher` would take the trainer's ranks for its own."""
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM 0.32 makes room for; adapters of a lower one are served, too."""
+
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+"""Environment variable of vLLM's kernels that do not depend on the batch."""
+
+
+OLD_WEIGHTS_SERVE = "the old weights go on serving"
+"""How an error of a worker says that it changed nothing."""
+
+
+def refresh_error(error: Exception, only_check: bool) -> Exception:
+    """Return what a failed refresh is to the caller.
+
+    A worker that only looked has changed nothing; one that failed later may serve half of each.
+    """
+    if only_check and OLD_WEIGHTS_SERVE in str(error):
+        return WeightsError(str(error))
+    return RolloutError(
+        f"a refresh of weights failed half-way ({error}); what is served now is not known, so this "
+        "engine answers no more requests: start it again"
+    )
+
+
+class VllmSettings(EngineSettings):
+    """What is served and how much of the device it takes."""
+
+    takes_folders: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("vllm",)
+    install: ClassVar[str] = "debate-rollout[vllm]"
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """`auto` serves the type of the checkpoint or model that is opened (vLLM's own `auto` would
+    serve float32 checkpoints as bfloat16)."""
+    context_window: int | None = Field(None, ge=1)
+    """Most tokens of prompt and reply; None takes it from the model's configuration."""
+    max_batch: int = Field(256, ge=1)
+    """Most replies under way at once; more wait inside vLLM."""
+    gpu_memory_utilization: float = Field(0.45, gt=0, le=1)
+    """Share of the device for weights and cache; the trainer lives in the rest."""
+    kv_cache_mib: int | None = Field(None, ge=1)
+    """Size of the key-value cache; None fills the share above, or 256 MiB on a CPU."""
+    block_size: int | None = Field(None, ge=1)
+    """Tokens of a cache block; None is vLLM's choice, or 32 on a CPU."""
+    enforce_eager: bool = False
+    """Run without compiling and CUDA graphs, which start slowly; always so on a CPU."""
+    max_lora_rank: int | None = Field(None, ge=1, le=LORA_RANKS[-1])
+    """Set to serve adapters; at least the rank of the adapters that are trained."""
+    vllm_args: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of vLLM by the names of its `EngineArgs`, such as
+    `tensor_parallel_size: 2` or `distributed_executor_backend: ray`; those for speed and memory,
+    with numbers, switches and words as values."""
+    batch_invariant: bool = False
+    """Let vLLM take kernels whose results do not depend on which other requests are in the batch
+    (its `VLLM_BATCH_INVARIANT=1`), so that a reply follows from its prompt, seed and weights alone
+    in bfloat16, too. Slower; needs an NVIDIA GPU of compute capability 9.0 or above, and a process
+    of its own (`process: own` or `vllm_server`). Without effect on a CPU."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the opened engine can do."""
+        shared: set[Capability] = {"tokens", "logps", "seeds", "streams", "prefix_cache"}
+        weights: set[Capability] = {"full_weights"}
+        if self.max_lora_rank is not None:
+            weights = {"lora", "adapters"}
+        return frozenset(shared | weights | {"load_in_flight"})
+
+    def problems(self, place: Place) -> list[str]:
+        """Return what keeps it from serving a trainer."""
+        served, rank = self.max_lora_rank, place.lora_rank
+        if rank is None and served is not None:
+            return [
+                f"max_lora_rank: found {served}, but model.lora is null and every parameter is "
+                "trained; expected null"
+            ]
+        if rank is not None and (served is None or served < rank):
+            return [
+                f"max_lora_rank: found {served or 'null'}; expected at least model.lora.rank, "
+                f"which is {rank}"
+            ]
+        return []
+
+    def workers(self) -> int:
+        """Return how many GPUs vLLM takes."""
+        names = ("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
+        return prod(self._size(name) for name in names)
+
+    def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
+        """Return its share of GPUs that also train."""
+        room = self.gpu_memory_utilization * gpu_bytes
+        replicas, split = self._size("data_parallel_size"), self._size("tensor_parallel_size")
+        return Footprint(replicas * split, True, room, replicas, split, room)
+
+    def for_checkpoint(self, dtype: str) -> Self:
+        """Return the settings with the trainer's dtype, where they name none."""
+        return self.model_copy(update={"dtype": dtype}) if self.dtype == "auto" else self
+
+    def for_adapter(self, rank: int) -> Mapping[str, object]:
+        """Return the rank that must be served."""
+        return {"max_lora_rank": rank}
+
+    def idle_gpus(self, gpus: int, where: str) -> list[str]:
+        """Return that some of so many GPUs wait while it samples, if they do."""
+        used = self.workers()
+        if gpus <= used:
+            return []
+        return [
+            f"vllm_args: one engine on {used} of the GPUs of {where} samples, and the others "
+            f"wait; expected data_parallel_size: {gpus // used} (an engine on each), or "
+            "tensor_parallel_size for a model that does not fit on one"
+        ]
+
+    def _size(self, name: str) -> int:
+        size = self.vllm_args.get(name, 1)
+        return size if isinstance(size, int) and size > 0 else 1
+
+    @field_validator("vllm_args")
+    @classmethod
+    def _leaves_ours_alone(cls, found: dict[str, object]) -> dict[str, object]:
+        for name in found:
+            if name in OWN_SETTINGS:
+                raise ValueError(f"{name}: has a setting of its own; set {OWN_SETTINGS[name]}")
+            if name in GUARDED:
+                raise ValueError(f"{name}: is fixed, because {GUARDED[name]}")
+        _check_allowed(found, ALLOWED, "")
+        executor = found.get("distributed_executor_backend", "mp")
+        if executor not in EXECUTORS:
+            raise ValueError(
+                f"distributed_executor_backend: found {executor!r}; expected one of "
+                f"{', '.join(EXECUTORS)}"
+            )
+        return found
+
+
+def _check_allowed(found: Mapping[str, object], allowed: frozenset[str], place: str) -> None:
+    """Check names and values, which could otherwise name code for vLLM to run.
+
+    Raises:
+        ValueError: At the first that no recipe sets.
+    """
+    for name, value in found.items():
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=1)
+            hint = f" (nearest: {near[0]!r})" if near else ""
+            raise ValueError(
+                f"{place}{name}: no recipe sets it, as it is not for speed or memory; expected "
+                f"one of {', '.join(sorted(allowed))}{hint}"
+            )
+        if isinstance(value, dict) and name in ALLOWED_BELOW:
+            _check_allowed(value, ALLOWED_BELOW[name], f"{place}{name}.")
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            is_word = isinstance(one, str) and _WORD.fullmatch(one)
+            if not is_word and not isinstance(one, bool | int | float | None):
+                raise ValueError(
+                    f"{place}{name}: found {one!r}; expected a number, true or false, or a word "
+                    "of letters, digits, - and _"
+                )
+
+
+def serving_arguments(
+    settings: VllmSettings, dtype: str, window: int | None, transfer: str = BACKEND
+) -> dict[str, object]:
+    """Return the arguments that this package sets, by the names of vLLM's `EngineArgs`.
+
+    `transfer` names the backend through which new weights arrive.
+    """
+    cache = settings.kv_cache_mib
+    chosen: dict[str, object] = {
+        "dtype": dtype,
+        "max_model_len": window,
+        "max_num_seqs": settings.max_batch,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "kv_cache_memory_bytes": None if cache is None else cache << 20,
+        "block_size": settings.block_size,
+        "enforce_eager": settings.enforce_eager,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",
+        "seed": 0,
+        "weight_transfer_config": {"backend": transfer},
+        "worker_extension_cls": EXTENSION,
+    }
+    if settings.max_lora_rank is not None:
+        rank = next(rank for rank in LORA_RANKS if rank >= settings.max_lora_rank)
+        chosen |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": 2}
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def on_cpu(arguments: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments as a CPU needs them.
+
+    Args:
+        arguments: Those of `serving_arguments`.
+        given: The recipe's `vllm_args`.
+
+    Raises:
+        EngineConfigError: When the recipe asks for chunked prefill.
+    """
+    if given.get("enable_chunked_prefill"):
+        raise EngineConfigError(
+            "vllm_args.enable_chunked_prefill: found true; expected false on a CPU, where vLLM "
+            "0.32 dies of a seeded request whose prompt is split over steps"
+        )
+    chosen = dict(arguments)
+    chosen.pop("gpu_memory_utilization", None)
+    chosen.setdefault("kv_cache_memory_bytes", 256 << 20)
+    chosen.setdefault("block_size", 32)
+    chosen["enable_chunked_prefill"] = False
+    chosen["enforce_eager"] = True  # compiling is switched off there: it needs a C++ compiler
+    return chosen
+
+
+def check_names(given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Check the recipe's `vllm_args` against the arguments that this vLLM has.
+
+    Raises:
+        EngineConfigError: At the first it does not have.
+    """
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"; nearest: {near[0]!r}" if near else ""
+            raise EngineConfigError(
+                f"vllm_args.{name}: vLLM has no such argument; expected one of its EngineArgs{hint}"
+            )
+
+
+class VllmEngine(VllmSettings):
+    """vLLM on the devices of this machine, inside this process or beside it."""
+
+    type: Literal["vllm"] = "vllm"
+    process: Literal["shared", "own"] = "shared"
+    """`shared` steps vLLM inside this process while replies are awaited: quick to start, weights
+    are handed over in memory. `own` gives it a process (vLLM's AsyncLLM): sampling goes on while
+    this one renders, parses and trains, data parallel engines are possible, and weights pass
+    through a file."""
+
+    @property
+    def in_trainer(self) -> bool:
+        """Whether it computes in the process that trains."""
+        return self.process == "shared"
+
+    @property
+    def one_in_process(self) -> bool:
+        """A second vLLM that this process steps would end with the first."""
+        return self.process == "shared"
+
+    def problems(self, place: Place) -> list[str]:
+        """Return what keeps it from serving a trainer."""
+        found = super().problems(place)
+        if self.process == "shared" and place.processes > 1:
+            found.append(
+                f"process: found shared in {place.processes} processes, whose group vLLM would "
+                "take for its own; expected own, or type: vllm_server"
+            )
+        return found
+
+    def warnings(self, place: Place) -> list[str]:
+        """Return what would be better otherwise."""
+        if self.process == "shared":
+            return []
+        return self.idle_gpus(place.processes, f"{place.processes} processes")
+
+    @model_validator(mode="after")
+    def _keeps_torch_as_it_is(self) -> "VllmEngine":
+        if self.batch_invariant and self.process == "shared":
+            raise ValueError(
+                "batch_invariant: found true with process: shared, where vLLM would replace "
+                "torch's operations under the trainer, too; expected process: own"
+            )
+        return self
+
+    def open(
+        self,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerFast",
+        template_kwargs: Mapping[str, object] = {},
+    ) -> "StreamingEngine":
+        """Return the running engine.
+
+        Args:
+            model: A local directory, a hub id, or a causal language model, which is written to a
+                temporary directory first.
+            tokenizer: Its tokenizer.
+            template_kwargs: Handed to the chat template, such as `{"enable_thinking": False}`.
+
+        Raises:
+            MissingExtraError: When vLLM is not installed.
+            EngineConfigError: When `vllm_args` cannot be used.
+        """
+        try:
+            from debate_rollout.engines.vllm.sampler import VllmAsync, VllmSampler
+        except ImportError as error:
+            raise missing_extra("the vllm engine", "vllm", error) from error
+        sampler = VllmSampler if self.process == "shared" else VllmAsync
+        return sampler(self, model, tokenizer, template_kwargs)
+
+
+ABOUT_STARTING = frozenset(
+    ("dtype", "max_batch", "gpu_memory_utilization", "kv_cache_mib", "block_size",
+     "enforce_eager", "vllm_args", "batch_invariant", "port", "devices", "log_file",
+     "start_timeout_s")
+)  # fmt: skip
+"""Settings that a server which is already running has settled."""
+
+
+_RUNNING_SHARE = 0.9
+"""Of a GPU, that a running server takes unless it was started with another share."""
+
+
+class VllmServerSettings(VllmSettings):
+    """What a recipe says of it."""
+
+    libraries: ClassVar[tuple[str, ...]] = ("vllm", "httpx")
+
+    type: Literal["vllm_server"] = "vllm_server"
+    url: str | None = None
+    """A running server, such as `http://10.0.0.7:8000`; None starts one for this run."""
+    load_urls: tuple[str, ...] = ()
+    """The servers behind `url` where that is a router: each is loaded with new weights, past the
+    router. None where `url` is the server itself."""
+    port: int | None = Field(None, ge=1, le=65535)
+    """Port on 127.0.0.1 of the server that is started; None takes a free one."""
+    devices: str | None = None
+    """Devices of the server that is started, as in CUDA_VISIBLE_DEVICES."""
+    transfer: Literal["file", "nccl"] = "file"
+    """How full weights reach the server: a file that both sides see, or NCCL from this process's
+    CUDA device. Adapters always go through files."""
+    shared_folder: str | None = None
+    """Where those files are written, on a disk that the server sees under the same path; None is
+    the temporary directory of this machine."""
+    max_connections: int = Field(512, ge=1)
+    """Most requests that are sent at once; more wait here."""
+    log_file: str | None = None
+    """Log of the server that is started; None keeps one in the directory for
+    temporary files, and removes it unless the server crashed."""
+    start_timeout_s: float = Field(900.0, gt=0)
+    """Seconds within which the server must answer after its start."""
+    load_timeout_s: float = Field(900.0, gt=0)
+    """Longest that one refresh of weights may take."""
+    reconnect_timeout_s: float = Field(300.0, ge=0)
+    """Longest wait for a server that no longer answers. One that has started again gets its
+    weights again, where they come through files, and requests are sent again."""
+    api_key_env: str = "VLLM_API_KEY"
+    """Environment variable that holds the key of a running server, if it wants one; another name
+    must fit the host, as those of `type: openai`."""
+    api_key_host: str | None = None
+    """The host that gets the key all the same; it must be that of `url`."""
+
+    def missing_library(self) -> str | None:
+        """Return what must be installed; vLLM itself only for a server that is started here."""
+        return super().missing_library() if self.url is None else None
+
+    def problems(self, place: Place) -> list[str]:
+        """Return what keeps it from serving a trainer."""
+        found = super().problems(place)
+        if self.url is not None or self.transfer != "nccl" or place.gpu is None:
+            return found
+        served = list(place.gpus[: self.workers()])
+        if self.devices is not None:
+            served = [name.strip() for name in self.devices.split(",")]
+        if place.gpu in served:
+            found.append(
+                f"devices: found {self.devices or 'null'}, so the server starts on GPU "
+                f"{place.gpu}, from which the trainer sends weights, and NCCL refuses two "
+                "processes on one GPU; expected other GPUs, or transfer: file"
+            )
+        return found
+
+    def sent_key(self) -> str | None:
+        """Return which variable's value is sent where."""
+        if self.url is None:
+            return None
+        return f"the value of {self.api_key_env}, if set, is sent to " + ", ".join(
+            (self.url, *self.load_urls)
+        )
+
+    def warnings(self, place: Place) -> list[str]:
+        """Return what would be better otherwise."""
+        if self.url is not None:
+            return []
+        if self.devices is None:
+            return self.idle_gpus(place.processes, f"{place.processes} processes")
+        return self.idle_gpus(len(self.devices.split(",")), f"devices: {self.devices}")
+
+    def own_gpus(self, ranks: int, gpus: int) -> list[str]:
+        """Return that GPUs must be named for the server that is started."""
+        if self.url is not None or self.devices is not None:
+            return []
+        own = ",".join(str(gpu) for gpu in range(ranks, gpus))
+        return [
+            "the server starts on GPUs that ranks are on: rollout.engine.devices: found none; "
+            f"expected its own, such as '{own}', or a url"
+        ]
+
+    def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
+        """Return its share of GPUs of its own."""
+        share = self.gpu_memory_utilization if self.url is None else _RUNNING_SHARE
+        found = super().footprint(weight_bytes, gpu_bytes)
+        return replace(found, shares=False, reserved=0.0, room=share * gpu_bytes)
+
+    def for_checkpoint(self, dtype: str) -> Self:
+        """A running server serves in the dtype that it was started with."""
+        return super().for_checkpoint(dtype) if self.url is None else self
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_url(cls, found: str | None) -> str | None:
+        return None if found is None else _server_url(found)
+
+    @field_validator("load_urls")
+    @classmethod
+    def _are_urls(cls, found: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(_server_url, found))
+
+    @model_validator(mode="after")
+    def _leaves_a_running_server_alone(self) -> Self:
+        settled = sorted(ABOUT_STARTING & self.model_fields_set)
+        if self.url is not None and settled:
+            raise ValueError(
+                f"{settled[0]}: set together with url, but a running server has settled it; "
+                "expected one of the two"
+            )
+        if self.api_key_env != "VLLM_API_KEY":
+            for url in (self.url, *self.load_urls) if self.url else ():
+                refuse_other_key(self.api_key_env, url, self.api_key_host)
+        if self.load_urls and (self.url is None or self.transfer == "nccl"):
+            raise ValueError(
+                "load_urls: expected url, the router in front of them, and transfer: file (NCCL "
+                "reaches one server)"
+            )
+        return self
+
+
+def _server_url(found: str) -> str:
+    if not found.startswith(("http://", "https://")):
+        raise ValueError(f"found {found!r}; expected http://HOST:PORT or https://…")
+    if "@" in found:
+        raise ValueError("found a user name in it; expected the key in `api_key_env` only")
+    return found.rstrip("/").removesuffix("/v1")
+
+
+class VllmServerEngine(VllmServerSettings):
+    """An OpenAI-compatible vLLM server, with token ids in and out."""
+
+    def open(
+        self,
+        model: "PreTrainedModel | str",
+        tokenizer: "PreTrainedTokenizerFast",
+        template_kwargs: Mapping[str, object] = {},
+    ) -> "VllmServer":
+        """Start the server, or connect to it, and return the engine.
+
+        Args:
+            model: What the server serves: a local directory, a hub id, or a causal language model
+                (written to a temporary directory for a server that is started).
+            tokenizer: Its tokenizer.
+            template_kwargs: Handed to the chat template, such as `{"enable_thinking": False}`.
+
+        Raises:
+            MissingExtraError: When httpx is not installed, or vLLM for a server to start.
+            EngineConfigError: When the server does not run as training needs it.
+            EndpointError: When it does not start or answer.
+        """
+        try:
+            from debate_rollout.engines.vllm.server import VllmServer
+        except ImportError as error:
+            raise missing_extra("the vllm_server engine", "vllm", error) from error
+        return VllmServer(self, model, tokenizer, template_kwargs)

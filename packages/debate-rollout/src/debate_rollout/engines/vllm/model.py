@@ -20,11 +20,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from debate_protocol.types import Finish, Reply
 from debate_rollout.engine import EngineConfigError, Request, RolloutError, Weights, WeightsError
-from debate_rollout.engines.transformers_drawing import seed_bits
-from debate_rollout.engines.vllm.settings import VllmSettings
+from debate_rollout.engines.sampling import seed_bits
+from debate_rollout.engines.vllm import VllmSettings
 from debate_rollout.engines.weights import check_complete, check_fits, with_tied
-from debate_rollout.rendering import Renderer
-from debate_rollout.token_text import token_text
+from debate_rollout.rendering import Renderer, token_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -89,10 +88,6 @@ def undisturbed() -> Iterator[None]:
             torch.cuda.set_rng_state_all(cuda)
 
 
-OLD_WEIGHTS_SERVE = "the old weights go on serving"
-"""How an error of a worker says that it changed nothing."""
-
-
 def write_weights(folder: Path, label: str, tensors: Mapping[str, Tensor]) -> Path:
     """Write tensors to a safetensors file and return its path."""
     path = folder / f"weights-{label}.safetensors"
@@ -102,19 +97,6 @@ def write_weights(folder: Path, label: str, tensors: Mapping[str, Tensor]) -> Pa
     save_file(whole, partial)
     os.replace(partial, path)
     return path
-
-
-def refresh_error(error: Exception, only_check: bool) -> Exception:
-    """Return what a failed refresh is to the caller.
-
-    A worker that only looked has changed nothing; one that failed later may serve half of each.
-    """
-    if only_check and OLD_WEIGHTS_SERVE in str(error):
-        return WeightsError(str(error))
-    return RolloutError(
-        f"a refresh of weights failed half-way ({error}); what is served now is not known, so this "
-        "engine answers no more requests: start it again"
-    )
 
 
 Span = tuple[int, int, int]

@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import Request, Weights, WeightsError
-from debate_rollout.engines.vllm.model import OLD_WEIGHTS_SERVE, ServedModel, finish_of
-from debate_rollout.engines.vllm.settings import VllmSettings, serving_arguments
+from debate_rollout.engines.vllm import (
+    OLD_WEIGHTS_SERVE,
+    VllmSettings,
+    refresh_error,
+    serving_arguments,
+)
+from debate_rollout.engines.vllm.model import ServedModel, finish_of
 from debate_rollout.engines.vllm.start import engine_arguments
 
 from vllm.lora.request import LoRARequest  # isort: skip  (after vllm_start: its environment)
@@ -21,7 +26,6 @@ import torch
 
 from debate_rollout.engine import Finished, RolloutError, generate_by_streaming, of_adapter
 from debate_rollout.engines.vllm.model import (
-    refresh_error,
     write_weights,
 )
 from debate_rollout.engines.vllm.start import start_here, stop_here
@@ -32,7 +36,7 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor  # isort: skip
 import asyncio
 import os
 
-from debate_rollout.engines.background import Background
+from debate_rollout.engines.endpoints import Background
 from debate_rollout.engines.vllm.start import environment_of, start_beside
 
 from vllm.distributed.weight_transfer.base import (  # isort: skip

@@ -23,13 +23,13 @@ from vllm import LLM
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 
 from debate_rollout.engine import EngineConfigError
-from debate_rollout.engines.vllm.model import ThreadState, undisturbed
-from debate_rollout.engines.vllm.settings import (
+from debate_rollout.engines.vllm import (
     BATCH_INVARIANT,
     VllmSettings,
     check_names,
     on_cpu,
 )
+from debate_rollout.engines.vllm.model import ThreadState, undisturbed
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM

@@ -24,8 +24,7 @@ from vllm.model_executor.model_loader.reload import (
 )
 
 from debate_rollout.engine import Weights, WeightsError
-from debate_rollout.engines.vllm.model import OLD_WEIGHTS_SERVE
-from debate_rollout.engines.vllm.settings import BACKEND
+from debate_rollout.engines.vllm import BACKEND, OLD_WEIGHTS_SERVE
 from debate_rollout.engines.weights import check_complete, check_fits, with_tied
 
 

@@ -14,7 +14,7 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_ip, get_open_port
 
 from debate_rollout.engine import EngineConfigError
-from debate_rollout.engines.vllm_server.calls import ServerCalls
+from debate_rollout.engines.vllm.control import ServerCalls
 
 
 class Tensors(WeightSource):  # type: ignore[misc]  # vLLM is untyped here

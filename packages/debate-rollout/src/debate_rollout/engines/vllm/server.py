@@ -27,36 +27,38 @@ from debate_rollout.engine import (
     missing_extra,
     of_adapter,
 )
-from debate_rollout.engines.background import Background
-from debate_rollout.engines.vllm.model import (
-    OtherWeightsError,
-    ServedModel,
-    finish_of,
-    write_weights,
-)
-from debate_rollout.engines.vllm.settings import BACKEND, serving_arguments
-from debate_rollout.engines.vllm_server.calls import is_healthy
-from debate_rollout.engines.vllm_server.control import (
+from debate_rollout.engines.endpoints import Background
+from debate_rollout.engines.vllm import BACKEND, serving_arguments
+from debate_rollout.engines.vllm.control import (
     PATHS,
     Answer,
     Loaded,
     NotServedError,
     ServerControl,
     ServerFacts,
+    ServerProcess,
     UnreachableError,
     Wire,
     are_raw,
     body,
+    free_port,
+    is_healthy,
     read,
+    server_command,
 )
-from debate_rollout.engines.vllm_server.process import ServerProcess, free_port, server_command
+from debate_rollout.engines.vllm.model import (
+    OtherWeightsError,
+    ServedModel,
+    finish_of,
+    write_weights,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from debate_rollout.engines.vllm_server.nccl import NcclTransfer
-    from debate_rollout.engines.vllm_server.settings import VllmServerSettings
+    from debate_rollout.engines.vllm import VllmServerSettings
+    from debate_rollout.engines.vllm.nccl import NcclTransfer
 
 
 _LOG = logging.getLogger(__name__)
@@ -224,7 +226,7 @@ class VllmServer:
         self._loaded = Loaded(self._served.label)
         self.capabilities = frozenset(known)
         if self._config.transfer == "nccl" and "full_weights" in known:
-            from debate_rollout.engines.vllm_server.nccl import NcclTransfer
+            from debate_rollout.engines.vllm.nccl import NcclTransfer
 
             self._nccl = NcclTransfer(url, headers, self._config.load_timeout_s)
         self._background.run(self._check_log_probabilities(), 120.0, f"sampling from {url}")

@@ -1,8 +1,15 @@
-"""What is said to a vLLM server: prompts, health, and new weights."""
+"""A vLLM server: its process, its health, prompts and new weights over HTTP."""
 
 import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +18,166 @@ from typing import Any, Literal
 import httpx
 
 from debate_rollout.engine import EndpointError, RolloutError, WeightsError
-from debate_rollout.engines.openai_sampler import HiddenKey
-from debate_rollout.engines.vllm.model import OLD_WEIGHTS_SERVE, refresh_error
-from debate_rollout.engines.vllm_server.process import ServerProcess
+from debate_rollout.engines.endpoints import HiddenKey
+from debate_rollout.engines.vllm import OLD_WEIGHTS_SERVE, refresh_error
+
+TAIL_CHARACTERS = 3000
+_GRACE_S = 10.0
+
+
+def server_command(model: str, port: int, arguments: Mapping[str, object]) -> list[str]:
+    """Return the command line of a server on this machine."""
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model,
+        "--host", "127.0.0.1", "--port", str(port), "--enable-scale-out",
+        "--uvicorn-log-level", "warning",
+    ]  # fmt: skip
+    for name, value in arguments.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            command.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, dict):
+            command += [f"--{flag}", json.dumps(value)]
+        elif isinstance(value, list | tuple):
+            command += [f"--{flag}", *map(str, value)]
+        elif value is not None:
+            command += [f"--{flag}", str(value)]
+    return command
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class ServerProcess:
+    """A running server and its log."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as file:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-m", "debate_rollout.engines.vllm.control", *command],
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,  # an interrupt of the run is not one of the server
+            )
+
+    @property
+    def code(self) -> int | None:
+        """Exit code, None while it runs."""
+        return self._keeper.poll()
+
+    def wait(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until the server is ready.
+
+        Raises:
+            EndpointError: When it ends first, or takes longer.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not is_ready():
+            if self.code is not None:
+                raise EndpointError(self.obituary("ended while it started"))
+            if time.monotonic() > deadline:
+                raise EndpointError(self.obituary(f"was not ready after {timeout_s:g} s"))
+            time.sleep(0.2)
+
+    def obituary(self, what: str) -> str:
+        """Return an error message with the end of the log."""
+        code = "" if self.code is None else f" (exit code {self.code})"
+        text = self.log.read_text(encoding="utf-8", errors="replace")[-TAIL_CHARACTERS:]
+        return f"the vLLM server {what}{code}; the end of its log, {self.log}:\n{text.strip()}"
+
+    def close(self) -> None:
+        """End the server and everything it started."""
+        if self._keeper.stdin is not None:
+            self._keeper.stdin.close()
+        try:
+            self._keeper.wait(2 * _GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._keeper.kill()
+            self._keeper.wait()
+
+
+def keep(command: list[str]) -> int:
+    """Run a command until it ends or standard input closes; return its exit code."""
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def end(*_: object) -> None:
+        _signal_group(child.pid, signal.SIGTERM)
+        killer = threading.Timer(_GRACE_S, _signal_group, (child.pid, signal.SIGKILL))
+        killer.daemon = True
+        killer.start()
+
+    def end_with_the_run() -> None:
+        while os.read(0, 4096):  # not sys.stdin, whose lock would outlive the interpreter
+            pass
+        end()
+
+    signal.signal(signal.SIGTERM, end)
+    threading.Thread(target=end_with_the_run, daemon=True).start()
+    code = child.wait()
+    _signal_group(child.pid, signal.SIGKILL)  # what it left behind
+    return code if code >= 0 else 128 - code
+
+
+def _signal_group(group: int, which: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, which)
+
+
+if __name__ == "__main__":
+    sys.exit(keep(sys.argv[1:]))
+
+
+def is_healthy(url: str) -> bool:
+    """Return whether a server answers and is ready."""
+    try:
+        return httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+class ServerCalls:
+    """The four calls that vLLM's trainer side makes, over HTTP."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
+        self._client = httpx.Client(
+            base_url=url, headers=headers, timeout=timeout_s, trust_env=False
+        )
+
+    def init_weight_transfer_engine(self, init_info: dict[str, object]) -> None:
+        """Let the workers meet this process."""
+        self._post("/init_weight_transfer_engine", {"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        """Open a refresh."""
+        self._post("/start_weight_update", {})
+
+    def update_weights(self, update_info: object) -> None:
+        """Let the workers receive."""
+        self._post("/update_weights", {"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Close a refresh."""
+        self._post("/finish_weight_update", {"weight_version": weight_version})
+
+    def workers(self) -> int:
+        """Return how many workers the server has."""
+        return int(self._client.get("/get_world_size").raise_for_status().json()["world_size"])
+
+    def name_version(self, label: str) -> None:
+        """Label the weights that are served."""
+        self._post("/update_weight_version", {"new_version": label})
+
+    def _post(self, path: str, json: Mapping[str, object]) -> None:
+        self._client.post(path, json=json).raise_for_status()
+
 
 Wire = Literal["tokens", "completions"]
 """`tokens` is vLLM's own endpoint, which also reports the weight version of every token;

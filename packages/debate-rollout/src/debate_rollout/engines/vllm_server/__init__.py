@@ -1,1 +1,0 @@
-"""vLLM as a server: started by the run, or one that runs already."""
