@@ -9,7 +9,7 @@ from unittest.mock import patch
 from debate_protocol import Transcript
 from debate_rewards.reward import read_debate
 from debate_rewards.votes import Vote, all_votes, ballots
-from debate_train.offline import Example, GuidedPairs, Taken
+from debate_train.offline import Example, ExampleSet, GuidedPairs
 from debate_train.trainers.references import open_reference
 from debate_train.trainers.torch_session import TorchTrainerSession
 
@@ -109,8 +109,8 @@ def curt() -> AbstractContextManager[Any]:
 def _changed_pairs(change: Callable[[Example], Example | None]) -> AbstractContextManager[Any]:
     own = GuidedPairs.take
 
-    def take(self: GuidedPairs, transcripts: Sequence[Transcript]) -> Taken:
-        taken, found = own(self, transcripts), Taken()
+    def take(self: GuidedPairs, transcripts: Sequence[Transcript]) -> ExampleSet:
+        taken, found = own(self, transcripts), ExampleSet()
         found.measures = taken.measures
         for pair in map(change, taken.examples):
             if pair is None:

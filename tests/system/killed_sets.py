@@ -17,7 +17,7 @@ from debate_protocol.types import Transcript, role_of
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.commands.cli import main
 from debate_train.models import ScratchModel
-from debate_train.offline import Completion, Example, GuidedPairs, Taken
+from debate_train.offline import Completion, Example, ExampleSet, GuidedPairs
 from debate_train.recipe import KeepIf
 from system.killed_runs import Moment, different, kept, launch
 
@@ -77,9 +77,9 @@ MOMENTS = [
 """The phase, what of it is there, and when the run is killed, counted from its last start."""
 
 
-def taken(self: GuidedPairs, transcripts: Sequence[Transcript]) -> Taken:
+def taken(self: GuidedPairs, transcripts: Sequence[Transcript]) -> ExampleSet:
     """Take all guided replies: those of a model that was never trained are not worth anything."""
-    found = Taken()
+    found = ExampleSet()
     for transcript in transcripts:
         for turn in transcript.turns:
             role = role_of(transcript.protocol, turn.agent)

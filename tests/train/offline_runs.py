@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.types import Transcript
-from debate_train.offline import AnswerPairs, ChosenReplies, Completion, Example, Taken
+from debate_train.offline import AnswerPairs, ChosenReplies, Completion, Example, ExampleSet
 from debate_train.running import offline_phase
 from train.two_adapters import settings
 
@@ -59,14 +59,14 @@ def patch_sets(patch: pytest.MonkeyPatch) -> None:
     The chunks of a set are kept beside it.
     """
 
-    def pairs(self: AnswerPairs, transcripts: Sequence[Transcript]) -> Taken:
-        taken = Taken()
+    def pairs(self: AnswerPairs, transcripts: Sequence[Transcript]) -> ExampleSet:
+        taken = ExampleSet()
         for transcript in transcripts:
             taken.keep(of(transcript, 1, 0), "majority")
         return taken
 
-    def replies(self: ChosenReplies, transcripts: Sequence[Transcript]) -> Taken:
-        taken = Taken()
+    def replies(self: ChosenReplies, transcripts: Sequence[Transcript]) -> ExampleSet:
+        taken = ExampleSet()
         for transcript in transcripts:
             taken.keep(of(transcript, 0, None), "answer")
             taken.leave_out("other_answer")

@@ -199,7 +199,7 @@ def test_answer_is_what_the_pattern_finds(tmp_path: Path) -> None:
         ("a.jsonl", b"[1]", r"a\.jsonl:1: expected an object, found \[1\]"),
         ("a.jsonl", b'{"text": "x"}', "row 1: no text under question or problem or prompt"),
         ("a.jsonl", b'{"question": 3}', "row 1: no text under question"),
-        ("a.jsonl", b'{"question": "\\ud83d"}', "row 1: the question holds half of a character"),
+        ("a.jsonl", b'{"question": "\\ud83d"}', "row 1: question: found"),
         ("a.jsonl", b'{"question": "\xff"}', "not readable as UTF-8"),
         ("a.json", b'{"question": "x"}', "expected a list of objects, found {'question'"),
         ("a.json", b"[1]", "expected an object, found 1"),

@@ -11,7 +11,7 @@ import pytest
 
 from debate_protocol.types import Transcript
 from debate_train.commands.cli import main
-from debate_train.offline import AnswerPairs, Taken
+from debate_train.offline import AnswerPairs, ExampleSet
 from debate_train.running import offline_phase
 from train.offline_runs import back_to, lines, patch_sets, write_recipe
 from train.small_runs import end_of
@@ -209,8 +209,8 @@ def test_phase_without_an_example_ends_with_one_message(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def none(self: AnswerPairs, transcripts: Sequence[Transcript]) -> Taken:
-        taken = Taken()
+    def none(self: AnswerPairs, transcripts: Sequence[Transcript]) -> ExampleSet:
+        taken = ExampleSet()
         taken.leave_out("all_agree", len(transcripts))
         return taken
 

@@ -12,7 +12,7 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from debate_protocol.types import Transcript
 from debate_train.commands.cli import main
-from debate_train.offline import Completion, Example, GuidedPairs, Taken
+from debate_train.offline import Completion, Example, ExampleSet, GuidedPairs
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes/acc_debate_llama3_8b_boolq.yaml"
 ROWS = [
@@ -87,9 +87,9 @@ def test_trl_trains_a_step_on_the_file(base: str, tmp_path: Path, pairs: bool) -
 WHERE = {"question": "q"}
 
 
-def guided(self: GuidedPairs, transcripts: Sequence[Transcript]) -> Taken:
+def guided(self: GuidedPairs, transcripts: Sequence[Transcript]) -> ExampleSet:
     """Prefer each guided reply: those of a model that was never trained are not worth anything."""
-    taken, agent = Taken(), ("actor", "critic").index(self.role)
+    taken, agent = ExampleSet(), ("actor", "critic").index(self.role)
     for transcript in transcripts:
         for turn in transcript.turns:
             for branch in turn.branches if turn.agent == agent else ():

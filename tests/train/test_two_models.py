@@ -13,7 +13,7 @@ from debate_protocol.types import Transcript, role_of
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.commands.cli import main
 from debate_train.models import ScratchModel
-from debate_train.offline import Completion, Example, GuidedPairs, Taken
+from debate_train.offline import Completion, Example, ExampleSet, GuidedPairs
 
 SIZES: dict[str, Any] = {
     "hidden_size": 8, "layers": 1, "heads": 1, "kv_heads": 1, "head_dim": 8, "ffn_size": 8,
@@ -26,8 +26,8 @@ RECIPE = Path(__file__).resolve().parents[2] / "recipes/acc_debate_two_models_{}
 def patched() -> Iterator[None]:
     """Every guided reply makes a pair: a model that was never trained guides to nothing."""
 
-    def take(self: GuidedPairs, transcripts: Sequence[Transcript]) -> Taken:
-        taken = Taken()
+    def take(self: GuidedPairs, transcripts: Sequence[Transcript]) -> ExampleSet:
+        taken = ExampleSet()
         for transcript in transcripts:
             for turn in transcript.turns:
                 role = role_of(transcript.protocol, turn.agent)

@@ -27,7 +27,7 @@ from debate_train.monitoring.health import Interval, intervals_of
 from debate_train.monitoring.progress import Progress
 from debate_train.monitoring.throughput import peak_memory_gib
 from debate_train.offline.example_set import example_batch
-from debate_train.offline.offline_set import PLAYED, OfflineSet, Taken, counted, summed
+from debate_train.offline.offline_set import PLAYED, ExampleSet, OfflineSettings, counted, summed
 from debate_train.playing.dynamic_sampling import play_step
 from debate_train.recipe import Recipe
 from debate_train.recipe.context import context_window
@@ -59,9 +59,7 @@ def measure(
         with_update: Make one update, which shows what memory and time it takes.
     """
     refuse_unusable_engine(phase)
-    asked = phase.model_copy(
-        update={"data": phase.data.model_copy(update={"batch_size": count})}  # type: ignore[attr-defined]
-    )
+    asked = phase.model_copy(update={"data": phase.data.model_copy(update={"batch_size": count})})
     source = asked.data.open(asked.seed)
     loaded = asked.model.load(asked.seed)
     if policy is not None and policy.model is not None:
@@ -131,11 +129,11 @@ def _scored(
     return Step(0, played, scores, batch, {}, {}, time.perf_counter())
 
 
-def _taken(found: Measured, offline: OfflineSet, played: Sequence[Transcript]) -> Step:
+def _taken(found: Measured, offline: OfflineSettings, played: Sequence[Transcript]) -> Step:
     """Take the examples of the debates, and measure what these would teach."""
     taken = offline.take(played)
     rows = [example.to_json() for example in taken.examples]
-    counts = summed([{**counted(taken, Taken(), played), "examples": rows}])
+    counts = summed([{**counted(taken, ExampleSet(), played), "examples": rows}])
     found.intervals |= intervals_of(derived(counts), len(taken.examples))
     asked = {example.meta["question"] for example in taken.examples}
     found.figures["signal/value"] = len(asked) / max(1, found.questions)

@@ -7,21 +7,20 @@ from debate_train.data.benchmarks import Benchmark
 from debate_train.data.mixture import Mixture
 from debate_train.data.questions import Questions
 from debate_train.data.signs_puzzle import SignsPuzzle
-from debate_train.data.source import DataConfig, DataSettings, DataSource, Seeds, Split
+from debate_train.data.source import DataSettings, DataSource, Seeds, Split
 
-DATA: Variants[DataConfig] = Variants(
-    "debate_train.data", DataConfig, Questions, Benchmark, Mixture, SignsPuzzle
+DATA: Variants[DataSettings] = Variants(
+    "debate_train.data", DataSettings, Questions, Benchmark, Mixture, SignsPuzzle
 )
 """All sources of questions, those of other installed packages included."""
 
-DataChoice = Annotated[DataConfig, DATA]
+DataChoice = Annotated[DataSettings, DATA]
 """Any source of questions; recipes choose by `type`."""
 
 __all__ = [
     "DATA",
     "Benchmark",
     "DataChoice",
-    "DataConfig",
     "DataSettings",
     "DataSource",
     "Mixture",

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -12,14 +12,14 @@ from pydantic import field_validator
 
 from debate_protocol.parsing import final_box
 from debate_protocol.plugins import did_you_mean
-from debate_protocol.types import Ask, Question
+from debate_protocol.types import Question
 from debate_train.data.question_rows import Fields, Reading
-from debate_train.data.questions import RowSettings, rows_of, unread_path
+from debate_train.data.questions import RowSettings, rows_of
 from debate_train.data.source import (
     DataSource,
     QuestionSource,
+    Seeds,
     Split,
-    Unread,
     divided,
     hold_out,
     read_questions,
@@ -153,35 +153,17 @@ def open_prompt(row: Row) -> Row:
     return {**row, "question": text, "answer": None, "kind": "text"}
 
 
-BBH_TASKS = [
-    "boolean_expressions",
-    "causal_judgement",
-    "date_understanding",
-    "disambiguation_qa",
-    "dyck_languages",
-    "formal_fallacies",
-    "geometric_shapes",
-    "hyperbaton",
-    "logical_deduction_five_objects",
-    "logical_deduction_seven_objects",
-    "logical_deduction_three_objects",
-    "movie_recommendation",
-    "multistep_arithmetic_two",
-    "navigate",
-    "object_counting",
-    "penguins_in_a_table",
-    "reasoning_about_colored_objects",
-    "ruin_names",
-    "salient_translation_error_detection",
-    "snarks",
-    "sports_understanding",
-    "temporal_sequences",
-    "tracking_shuffled_objects_five_objects",
-    "tracking_shuffled_objects_seven_objects",
-    "tracking_shuffled_objects_three_objects",
-    "web_of_lies",
-    "word_sorting",
-]
+_BBH_TASKS = """
+boolean_expressions causal_judgement date_understanding disambiguation_qa dyck_languages
+formal_fallacies geometric_shapes hyperbaton logical_deduction_five_objects
+logical_deduction_seven_objects logical_deduction_three_objects movie_recommendation
+multistep_arithmetic_two navigate object_counting penguins_in_a_table
+reasoning_about_colored_objects ruin_names salient_translation_error_detection snarks
+sports_understanding temporal_sequences tracking_shuffled_objects_five_objects
+tracking_shuffled_objects_seven_objects tracking_shuffled_objects_three_objects web_of_lies
+word_sorting
+"""
+BBH_TASKS = _BBH_TASKS.split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,18 +313,16 @@ class Benchmark(RowSettings):
         """Where its rows stand."""
         return BENCHMARKS[self.name]
 
-    def unread(self) -> Unread | None:
-        """Return why a check cannot read the rows: it downloads nothing and reads text."""
+    def paths(self) -> Mapping[str, str]:
+        """Return the files or hub data sets of the training and the test rows."""
         evaluated = BENCHMARKS[self.test or self.name]
         own_test = self.test is not None or (self.path is None and not self.published.shares)
         train = None if self.published.only_evaluates else self.path or self.published.hub
         test = self.test_path or (evaluated.hub if own_test else None)
         if self.published.only_evaluates and self.path and not self.test_path:
             test = self.path
-        for key, path in (("data.path", train), ("data.test_path", test)):
-            if path is not None and (found := unread_path(key, path)):
-                return found
-        return None
+        named = {"data.path": train, "data.test_path": test}
+        return {key: path for key, path in named.items() if path is not None}
 
     def said_path(self) -> str:
         """Return the name of the benchmark and where its rows come from."""
@@ -353,17 +333,36 @@ class Benchmark(RowSettings):
         return self.published.read is not open_prompt and super().may_have_answers(source)
 
 
-class BenchmarkSource(DataSource):
+_Parts = tuple[list[Question], list[Question] | None, list[Question]]
+"""Test, dev (None takes a share of the rest) and training questions."""
+
+
+class BenchmarkSource(QuestionSource):
     """A benchmark's questions; what only evaluates reads no training rows."""
 
     def __init__(self, config: Benchmark, run_seed: int) -> None:
         self.config, self._run_seed = config, run_seed
-        self._notes: list[str] = []
+        cannot_train = (
+            f"data.name: {config.name} leaves no question to train on; expected a benchmark with "
+            f"training rows ({', '.join(n for n, one in BENCHMARKS.items() if one.splits[0])}), "
+            f"with data.test={config.name} to evaluate on this one"
+        )
+        seeds = Seeds.of(config.seed, run_seed)
+        super().__init__({}, config.batch_size, seeds, cannot_train=cannot_train)
 
-    @property
-    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What `--check` says of how the rows that were asked for were read."""
-        return tuple(dict.fromkeys(self._notes))
+    def questions(self, name: Split) -> list[Question]:
+        """Return all questions of a split; those for training are read where they are wanted."""
+        if name == "test":
+            return self._test
+        if name not in self._splits:
+            config = self.config
+            parts: _Parts = ([], [], [])
+            if not config.published.only_evaluates:
+                parts = self._divided if self._is_divided else ([], None, self._rows)
+            found = config.source(parts[2], parts[1], self._test, self._run_seed, ())
+            self._splits = {n: found.questions(n) for n in ("train", "dev")}
+            self.notes += found.notes
+        return self._splits[name]
 
     def _read(self, name: str, path: str | None, which: int, key: str) -> list[Question]:
         config, published = self.config, BENCHMARKS[name]
@@ -371,7 +370,7 @@ class BenchmarkSource(DataSource):
         where = path or published.hub or name
         kept = published.rows(path, split, key, config.first_rows)
         read = read_questions(kept, Reading(Fields(), None, None), key, where)
-        self._notes += read.notes
+        self.notes += read.notes
         return read.questions
 
     @cached_property
@@ -381,8 +380,7 @@ class BenchmarkSource(DataSource):
         return self._read(self.config.name, self.config.path, which, "data.path")
 
     @cached_property
-    def _divided(self) -> tuple[list[Question], list[Question] | None, list[Question]]:
-        """(test, dev or None, rest) of rows that are not split by their authors."""
+    def _divided(self) -> _Parts:
         published, config = self.config.published, self.config
         if published.shares is not None:
             parts = divided(self._rows, published.shares, _subject)
@@ -413,58 +411,6 @@ class BenchmarkSource(DataSource):
             )
         return self._read(name, config.test_path, 1, "data.test_path")
 
-    @cached_property
-    def _held(self) -> QuestionSource:
-        """The test questions alone."""
-        return self.config.source([], [], self._test, self._run_seed, ((), self._cannot_train))
-
-    @cached_property
-    def _all(self) -> QuestionSource:
-        config = self.config
-        if config.published.only_evaluates:
-            return self._held
-        _, dev, train = self._divided if self._is_divided else ([], None, self._rows)
-        found = config.source(train, dev, self._test, self._run_seed, ((), self._cannot_train))
-        self._notes += found.notes
-        return found
-
-    @property
-    def _cannot_train(self) -> str:
-        return (
-            f"data.name: {self.config.name} leaves no question to train on; expected a benchmark "
-            f"with training rows ({', '.join(_trainable())}), with data.test={self.config.name} to "
-            "evaluate on this one"
-        )
-
-    def batch(self, step: int) -> list[Question]:
-        """Return the training questions of a step.
-
-        Raises:
-            DataError: The benchmark only evaluates.
-        """
-        return self._all.batch(step)
-
-    def split(self, name: Split, size: int) -> list[Question]:
-        """Return up to `size` questions of a split, always the same ones."""
-        return (self._held if name == "test" else self._all).split(name, size)
-
-    def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
-        """Train on none of these questions; return how many there were."""
-        return self._all.leave_out(held)
-
-    @property
-    def can_demonstrate(self) -> bool:
-        """Whether every training question brings a worked solution."""
-        return self._all.can_demonstrate
-
-    def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:
-        """Return the question's worked solution as a first turn of the ask's contract."""
-        return self._all.demonstrate(ask, errors=errors)
-
 
 def _subject(question: Question) -> str:
     return str(question.meta.get("subject"))
-
-
-def _trainable() -> Sequence[str]:
-    return [name for name, one in BENCHMARKS.items() if not one.only_evaluates]

@@ -4,19 +4,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from debate_protocol.plugins import Config, Variants
 from debate_protocol.types import Ask, Question
 from debate_train.data.benchmarks import Benchmark
 from debate_train.data.questions import Questions
 from debate_train.data.signs_puzzle import SignsPuzzle
-from debate_train.data.source import DataConfig, DataSettings, DataSource, Split, Unread
+from debate_train.data.source import DataSettings, DataSource, Split
 
 _OF = "data"
 """Key of a question's meta: the name of the source that it comes from."""
-_SINGLE: Variants[DataConfig] = Variants(
-    "debate_train.data", DataConfig, Questions, Benchmark, SignsPuzzle
+_SINGLE: Variants[DataSettings] = Variants(
+    "debate_train.data", DataSettings, Questions, Benchmark, SignsPuzzle
 )
 
 _LATER = ConfigDict(defer_build=True)
@@ -28,7 +28,7 @@ class PartOfMixture(Config):
 
     model_config = _LATER
 
-    data: Annotated[DataConfig, _SINGLE]
+    data: Annotated[DataSettings, _SINGLE]
     """Its `batch_size` does not count."""
     weight: float = Field(1.0, gt=0)
     """In relation to those of the others."""
@@ -47,14 +47,14 @@ class Mixture(DataSettings):
     """Names to sources, each with its weight."""
 
     def open(self, run_seed: int = 0) -> "MixedSource":
-        """Open all sources."""
+        """Open all sources, each with one question a step, so that any number can be asked for."""
         opened = {
-            name: cast(DataConfig, _one_a_step(part.data)).open(run_seed)
+            name: part.data.model_copy(update={"batch_size": 1}).open(run_seed)
             for name, part in self.sources.items()
         }
         return MixedSource(self, opened)
 
-    def _parts(self) -> Mapping[str, DataConfig]:
+    def _parts(self) -> Mapping[str, DataSettings]:
         return {name: part.data for name, part in self.sources.items()}
 
     @property
@@ -62,13 +62,13 @@ class Mixture(DataSettings):
         """The name of the data in metrics."""
         return "+".join(part.dataset for part in self._parts().values())
 
-    def unread(self) -> Unread | None:
-        """Return why a check cannot read the questions of a source."""
-        for name, part in self._parts().items():
-            if found := part.unread():
-                key = found.key.removeprefix("data.")
-                return Unread(f"data.sources.{name}.data.{key}", found.why, found.is_error)
-        return None
+    def paths(self) -> Mapping[str, str]:
+        """Return the files and hub data sets of all sources."""
+        return {
+            f"data.sources.{name}.{key}": path
+            for name, part in self._parts().items()
+            for key, path in part.paths().items()
+        }
 
     def summary(self, source: DataSource) -> str:
         """Return the lines of all sources."""
@@ -87,11 +87,6 @@ class Mixture(DataSettings):
         opened = {} if source is None else cast(MixedSource, source).opened
         parts = self._parts().items()
         return any(part.may_have_answers(opened.get(name)) for name, part in parts)
-
-
-def _one_a_step(data: DataConfig) -> BaseModel:
-    """Return the source with one question a step, so that it can be asked for any number."""
-    return cast(BaseModel, data).model_copy(update={"batch_size": 1})
 
 
 class MixedSource(DataSource):

@@ -4,32 +4,27 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from typing import Any
 
 import regex
 
-from debate_protocol.plugins import Config
+from debate_protocol.plugins import Config, did_you_mean
 from debate_protocol.types import Question
 from debate_rewards.final_answers import KINDS, FinalAnswer, canonical
 from debate_train.interrupts import DataError
 
 LIMIT_S = 1.0
 """CPU seconds for one row; some patterns take exponential time on texts of 60 characters."""
-_LONGEST = 1000
 
 
 def checked(pattern: str) -> str:
     """Return a pattern that can be searched for and has a group.
 
     Raises:
-        ValueError: It is no regular expression, has no group, or is too long.
+        ValueError: It is no regular expression, or has no group.
     """
-    if len(pattern) > _LONGEST:
-        raise ValueError(
-            f"found a pattern of {len(pattern):,} characters; expected at most {_LONGEST:,}"
-        )
     try:
         groups = regex.compile(pattern).groups
     except (regex.error, RecursionError, OverflowError) as error:
@@ -59,15 +54,13 @@ def answer_in(pattern: str, text: str, where: str) -> str | None:
     if answer is None:
         raise DataError(
             f"{where}: data.answer_pattern: {pattern!r:.80} is found in {text!r:.60}, but its "
-            "first group takes no part; expected a group that holds the answer whenever the "
-            "pattern is found"
+            "first group takes no part; expected one that holds the answer"
         )
     return str(answer).strip()
 
 
 QUESTION_KEYS = ("question", "problem", "prompt")
 _PLAIN_META = ("subject", "level", "length")
-_HALF = re.compile("[\ud800-\udfff]")
 _YES_NO = {"yes", "no", "true", "false"}
 _LETTER = re.compile(r"\(?[A-J]\)?[.:]?")
 
@@ -130,22 +123,27 @@ def read_question(row: Mapping[str, object], reading: Reading, where: str) -> Pl
             f"{where}: no text under {' or '.join(keys)} (found keys: "
             f"{', '.join(map(str, row)):.200}); expected a question, or set data.fields.question"
         )
-    _refuse_half_characters(text, "the question", where)
     meta = _meta(row, reading, where)
     answer, missed = None, False
     found = None if fields.answer is None else _value(row, fields.answer)
     if found is not None:
         answer = _answer_text(found, meta, fields.answer or "", where)
-        _refuse_half_characters(answer, "the answer", where)
         if reading.answer_pattern is not None:
             inner = answer_in(reading.answer_pattern, answer, where)
             missed = inner is None
             answer = answer if inner is None else inner
     identity = _value(row, fields.id)
     if identity in (None, ""):
-        identity = f"{zlib.crc32(text.encode()):08x}"
+        identity = f"{zlib.crc32(text.encode(errors='replace')):08x}"
     _refuse_unless(_is_scalar(identity), identity, "a text or a number", fields.id, where)
-    _refuse_half_characters(str(identity), "the id", where)
+    for key, value in {"question": text, "answer": answer, "id": identity, **meta}.items():
+        try:
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise DataError(
+                f"{where}: {key}: found {value!r:.60}, which JSON in UTF-8 cannot hold; expected "
+                "texts without half characters (lone surrogates), and numbers"
+            ) from error
     return Placed(Question(str(identity), text, answer, meta), where, missed)
 
 
@@ -210,41 +208,32 @@ def _meta(row: Mapping[str, object], reading: Reading, where: str) -> dict[str, 
     choices = None if fields.choices is None else _value(row, fields.choices)
     if choices:
         meta["choices"] = _choices(choices, fields.choices or "", where)
-    passage = None if fields.passage is None else _value(row, fields.passage)
-    if passage:
-        _refuse_unless(isinstance(passage, str), passage, "a text", fields.passage or "", where)
-        meta["passage"] = passage
-    solution = None if fields.solution is None else _value(row, fields.solution)
-    if solution:
-        _refuse_unless(_is_scalar(solution), solution, "a text", fields.solution or "", where)
-        meta["solution"] = str(solution)
-    wrong = None if fields.wrong_answers is None else _value(row, fields.wrong_answers)
-    if wrong:
-        fits = isinstance(wrong, list | tuple) and all(map(_is_scalar, wrong))
-        _refuse_unless(fits, wrong, "a list of texts", fields.wrong_answers or "", where)
-        meta["wrong_answers"] = list(map(str, wrong))  # type: ignore[call-overload]
-    labelled = None if fields.labelled is None else _value(row, fields.labelled)
-    if labelled is not None:
-        key = fields.labelled or ""
-        _refuse_unless(isinstance(labelled, bool), labelled, "true or false", key, where)
-        meta["labelled"] = labelled
-    for key, value in meta.items():
-        try:
-            written = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise DataError(
-                f"{where}: {key}: found {value!r:.60}, which JSON cannot hold; expected texts "
-                "and numbers"
-            ) from error
-        _refuse_half_characters(written, key, where)
+    for name, (fits, expected, read) in _META.items():
+        key = getattr(fields, name)
+        found = None if key is None else _value(row, key)
+        if found or found is False:
+            _refuse_unless(fits(found), found, expected, key, where)
+            meta[name] = read(found)
     return meta
+
+
+def _are_scalars(found: object) -> bool:
+    return isinstance(found, list | tuple) and all(map(_is_scalar, found))
+
+
+_META: Mapping[str, tuple[Callable[[object], bool], str, Callable[[Any], object]]] = {
+    "passage": (lambda found: isinstance(found, str), "a text", str),
+    "solution": (lambda found: _is_scalar(found), "a text", str),
+    "wrong_answers": (_are_scalars, "a list of texts", lambda found: list(map(str, found))),
+    "labelled": (lambda found: isinstance(found, bool), "true or false", bool),
+}
+"""What may stand beside a question: whether a value fits, what is expected, and how it is read."""
 
 
 def _known_kind(kind: object, where: str) -> str:
     if isinstance(kind, str) and kind in KINDS:
         return kind
-    near = get_close_matches(str(kind), KINDS, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
+    hint = did_you_mean(str(kind), KINDS)
     raise DataError(
         f"{where}: kind: found {kind!r:.60}, expected one of {', '.join(KINDS)}{hint}; data.kind "
         "sets it for all rows, and data.fields.kind=null leaves this key unread"
@@ -258,8 +247,9 @@ def _choices(found: object, key: str, where: str) -> list[object] | dict[str, ob
         if isinstance(texts, list) and isinstance(labels, list) and len(texts) == len(labels):
             found = dict(zip(map(str, labels), texts, strict=True))
     each = list(found.values()) if isinstance(found, Mapping) else found
-    fits = isinstance(each, list | tuple) and all(map(_is_scalar, each))
-    _refuse_unless(fits, found, "a list of texts, or an object of label and text", key, where)
+    _refuse_unless(
+        _are_scalars(each), found, "a list of texts, or an object of label and text", key, where
+    )
     return dict(found) if isinstance(found, Mapping) else list(each)  # type: ignore[call-overload]
 
 
@@ -311,11 +301,6 @@ def _refuse_unless(fits: bool, found: object, expected: str, key: str, where: st
     names = [f"{key}.{one}" for one in inside][:2]
     hint = f"; data.fields can name what is inside, such as {' or '.join(names)}" if names else ""
     raise DataError(f"{where}: {key}: found {found!r:.80}; expected {expected}{hint}")
-
-
-def _refuse_half_characters(text: str, what: str, where: str) -> None:
-    if _HALF.search(text):
-        raise DataError(f"{where}: {what} holds half of a character (a lone surrogate)")
 
 
 def _refuse_no_choice(one: Placed) -> None:

@@ -4,7 +4,7 @@ import json
 import os.path
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
@@ -24,7 +24,6 @@ from debate_train.data.source import (
     ReadQuestions,
     Seeds,
     Split,
-    Unread,
     hold_out,
     read_questions,
     sample,
@@ -114,18 +113,15 @@ def _first(error: Exception) -> str:
 
 def _json_rows(path: Path, key: str) -> Iterator[Mapping[str, object]]:
     with path.open(encoding="utf-8-sig") as file:
-        numbered: Iterator[tuple[int, object]]
+        numbered: Iterable[tuple[int, object]]
         if path.suffix == ".json":
             rows = _json(file.read(), f"{key}: {path}", "a list of objects")
             if not isinstance(rows, list):
                 raise DataError(f"{key}: {path}: expected a list of objects, found {rows!r:.40}")
             numbered = enumerate(rows, start=1)
         else:
-            numbered = (
-                (number, _json(line, f"{key}: {path}:{number}", "one object a line"))
-                for number, line in enumerate(file, start=1)
-                if line.strip()
-            )
+            lines = ((n, line) for n, line in enumerate(file, start=1) if line.strip())
+            numbered = ((n, _json(x, f"{key}: {path}:{n}", "one object a line")) for n, x in lines)
         for number, row in numbered:
             if not isinstance(row, dict):
                 raise DataError(f"{key}: {path}:{number}: expected an object, found {row!r:.40}")
@@ -136,10 +132,7 @@ def _json(text: str, where: str, expected: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        # Beside what is no JSON: Python reads no whole number of more than 4,300 digits.
-        reason = "nested too deeply" if isinstance(error, RecursionError) else _first(error)
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else reason
-        raise DataError(f"{where}: not JSON ({reason}); expected {expected}") from error
+        raise DataError(f"{where}: not JSON ({_first(error)}); expected {expected}") from error
 
 
 def _datasets(key: str) -> ModuleType:
@@ -246,7 +239,7 @@ class RowSettings(DataSettings):
         dev: Sequence[Question] | None,
         test: Sequence[Question],
         run_seed: int,
-        read: tuple[Sequence[str], str],
+        notes: Sequence[str],
     ) -> QuestionSource:
         """Return the source of questions that were read.
 
@@ -256,14 +249,14 @@ class RowSettings(DataSettings):
                 share of `train`.
             test: Held-out questions of figures.
             run_seed: Of the run.
-            read: Notes on how they were read, and why a step would have no questions.
+            notes: What `--check` says of how they were read.
 
         Raises:
             DataError: Training questions overlap with those held out, and that is refused.
         """
         seeds = Seeds.of(self.seed, run_seed)
         kept, both = without_overlap(train, [*test, *(dev or ())])
-        notes = list(read[0])
+        notes = list(notes)
         if both:
             said = f"data: {both:,} training questions are held-out questions, too"
             if self.overlap == "refuse":
@@ -274,7 +267,7 @@ class RowSettings(DataSettings):
         kept = sample(kept, self.limit, seeds.held_out, "limit")
         kept = self._with_labels(kept, seeds.held_out)
         splits: dict[Split, list[Question]] = {"train": kept, "dev": list(dev), "test": list(test)}
-        return QuestionSource(splits, self.batch_size, seeds, tuple(notes), read[1])
+        return QuestionSource(splits, self.batch_size, seeds, tuple(notes))
 
     def _with_labels(self, train: list[Question], seed: int) -> list[Question]:
         """Return the questions without the answers that may not be used."""
@@ -346,7 +339,7 @@ class Questions(RowSettings):
             notes += held.notes
         else:
             test, rest = hold_out(rest, self.holdout, 1)
-        source = self.source(rest, None, test, run_seed, (notes, ""))
+        source = self.source(rest, None, test, run_seed, notes)
         if not source.split("train", 1):
             raise DataError(
                 f"data.path: {self.path!r} leaves no question to train on "
@@ -371,12 +364,10 @@ class Questions(RowSettings):
         """Whether `path` names a file rather than a hub data set."""
         return is_file(self.path)
 
-    def unread(self) -> Unread | None:
-        """Return why a check cannot read the questions: it downloads nothing and reads text."""
-        for key, path in (("data.path", self.path), ("data.test_path", self.test_path)):
-            if path is not None and (found := unread_path(key, path)):
-                return found
-        return None
+    def paths(self) -> Mapping[str, str]:
+        """Return the files or hub data sets of the training and the test questions."""
+        own = {"data.path": self.path}
+        return own if self.test_path is None else own | {"data.test_path": self.test_path}
 
     def said_path(self) -> str:
         """Return the path of the training questions."""
@@ -386,21 +377,3 @@ class Questions(RowSettings):
         """Return whether any training question may have an answer."""
         named = source is not None or self.fields.answer is not None
         return named and super().may_have_answers(source)
-
-
-def unread_path(key: str, path: str) -> Unread | None:
-    """Return why a check cannot read what a key names, None where it can."""
-    if path.endswith((".jsonl", ".json")):
-        return None
-    parquet = path.endswith(".parquet")
-    if parquet and not os.path.isfile(path):
-        return Unread(key, f"there is no file {path!r:.300}", is_error=True)
-    if not parquet and (os.path.exists(path) or path.startswith((".", "/", "~"))):
-        return Unread(
-            key,
-            f"found {path!r:.300}; expected a file that ends in .jsonl, .json or .parquet, or "
-            "the id of a hub data set such as openai/gsm8k",
-            is_error=True,
-        )
-    what = "parquet file, not read here" if parquet else "hub dataset, not checked here"
-    return Unread(key, f"{path} ({what})")

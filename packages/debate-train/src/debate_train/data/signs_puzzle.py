@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import accumulate, combinations, product
+from itertools import combinations, product
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -27,48 +27,6 @@ WORDS = ("Answer:", "toward")
 """What a word-level tokenizer needs beside its own words (`model.extra_words`)."""
 _ANSWER = re.compile(r"Answer: ([-+ ]*[-+])")
 _TOWARD = re.compile(r"^toward : ([-+ ]+)$", re.MULTILINE)
-
-
-def exchange_demonstration(
-    ask: Ask, digits: Sequence[int], right: Sequence[str], skill: float
-) -> str:
-    """Return the turn of an actor or a critic.
-
-    Args:
-        ask: A compact prompt under a contract that ends with an answer line.
-        digits: Of the puzzle.
-        right: All its solutions.
-        skill: The chance that an answer of one's own is right.
-    """
-    rng = random.Random(f"turn/{ask.seed}")
-    every = [" ".join(signs) for signs in product("+-", repeat=len(digits) - 1)]
-    wrong = [signs for signs in every if signs not in right]
-
-    def own() -> str:
-        return rng.choice(right if rng.random() < skill else wrong)
-
-    prompt = ask.messages[-1]["content"]
-    guide = _TOWARD.search(prompt)
-    shown = {
-        line.split(" : ")[0]: found[1]
-        for line in prompt.splitlines()
-        if line.startswith("Agent ") and (found := _ANSWER.search(line))
-    }
-    if ask.agent != CRITIC:
-        if guide is not None:
-            return f"Answer: {guide[1]}"
-        return f"Answer: {shown.get('Agent 1') or shown.get('Agent 0') or own()}"
-    judged = shown.get("Agent 0")
-    if judged is None or len(judged.split()) != len(digits) - 1:
-        return f"no\nAnswer: {own() if guide is None else guide[1]}"
-    signed = [f"{sign} {digit}" for sign, digit in zip(judged.split(), digits[1:], strict=True)]
-    totals = accumulate([digits[0], *(int(one.replace(" ", "")) for one in signed)])
-    next(totals)
-    work = [str(digits[0]), *(f"{one} {total}" for one, total in zip(signed, totals, strict=True))]
-    is_ok = judged in right if guide is None else judged == guide[1]
-    if is_ok:
-        return " ".join([*work, "ok"])
-    return " ".join([*work, "no"]) + f"\nAnswer: {own() if guide is None else guide[1]}"
 
 
 SIGNS = ("+", "-")
@@ -187,7 +145,7 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
     the outcome and adopts a right one, or solves the puzzle itself where there is none. A proposal
     of its own that it is shown again is checked and not ranked.
 
-    Under a contract with an answer line it is a turn of an actor or a critic: `signs_exchange`.
+    Under a contract with an answer line it is a turn of an actor or a critic.
 
     Sections come in the order of the contract: with `comparison` before `solution` the answer
     follows from the checks. Without a section `evaluation` checks and votes are in `comparison`.
@@ -206,7 +164,7 @@ def demonstration(ask: Ask, *, errors: bool = True) -> str:
         return _turn_text(ask.contract, solution, "N/A", "N/A")
     correct = {agent: s in right for agent, s in candidates.items()}
     adoptable = [s for agent, s in candidates.items() if correct[agent]]
-    checks = [_check(agent, digits, s, correct[agent]) for agent, s in candidates.items()]
+    checks = [f"Agent {a} {_worked(digits, s, correct[a])}" for a, s in candidates.items()]
     own = _OWN_LINE.search(ask.messages[-1]["content"])
     others = sorted(candidates.keys() - ({int(own[1])} if own else set()))
     votes = "\n".join(_vote(a, b, correct) for a, b in combinations(others, 2)) or "N/A"
@@ -226,18 +184,55 @@ def _turn_text(contract: Contract | None, solution: str, evaluation: str, compar
     return "\n".join(f"<{name}> {said[name]} </{name}>" for name in sections if name in said)
 
 
-def _check(agent: int, digits: Sequence[int], solution: str, correct: bool) -> str:
-    words = [f"Agent {agent} {digits[0]}"]
+def _worked(digits: Sequence[int], solution: str, correct: bool) -> str:
+    """Return the running totals of a solution, and `ok` or `no`."""
     signs = solution.split()
-    for sign, digit, total in zip(signs, digits[1:], running_totals(digits, signs), strict=True):
-        words.append(f"{sign} {digit} {total}")
-    return " ".join([*words, "ok" if correct else "no"])
+    steps = zip(signs, digits[1:], running_totals(digits, signs), strict=True)
+    work = [f"{sign} {digit} {total}" for sign, digit, total in steps]
+    return " ".join([str(digits[0]), *work, "ok" if correct else "no"])
 
 
 def _vote(a: int, b: int, correct: dict[int, bool]) -> str:
     if correct[a] == correct[b]:
         return f"Agent {a} = Agent {b}"
     return f"Agent {a} > Agent {b}" if correct[a] else f"Agent {b} > Agent {a}"
+
+
+def exchange_demonstration(
+    ask: Ask, digits: Sequence[int], right: Sequence[str], skill: float
+) -> str:
+    """Return the turn of an actor or a critic.
+
+    Args:
+        ask: A compact prompt under a contract that ends with an answer line.
+        digits: Of the puzzle.
+        right: All its solutions.
+        skill: The chance that an answer of one's own is right.
+    """
+    rng = random.Random(f"turn/{ask.seed}")
+    every = (" ".join(signs) for signs in product(SIGNS, repeat=len(digits) - 1))
+    wrong = [signs for signs in every if signs not in right]
+
+    def own() -> str:
+        return rng.choice(right if rng.random() < skill else wrong)
+
+    prompt = ask.messages[-1]["content"]
+    guide = _TOWARD.search(prompt)
+    shown = {
+        line.split(" : ")[0]: found[1]
+        for line in prompt.splitlines()
+        if line.startswith("Agent ") and (found := _ANSWER.search(line))
+    }
+    if ask.agent != CRITIC:
+        if guide is not None:
+            return f"Answer: {guide[1]}"
+        return f"Answer: {shown.get('Agent 1') or shown.get('Agent 0') or own()}"
+    judged = shown.get("Agent 0")
+    if judged is None or len(judged.split()) != len(digits) - 1:
+        return f"no\nAnswer: {own() if guide is None else guide[1]}"
+    is_ok = judged in right if guide is None else judged == guide[1]
+    work = _worked(digits, judged, is_ok)
+    return work if is_ok else f"{work}\nAnswer: {own() if guide is None else guide[1]}"
 
 
 class Demonstrations(EngineSettings):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os.path
 import random
 import re
 import unicodedata
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal
 
 from pydantic import Field
 
@@ -58,6 +59,24 @@ class Unread:
     is_error: bool = False
 
 
+def unread_path(key: str, path: str) -> Unread | None:
+    """Return why a check cannot read what a key names, None where it can."""
+    if path.endswith((".jsonl", ".json")):
+        return None
+    parquet = path.endswith(".parquet")
+    if parquet and not os.path.isfile(path):
+        return Unread(key, f"there is no file {path!r:.300}", is_error=True)
+    if not parquet and (os.path.exists(path) or path.startswith((".", "/", "~"))):
+        return Unread(
+            key,
+            f"found {path!r:.300}; expected a file that ends in .jsonl, .json or .parquet, or "
+            "the id of a hub data set such as openai/gsm8k",
+            is_error=True,
+        )
+    what = "parquet file, not read here" if parquet else "hub dataset, not checked here"
+    return Unread(key, f"{path} ({what})")
+
+
 class DataSource(ABC):
     """Questions by step and by split.
 
@@ -99,63 +118,33 @@ class DataSource(ABC):
         raise LookupError(f"{type(self).__name__} has no demonstrations")
 
 
-class DataConfig(Protocol):
-    """Settings that open a source of questions: a pydantic model with a field `type`.
+class DataSettings(Config):
+    """Settings that open a source of questions: the base class of all of them.
 
-    `DataSettings` brings all but `type` and `open`.
+    Its defaults fit questions that are made as needed.
     """
 
-    @property
-    def type(self) -> str:
-        """The name by which recipes choose the source."""
-        ...
-
-    @property
-    def batch_size(self) -> int:
-        """Questions a step."""
-        ...
-
-    @property
-    def dataset(self) -> str:
-        """The name of the data in metrics."""
-        ...
-
-    def open(self, run_seed: int = 0) -> DataSource:
-        """Return the source of a run with this seed; see `Seeds` for a seed of the data's own."""
-        ...
-
-    def unread(self) -> Unread | None:
-        """Return why a check cannot read the questions, None where it can."""
-        ...
-
-    def summary(self, source: DataSource) -> str:
-        """Return one line about the questions."""
-        ...
-
-    def looked_at(self, source: DataSource) -> Sequence[Question]:
-        """Return the questions that a check looks at, all where they can be counted."""
-        ...
-
-    def may_have_answers(self, source: DataSource | None) -> bool:
-        """Return whether a training question may have an answer; None is a source not read."""
-        ...
-
-
-class DataSettings(Config):
-    """What sources share; these defaults are those of questions that are made as needed."""
-
+    type: str
     batch_size: int = Field(64, ge=1)
     """Questions a step."""
-    type: str
+
+    @abstractmethod
+    def open(self, run_seed: int = 0) -> DataSource:
+        """Return the source of a run with this seed; see `Seeds` for a seed of the data's own."""
 
     @property
     def dataset(self) -> str:
         """The name of the data in metrics."""
         return self.type
 
+    def paths(self) -> Mapping[str, str]:
+        """Return the files and hub data sets that hold the questions, by their keys."""
+        return {}
+
     def unread(self) -> Unread | None:
-        """Return why a check cannot read the questions."""
-        return None
+        """Return why a check cannot read the questions: it downloads nothing and reads text."""
+        found = (unread_path(key, path) for key, path in self.paths().items())
+        return next((one for one in found if one is not None), None)
 
     def summary(self, source: DataSource) -> str:
         """Return one line about the questions."""
@@ -170,7 +159,7 @@ class DataSettings(Config):
         return source is None or any(question.answer for question in source.batch(0))
 
 
-def keep_apart(own: DataSource, others: Iterable[DataSource], data: DataConfig) -> str | None:
+def keep_apart(own: DataSource, others: Iterable[DataSource], data: DataSettings) -> str | None:
     """Leave out what other stages of a run hold out; return what is to be said of it, if anything.
 
     Args:
@@ -403,13 +392,18 @@ class QuestionSource(DataSource):
         notes: tuple[str, ...] = (),
         cannot_train: str = "",
     ) -> None:
-        self._splits, self._batch_size, self._seeds = dict(splits), batch_size, seeds
+        self._splits: dict[Split, list[Question]] = dict(splits)
+        self._batch_size, self._seeds = batch_size, seeds
         self._cannot_train = cannot_train
         self.notes = notes
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
+    def questions(self, name: Split) -> list[Question]:
+        """Return all questions of a split."""
+        return self._splits[name]
+
     def _shuffled(self, epoch: int) -> list[int]:
-        order = list(range(len(self._splits["train"])))
+        order = list(range(len(self.questions("train"))))
         random.Random(f"epoch/{self._seeds.training}/{epoch}").shuffle(order)
         return order
 
@@ -419,7 +413,7 @@ class QuestionSource(DataSource):
         Raises:
             DataError: There is none to train on.
         """
-        train, size = self._splits["train"], self._batch_size
+        train, size = self.questions("train"), self._batch_size
         if not train:
             raise DataError(self._cannot_train)
         chosen: list[Question] = []
@@ -430,20 +424,20 @@ class QuestionSource(DataSource):
 
     def split(self, name: Split, size: int) -> list[Question]:
         """Return up to `size` questions of a split, always the same ones."""
-        questions = list(self._splits[name])
+        questions = list(self.questions(name))
         random.Random(f"split/{name}/{self._seeds.held_out}").shuffle(questions)
         return questions[:size]
 
     def leave_out(self, held: Callable[[], Sequence[Question]]) -> int:
         """Train on none of these questions; return how many there were."""
-        self._splits["train"], count = without_overlap(self._splits["train"], held())
+        self._splits["train"], count = without_overlap(self.questions("train"), held())
         self._order.cache_clear()
         return count
 
     @property
     def can_demonstrate(self) -> bool:
         """Whether every training question brings a worked solution."""
-        train = self._splits["train"]
+        train = self.questions("train")
         return bool(train) and all("solution" in question.meta for question in train)
 
     def demonstrate(self, ask: Ask, *, errors: bool = True) -> str:

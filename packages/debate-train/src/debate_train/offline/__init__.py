@@ -8,18 +8,17 @@ from debate_train.offline.guided_pairs import GuidedPairs
 from debate_train.offline.offline_set import (
     Completion,
     Example,
-    OfflineSet,
+    ExampleSet,
     OfflineSettings,
-    Taken,
     read_examples,
 )
 
-OFFLINE: Variants[OfflineSet] = Variants(
-    "debate_train.offline", OfflineSet, GuidedPairs, AnswerPairs, ChosenReplies, EveryReply
+OFFLINE: Variants[OfflineSettings] = Variants(
+    "debate_train.offline", OfflineSettings, GuidedPairs, AnswerPairs, ChosenReplies, EveryReply
 )
 """All sets of examples, those of other installed packages included."""
 
-OfflineChoice = Annotated[OfflineSet, OFFLINE]
+OfflineChoice = Annotated[OfflineSettings, OFFLINE]
 """Any set of examples; recipes choose by `type`."""
 
 __all__ = [
@@ -31,8 +30,7 @@ __all__ = [
     "Example",
     "GuidedPairs",
     "OfflineChoice",
-    "OfflineSet",
     "OfflineSettings",
-    "Taken",
+    "ExampleSet",
     "read_examples",
 ]

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.parsing import get_contract
-from debate_protocol.types import Transcript, Turn, TurnKey, parse_turn, role_of
+from debate_protocol.types import Transcript, Turn, TurnKey, parse_turn
 from debate_rewards.answer_checking import answer_classes, check_many
 from debate_rewards.decisions import answer_text, standings
 from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
@@ -18,11 +18,12 @@ from debate_rewards.votes import all_votes, ballots, tally
 from debate_train.offline.offline_set import (
     Completion,
     Example,
+    ExampleSet,
     OfflineSettings,
     Pair,
-    Taken,
     Teaches,
     composed,
+    example_of,
 )
 
 By = Literal["majority", "votes", "answer"]
@@ -32,7 +33,7 @@ Round = Literal["first", "last", "every"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class ChosenRejected:
     """The replies of one round with the chosen answer, and those with another."""
 
     debate: ReadDebate
@@ -41,8 +42,8 @@ class Sides:
 
 
 def decided(
-    transcripts: Sequence[Transcript], by: By | Literal["any"], round: Round, taken: Taken
-) -> Iterator[tuple[Transcript, Sides]]:
+    transcripts: Sequence[Transcript], by: By | Literal["any"], round: Round, taken: ExampleSet
+) -> Iterator[tuple[Transcript, ChosenRejected]]:
     """Yield the rounds in which something is chosen, with their sides; count the others.
 
     Nothing is chosen where the question has no usable answer, where no answer is the most common
@@ -62,7 +63,7 @@ def decided(
         marked = list(zip(turns, which, strict=True))
         better = [turn for turn, is_chosen in marked if is_chosen]
         others = [turn for turn, is_chosen in marked if not is_chosen]
-        yield debate.transcript, Sides(debate, better, others)
+        yield debate.transcript, ChosenRejected(debate, better, others)
 
 
 def _rounds(debate: ReadDebate, round: Round) -> list[list[ReadTurn]]:
@@ -134,9 +135,9 @@ class AnswerPairs(OfflineSettings):
     round: Round = "last"
     """The round whose replies are compared; in the first one all prompts are alike."""
 
-    def take(self, transcripts: Sequence[Transcript]) -> Taken:
+    def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
         """Return the pairs of debates."""
-        taken, pairs = Taken(), list[Pair]()
+        taken, pairs = ExampleSet(), list[Pair]()
         for transcript, sides in decided(transcripts, self.by, self.round, taken):
             better, worse = sides.chosen, sides.others
             if not better or not worse:
@@ -144,7 +145,7 @@ class AnswerPairs(OfflineSettings):
                 continue
             for number, rejected in enumerate(worse):
                 chosen = better[number % len(better)]
-                example = _example(transcript, chosen, rejected)
+                example = _example(transcript, chosen.turn, rejected.turn)
                 if example is None:
                     taken.leave_out("same_reply")
                 else:
@@ -194,9 +195,9 @@ class ChosenReplies(OfflineSettings):
             )
         return None
 
-    def take(self, transcripts: Sequence[Transcript]) -> Taken:
+    def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
         """Return the chosen replies of debates."""
-        taken, found = Taken(), list[Example]()
+        taken, found = ExampleSet(), list[Example]()
         for transcript, sides in decided(transcripts, self.by, self.round, taken):
             taken.leave_out("other_answer", len(sides.others))
             shares = _shares(sides) if self.weight == "votes" else None
@@ -205,7 +206,7 @@ class ChosenReplies(OfflineSettings):
                 if not weight:
                     taken.leave_out("no_votes" if weight is None else "no_vote_won")
                     continue
-                example = _example(transcript, turn, None)
+                example = _example(transcript, turn.turn)
                 if example is None:
                     taken.leave_out("no_tokens")
                     continue
@@ -220,7 +221,7 @@ class ChosenReplies(OfflineSettings):
             taken.keep(example, self.by)
         return taken
 
-    def _drawn(self, examples: Sequence[Example], taken: Taken) -> Sequence[Example]:
+    def _drawn(self, examples: Sequence[Example], taken: ExampleSet) -> Sequence[Example]:
         """Return at most as many examples of each question as are wanted, in their order."""
         most = self.replies_per_question
         if most is None:
@@ -250,9 +251,9 @@ class EveryReply(OfflineSettings):
     """`leave_out` takes no natural reply that gives a wrong answer, an actor's or a critic's:
     others still read and check it. Guided ones are taken whatever they were guided to."""
 
-    def take(self, transcripts: Sequence[Transcript]) -> Taken:
+    def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
         """Return the replies of debates."""
-        taken = Taken()
+        taken = ExampleSet()
         for transcript in transcripts:
             wrong = _wrong(transcript) if self.wrong == "leave_out" else ()
             for turn in transcript.turns:
@@ -260,7 +261,7 @@ class EveryReply(OfflineSettings):
                     if said.key in wrong and said is turn:
                         taken.leave_out("wrong_answer")
                         continue
-                    example = _reply(transcript, said)
+                    example = _example(transcript, said)
                     if example is None:
                         taken.leave_out("no_tokens")
                     else:
@@ -276,43 +277,17 @@ def _wrong(transcript: Transcript) -> set[TurnKey]:
     return {key for key, one in zip(answers, verdicts, strict=True) if one.verdict == "wrong"}
 
 
-def _shares(sides: Sides) -> dict[TurnKey, float]:
+def _shares(sides: ChosenRejected) -> dict[TurnKey, float]:
     """Return the share of its votes that each judged turn of a debate won."""
     shares = tally(all_votes(ballots(sides.debate)))
     return {key: share.up / (share.up + share.down) for key, share in shares.items()}
 
 
-def _example(transcript: Transcript, chosen: ReadTurn, rejected: ReadTurn | None) -> Example | None:
-    example = _reply(transcript, chosen.turn)
-    if example is None or rejected is None:
-        return example
-    other = rejected.turn.reply
-    if other is None or other.token_ids in ((), example.chosen.token_ids):
+def _example(transcript: Transcript, chosen: Turn, rejected: Turn | None = None) -> Example | None:
+    other = None if rejected is None else rejected.reply
+    if chosen.reply is None or not chosen.text.strip() or (rejected is not None and other is None):
         return None
-    return replace(example, rejected=Completion.of(other))
-
-
-def _reply(transcript: Transcript, turn: Turn) -> Example | None:
-    """Return a turn as an example to imitate, None where it has no tokens."""
-    reply = turn.reply
-    if reply is None or not reply.token_ids or not turn.text.strip():
-        return None
-    role = role_of(transcript.protocol, turn.agent)
-    meta = {
-        "question": transcript.question.id,
-        "debate": transcript.id,
-        "role": role.name,
-        "round": turn.round,
-    }
-    return Example(
-        prompt=turn.prompt or (),
-        prompt_ids=reply.prompt_ids,
-        chosen=Completion.of(reply),
-        agent=turn.agent,
-        adapter=role.adapter,
-        weight_version=reply.weight_version,
-        meta=meta,
-    )
+    return example_of(transcript, chosen, chosen.reply, other)
 
 
 def _as_first_turn(debate: ReadDebate, turn: ReadTurn, example: Example) -> Example | None:

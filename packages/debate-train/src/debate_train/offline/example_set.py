@@ -2,31 +2,26 @@
 
 import hashlib
 import random
+import time
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from debate_protocol.parsing import get_contract
-from debate_protocol.types import Ask, Branch, Question, Reply, Transcript, Turn
+from debate_protocol.types import Ask, Branch, Reply, Transcript, Turn
 from debate_rewards.estimates import bootstrap_interval
 from debate_rewards.reward import read_debate
 from debate_rollout.rendering import Renderer
 from debate_train.batches.row_types import Batch, Row
 from debate_train.batches.rows import Step
-from debate_train.data.source import MOST_HELD_OUT, DataSource, identity, normalised
+from debate_train.data.source import MOST_HELD_OUT, DataSource, Split, identity, normalised
 from debate_train.interrupts import UsageError
-from debate_train.offline.offline_set import Completion, Example, OfflineSet
-from debate_train.recipe import Recipe
+from debate_train.offline.offline_set import Completion, Example, OfflineSettings
 from debate_train.rollout_files import debates_in, files_of
-
-if TYPE_CHECKING:
-    from debate_train.recipe import Recipe
-
 
 STREAM = "generator"
 """The stream that all tokens of examples are in."""
@@ -82,7 +77,7 @@ def lengths(examples: Sequence[Example]) -> dict[str, float]:
 
 
 @dataclass(slots=True)
-class ExampleSet:
+class PhaseExamples:
     """The examples of a phase, and what was counted and measured while they were taken."""
 
     examples: list[Example]
@@ -90,24 +85,23 @@ class ExampleSet:
     held_out: list[Example] = field(default_factory=list)
     """Pairs of questions that are not learned from."""
 
-    def step(self, recipe: "Recipe", number: int, began: float, first: int) -> Step:
+    def step(self, number: int, place: int, size: int, run_seed: int) -> Step:
         """Return what a step learns from: the examples in a shuffled order, epoch after epoch.
 
         Args:
-            recipe: The phase's.
-            number: Of the step, over the whole run.
-            began: When it began.
-            first: Number of the phase's first step.
+            number: The step's, over the whole run.
+            place: The step's in its phase.
+            size: Examples of a step.
+            run_seed: The recipe's.
         """
-        assert recipe.offline is not None
-        size, place = recipe.offline.batch_size, number - first
+        began = time.perf_counter()
         chosen: list[Example] = []
         while len(chosen) < min(size, len(self.examples)):
             epoch, index = divmod(place * size + len(chosen), len(self.examples))
             order = list(range(len(self.examples)))
-            random.Random(f"examples/{recipe.seed}/{epoch}").shuffle(order)
+            random.Random(f"examples/{run_seed}/{epoch}").shuffle(order)
             chosen += [self.examples[i] for i in order[index : index + size - len(chosen)]]
-        seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
+        seed = zlib.crc32(f"{run_seed}/minibatches/{number}".encode())
         metrics = {**self.counts, **lengths(chosen)}
         metrics["offline/epoch"] = (place + 1) * size / len(self.examples)
         return Step(number, (), (), example_batch(chosen, seed), metrics, {}, began)
@@ -116,22 +110,18 @@ class ExampleSet:
 _NAMES = ("", "_low", "_high")
 
 
-def is_held_out(question: Question, share: float, seed: int) -> bool:
-    """Return whether the pairs of a question are held out.
-
-    It follows from the recipe's seed and the question's text alone: all phases of a run hold out
-    the same questions.
-    """
-    return zlib.crc32(f"{seed}/held_out/{question.text}".encode()) / 2**32 < share
-
-
 def parted(
     transcripts: Iterable[Transcript], share: float, seed: int
 ) -> tuple[list[Transcript], list[Transcript]]:
-    """Return the debates to learn from, and those of questions that are held out."""
+    """Return the debates to learn from, and those of questions that are held out.
+
+    Which these are follows from the recipe's seed and the question's text alone: all phases of a
+    run hold out the same questions.
+    """
     parts: tuple[list[Transcript], list[Transcript]] = ([], [])
     for one in transcripts:
-        parts[is_held_out(one.question, share, seed)].append(one)
+        place = zlib.crc32(f"{seed}/held_out/{one.question.text}".encode()) / 2**32
+        parts[place < share].append(one)
     return parts
 
 
@@ -172,7 +162,7 @@ def held_out_accuracies(
 _KEY = "offline.path"
 
 
-def files_digest(offline: OfflineSet) -> str | None:
+def files_digest(offline: OfflineSettings) -> str | None:
     """Return a hash of the files that a set reads, None where it reads none.
 
     Raises:
@@ -186,7 +176,7 @@ def files_digest(offline: OfflineSet) -> str | None:
     ).hexdigest()
 
 
-def read_debates(offline: OfflineSet) -> list[Transcript]:
+def read_debates(offline: OfflineSettings) -> list[Transcript]:
     """Return the debates of the files that a set reads, those of its first questions.
 
     Raises:
@@ -210,46 +200,12 @@ def read_debates(offline: OfflineSet) -> list[Transcript]:
     return [debate for debate in found if identity(debate.question) in wanted]
 
 
-def dev_and_test(sources: Sequence[DataSource]) -> set[str]:
-    """Return what the dev and test questions of sources ask, normalised."""
-    return {
-        normalised(identity(question))
-        for source in sources
-        for name in ("dev", "test")
-        for question in source.split(name, MOST_HELD_OUT)
-    }
-
-
-def usable(
-    debates: Sequence[Transcript], held: Collection[str]
-) -> tuple[list[Transcript], Counter[str]]:
-    """Return the debates that may be learned from, and how many may not, by cause.
-
-    Those about held-out questions would teach what a run is measured on.
-    """
-    kept, counts = list[Transcript](), Counter[str]()
-    for debate in debates:
-        if normalised(identity(debate.question)) in held:
-            counts["left_out/dev_or_test"] += 1
-        elif not _is_readable(debate):
-            counts["left_out/unreadable"] += 1
-        else:
-            kept.append(debate)
-    return kept, counts
-
-
-def _is_readable(debate: Transcript) -> bool:
-    try:
-        read_debate(debate)
-    except ValueError:
-        return False
-    return True
-
-
 def learned_from(
-    offline: OfflineSet, sources: Sequence[DataSource], renderer: Renderer, window: int | None
+    offline: OfflineSettings, sources: Sequence[DataSource], renderer: Renderer, window: int | None
 ) -> tuple[list[Transcript], Counter[str]]:
     """Return the debates of a set's files with tokens, and how many are left out, by cause.
+
+    Those about held-out questions would teach what a run is measured on.
 
     Args:
         offline: The set.
@@ -260,8 +216,21 @@ def learned_from(
     Raises:
         UsageError: A file is not there, or holds no debates.
     """
-    kept, left_out = usable(read_debates(offline), dev_and_test(sources))
-    return [with_tokens(debate, renderer, window) for debate in kept], left_out
+    names: tuple[Split, ...] = ("dev", "test")
+    asked = [q for one in sources for name in names for q in one.split(name, MOST_HELD_OUT)]
+    held = {normalised(identity(question)) for question in asked}
+    kept, left_out = list[Transcript](), Counter[str]()
+    for debate in read_debates(offline):
+        if normalised(identity(debate.question)) in held:
+            left_out["left_out/dev_or_test"] += 1
+            continue
+        try:
+            read_debate(debate)
+        except ValueError:
+            left_out["left_out/unreadable"] += 1
+            continue
+        kept.append(with_tokens(debate, renderer, window))
+    return kept, left_out
 
 
 def with_tokens(debate: Transcript, renderer: Renderer, window: int | None) -> Transcript:
@@ -298,93 +267,76 @@ ENOUGH = 16
 """Turns after which a phase that can imitate none of them is stopped: fewer may fail by chance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demonstrated:
-    """Counts over demonstrated turns that owe an answer.
+class Imitation:
+    """Makes batches fit to be imitated.
 
-    `failed` have no readable answer. Of those that were asked to compare (`asked`), `silent` made
-    no comparison.
+    Args:
+        contract: Of the replies, as text.
+        is_demonstrated: Whether the data wrote them.
     """
 
-    turns: int
-    failed: int
-    asked: int
-    silent: int
-
-    def __add__(self, other: "Demonstrated") -> "Demonstrated":
-        return Demonstrated(
-            self.turns + other.turns,
-            self.failed + other.failed,
-            self.asked + other.asked,
-            self.silent + other.silent,
-        )
-
-    def problem(self, contract: str) -> str | None:
-        """Return why these turns must not be imitated, None if nothing speaks against it."""
-        if self.turns and self.failed == self.turns:
-            return (
-                f"found {self.turns:,} demonstrated turns, none of which holds an answer that "
-                f"contract {contract} can read, so there is nothing to imitate; expected "
-                "demonstrations in the form of debate.contract, and room for them in "
-                "rollout.max_tokens"
-            )
-        if self.asked and self.silent == self.asked:
-            return (
-                f"found {self.asked:,} demonstrated turns that are asked to compare others and do "
-                "not, which would teach agents not to compare; expected debate.type: direct for "
-                "this phase, or data that demonstrates comparisons, such as signs_puzzle in the "
-                "compact style, with room for them in rollout.max_tokens"
-            )
-        return None
-
-
-class Imitation:
-    """Makes batches fit to be imitated; those of other losses than `sft` stay as they are."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._is_on = recipe.loss.learns_from == "demonstrations"
-        self._is_demonstrated = not recipe.rollout.engine.is_sampled
-        self._contract = str(recipe.debate.contract_rules())
-        self._seen = Demonstrated(0, 0, 0, 0)
+    def __init__(self, contract: str, *, is_demonstrated: bool) -> None:
+        self._contract, self._is_demonstrated = contract, is_demonstrated
+        self._seen: Counter[str] = Counter()
 
     def fit(
-        self, transcripts: Sequence[Transcript], batch: "Batch"
-    ) -> "tuple[Batch, dict[str, float]]":
+        self, transcripts: Sequence[Transcript], batch: Batch
+    ) -> tuple[Batch, dict[str, float]]:
         """Return the batch without weights below 0, and counts of what is not imitated.
 
         Raises:
             UsageError: What was demonstrated so far would do harm, or nothing.
         """
-        if not self._is_on:
-            return batch, {}
         batch, against = without_negative_weights(batch)
         found = look_at_demonstrations(transcripts)
         self._seen += found
-        if self._is_demonstrated and self._seen.turns >= ENOUGH:
-            problem = self._seen.problem(self._contract)
+        if self._is_demonstrated and self._seen["turns"] >= ENOUGH:
+            problem = harm_of(self._seen, self._contract)
             if problem is not None:
                 raise UsageError(f"rollout.engine.type: {problem}")
         return batch, {
-            "imitation/failed_turns": float(found.failed),
+            "imitation/failed_turns": float(found["failed"]),
             "imitation/turns_against": float(against),
         }
 
 
-def look_at_demonstrations(transcripts: Sequence[Transcript]) -> Demonstrated:
-    """Count what a supervised phase would imitate."""
-    turns = failed = asked = silent = 0
-    for transcript in transcripts:
-        debate = read_debate(transcript)
+def look_at_demonstrations(transcripts: Sequence[Transcript]) -> Counter[str]:
+    """Count what a supervised phase would imitate.
+
+    Returns:
+        `turns`; `failed` ones, without a readable answer; those that were `asked` to compare
+        others, and of these the `silent` ones, which did not.
+    """
+    found: Counter[str] = Counter()
+    for debate in map(read_debate, transcripts):
         for turn in debate.turns.values():
-            turns += 1
-            failed += turn.failed
+            found["turns"] += 1
+            found["failed"] += turn.failed
             if debate.expected_pairs(turn):
-                asked += 1
-                silent += not turn.parsed.comparisons
-    return Demonstrated(turns, failed, asked, silent)
+                found["asked"] += 1
+                found["silent"] += not turn.parsed.comparisons
+    return found
 
 
-def without_negative_weights(batch: "Batch") -> "tuple[Batch, int]":
+def harm_of(found: Mapping[str, int], contract: str) -> str | None:
+    """Return why turns must not be imitated, as `look_at_demonstrations` counts them, if so."""
+    if found["turns"] and found["failed"] == found["turns"]:
+        return (
+            f"found {found['turns']:,} demonstrated turns, none of which holds an answer that "
+            f"contract {contract} can read, so there is nothing to imitate; expected "
+            "demonstrations in the form of debate.contract, and room for them in rollout.max_tokens"
+        )
+    if found["asked"] and found["silent"] == found["asked"]:
+        return (
+            f"found {found['asked']:,} demonstrated turns that are asked to compare others and do "
+            "not, which would teach agents not to compare; expected debate.type: direct for this "
+            "phase, or data that demonstrates comparisons, such as signs_puzzle in the compact "
+            "style, with room for them in rollout.max_tokens"
+        )
+    return None
+
+
+def without_negative_weights(batch: Batch) -> tuple[Batch, int]:
     """Return the batch without weights below 0, and how many turns had one.
 
     A supervised loss raises what has a positive weight; a negative one would train against the
@@ -394,7 +346,7 @@ def without_negative_weights(batch: "Batch") -> "tuple[Batch, int]":
     return replace(batch, rows=tuple(row for row, _ in found)), sum(turns for _, turns in found)
 
 
-def _imitated(row: "Row") -> "tuple[Row, int]":
+def _imitated(row: Row) -> tuple[Row, int]:
     parts = row.advantages[None, :] if row.credits is None else row.credits
     against = (parts < 0).any(axis=0)
     if not against.any():

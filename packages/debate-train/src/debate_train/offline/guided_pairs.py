@@ -1,6 +1,7 @@
 """Preference pairs of guided debates: what brought a debate nearer to the right answer."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
@@ -10,14 +11,13 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.types import Transcript, Turn, TurnKey, gives_answers, role_of, turn_failed
 from debate_rewards.turn_rewards import StateValue, state_values
 from debate_train.offline.offline_set import (
-    Completion,
     Example,
+    ExampleSet,
     OfflineSettings,
     Pair,
-    Taken,
     Teaches,
     composed,
-    one_sided,
+    example_of,
 )
 
 _CLOSE = 1e-9
@@ -102,14 +102,13 @@ class GuidedPairs(OfflineSettings):
             for (better, one, error), (worse, other, its) in pairwise(found)
             if one - other <= 2 * (error**2 + its**2) ** 0.5
         ]
-        said = one_sided(metrics)
+        said = []
         if doubts:
             values = ", ".join(f"{name} {value:.3f} ({error:.3f})" for name, value, error in found)
-            said.insert(
-                0,
+            said.append(
                 f"{' and '.join(doubts)} in what states are worth to the debate: {values}, "
                 "standard errors in brackets; expected them in this falling order, or replies do "
-                "not follow their guidance",
+                "not follow their guidance"
             )
         without = metrics.get("offline/left_out/no_wrong_answer", 0.0)
         if without > _MOST_LEFT_OUT * metrics.get("offline/debates", without):
@@ -119,13 +118,13 @@ class GuidedPairs(OfflineSettings):
             )
         return "; ".join(said) + " (docs/offline.md)" if said else None
 
-    def take(self, transcripts: Sequence[Transcript]) -> Taken:
+    def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
         """Return the pairs of debates with guided branches.
 
         A debate that was not guided both ways is left out whole: those of one way alone would
         teach a critic to say the same of every answer.
         """
-        taken, pairs = Taken(), list[Pair]()
+        taken, pairs = ExampleSet(), list[Pair]()
         for transcript, states in zip(transcripts, state_values(transcripts), strict=True):
             valued = {(state.key, state.guide): state for state in states}
             guides = {branch.guide for turn in transcript.turns for branch in turn.branches}
@@ -145,7 +144,7 @@ class GuidedPairs(OfflineSettings):
         transcript: Transcript,
         turn: Turn,
         valued: dict[tuple[TurnKey, str | None], StateValue],
-        taken: Taken,
+        taken: ExampleSet,
     ) -> list[Pair]:
         """Return the pairs of one state, or count why it has none."""
         right = transcript.question.answer
@@ -197,37 +196,15 @@ def _reviewed(transcript: Transcript, turn: Turn) -> Turn | None:
 def _example(
     transcript: Transcript, natural: Turn, pair: tuple[_Said, _Said], more: dict[str, object]
 ) -> Example | None:
-    """Return a pair under the natural prompt, None where one of the two cannot be learned from.
-
-    That is a chosen reply that failed, or two that are the same.
-    """
+    """Return a pair under the natural prompt, None where its chosen reply failed."""
     (chosen, _), (rejected, _) = pair
-    asked, better, worse = natural.reply, chosen.reply, rejected.reply
-    if asked is None or better is None or worse is None or turn_failed(transcript, chosen):
+    if chosen.reply is None or rejected.reply is None or turn_failed(transcript, chosen):
         return None
-    if not better.token_ids or not worse.token_ids or better.token_ids == worse.token_ids:
-        return None
-    role = role_of(transcript.protocol, natural.agent)
-    meta = {
-        "question": transcript.question.id,
-        "debate": transcript.id,
-        "role": role.name,
-        "round": natural.round,
-        **more,
-    }
+    example = example_of(transcript, natural, chosen.reply, rejected.reply)
     for name, (_, state) in zip(("chosen", "rejected"), pair, strict=True):
-        meta |= {
+        more |= {
             f"{name}_value": state.value,
             f"{name}_standard_error": state.standard_error,
             f"{name}_rollouts": state.rollouts,
         }
-    return Example(
-        prompt=natural.prompt or (),
-        prompt_ids=asked.prompt_ids,
-        chosen=Completion.of(better),
-        rejected=Completion.of(worse),
-        agent=natural.agent,
-        adapter=role.adapter,
-        weight_version=asked.weight_version,
-        meta=meta,
-    )
+    return None if example is None else replace(example, meta={**example.meta, **more})

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, ClassVar, Literal, Protocol, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
@@ -24,6 +24,7 @@ from debate_protocol.types import (
     Turn,
     gives_answers,
     parse_turn,
+    role_of,
     turn_failed,
 )
 from debate_rewards.answer_checking import check_many, same_answer
@@ -32,9 +33,8 @@ __all__ = [
     "Completion",
     "Example",
     "ImportedRollouts",
-    "OfflineSet",
     "OfflineSettings",
-    "Taken",
+    "ExampleSet",
     "read_examples",
 ]
 
@@ -81,55 +81,82 @@ class Example:
         Pairs have `prompt`, `chosen` and `rejected`, others `prompt` and `completion`, all as chat
         messages; what only this trainer needs stands under `sampled` and `meta`.
         """
-        names = {"chosen": self.chosen, "rejected": self.rejected}
-        if self.rejected is None:
-            names = {"completion": self.chosen}
-        found = {name: one for name, one in names.items() if one is not None}
-        said = {n: [{"role": "assistant", "content": one.text}] for n, one in found.items()}
-        ids = {name: list(one.token_ids) for name, one in found.items()}
+        said = {"completion": self.chosen}
+        if self.rejected is not None:
+            said = {"chosen": self.chosen, "rejected": self.rejected}
         sampled = {
             "prompt": list(self.prompt_ids),
-            **ids,
-            "agent": self.agent,
-            "adapter": self.adapter,
-            "weight_version": self.weight_version,
-            "weight": self.weight,
+            **{name: list(one.token_ids) for name, one in said.items()},
+            **{name: getattr(self, name) for name in _SAMPLED},
         }
-        prompt = [dict(message) for message in self.prompt]
-        return {"prompt": prompt, **said, "meta": dict(self.meta), "sampled": sampled}
+        return {
+            "prompt": [dict(message) for message in self.prompt],
+            **{n: [{"role": "assistant", "content": one.text}] for n, one in said.items()},
+            "meta": dict(self.meta),
+            "sampled": sampled,
+        }
 
     @classmethod
-    def from_json(cls, row: Mapping[str, object]) -> "Example":
+    def from_json(cls, row: Mapping[str, Any]) -> "Example":
         """Return what `to_json` wrote.
 
         Raises:
             KeyError: Something is missing.
             TypeError: Something is of another kind.
         """
-        sampled = cast(Mapping[str, object], row["sampled"])
+        sampled = row["sampled"]
 
         def completion(name: str) -> Completion:
-            (message,) = cast(list[Message], row[name])
+            (message,) = row[name]
             return Completion(message["content"], _ids(sampled[name]))
 
         return cls(
-            tuple(cast(list[Message], row["prompt"])),
+            tuple(row["prompt"]),
             _ids(sampled["prompt"]),
             completion("chosen" if "chosen" in row else "completion"),
             completion("rejected") if "rejected" in row else None,
-            cast(int, sampled["agent"]),
-            cast("str | None", sampled["adapter"]),
-            cast(int, sampled["weight_version"]),
-            cast(Mapping[str, object], row["meta"]),
-            cast(float, sampled.get("weight", 1.0)),
+            meta=row["meta"],
+            **{name: sampled[name] for name in _SAMPLED},
         )
 
 
+_SAMPLED = ("agent", "adapter", "weight_version", "weight")
+
+
+def example_of(
+    transcript: Transcript, turn: Turn, chosen: Reply, rejected: Reply | None = None
+) -> Example | None:
+    """Return a reply to imitate, or a pair, under the prompt of a turn that nobody guided.
+
+    None where a reply has no tokens, or where both are the same.
+    """
+    asked = turn.reply
+    replies = [chosen.token_ids] if rejected is None else [chosen.token_ids, rejected.token_ids]
+    if asked is None or () in replies or len(set(replies)) < len(replies):
+        return None
+    role = role_of(transcript.protocol, turn.agent)
+    return Example(
+        prompt=turn.prompt or (),
+        prompt_ids=asked.prompt_ids,
+        chosen=Completion.of(chosen),
+        rejected=None if rejected is None else Completion.of(rejected),
+        agent=turn.agent,
+        adapter=role.adapter,
+        weight_version=asked.weight_version,
+        meta={
+            "question": transcript.question.id,
+            "debate": transcript.id,
+            "role": role.name,
+            "round": turn.round,
+        },
+    )
+
+
 def _ids(found: object) -> tuple[int, ...]:
-    ids = tuple(cast(Iterable[object], found))
+    ids = tuple(cast(Iterable[int], found))
     if not all(isinstance(one, int) for one in ids):
         raise TypeError(f"found {found!r:.60}; expected token ids")
-    return cast(tuple[int, ...], ids)
+    return ids
 
 
 def read_examples(path: Path) -> list[Example]:
@@ -150,8 +177,6 @@ def read_examples(path: Path) -> list[Example]:
     return found
 
 
-_LEAST = 0.2
-"""Share of the pairs that each side should have at least."""
 _SHARES = {
     "chosen_right": "offline/chosen_right_share",
     "rejected_right": "offline/rejected_right_share",
@@ -159,10 +184,6 @@ _SHARES = {
     "actor_right": "offline/actor_right_share",
 }
 """What `meta` of a pair says, and the metric of the pairs of which it is true."""
-_SIDES = (
-    ("offline/chosen_ok_share", "chosen replies that agree with the actor"),
-    ("offline/actor_right_share", "answers under review that are right"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,16 +251,6 @@ def composition(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-def one_sided(metrics: Mapping[str, float]) -> list[str]:
-    """Return in words of what a set has too few pairs, or too many, to teach when to say which."""
-    return [
-        f"{share:.0%} of the pairs have {what}; expected {_LEAST:.0%} to {1 - _LEAST:.0%}, or the "
-        "role learns to say the same of all answers"
-        for name, what in _SIDES
-        if (share := metrics.get(name)) is not None and not _LEAST <= share <= 1 - _LEAST
-    ]
-
-
 def _answer(transcript: Transcript, turn: Turn) -> str | None:
     owes = gives_answers(transcript.protocol, turn.agent)
     failed = owes and turn_failed(transcript, turn)
@@ -253,7 +264,7 @@ Teaches = Literal["pairs", "demonstrations"]
 
 
 @dataclass(slots=True)
-class Taken:
+class ExampleSet:
     """The examples of some debates, and how many replies were kept and left out, by cause."""
 
     examples: list[Example] = field(default_factory=list)
@@ -275,60 +286,6 @@ class Taken:
         self.counts[f"left_out/{why}"] += count
 
 
-class OfflineSet(Protocol):
-    """Which examples debates give: a pydantic model with a field `type`.
-
-    `OfflineSettings` brings all but `type`, `teaches` and `take`.
-    """
-
-    @property
-    def type(self) -> str:
-        """The name by which recipes choose it."""
-        ...
-
-    @property
-    def teaches(self) -> Teaches:
-        """What its examples are: those of a preference loss, or those of a supervised one."""
-        ...
-
-    @property
-    def questions(self) -> int | None:
-        """Training questions whose debates are played, or questions of a file that are used."""
-        ...
-
-    @property
-    def path(self) -> str | None:
-        """Where debates are read from, None where they are played."""
-        ...
-
-    @property
-    def imported(self) -> "ImportedRollouts":
-        """How rollouts of other programs are read from there."""
-        ...
-
-    @property
-    def held_out(self) -> float:
-        """Share of the questions whose pairs are not learned from."""
-        ...
-
-    @property
-    def batch_size(self) -> int:
-        """Examples of a step."""
-        ...
-
-    def problem(self, form: DebateForm) -> str | None:
-        """Return why debates of this form give no examples, None where they may."""
-        ...
-
-    def doubt(self, metrics: Mapping[str, float]) -> str | None:
-        """Return what the measures of a whole set say against learning from it, if anything."""
-        ...
-
-    def take(self, transcripts: Sequence[Transcript]) -> Taken:
-        """Return the examples of debates whose turns hold their replies."""
-        ...
-
-
 class ImportedRollouts(Config):
     """How rows of verifiers and of TRL are read; transcripts bring all this themselves."""
 
@@ -341,7 +298,7 @@ class ImportedRollouts(Config):
 
 
 class OfflineSettings(Config):
-    """The base class of sets of examples."""
+    """Which examples debates give: the base class of all sets of examples."""
 
     teaches: ClassVar[Teaches]
 
@@ -369,11 +326,13 @@ class OfflineSettings(Config):
         return None
 
     @abstractmethod
-    def take(self, transcripts: Sequence[Transcript]) -> Taken:
+    def take(self, transcripts: Sequence[Transcript]) -> ExampleSet:
         """Return the examples of debates whose turns hold their replies."""
 
 
-def counted(taken: Taken, held_out: Taken, transcripts: Sequence[Transcript]) -> dict[str, Any]:
+def counted(
+    taken: ExampleSet, held_out: ExampleSet, transcripts: Sequence[Transcript]
+) -> dict[str, Any]:
     """Return the counts of a chunk, and all values of its measures.
 
     Args:

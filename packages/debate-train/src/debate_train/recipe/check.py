@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import TRAINED
 from debate_train.advantages import SECTIONS
-from debate_train.data import DataConfig, DataSource
+from debate_train.data import DataSettings, DataSource
 from debate_train.data.source import Split, identity
 from debate_train.evaluation import direct_form
 from debate_train.interrupts import UsageError
@@ -323,7 +323,7 @@ def check_collecting(recipe: Recipe) -> CheckReport:
     return CheckReport(tuple(found.lines), tuple(missing_libraries(recipe)), tuple(found.errors))
 
 
-def _identity(data: DataConfig) -> str:
+def _identity(data: DataSettings) -> str:
     """Return the same text for data that differs in nothing but its batch size."""
     return cast(BaseModel, data).model_dump_json(exclude={"batch_size"})
 

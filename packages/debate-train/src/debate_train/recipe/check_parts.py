@@ -13,7 +13,7 @@ from debate_train.interrupts import RecipeError
 from debate_train.models import ModelConfig
 from debate_train.models.loaded_model import trained_adapters
 from debate_train.models.policies import START, PolicyConfig, StartPolicy, Trained
-from debate_train.offline.example_set import look_at_demonstrations, read_debates
+from debate_train.offline.example_set import harm_of, look_at_demonstrations, read_debates
 from debate_train.offline.offline_set import PLAYED
 from debate_train.playing.rollouts import named_debates
 from debate_train.recipe import Recipe
@@ -443,13 +443,13 @@ def see_demonstrations(phase: Recipe, source: DataSource, counter: TokenCounter)
     played = [hold(run, say) for _, run in named_debates(once, questions, "check")]
     found = look_at_demonstrations(played)
     key = "rollout.engine.type: "
-    if problem := found.problem(str(phase.debate.contract_rules())):
+    if problem := harm_of(found, str(phase.debate.contract_rules())):
         return Seen(errors=(key + problem,))
-    if found.failed or cut:
+    if found["failed"] or cut:
         return Seen(
             warnings=(
-                f"{key}of {found.turns:,} demonstrated turns {cut:,} are longer than "
-                f"rollout.max_tokens and {found.failed:,} hold no readable answer: these weigh "
+                f"{key}of {found['turns']:,} demonstrated turns {cut:,} are longer than "
+                f"rollout.max_tokens and {found['failed']:,} hold no readable answer: these weigh "
                 "nothing",
             )
         )

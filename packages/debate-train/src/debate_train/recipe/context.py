@@ -12,7 +12,7 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.parsing import Contract, neutralised
 from debate_protocol.types import Ask, Gate, Message, Question, Reply, Sent
 from debate_rewards.decisions import GateRule, divided
-from debate_train.data import DataConfig, DataSource
+from debate_train.data import DataSettings, DataSource
 from debate_train.data.source import keep_apart
 from debate_train.evaluation import direct_form
 from debate_train.interrupts import UsageError
@@ -307,12 +307,12 @@ class DataView:
     can_demonstrate: bool | None = None
     source: DataSource | None = None
 
-    def has_answers(self, data: DataConfig) -> bool:
+    def has_answers(self, data: DataSettings) -> bool:
         """Return whether any training question may have an answer."""
         return data.may_have_answers(self.source)
 
 
-def look_at_data(data: DataConfig, *, trains: bool = True) -> DataView:
+def look_at_data(data: DataSettings, *, trains: bool = True) -> DataView:
     """Read local text files; name what is on a hub or in parquet, and leave it alone.
 
     Args:
@@ -335,7 +335,7 @@ def look_at_data(data: DataConfig, *, trains: bool = True) -> DataView:
     return DataView(lines, (), longest, source.can_demonstrate, source)
 
 
-def overlap_lines(views: Mapping[str, DataView], stages: Mapping[str, DataConfig]) -> list[str]:
+def overlap_lines(views: Mapping[str, DataView], stages: Mapping[str, DataSettings]) -> list[str]:
     """Say what stages are not trained on, as another one is measured on it.
 
     Args:

@@ -7,7 +7,7 @@ from debate_rewards.reward import score_debates
 from debate_train.batches.rows import Step, build_batch
 from debate_train.evaluation.measuring import evaluate
 from debate_train.monitoring.throughput import timed
-from debate_train.offline.example_set import ExampleSet, Imitation
+from debate_train.offline.example_set import Imitation
 from debate_train.playing.rollout_settings import metrics_of
 from debate_train.report.evaluations import keep_evaluation
 from debate_train.running.run_context import Ended, Phase, RunContext
@@ -15,7 +15,7 @@ from debate_train.running.saving import Saving, keep_sample
 
 
 def train(
-    run: RunContext, phase: Phase, saving: Saving, examples: ExampleSet | None = None
+    run: RunContext, phase: Phase, saving: Saving, examples: PhaseExamples | None = None
 ) -> Ended:
     """Train a phase from where the run is until it ends or a signal stops it; return why.
 
@@ -23,7 +23,11 @@ def train(
     these in the place of debates.
     """
     recipe, state, trainer, rollouts = phase.recipe, run.state, phase.trainer, phase.rollouts
-    imitation = Imitation(recipe)
+    imitation = None
+    if recipe.loss.learns_from == "demonstrations":
+        is_demonstrated = not recipe.rollout.engine.is_sampled
+        contract = str(recipe.debate.contract_rules())
+        imitation = Imitation(contract, is_demonstrated=is_demonstrated)
     with rollouts.open():
         saving.note_random_states()
         if phase.owes_evaluation(state) and evaluate_dev(run, phase, saving):
@@ -33,7 +37,9 @@ def train(
             if examples is None:
                 step = played(run, phase, imitation, number, began)
             else:
-                step = examples.step(recipe, number, began, state.phase_start)
+                assert recipe.offline is not None
+                size, place = recipe.offline.batch_size, number - state.phase_start
+                step = examples.step(number, place, size, recipe.seed)
             keep_sample(run, phase, step)
             with run.interrupts.guarded():  # An update that has begun ends, and counts.
                 step.metrics.update(trainer.step(step.batch) | rollouts.times)
@@ -54,7 +60,9 @@ def train(
     return ended
 
 
-def played(run: RunContext, phase: Phase, imitation: Imitation, number: int, began: float) -> Step:
+def played(
+    run: RunContext, phase: Phase, imitation: Imitation | None, number: int, began: float
+) -> Step:
     """Return what a step learns from: its debates are played, scored and made into rows."""
     recipe, rollouts, advantage = phase.recipe, phase.rollouts, phase.recipe.advantage
     transcripts = rollouts.take(number)
@@ -65,7 +73,7 @@ def played(run: RunContext, phase: Phase, imitation: Imitation, number: int, beg
         seed = zlib.crc32(f"{recipe.seed}/minibatches/{number}".encode())
         taught = compared.trained_turns(transcripts)
         batch = build_batch(taught, compared.turns, advantage.streams, run.loaded.tokenizer, seed)
-        batch, counts = imitation.fit(transcripts, batch)
+        batch, counts = (batch, {}) if imitation is None else imitation.fit(transcripts, batch)
     metrics = counts | compared.metrics(transcripts) | metrics_of(transcripts)
     return Step(number, transcripts, scores, batch, metrics, compared.baselines, began)
 

@@ -28,7 +28,7 @@ from debate_train.checkpointing.whole_files import (
 from debate_train.interrupts import RunFailure
 from debate_train.offline import Example, read_examples
 from debate_train.offline.example_set import (
-    ExampleSet,
+    PhaseExamples,
     example_batch,
     files_digest,
     held_out_accuracies,
@@ -45,7 +45,7 @@ _DECIDES = ("seed", "model", "data", "debate", "offline")
 """Keys of a phase that decide which examples there are, beside how replies are sampled."""
 
 
-def open_examples(run: RunContext, phase: Phase) -> ExampleSet | None:
+def open_examples(run: RunContext, phase: Phase) -> PhaseExamples | None:
     """Return the examples of a phase; they are made where the run has none yet.
 
     None where a signal stops that: what was played is kept, and the same call goes on there.
@@ -64,7 +64,7 @@ def open_examples(run: RunContext, phase: Phase) -> ExampleSet | None:
     apart = _held_out_path(path)
     try:
         held_out = read_examples(apart) if apart.is_file() else []
-        found = ExampleSet(read_examples(path), maker.counts(), held_out)
+        found = PhaseExamples(read_examples(path), maker.counts(), held_out)
     except ValueError as error:
         raise RunFailure(f"{error}; remove the file to make the examples again") from error
     for file in (path, apart):
@@ -79,14 +79,14 @@ def open_examples(run: RunContext, phase: Phase) -> ExampleSet | None:
     return found
 
 
-def score_start(run: RunContext, phase: Phase, examples: ExampleSet) -> None:
+def score_start(run: RunContext, phase: Phase, examples: PhaseExamples) -> None:
     """Note what the policy makes of held-out pairs before it learns, unless it has learned."""
     if run.state.step == run.state.phase_start:
         held_out = example_batch(examples.held_out, 0)
         run.state.held_out_start = phase.trainer.score(held_out) if held_out.rows else []
 
 
-def measure_held_out(run: RunContext, phase: Phase, examples: ExampleSet) -> None:
+def measure_held_out(run: RunContext, phase: Phase, examples: PhaseExamples) -> None:
     """Log, keep and say whether a phase that has ended prefers as its held-out pairs do."""
     state, before = run.state, run.state.held_out_start
     state.held_out_start = []
