@@ -37,10 +37,10 @@ from typing import Any
 from benchmarks.robustness.transcript_mutations import answers_file, debates_file, run_files
 from debate_protocol import Question, from_xml, read_transcripts
 from debate_protocol.cli import main as protocol_main
+from debate_report import report_main
 from debate_rewards import REWARDS, check
 from debate_rewards import estimates as intervals
 from debate_rewards.cli import main as rewards_main
-from debate_train.report import report_main
 
 LIMIT_S = 20
 FAILURES = ("traceback", "slow", "raw", "lost", "silent")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Message, Protocol, Question, Transcript, Turn, TurnKey
-from debate_train.report import write_report
+from debate_report import write_report
 
 AGENTS, ROUNDS = 5, 3
 EACH_FILE = 100

@@ -24,7 +24,6 @@ import torch
 import debate_train.playing.dynamic_sampling
 import debate_train.playing.prefetch
 import debate_train.recipe.check
-import debate_train.report
 import debate_train.running.phases
 import debate_train.running.run
 from debate_rewards.decisions import Answers

@@ -121,7 +121,7 @@ def test_trl_rollout_trains_a_policy_on_turns_of_its_debates(run: Run, tmp_path:
 def test_verifiers_plays_and_pays_our_debates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from debate_train.rollout_files import import_rollouts
+    from debate_report.rollout_files import import_rollouts
     from rollout.chat_server import Answer, Endpoint, Seen, said, serving
 
     turn = "<solution>{}</solution><evaluation>ok</evaluation><comparison>{}</comparison>"

@@ -52,14 +52,18 @@ MAY_IMPORT = {
         "debate_protocol", "pydantic", "math_verify", "latex2sympy2_extended", "sympy",
     },
     "debate_rollout": {"debate_protocol", "pydantic"},
+    "debate_report": {
+        "debate_protocol", "debate_rewards", "jinja2", "markupsafe", "pyarrow", "yaml",
+    },
     "debate_train": {
-        "debate_protocol", "debate_rewards", "debate_rollout", "bitsandbytes", "datasets",
-        "deepspeed", "filelock", "jinja2", "liger_kernel", "markupsafe", "numpy", "omegaconf",
+        "debate_protocol", "debate_report", "debate_rewards", "debate_rollout", "bitsandbytes",
+        "datasets", "deepspeed", "filelock", "liger_kernel", "numpy", "omegaconf",
         "regex", "peft", "pydantic", "rich", "safetensors", "scipy", "shtab",
         "tokenizers", "tensorboard", "torch", "trackio", "transformers", "wandb", "yaml",
     },
     "debate_studies": {
-        "debate_protocol", "debate_rewards", "debate_train", "numpy", "pydantic", "scipy", "yaml",
+        "debate_protocol", "debate_report", "debate_rewards", "debate_train", "numpy", "pydantic",
+        "scipy", "yaml",
     },
 }  # fmt: skip
 ENGINE_IMPORTS = {

@@ -24,6 +24,7 @@ import yaml
 from debate_protocol.cli import main as protocol
 from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.transcripts.log_files import lines_for
+from debate_report import report_main
 from debate_rewards.cli import main as rewards
 from debate_studies.command import main as study
 from debate_studies.theory.run_comparison import main as theory
@@ -35,7 +36,6 @@ from debate_train.commands.preflight import main as preflight
 from debate_train.commands.rollout import main as rollout
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe
-from debate_train.report import report_main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

@@ -10,6 +10,7 @@ import pytest
 
 from debate_protocol import cli as protocol
 from debate_protocol.command_line import add_options, heed_options, is_quiet
+from debate_report import page as report
 from debate_rewards import cli as rewards
 from debate_studies import command as studies
 from debate_studies.theory import run_comparison as theory
@@ -22,7 +23,6 @@ from debate_train.commands import rollout as rollout_cli
 from debate_train.commands.cli import COMMANDS, part_parser
 from debate_train.monitoring.progress import Progress
 from debate_train.recipe.describe import completion
-from debate_train.report import page as report
 
 MODULES = (
     *(cli, rollout_cli, evaluating, asking, preflight, report, protocol, rewards),

@@ -11,7 +11,7 @@ from debate_train.data.signs_puzzle import read_puzzle, solutions
 from debate_train.evaluation.measuring import evaluate
 from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
-from train.report_runs import drawn
+from report.report_runs import drawn
 
 QUESTIONS = SignsPuzzle().open().split("dev", 3)
 ANSWERS = ((1, 0, 0, 0), (1, 0, 1, 0), (1, 1, 0, 0))

@@ -8,6 +8,7 @@ import pytest
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.types import Ask, Transcript
+from debate_report.curves import OWN_FIGURES
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.evaluation import (
@@ -26,8 +27,7 @@ from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from debate_train.recipe.check_parts import used_policies
 from debate_train.recipe.files import load_recipe
-from debate_train.report.curves import OWN_FIGURES
-from train.report_runs import drawn
+from report.report_runs import drawn
 
 QUESTIONS = SignsPuzzle().open().split("dev", 2)
 

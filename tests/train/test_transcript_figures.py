@@ -9,9 +9,9 @@ import pytest
 
 from debate_protocol.forms import Direct, Simultaneous
 from debate_protocol.types import Question, Reply, Transcript, Turn
+from debate_report.rollout_files import import_rollouts
 from debate_train.evaluation.from_transcripts import figures_of_transcripts
 from debate_train.interrupts import UsageError
-from debate_train.rollout_files import import_rollouts
 
 QUESTION = Question("q", "How many?", "4", {"kind": "number"})
 
@@ -191,7 +191,7 @@ def test_completions_of_trl_are_replies_to_the_same_prompts(tmp_path: Path, suff
     ("text", "said"),
     [
         ("", "found no rows; expected traces.jsonl or results"),
-        ("{", ":1: not JSON"),
+        ("{]", r":1: (not JSON|the last line)"),
         ("[1]", ":1: expected an object"),
         ('{"text": "a"}', "row 1: found text; expected traces.jsonl or"),
         ('{"prompt": 1, "completion": "a"}', "row 1: prompt: found int; expected a text or"),

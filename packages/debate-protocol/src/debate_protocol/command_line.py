@@ -11,6 +11,11 @@ from importlib import import_module
 
 from debate_protocol.transcripts.showing import escaped
 
+
+class UsageError(ValueError):
+    """Where, what was found, what was expected, and what to do: exit code 2."""
+
+
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _shown = {"quiet": False}
 

@@ -15,6 +15,7 @@ from debate_protocol.command_line import (
     BAD_USAGE,
     DONE,
     FAILED,
+    UsageError,
     add_options,
     complain,
     heed_options,
@@ -41,10 +42,6 @@ from debate_rewards.rewards import REWARDS, RewardChoice, weighted_sum
 from debate_rewards.votes import all_votes, ballots
 
 EXPECTED = '"id", "gold" and "prediction"'
-
-
-class UsageError(ValueError):
-    """The command was called wrongly or its input cannot be read."""
 
 
 class Pair(NamedTuple):

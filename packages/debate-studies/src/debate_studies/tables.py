@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from debate_report.timeline import Axis, tick_text, ticks
 from debate_studies.lines import (
     Finished,
     Runs,
@@ -24,7 +25,6 @@ from debate_studies.lines import (
 from debate_studies.study_file import BEFORE, Compared
 from debate_train.checkpointing.whole_files import write_whole
 from debate_train.recipe.files import opening
-from debate_train.report.timeline import Axis, tick_text, ticks
 
 if TYPE_CHECKING:
     from debate_studies.study_file import LevelPlot, Study

@@ -8,11 +8,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
+from debate_protocol.command_line import UsageError as UsageError
 from debate_rollout.engine import EngineConfigError, MissingExtraError
-
-
-class UsageError(ValueError):
-    """Where, what was found, what was expected, and what to do: exit code 2."""
 
 
 class RunFailure(RuntimeError):

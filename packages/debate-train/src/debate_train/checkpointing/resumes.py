@@ -7,6 +7,7 @@ from typing import cast
 
 import yaml
 
+from debate_report.run_files import shown_change
 from debate_train.checkpointing.checkpoints import is_recipe
 from debate_train.checkpointing.directory_layout import RECIPE
 from debate_train.checkpointing.run_directory import (
@@ -17,7 +18,7 @@ from debate_train.checkpointing.run_directory import (
 )
 from debate_train.checkpointing.whole_files import write_whole
 from debate_train.interrupts import RecipeError
-from debate_train.recipe.files import Changes, recipe_changes, shown_change
+from debate_train.recipe.files import Changes, recipe_changes
 
 
 def refuse_another_run(directory: RunDirectory, resolved_yaml: str) -> None:

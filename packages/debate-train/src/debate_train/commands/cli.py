@@ -113,7 +113,7 @@ def _completion(arguments: argparse.Namespace) -> int:
 def _import(arguments: argparse.Namespace) -> int:
     """Print what verifiers or TRL have written as transcripts: `… > debates.jsonl`."""
     from debate_protocol.transcripts.files import json_line, to_json
-    from debate_train.rollout_files import debates_in
+    from debate_report.rollout_files import debates_in
 
     choices = {"contract": arguments.contract, "kind": arguments.kind, "answer": arguments.answer}
     for debate in debates_in(arguments.file, "FILE", **choices):

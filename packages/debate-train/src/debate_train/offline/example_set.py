@@ -13,6 +13,7 @@ import numpy as np
 
 from debate_protocol.parsing import get_contract
 from debate_protocol.types import Ask, Branch, Reply, Transcript, Turn
+from debate_report.rollout_files import debates_in, files_of
 from debate_rewards.estimates import bootstrap_interval
 from debate_rewards.reward import read_debate
 from debate_rollout.rendering import Renderer
@@ -21,7 +22,6 @@ from debate_train.batches.rows import Step
 from debate_train.data.source import MOST_HELD_OUT, DataSource, Split, identity, normalised
 from debate_train.interrupts import UsageError
 from debate_train.offline.offline_set import Completion, Example, OfflineSettings
-from debate_train.rollout_files import debates_in, files_of
 
 STREAM = "generator"
 """The stream that all tokens of examples are in."""

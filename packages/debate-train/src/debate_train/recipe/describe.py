@@ -179,7 +179,7 @@ _COMMANDS = (
     "debate_train.commands.evaluate",
     "debate_train.commands.ask",
     "debate_train.commands.preflight",
-    "debate_train.report.page",
+    "debate_report.page",
     "debate_protocol.cli",
     "debate_rewards.cli",
 )

@@ -5,7 +5,6 @@ what is valid. `extends: other.yaml` makes a file a mapping of differences.
 """
 
 import itertools
-import json
 import math
 import os
 import re
@@ -50,14 +49,6 @@ def recipe_changes(before: str, now: str) -> Changes:
         for key in old | new
         if key not in old or key not in new or not _same(old[key], new[key])
     }
-
-
-def shown_change(change: Mapping[str, object]) -> str:
-    """Return a change as `before → now`."""
-    return " → ".join(
-        json.dumps(change[when], ensure_ascii=False) if when in change else "absent"
-        for when in ("before", "now")
-    )
 
 
 def _leaf_values(values: Mapping[object, object], above: str = "") -> Iterator[tuple[str, object]]:

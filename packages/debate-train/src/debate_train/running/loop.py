@@ -9,8 +9,8 @@ from debate_train.evaluation.measuring import evaluate
 from debate_train.monitoring.throughput import timed
 from debate_train.offline.example_set import Imitation, PhaseExamples
 from debate_train.playing.rollout_settings import metrics_of
-from debate_train.report.evaluations import keep_evaluation
 from debate_train.running.run_context import Ended, Phase, RunContext
+from debate_train.running.run_records import keep_evaluation
 from debate_train.running.saving import Saving, keep_sample
 
 

@@ -20,7 +20,6 @@ from debate_train.playing.dynamic_sampling import play_step
 from debate_train.playing.phase_start import FILE, PhaseStart, start_mode
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
-from debate_train.report.evaluations import changes_of, keep_evaluation
 from debate_train.running.loop import evaluate_dev, train
 from debate_train.running.offline_phase import measure_held_out, open_examples, score_start
 from debate_train.running.run_context import (
@@ -31,6 +30,7 @@ from debate_train.running.run_context import (
     print_results,
     write_results,
 )
+from debate_train.running.run_records import changes_of, keep_evaluation
 from debate_train.running.saving import Saving
 from debate_train.trainers import Trainer
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import yaml
 
+from debate_report import write_report
 from debate_train.checkpointing.checkpoints import Checkpoint, Checkpoints, Origin, RunState
 from debate_train.checkpointing.directory_layout import refuse_unusable
 from debate_train.checkpointing.resume_checks import ResumeCheck
@@ -26,7 +27,6 @@ from debate_train.models.loaded_model import LoadedModel
 from debate_train.monitoring.progress import Progress
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import refuse_absent_devices
-from debate_train.report import write_report
 from debate_train.running.phases import run_phases
 from debate_train.running.run_context import (
     RunContext,

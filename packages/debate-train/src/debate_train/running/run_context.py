@@ -35,7 +35,7 @@ from debate_train.recipe.check_parts import (
     policy_errors,
     used_policies,
 )
-from debate_train.report.evaluations import in_words
+from debate_train.running.run_records import in_words
 from debate_train.tracking.tracker import Tracker
 from debate_train.trainers import Trainer
 

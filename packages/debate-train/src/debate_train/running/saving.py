@@ -26,9 +26,9 @@ from debate_train.monitoring.detectors import Due, Facts
 from debate_train.monitoring.health import HealthWatch
 from debate_train.monitoring.throughput import Speed, peak_memory_gib, timed
 from debate_train.recipe import Recipe
-from debate_train.report.credit import credit_of, write_credit
 from debate_train.running.paper_metrics import paper_metrics
 from debate_train.running.run_context import Phase, RunContext, StepEnd, is_due
+from debate_train.running.run_records import credit_of, write_credit
 from debate_train.trainers.processes import own_place
 
 _log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
-from debate_train.report.charts import (
+from debate_report.charts import (
     MAX_SERIES,
     Bound,
     Chart,
@@ -14,8 +14,8 @@ from debate_train.report.charts import (
     line_chart,
     parts_of,
 )
-from debate_train.report.run_files import MAX_STEP, Row, RunFiles, Stage, finite, stages, step_of
-from debate_train.report.timeline import (
+from debate_report.run_files import MAX_STEP, Row, RunFiles, Stage, finite, stages, step_of
+from debate_report.timeline import (
     PANELS,
     Along,
     Form,

@@ -9,10 +9,10 @@ import pytest
 from debate_protocol import read_transcripts
 from debate_protocol.cli import main
 from debate_protocol.transcripts.files import transcript_problems
+from debate_report.rollout_files import debates_in, import_rollouts
 from debate_train.commands.cli import main as train
 from debate_train.evaluation.from_transcripts import figures_of_transcripts
 from debate_train.interrupts import UsageError
-from debate_train.rollout_files import debates_in, import_rollouts
 
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
 

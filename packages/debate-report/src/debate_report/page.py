@@ -3,6 +3,7 @@
 import argparse
 import base64
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,8 @@ from debate_protocol.command_line import (
     heed_options,
     run_command,
 )
-from debate_train.checkpointing.whole_files import write_whole
-from debate_train.report.browsing import Browser, browser, read_all
-from debate_train.report.comparison import (
+from debate_report.browsing import Browser, browser, read_all
+from debate_report.comparison import (
     MAX_ROWS,
     MAX_SHOWN,
     comparison,
@@ -28,11 +28,11 @@ from debate_train.report.comparison import (
     setting_of,
     shared_setting,
 )
-from debate_train.report.credit import Debates
-from debate_train.report.curves import curves, seconds_of
-from debate_train.report.run_files import RunFiles, finite, read_run
-from debate_train.report.society import society
-from debate_train.report.timeline import render, write_duration
+from debate_report.curves import curves, seconds_of
+from debate_report.debates import Debates
+from debate_report.run_files import RunFiles, finite, read_run
+from debate_report.society import society
+from debate_report.timeline import render, write_duration
 
 MAX_RECIPE_CHARS = 100_000
 MAX_PHASE_CHARS = 300
@@ -71,7 +71,14 @@ def _above(run: RunFiles) -> str:
 
 
 def _written(path: Path, page: str) -> Path:
-    write_whole(path, page.encode())
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)  # It might be a link that somebody put there.
+    try:
+        with unfinished.open("x", encoding="utf-8") as file:
+            file.write(page)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
     return path
 
 
@@ -236,5 +243,5 @@ def command_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the page (default report.html of one run's folder, comparison.html of several)",
     )
-    add_options(parser, "debate_train")
+    add_options(parser, "debate_report")
     return parser

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import DictLoader, UndefinedError
 
-from debate_train.report.charts import MAX_HOVER, Chart, Series, line_chart, parts_of
-from debate_train.report.timeline import _environment, render, ticks
+from debate_report.charts import MAX_HOVER, Chart, Series, line_chart, parts_of
+from debate_report.timeline import _environment, render, ticks
 
 NUMBER = st.floats(-1e12, 1e12, allow_nan=False)
 
@@ -75,7 +75,7 @@ def filled(monkeypatch):
 
     def fill(source, **values):
         environment = _environment().overlay(loader=DictLoader({"page.html": source}))
-        monkeypatch.setattr("debate_train.report.timeline._environment", lambda: environment)
+        monkeypatch.setattr("debate_report.timeline._environment", lambda: environment)
         return render("page.html", **values)
 
     return fill

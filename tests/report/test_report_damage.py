@@ -8,10 +8,10 @@ import pytest
 
 from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.types import Protocol, Question, Transcript, Turn
-from debate_train.report import comparison as results_part
-from debate_train.report import report_main, write_report
-from debate_train.report.page import make_page
-from debate_train.report.run_files import read_run
+from debate_report import comparison as results_part
+from debate_report import report_main, write_report
+from debate_report.page import make_page
+from debate_report.run_files import read_run
 from debate_train.running.run import _write_report
 
 HUGE = "9" * 5000

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from debate_protocol.types import Question, Transcript, Turn
-from debate_train.report import browsing as data
-from debate_train.report import report_main, write_report
-from train.test_report_browser import HOSTILE, debate, fill, listed, shot, watched
+from debate_report import browsing as data
+from debate_report import report_main, write_report
+from report.test_report_browser import HOSTILE, debate, fill, listed, shot, watched
 
 MARK = "onerror='window.hacked"
 NAME = "<img src=x onerror='window.hacked=8'>\u202ebad"

@@ -1,10 +1,11 @@
 import numpy as np
 
 from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn
+from debate_report.debates import read_credit
 from debate_rewards.reward import Credit, Score
 from debate_train.batches.row_types import Batch, Row
 from debate_train.checkpointing.run_directory import RunDirectory
-from debate_train.report.credit import credit_of, read_credit, write_credit
+from debate_train.running.run_records import credit_of, write_credit
 
 
 def reply(ids, starts):

@@ -5,13 +5,13 @@ import re
 
 import pytest
 
+from debate_report import report_main
+from debate_report.browsing import read_all
+from debate_report.page import make_comparison, write_report
+from debate_report.run_files import read_run
+from debate_report.society import _changes, _falls, _flow, _rounds, _votes
 from debate_train.checkpointing.run_directory import RunDirectory
-from debate_train.report import report_main
-from debate_train.report.browsing import read_all
-from debate_train.report.page import make_comparison, write_report
-from debate_train.report.run_files import read_run
-from debate_train.report.society import _changes, _falls, _flow, _rounds, _votes
-from train.test_report_browser import debate
+from report.test_report_browser import debate
 
 
 def run_of(path, seed, after, reward="v2"):

@@ -5,10 +5,10 @@ from statistics import fmean, stdev
 
 from markupsafe import Markup
 
-from debate_train.report.charts import Chart, Marks, Series, line_chart
-from debate_train.report.curves import placed
-from debate_train.report.run_files import RunFiles, Stage, finite, recipe_of, stages
-from debate_train.report.timeline import PANELS, Along, Axis, meaning, phases, render, write_value
+from debate_report.charts import Chart, Marks, Series, line_chart
+from debate_report.curves import placed
+from debate_report.run_files import RunFiles, Stage, finite, recipe_of, stages
+from debate_report.timeline import PANELS, Along, Axis, meaning, phases, render, write_value
 
 Interval = tuple[float, float, float]
 MAX_ROWS, MAX_SHOWN = 500, 500

@@ -6,8 +6,8 @@ from statistics import fmean
 
 from markupsafe import Markup
 
-from debate_train.report.credit import Recorded, states
-from debate_train.report.timeline import render, write_value
+from debate_report.debates import Recorded, states
+from debate_report.timeline import render, write_value
 
 MAX_GROUPS, MAX_AGENTS, MAX_ROUNDS = 12, 12, 12
 STATES = ("right", "wrong", "none")

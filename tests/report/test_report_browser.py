@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from debate_protocol.types import Message, Protocol, Question, Transcript, Turn, TurnKey
+from debate_report import browsing as data
+from debate_report import write_report
 from debate_train.checkpointing.run_directory import RunDirectory
-from debate_train.report import browsing as data
-from debate_train.report import write_report
-from debate_train.report.credit import write_credit
+from debate_train.running.run_records import write_credit
 
 HOSTILE = (
     "</script></noscript><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"

@@ -1,6 +1,6 @@
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
-from debate_train.report.browsing import Pick, pick, show
+from debate_report.browsing import Pick, pick, show
 
 
 def reply(answer, comparison="N/A"):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from debate_train.report.curves import curves
-from debate_train.report.run_files import RunFiles
+from debate_report.curves import curves
+from debate_report.run_files import RunFiles
 
 
 def run_of(

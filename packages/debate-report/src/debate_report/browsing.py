@@ -12,11 +12,11 @@ from markupsafe import Markup
 
 from debate_protocol.parsing import Comparison, get_contract
 from debate_protocol.types import Transcript, TurnKey, parse_turn
+from debate_report.debates import Debates, Recorded, states
+from debate_report.run_files import ReadFile, RunFiles, read_debates
+from debate_report.timeline import render
 from debate_rewards.answer_checking import check
 from debate_rewards.reward import ReadTurn, read_debate
-from debate_train.report.credit import Debates, Recorded, states
-from debate_train.report.run_files import ReadFile, RunFiles, read_debates
-from debate_train.report.timeline import render
 
 BLOCK = 25
 MOST_BYTES = 28_000_000

@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 
 from markupsafe import Markup
 
-from debate_train.report.timeline import (
+from debate_report.timeline import (
     Along,
     Axis,
     Form,

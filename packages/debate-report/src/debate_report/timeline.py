@@ -306,7 +306,7 @@ def render(template: str, **values: object) -> Markup:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("debate_train.report"),
+        loader=PackageLoader("debate_report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_clean,

@@ -3,10 +3,10 @@ import json
 import pytest
 
 from debate_protocol.types import Message, Protocol, Question, Transcript, Turn
+from debate_report import write_report
 from debate_train.checkpointing.run_directory import RunDirectory
 from debate_train.evaluation.measuring import Measures
-from debate_train.report import write_report
-from debate_train.report.evaluations import changes_of, in_words, keep_evaluation
+from debate_train.running.run_records import changes_of, in_words, keep_evaluation
 
 NAME = "eval/majority/accuracy"
 

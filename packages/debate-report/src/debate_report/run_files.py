@@ -12,11 +12,10 @@ from debate_protocol.parsing import find_contract
 from debate_protocol.transcripts.files import read_lines
 from debate_protocol.types import Transcript
 from debate_rewards.reward import check_turns
-from debate_train.monitoring.health import alarms_of
-from debate_train.recipe.files import shown_change
 
 _STEP = re.compile(r"(.*?)-?(\d+)")
 _LARGEST = 1e100
+_ALARM = "health/alarm/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +137,14 @@ def _problem(debate: Transcript) -> str:
     return ""
 
 
+def shown_change(change: Mapping[str, object]) -> str:
+    """Return a change as `before → now`."""
+    return " → ".join(
+        json.dumps(change[when], ensure_ascii=False) if when in change else "absent"
+        for when in ("before", "now")
+    )
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
@@ -231,7 +238,12 @@ class Stage:
     @property
     def alarms(self) -> list[tuple[float, str]]:
         """Alarms of the health watch: step and detector."""
-        return [(step_of(one), str(one["detector"])[:80]) for one in alarms_of(self.rows)]
+        return [
+            (step_of(row), key.removeprefix(_ALARM)[:80])
+            for row in self.rows
+            for key in row
+            if key.startswith(_ALARM)
+        ]
 
 
 def step_of(row: Row) -> float:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from debate_train.report.charts import DIGIT, WIDTH, Chart, Marks, Series, line_chart
-from debate_train.report.comparison import comparison
-from debate_train.report.curves import curves
-from debate_train.report.run_files import stages
-from debate_train.report.timeline import PANELS, Panel, meaning, phases
-from train.report_runs import run_of
+from debate_report.charts import DIGIT, WIDTH, Chart, Marks, Series, line_chart
+from debate_report.comparison import comparison
+from debate_report.curves import curves
+from debate_report.run_files import stages
+from debate_report.timeline import PANELS, Panel, meaning, phases
+from report.report_runs import run_of
 
 ASKED = {"metric": "eval/judge/accuracy", "at_least": 0.75}
 RECIPE = {

@@ -8,11 +8,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import cast, get_args
 
+from debate_protocol.command_line import UsageError
 from debate_protocol.parsing import get_contract
-from debate_protocol.transcripts.files import TranscriptError, from_json
+from debate_protocol.transcripts.files import (
+    TranscriptError,
+    from_json,
+    json_lines,
+    json_value,
+)
 from debate_protocol.types import TOKENS, Message, Protocol, Question, Role, Transcript, Turn
-from debate_train.data.questions import read_rows
-from debate_train.interrupts import UsageError
+from debate_rewards.cli import transcripts_in
 
 __all__ = ["import_rollouts"]
 
@@ -57,17 +62,11 @@ def debates_in(
     Raises:
         UsageError: There is no such file, or it cannot be read.
     """
-    from debate_rewards.cli import UsageError as InputError
-    from debate_rewards.cli import transcripts_in
-
     if not path.is_file():
         raise UsageError(f"{key}: found no file {str(path)!r}; expected one of debates")
     if path.suffix == ".parquet" or _holds_completions(path):
         return import_rollouts(path, contract=contract, kind=kind, answer=answer)
-    try:
-        return transcripts_in(str(path))
-    except InputError as error:
-        raise UsageError(str(error)) from error
+    return transcripts_in(str(path))
 
 
 def files_of(path: Path, key: str) -> list[Path]:
@@ -260,6 +259,38 @@ Row = Mapping[str, object]
 _EXPECTED = "expected traces.jsonl or results.jsonl of verifiers, or completions of TRL"
 
 
+def rows_of(path: Path) -> list[Row]:
+    """Return the rows of a .jsonl, .json or .parquet file.
+
+    Raises:
+        UsageError: It cannot be read, or a row of it is no object.
+    """
+    if not path.is_file():
+        raise UsageError(
+            f"rollouts: there is no file {str(path)!r:.300}; expected .jsonl or .parquet"
+        )
+    try:
+        if path.suffix == ".parquet":
+            from pyarrow import parquet
+
+            found = list(enumerate(parquet.read_table(path).to_pylist(), 1))
+        elif path.suffix == ".json":
+            found = list(enumerate(cast(list[object], json_value(path.read_bytes())), 1))
+        else:
+            with path.open("rb") as file:
+                found = [line[:2] for line in json_lines(file, str(path))]
+    except ImportError as error:
+        raise UsageError(f"rollouts: {path}: install debate-report[parquet] to read it") from error
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"rollouts: {path}: cannot be read ({error})") from error
+    for number, row in found:
+        if isinstance(row, ValueError):
+            raise UsageError(f"rollouts: {row}") from row
+        if not isinstance(row, Mapping):
+            raise UsageError(f"rollouts: {path}:{number}: expected an object, found {row!r:.40}")
+    return [cast(Row, row) for _, row in found]
+
+
 def import_rollouts(
     path: Path, *, contract: str = "boxed", kind: str | None = None, answer: str | None = None
 ) -> list[Transcript]:
@@ -285,7 +316,7 @@ def import_rollouts(
     except ValueError as error:
         raise UsageError(f"contract: {error}") from error
     found = []
-    for number, row in enumerate(read_rows(str(path), "rollouts")):
+    for number, row in enumerate(rows_of(path)):
         where = f"{path}, row {number + 1}"
         if isinstance(row.get("traces"), list):
             found.append(debate_of_episode(row, where, rules.name, kind, answer))
