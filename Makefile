@@ -2,7 +2,7 @@
 # uv is fetched into .uv/ when it is not on PATH. `make help` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-arithmetics test-newest-python test-tools test-vllm test-gpu lint types format clean
+.PHONY: help setup quickstart test test-slow test-arithmetics test-newest-python test-tools test-vllm test-gpu lint types format clean
 
 # Name one to override the search: make setup PYTHON=/path/to/python3.12
 PYTHON ?=
@@ -89,9 +89,13 @@ quickstart: setup  ## train a tiny debater from scratch and show what it gained 
 	OMP_NUM_THREADS=2 $(BIN)/debate-train recipes/quickstart.yaml $(RECIPE_ARGS)
 	@echo "$(ACTIVATE)"
 
-test: setup lint types  ## lint, types and every test that needs neither a GPU nor vLLM
+test: setup lint types  ## lint, types and the quick tests, which need neither a GPU nor vLLM
 	@echo "== pytest"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not vllm" $(PARALLEL) --durations=10 $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not vllm and not slow" $(PARALLEL) --durations=10 $(PYTEST_ARGS)
+
+test-slow: setup  ## the other tests of that kind: processes, kills, studies, damage, long hostile texts
+	@echo "== pytest -m slow"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(PARALLEL) --durations=10 $(PYTEST_ARGS)
 
 test-arithmetics: setup  ## the numeric tests again, under each vector arithmetic of this processor
 	@$(BIN)/python .ci/arithmetics.py $(PARALLEL) $(PYTEST_ARGS) tests/train tests/rollout

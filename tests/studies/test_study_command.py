@@ -11,6 +11,8 @@ from debate_studies.lines import Finished, Lines
 from debate_studies.study_file import made_by, read_study
 from studies.test_study import MINIATURE
 
+pytestmark = pytest.mark.slow
+
 
 def written(folder: Path, **changes: Any) -> Path:
     file = folder / "study.yaml"

@@ -9,6 +9,8 @@ from debate_studies.lines import Lines
 from debate_studies.study_file import Study, loaded_runs, read_study
 from debate_studies.tables import page, tables
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = "".join(
     (ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("figures", "rewards")

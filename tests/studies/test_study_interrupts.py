@@ -14,6 +14,8 @@ from debate_studies.lines import Lines
 from debate_train.checkpointing.whole_files import DirectoryInUseError, refuse_in_use
 from studies.test_study import MINIATURE, RECIPE
 
+pytestmark = pytest.mark.slow
+
 ARM = {"recipe": RECIPE, "settings": ["phases.reinforce.steps=3000"]}
 LONG = MINIATURE | {"seeds": [0], "starts": {}, "arms": {"grpo": ARM}, "compared": [], "plot": []}
 

@@ -9,6 +9,8 @@ from pydantic import ValidationError
 from debate_studies.lines import Finished, level_tables, reached, sign_change
 from debate_studies.study_file import Levels, Study, Worth
 
+pytestmark = pytest.mark.slow
+
 INFINITE = math.inf
 
 

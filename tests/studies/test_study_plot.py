@@ -9,6 +9,8 @@ from debate_studies.lines import Finished
 from debate_studies.study_file import Study
 from debate_studies.tables import LEFT, RIGHT, Dots, plot, tables
 
+pytestmark = pytest.mark.slow
+
 RECIPE = "recipes/grpo_puzzle.yaml"
 
 

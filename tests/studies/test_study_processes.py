@@ -16,6 +16,8 @@ import debate_train
 from debate_studies.runs import STOPPED, Processes, Task, work
 from debate_train.interrupts import RunFailure
 
+pytestmark = pytest.mark.slow
+
 DEVICES = "CUDA_VISIBLE_DEVICES"
 CODE = """
 import os, signal, sys, time

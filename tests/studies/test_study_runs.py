@@ -18,6 +18,8 @@ from debate_train.checkpointing.whole_files import DirectoryLock
 from debate_train.interrupts import RunFailure, UsageError
 from studies.test_study import MINIATURE, RECIPE
 
+pytestmark = pytest.mark.slow
+
 
 class Ended:
     """In the place of `debate-train`: it writes results at once, and notes its arguments."""

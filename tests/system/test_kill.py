@@ -11,6 +11,8 @@ import pytest
 
 from system import killed_runs
 
+pytestmark = pytest.mark.slow
+
 SEED = 0
 
 

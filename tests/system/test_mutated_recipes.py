@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.robustness import mutate_models, mutate_recipes, mutations
 
+pytestmark = pytest.mark.slow
+
 
 def test_mutated_recipes_are_refused_or_read_again_the_same() -> None:
     counts = mutate_recipes.main(mutate_recipes.parsed(["--every", "149"]))

@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.robustness import mutate_transcripts as mutating
 
+pytestmark = pytest.mark.slow
+
 
 def test_no_command_fails_on_mutated_transcripts(monkeypatch):
     monkeypatch.setattr("debate_rewards.estimates.RESAMPLES", 20)

@@ -13,6 +13,8 @@ from tests.system.test_wheels import find_uv
 from debate_protocol import gives_answers, read_transcripts
 from debate_rollout.testing import check_engine
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "examples" / "other_package"
 RECIPE = str(PACKAGE / "recipe.yaml")

@@ -20,6 +20,8 @@ from debate_rollout.engines.vllm.control import free_port
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """\
 # Two phases of a tiny model: imitation, then debates whose every turn is worth the same.
 name: tiny

@@ -15,6 +15,8 @@ from arithmetic import FACTOR
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import ScratchModel
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[1] / "train" / "deepspeed_processes.py"
 PORT = 29500
 

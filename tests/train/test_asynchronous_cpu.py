@@ -5,9 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from arithmetic import FACTOR
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import ScratchModel
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).with_name("asynchronous_cpu.py")
 CASES = ("stage 2, offloaded", "resumed, stage 3")

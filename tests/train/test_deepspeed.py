@@ -17,6 +17,8 @@ from debate_train.recipe.plan_memory import Kept, memory, shape_of
 from debate_train.trainers import DeepSpeedTrainer
 from debate_train.trainers.trainer import Buckets
 
+pytestmark = pytest.mark.slow
+
 Processes = Callable[..., list[str]]
 SCRIPT = Path(__file__).with_name("deepspeed_processes.py")
 

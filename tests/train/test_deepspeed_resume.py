@@ -11,6 +11,8 @@ from arithmetic import FACTOR
 from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import ScratchModel
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("deepspeed_resume.py")
 NAMES = ("fp32-1", "fp32-2", "fp32-3")
 

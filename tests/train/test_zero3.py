@@ -14,6 +14,8 @@ from debate_train.checkpointing.policy_files import save_policy
 from debate_train.models import PretrainedModel, ScratchModel
 from debate_train.models.loaded_model import Lora, with_adapter
 
+pytestmark = pytest.mark.slow
+
 START = Path(__file__).with_name("sharded_start.py")
 TRAINING = Path(__file__).with_name("deepspeed_processes.py")
 
