@@ -44,7 +44,14 @@ LOOKS = ("evaluation.questions=256", "evaluation.every=10")
 FREE = ("trainer.learning_rate=1e-3", "loss.kl.weight=0")
 FAILURES: Mapping[str, Failure] = {
     "fast": Failure((*LOOKS, "trainer.learning_rate=3e-3", "loss.kl.weight=0")),
-    "liars": Failure((*LOOKS, "reward.votes_from={tpr: 0.1, fpr: 0.9}", "reward.consensus=none")),
+    "liars": Failure(
+        (
+            *LOOKS,
+            "reward.type=v2_control",
+            "reward.votes_from={tpr: 0.1, fpr: 0.9}",
+            "reward.consensus=none",
+        )
+    ),
     "plus_signs": Failure((*LOOKS, *FREE), made.plus_signs),
     "ties": Failure(FREE, made.ties),
     "first_shown": Failure(FREE, made.first_shown),

@@ -39,7 +39,11 @@ ARITHMETICS: Mapping[str, Mapping[str, str]] = {
 }
 ARMS: Mapping[str, tuple[str, ...]] = {
     "peers": ("recipes/quickstart_three.yaml",),
-    "shuffled": ("recipes/quickstart_three.yaml", "reward.shuffle_votes=true"),
+    "shuffled": (
+        "recipes/quickstart_three.yaml",
+        "reward.type=v2_control",
+        "reward.shuffle_votes=true",
+    ),
     "mixed": ("recipes/quickstart_mixed.yaml",),
 }
 MEASURES = {

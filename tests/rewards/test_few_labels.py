@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from debate_protocol.types import Reply, Transcript
-from debate_rewards import V2, Certainty, Labelled, Overlong, Score, Use, Verifiable
+from debate_rewards import V2, Certainty, Labelled, Overlong, RewardContext, Score, Verifiable
 
 VOTES = ["A1=A2", "A0=A2", "A0=A1"]
 
@@ -89,7 +89,7 @@ def test_answers_of_other_questions_are_not_looked_at(hold, caplog) -> None:
 
 
 def test_what_is_silent_on_the_rest_alone_is_no_silence(hold) -> None:
-    use = Use(hold([""] * 3, VOTES).protocol, max_tokens=8)
+    use = RewardContext(hold([""] * 3, VOTES).protocol, max_tokens=8)
     rest = Overlong(max_tokens=10, buffer=1)  # No reply is long enough.
-    assert Labelled(share=0.1, rest=rest).silence("generator", use) is None
-    assert "overlong" in (Labelled(share=0, rest=rest).silence("generator", use) or "")
+    assert Labelled(share=0.1, rest=rest).why_no_signal("generator", use) is None
+    assert "overlong" in (Labelled(share=0, rest=rest).why_no_signal("generator", use) or "")

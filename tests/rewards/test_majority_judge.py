@@ -2,7 +2,7 @@
 
 import pytest
 
-from debate_rewards import MajorityJudge, Mixed, TruthJudge, Use
+from debate_rewards import MajorityJudge, Mixed, RewardContext, TruthJudge
 
 SILENT = [""] * 5
 
@@ -94,6 +94,6 @@ def test_it_stands_beside_the_majority(hold) -> None:
 
 
 def test_two_agents_have_no_majority_to_name(hold) -> None:
-    two, five = (Use(hold([""] * n, n=n).protocol) for n in (2, 5))
-    assert "nobody is outvoted" in (MajorityJudge().silence("judge", two) or "")
-    assert MajorityJudge().silence("judge", five) is None
+    two, five = (RewardContext(hold([""] * n, n=n).protocol) for n in (2, 5))
+    assert "nobody is outvoted" in (MajorityJudge().why_no_signal("judge", two) or "")
+    assert MajorityJudge().why_no_signal("judge", five) is None

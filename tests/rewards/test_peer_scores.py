@@ -7,7 +7,7 @@ import pytest
 
 from debate_protocol.types import TurnKey
 from debate_rewards import V2
-from debate_rewards.reward import Use
+from debate_rewards.reward import RewardContext
 from debate_rewards.votes import (
     PARTS,
     Vote,
@@ -162,6 +162,9 @@ def test_v2_takes_peer_scores_as_values_that_are_centred_already(kind, hold):
     assert all(credit.value is not None and credit.value > 0 for credit in judge)
     assert V2(consensus=kind).least_questions == PARTS[kind] + 1
     rules = batch[0].protocol
-    silent = V2(consensus=kind).silence("judge", Use(rules, questions=PARTS[kind]))
+    silent = V2(consensus=kind).why_no_signal("judge", RewardContext(rules, questions=PARTS[kind]))
     assert silent is not None and f"expected data.batch_size above {PARTS[kind]}" in silent
-    assert V2(consensus=kind).silence("judge", Use(rules, questions=PARTS[kind] + 1)) is None
+    assert (
+        V2(consensus=kind).why_no_signal("judge", RewardContext(rules, questions=PARTS[kind] + 1))
+        is None
+    )

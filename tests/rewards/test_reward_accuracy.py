@@ -3,7 +3,6 @@
 import pytest
 
 from debate_rewards import V2, Credit, Majority, Score, debate_metrics, get_reward
-from debate_rewards.vote_controls import VotesFrom
 
 TRUE_S0 = {"answer": "s0"}
 FIVE = [""] * 5
@@ -47,8 +46,6 @@ def test_reward_accuracy_is_whether_the_winner_of_the_votes_is_right(hold):
     wrong = hold([""] * 3, ["A1>A2", "A0<A2", "A0<A1"], id="c", **TRUE_S0)
     assert [accuracy(V2(), one) for one in (right, level, wrong)] == [1.0, 0.5, 0.0]
     assert accuracy(V2(), right, level, wrong) == 0.5
-    assert accuracy(V2(votes_from=VotesFrom(tpr=1, fpr=0)), wrong) == 1.0
-    assert accuracy(V2(votes_from=VotesFrom(tpr=0, fpr=1)), right) == 0.0
     assert accuracy(get_reward("verifiable"), right, level, wrong) == 1.0
     # Three different answers have no majority, and without votes nobody wins.
     assert accuracy(Majority(), right) is None

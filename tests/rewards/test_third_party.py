@@ -82,7 +82,7 @@ def test_reward_of_another_package_is_found_by_its_type(site, hold):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = rewards()
-    assert list(found) == ["v2", "brevity"]
+    assert {*found} - {"v2_control"} == {"v2", "brevity"}  # debate-studies may be installed.
     (score,) = found["brevity"](words=10)([hold(["", None, ""])])
     assert score.credits[1].value == -0.2  # "no tags": two words of ten
 
@@ -135,11 +135,6 @@ def function(transcripts): return []
         ("import sys; sys.exit(3)", "a = broken:A", "cannot be imported: SystemExit: 3"),
         ("raise SystemError('\\x1b[2J')", "a = broken:A", r"SystemError: \x1b[2J"),
         (NOT_A_REWARD, "a\x1b[2J = broken:Other", r"'a\x1b[2J' of package broken"),
-        (
-            BREVITY.split("    def __call__")[0],
-            "brevity = broken:Brevity",
-            "Brevity has no __call__; expected what debate_rewards.reward.RewardConfig",
-        ),
         (NOT_A_REWARD, "a = broken:missing", "cannot be imported: AttributeError"),
         (NOT_A_REWARD, "a = broken:function", "expected a pydantic model"),
         (NOT_A_REWARD, "a = broken:Other", 'expected a field type: Literal["a"] = "a" in Other'),
@@ -156,7 +151,7 @@ def test_reward_that_cannot_be_used_is_named_and_left_out(site, module, entries,
     sys.modules.pop("broken", None)
     try:
         with pytest.warns(VariantNotLoadedWarning) as caught:
-            assert list(rewards()) == ["v2"]
+            assert {*rewards()} - {"v2_control"} == {"v2"}
     finally:
         sys.modules.pop("broken", None)
     (warning,) = caught

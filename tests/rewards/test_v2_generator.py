@@ -1,7 +1,7 @@
 import pytest
 
 from debate_protocol.types import Transcript
-from debate_rewards import Use
+from debate_rewards import RewardContext
 from debate_rewards.rewards import V2
 
 SILENT = ["", "", ""]
@@ -158,27 +158,6 @@ def test_v2_agent_without_a_turn_has_no_return(hold):
     assert score.agents == (None, -1.0, None)
 
 
-def test_v2_shuffle_keeps_each_rounds_values_and_spares_failures(hold):
-    rounds = ([""] * 4 + [None], ["A1>A2", "A0>A3", "A0>A3", "A0>A1", ""])
-    plain, mixed = {}, {}
-    for options, out in (({}, plain), ({"shuffle_votes": True}, mixed)):
-        for i in range(40):
-            out[i] = generator(hold(*rounds, n=5, id=f"d{i}"), **options)
-    for i, values in mixed.items():
-        assert sorted(values[a, 0] for a in range(4)) == sorted(plain[i][a, 0] for a in range(4))
-        assert values[4, 0] == -1.0
-    # A uniform permutation leaves no trace of the winner: agent 0's mean is that of all four.
-    means = [sum(v[a, 0] for v in mixed.values()) / 40 for a in range(4)]
-    expected = sum(plain[0][a, 0] for a in range(4)) / 4
-    assert all(abs(mean - expected) < 0.4 for mean in means)
-    assert len({tuple(v.values()) for v in mixed.values()}) > 4
-
-
-def test_v2_shuffle_is_repeatable(hold):
-    debate = hold(SILENT, ["A1>A2", "A0=A2", "A1>A0"], id="same")
-    assert generator(debate, shuffle_votes=True) == generator(debate, shuffle_votes=True)
-
-
 def test_v2_without_comparison_section_expects_none(hold):
     data = hold(SILENT, SILENT, contract="boxed")
     (score,) = V2()([data])
@@ -199,6 +178,6 @@ def test_votes_of_one_role_alone_value_turns(hold) -> None:
     assert valued(V2(votes_of="judge")) == {0: -1.0, 1: 1.0, 2: None, 3: None}
     # All: agent 0 wins one of three, with a tie against 2: (1 + 1/2 - 1 - 1/2) / 3 = 0.
     assert valued(V2()) == {0: 0.0, 1: 0.0, 2: 0.0, 3: None}
-    use = Use(debate.protocol)
-    assert V2(votes_of="judge").silence("generator", use) is None
-    assert "did you mean 'judge'" in (V2(votes_of="juge").silence("generator", use) or "")
+    use = RewardContext(debate.protocol)
+    assert V2(votes_of="judge").why_no_signal("generator", use) is None
+    assert "did you mean 'judge'" in (V2(votes_of="juge").why_no_signal("generator", use) or "")

@@ -3,7 +3,8 @@
 import pytest
 
 from debate_protocol.transcripts.files import from_json
-from debate_rewards import V2, WinMinusLoss, WinRate
+from debate_protocol.types import Protocol
+from debate_rewards import V2, RewardContext, WinMinusLoss, WinRate
 from debate_rewards.reward import read_debate
 from debate_rewards.votes import all_votes, ballots
 
@@ -82,7 +83,7 @@ def test_v2_without_judge_stream_keeps_the_votes_for_the_generator(hold):
     assert "reward/judge/mean" not in score.metrics
     assert score.metrics["v2/missing_comparisons"] == 1
     assert V2(consensus="none").streams == ("generator",)
-    assert V2(consensus="none").warning(3, 1.0) is None
+    assert V2(consensus="none").few_judges(RewardContext(Protocol(3))) is None
 
 
 def test_v2_history_of_one_round_judges_that_round_only(hold):

@@ -66,7 +66,7 @@ def test_check_refuses_votes_from_the_truth_without_answers(tmp_path: Path) -> N
     path = tmp_path / "q.jsonl"
     path.write_text("\n".join(f'{{"question": "{i} ?"}}' for i in range(40)))
     data = {"type": "questions", "path": str(path), "batch_size": 8}
-    reward = {"type": "v2", "consensus": "none", "votes_from": {"tpr": 0.9, "fpr": 0.2}}
+    reward = {"type": "v2_control", "consensus": "none", "votes_from": {"tpr": 0.9, "fpr": 0.2}}
     (error,) = check(recipe(reward, data=data)).errors
-    assert error.startswith("reward.type: v2 compares with the questions' own answers")
+    assert error.startswith("reward.type: v2_control compares with the questions' own answers")
     assert check(recipe({"type": "v2", "consensus": "none"}, data=data)).errors == ()

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from debate_rewards.reward import Credit as Credit
     from debate_rewards.reward import Reward as Reward
     from debate_rewards.reward import RewardConfig as RewardConfig
+    from debate_rewards.reward import RewardContext as RewardContext
     from debate_rewards.reward import Score as Score
-    from debate_rewards.reward import Use as Use
     from debate_rewards.rewards import REWARDS as REWARDS
     from debate_rewards.rewards import Component as Component
     from debate_rewards.rewards import Fading as Fading

@@ -3,54 +3,43 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
-
-from pydantic import Field
 
 from debate_protocol.types import Question, Transcript, TurnKey
 from debate_rewards.answer_checking import Verdict, answer_classes, check_many, kind_of
 from debate_rewards.decisions import peer_vote_of
 from debate_rewards.reward import (
-    FAILURE_VALUE,
     Credit,
-    Need,
     ReadDebate,
+    Requirement,
     RewardConfig,
+    RewardContext,
     Score,
-    Use,
-    mean_returns,
+    known_mean,
     read_debate,
+    scored,
+    turn_credits,
 )
 from debate_rewards.votes import (
     JUDGE,
-    Duplicates,
-    JudgeCredit,
+    JudgeSettings,
+    VoteReward,
     all_votes,
     ballots,
-    judge_credits,
     truth_values,
 )
 
 
-class YardstickJudge(RewardConfig):
+class YardstickJudge(JudgeSettings, VoteReward):
     """What rewards have in common that value a judge's votes by which turns count as right."""
-
-    duplicates: Duplicates = "one"
-    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
-    judge_credit: JudgeCredit = "block"
-    """Where a judge's values go: one for the `block`, one per `line`, or per `segment` (lines,
-    and each part of the evaluation about one agent)."""
-    format_penalty: float | None = Field(default=-0.5, le=0)
-    """What a turn is worth as a judge where comparisons were expected and none counted; under
-    `line` and `segment` also a line that does not count, and ending with pairs left out. Null is no
-    penalty."""
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams that get values."""
         return (JUDGE,)
 
-    def score(self, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> Score:
+    def score_votes(self, debate: ReadDebate, right: Mapping[TurnKey, bool]) -> Score:
         """Return the values of a debate's judges.
 
         Args:
@@ -60,22 +49,13 @@ class YardstickJudge(RewardConfig):
         """
         cast = ballots(debate, self.duplicates)
         values = truth_values(all_votes(cast), right)
-        credits = judge_credits(
-            debate,
-            cast,
-            values,
-            judge_credit=self.judge_credit,
-            format_penalty=self.format_penalty,
-        )
+        credits = self.judge_credits(debate, cast, values)
         metrics = {
             f"{self.type}/votes": float(len(values)),
             f"{self.type}/votes_with_value": float(sum(value is not None for value in values)),
+            "reward/judge/mean": known_mean(c.value for c in credits if c.span is None),
         }
-        turns = [c.value for c in credits if c.span is None and c.value is not None]
-        if turns:
-            metrics["reward/judge/mean"] = sum(turns) / len(turns)
-        returns = mean_returns(credits, debate.transcript.protocol.num_agents)
-        return Score(tuple(credits), returns, metrics)
+        return scored(debate.transcript, credits, metrics)
 
 
 _log = logging.getLogger(__name__)
@@ -91,65 +71,48 @@ class Verifiable(RewardConfig):
     Source: SDRL (paper), verifiable outcome reward.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset(("answers",))
+    needs: ClassVar[frozenset[Requirement]] = frozenset(("answers",))
     can_be_tried: ClassVar[bool] = True
 
     type: Literal["verifiable"] = "verifiable"
     values: Literal["plus_minus", "zero_one"] = "plus_minus"
     """A right and a wrong answer are +1 and -1 (`plus_minus`), or 1 and 0 (`zero_one`)."""
 
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
-        return ("generator",)
-
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
-        return [self._score(*one) for one in with_verdicts(transcripts)]
+        debates = [read_debate(transcript) for transcript in transcripts]
+        return [self._score(*one) for one in zip(debates, usable_verdicts(debates), strict=True)]
 
     def _score(self, debate: ReadDebate, verdicts: Verdicts | None) -> Score:
-        num_agents = debate.transcript.protocol.num_agents
         if verdicts is None:
-            credits = tuple(Credit(*key, "generator", None, expected=False) for key in debate.turns)
-            return Score(credits, (None,) * num_agents, {"verifiable/unverifiable_gold": 1.0})
+            credits = [Credit(*key, "generator", None, expected=False) for key in debate.turns]
+            return scored(debate.transcript, credits, {"verifiable/unverifiable_gold": 1.0})
         wrong = -1.0 if self.values == "plus_minus" else 0.0
-        credits = tuple(
-            Credit(*key, "generator", -1.0, penalty=True)
-            if turn.failed
-            else Credit(*key, "generator", 1.0 if verdicts[key].verdict == "right" else wrong)
-            for key, turn in debate.turns.items()
+        right = {key: one.verdict == "right" for key, one in verdicts.items()}
+        credits = turn_credits(debate, {key: 1.0 if one else wrong for key, one in right.items()})
+        unread = sum(
+            one.verdict == "wrong" and one.reason != "different" and not debate.turns[key].failed
+            for key, one in verdicts.items()
         )
-        earned: list[list[float]] = [[] for _ in range(num_agents)]
-        for credit in credits:
-            if credit.value is not None:
-                earned[credit.agent].append(credit.value)
-        agents = tuple(sum(values) / len(values) if values else None for values in earned)
-        return Score(credits, agents, _metrics(debate, verdicts))
+        metrics = {
+            "verifiable/unverifiable_gold": 0.0,
+            "verifiable/unreadable_predictions": float(unread),
+            "verifiable/right": known_mean(map(float, right.values())),
+        }
+        return scored(debate.transcript, credits, metrics)
 
 
-def with_verdicts(transcripts: Sequence[Transcript]) -> list[tuple[ReadDebate, Verdicts | None]]:
-    """Return debates with the verdicts on their turns, None where no answer can be judged.
+def usable_verdicts(debates: Sequence[ReadDebate]) -> list[Verdicts | None]:
+    """Return the verdicts on each debate's turns, None where the question's answer is unusable.
 
-    A warning names the question of each that has none.
+    A warning names each question that is left out.
     """
-    return _with_verdicts([read_debate(transcript) for transcript in transcripts])
-
-
-def truth_of(debates: Sequence[ReadDebate]) -> list[dict[TurnKey, bool] | None]:
-    """Return which turns are right, per debate; None as in `with_verdicts`."""
-    return [
-        None if verdicts is None else {key: v.verdict == "right" for key, v in verdicts.items()}
-        for _, verdicts in _with_verdicts(debates)
-    ]
-
-
-def _with_verdicts(debates: Sequence[ReadDebate]) -> list[tuple[ReadDebate, Verdicts | None]]:
-    found: list[tuple[ReadDebate, Verdicts | None]] = []
+    found: list[Verdicts | None] = []
     for debate, verdicts in zip(debates, turn_verdicts(debates), strict=True):
         unusable = [v.reason for v in verdicts.values() if v.verdict == "unverifiable"]
         if unusable:
             _log.warning("question %r is left out: %s", debate.transcript.question.id, unusable[0])
-        found.append((debate, None if unusable else verdicts))
+        found.append(None if unusable else verdicts)
     return found
 
 
@@ -182,22 +145,6 @@ def has_known_kind(question: Question) -> bool:
     return True
 
 
-def _metrics(debate: ReadDebate, verdicts: Verdicts) -> dict[str, float]:
-    unread = sum(
-        verdicts[key].verdict == "wrong" and verdicts[key].reason != "different"
-        for key, turn in debate.turns.items()
-        if not turn.failed
-    )
-    metrics = {
-        "verifiable/unverifiable_gold": 0.0,
-        "verifiable/unreadable_predictions": float(unread),
-    }
-    if verdicts:
-        right = sum(verdict.verdict == "right" for verdict in verdicts.values())
-        metrics["verifiable/right"] = right / len(verdicts)
-    return metrics
-
-
 class TruthJudge(YardstickJudge):
     """What each turn's comparisons are worth against the truth, stream `judge`.
 
@@ -214,37 +161,25 @@ class TruthJudge(YardstickJudge):
     the place of the consensus, after section 5.1's mixing of ground truth into peer rewards.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset(
-        (
-            "answers",
-            "votes",
-        )
-    )
-    can_be_tried: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Requirement]] = frozenset(("answers", "votes"))
 
     type: Literal["truth_judge"] = "truth_judge"
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
-        return [self._score(*one) for one in with_verdicts(transcripts)]
+        debates = [read_debate(transcript) for transcript in transcripts]
+        return [self._score(*one) for one in zip(debates, usable_verdicts(debates), strict=True)]
 
     def _score(self, debate: ReadDebate, verdicts: Verdicts | None) -> Score:
         if verdicts is None:
-            credits = [
-                Credit(*key, JUDGE, None, expected=False)
-                for key, turn in debate.judges.items()
-                if not turn.failed
-            ]
-            nobody = (None,) * debate.transcript.protocol.num_agents
-            return Score(tuple(credits), nobody, {"truth_judge/unverifiable_gold": 1.0})
+            valid = [key for key, turn in debate.judges.items() if not turn.failed]
+            credits = [Credit(*key, JUDGE, None, expected=False) for key in valid]
+            return scored(debate.transcript, credits, {"truth_judge/unverifiable_gold": 1.0})
         right = {key: verdict.verdict == "right" for key, verdict in verdicts.items()}
-        score = self.score(debate, right)
-        return Score(
-            score.credits, score.agents, {"truth_judge/unverifiable_gold": 0.0, **score.metrics}
-        )
+        score = self.score_votes(debate, right)
+        return replace(score, metrics={"truth_judge/unverifiable_gold": 0.0, **score.metrics})
 
 
-_log = logging.getLogger(__name__)
 Group = list[tuple[int, TurnKey]]
 """Turns whose answers are counted together, each with the number of its debate."""
 Against = Literal["each", "last"]
@@ -275,13 +210,13 @@ def in_majority(
     return found
 
 
-def nobody_outvoted(use: Use) -> str | None:
+def nobody_outvoted(context: RewardContext) -> str | None:
     """Return why no turn of a debate can differ from its majority, None if one can."""
-    if use.rules.num_agents >= 3:
+    if context.rules.num_agents >= 3:
         return None
     return (
-        f"in a debate of {use.rules.num_agents} nobody is outvoted; expected at least 3 agents, or "
-        "majority with scope question and several debates on each question"
+        f"in a debate of {context.rules.num_agents} nobody is outvoted; expected at least 3, "
+        "or majority with scope question and several debates on each question"
     )
 
 
@@ -355,11 +290,6 @@ class Majority(RewardConfig):
     verified: bool = False
     """Whether the peers' votes must decide for the majority's answer, too."""
 
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
-        return ("generator",)
-
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
@@ -368,32 +298,27 @@ class Majority(RewardConfig):
         )
         return [self._score(*one) for one in zip(debates, found, strict=True)]
 
-    def needed(self) -> frozenset[Need]:
+    def needed(self) -> frozenset[Requirement]:
         """Return votes, where these verify the majority."""
         return frozenset(("votes",)) if self.verified else frozenset()
 
-    def silence(self, stream: str, use: Use) -> str | None:
+    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
         """Return why no turn can differ from the majority."""
-        return nobody_outvoted(use) if stream == "generator" and self.scope == "debate" else None
+        return (
+            nobody_outvoted(context) if stream == "generator" and self.scope == "debate" else None
+        )
 
     def _score(self, debate: ReadDebate, in_majority: dict[TurnKey, bool]) -> Score:
         minority = -1.0 if self.values == "plus_minus" else 0.0
-        credits = []
-        for key, turn in debate.turns.items():
-            if turn.failed:
-                credits.append(Credit(*key, "generator", FAILURE_VALUE, penalty=True))
-            else:
-                value = {True: 1.0, False: minority, None: None}[in_majority.get(key)]
-                credits.append(Credit(*key, "generator", value))
+        values = {key: 1.0 if agrees else minority for key, agrees in in_majority.items()}
         valid = [in_majority.get(key) for key, turn in debate.turns.items() if not turn.failed]
-        decided = [agrees for agrees in valid if agrees is not None]
-        metrics = {}
-        if valid:
-            metrics["majority/undecided"] = 1 - len(decided) / len(valid)
-        if decided:
-            metrics["majority/share"] = sum(decided) / len(decided)
-        returns = mean_returns(credits, debate.transcript.protocol.num_agents)
-        return Score(tuple(credits), returns, metrics)
+        metrics = {
+            "majority/undecided": 1 - sum(v is not None for v in valid) / len(valid)
+            if valid
+            else None,
+            "majority/share": known_mean(valid),
+        }
+        return scored(debate.transcript, turn_credits(debate, values), metrics)
 
 
 class MajorityJudge(YardstickJudge):
@@ -411,7 +336,7 @@ class MajorityJudge(YardstickJudge):
     in the place of the least frequent one, −1 in the place of 0, and 0 for `=`.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset(("votes",))
+    can_be_tried: ClassVar[bool] = False
 
     type: Literal["majority_judge"] = "majority_judge"
     verified: bool = True
@@ -421,8 +346,8 @@ class MajorityJudge(YardstickJudge):
         """Return one score a transcript, in order."""
         debates = [read_debate(transcript) for transcript in transcripts]
         yardsticks = in_majority(debates, scope="debate", against="each", is_verified=self.verified)
-        return [self.score(*one) for one in zip(debates, yardsticks, strict=True)]
+        return [self.score_votes(*one) for one in zip(debates, yardsticks, strict=True)]
 
-    def silence(self, stream: str, use: Use) -> str | None:
+    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
         """Return why no turn can differ from the majority."""
-        return nobody_outvoted(use) if stream == "judge" else None
+        return nobody_outvoted(context) if stream == "judge" else None

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import math
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Annotated, Literal, Protocol, TypeVar
 
 from pydantic import Field
@@ -23,7 +23,7 @@ from debate_rewards.reward import (
     ReadTurn,
     read_debate,
 )
-from debate_rewards.votes import Share, all_votes, ballots, points, tally
+from debate_rewards.votes import Share, Ties, Vote, all_votes, ballots, points, tally
 
 TOLERANCE = 1e-10
 """Largest change of a log strength at which the fit has converged."""
@@ -32,6 +32,20 @@ MAX_SWEEPS = 10_000
 Item = TypeVar("Item", bound=Hashable)
 Results = Mapping[tuple[Item, Item], float]
 """Wins of the first over the second; a tie is half a win for each."""
+
+
+def wins_of(
+    votes: Iterable[Vote], ties: Ties, item: Callable[[TurnKey], Item]
+) -> dict[tuple[Item, Item], float]:
+    """Return how often each turn, or what `item` makes of it, won against each other one."""
+    wins: dict[tuple[Item, Item], float] = {}
+    for vote in votes:
+        given = points(vote.verdict, ties)
+        if given is not None:
+            left, right = item(vote.left), item(vote.right)
+            wins[left, right] = wins.get((left, right), 0.0) + given.up
+            wins[right, left] = wins.get((right, left), 0.0) + given.down
+    return wins
 
 
 def log_strengths(wins: Results[Item], prior: float) -> dict[Item, float]:
@@ -136,13 +150,7 @@ def bradley_terry(transcript: Transcript, seed: int) -> str | None:
 
 def bradley_terry_of(debate: ReadDebate, seed: int) -> str | None:
     """Return the strongest agent's answer of a debate that was read; see `bradley_terry`."""
-    wins: dict[tuple[int, int], float] = {}
-    for vote in all_votes(ballots(debate)):
-        given = points(vote.verdict, "half")
-        assert given is not None
-        left, right = vote.left.agent, vote.right.agent
-        wins[left, right] = wins.get((left, right), 0.0) + given.up
-        wins[right, left] = wins.get((right, left), 0.0) + given.down
+    wins = wins_of(all_votes(ballots(debate)), "half", lambda key: key.agent)
     # The fit ends within its tolerance: what is closer than that is equally strong.
     strengths = {agent: round(log, 8) for agent, log in log_strengths(wins, 1.0).items()}
     answered = {turn.key.agent: turn for turn in debate.turns.values() if not turn.failed}

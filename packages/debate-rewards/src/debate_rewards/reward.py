@@ -2,7 +2,6 @@
 
 import math
 import typing
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, cast
@@ -82,13 +81,31 @@ class Reward(typing.Protocol):
         ...
 
 
+def known_mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
 def mean_returns(credits: Iterable[Credit], num_agents: int) -> tuple[float | None, ...]:
     """Return the mean value of each agent's credits for whole turns; None without any."""
-    earned: list[list[float]] = [[] for _ in range(num_agents)]
+    earned: list[list[float | None]] = [[] for _ in range(num_agents)]
     for credit in credits:
-        if credit.value is not None and credit.span is None:
+        if credit.span is None:
             earned[credit.agent].append(credit.value)
-    return tuple(sum(values) / len(values) if values else None for values in earned)
+    return tuple(map(known_mean, earned))
+
+
+def scored(
+    transcript: Transcript, credits: Iterable[Credit], metrics: Mapping[str, float | None]
+) -> Score:
+    """Return the score of a debate, in which an agent's return is the mean over its turns.
+
+    Metrics that are None are left out.
+    """
+    credits = tuple(credits)
+    known = {name: value for name, value in metrics.items() if value is not None}
+    return Score(credits, mean_returns(credits, transcript.protocol.num_agents), known)
 
 
 def score_debates(reward: Reward, transcripts: Sequence[Transcript]) -> list[Score]:
@@ -233,6 +250,27 @@ def read_debate(transcript: Transcript) -> ReadDebate:
     return ReadDebate(transcript, turns, "comparison" in contract.sections, judges)
 
 
+def turn_credits(
+    debate: ReadDebate, values: Mapping[TurnKey, float | None], *, always_expected: bool = True
+) -> list[Credit]:
+    """Return the credits of turns in the stream `generator`; a failed turn carries -1.
+
+    Args:
+        debate: The debate.
+        values: The value of each valid turn; a turn that is missing has no signal.
+        always_expected: Whether a valid turn without a value should have had one.
+    """
+    credits = []
+    for key, turn in debate.turns.items():
+        value = values.get(key)
+        if turn.failed:
+            credits.append(Credit(*key, "generator", FAILURE_VALUE, penalty=True))
+        else:
+            due = always_expected or value is not None
+            credits.append(Credit(*key, "generator", value, expected=due))
+    return credits
+
+
 def check_turns(transcript: Transcript) -> None:
     """Refuse turns that cannot be.
 
@@ -243,34 +281,28 @@ def check_turns(transcript: Transcript) -> None:
     rules = transcript.protocol
     seen: set[TurnKey] = set()
     for turn in transcript.turns:
-        key = turn.key
+        key, problem = turn.key, None
         if not 0 <= key.agent < rules.num_agents:
-            raise ValueError(
-                f"{_where(transcript, key)}: expected agents 0 to {rules.num_agents - 1}"
-            )
-        if not 0 <= key.round < rules.max_rounds:
-            raise ValueError(
-                f"{_where(transcript, key)}: expected rounds 0 to {rules.max_rounds - 1}"
-            )
-        if key in seen:
-            raise ValueError(f"{_where(transcript, key)}: found twice, expected once")
+            problem = f"expected agents 0 to {rules.num_agents - 1}"
+        elif not 0 <= key.round < rules.max_rounds:
+            problem = f"expected rounds 0 to {rules.max_rounds - 1}"
+        elif key in seen:
+            problem = "found twice, expected once"
+        for other in (branch.turn.key for branch in turn.branches):
+            if other != key:
+                problem = f"found a branch that is of agent {other.agent} in round {other.round}"
+        if problem:
+            where = f"debate {transcript.id!r}, turn of agent {key.agent} in round {key.round}"
+            raise ValueError(f"{where}: {problem}")
         seen.add(key)
-        for branch in turn.branches:
-            if branch.turn.key != key:
-                other = f"agent {branch.turn.agent} in round {branch.turn.round}"
-                raise ValueError(f"{_where(transcript, key)}: found a branch that is of {other}")
 
 
-def _where(transcript: Transcript, key: TurnKey) -> str:
-    return f"debate {transcript.id!r}, turn of agent {key.agent} in round {key.round}"
-
-
-Need = Literal["answers", "votes"]
+Requirement = Literal["answers", "votes"]
 """What values are made of: the questions' own answers, or comparisons between agents."""
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class RewardContext:
     """What a reward is used on.
 
     Attributes:
@@ -289,27 +321,33 @@ class Use:
 
 
 class RewardConfig(Config):
-    """The base class of rewards: a field `type`, streams, and a call that scores debates."""
+    """The base class of rewards: a field `type`, streams, and a call that scores debates.
 
-    needs: ClassVar[frozenset[Need]] = frozenset()
+    A reward that scores debates one by one defines `score`; one that compares debates of a batch
+    defines `__call__`.
+    """
+
+    needs: ClassVar[frozenset[Requirement]] = frozenset()
     """All of these must be there, or nothing has a value."""
     can_be_tried: ClassVar[bool] = False
     """Whether debates that a script writes have values where a policy's would."""
-
     is_changing: ClassVar[bool] = False
     """Whether it may be another in each step, as `at` says."""
-
     type: str
     """The name by which recipes choose the reward."""
 
     @property
-    @abstractmethod
     def streams(self) -> tuple[str, ...]:
         """The streams that get values."""
+        return ("generator",)
 
-    @abstractmethod
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
+        return [self.score(read_debate(transcript)) for transcript in transcripts]
+
+    def score(self, debate: ReadDebate) -> Score:
+        """Return the score of one debate."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither __call__ nor score")
 
     @property
     def adds_advantages(self) -> bool:
@@ -332,7 +370,7 @@ class RewardConfig(Config):
         """Return what changes from step to step, each with the key that it is about."""
         return []
 
-    def needed(self) -> frozenset[Need]:
+    def needed(self) -> frozenset[Requirement]:
         """Return what must be there under these settings, or nothing has a value."""
         return self.needs
 
@@ -341,14 +379,14 @@ class RewardConfig(Config):
         """The fewest questions of a batch with which every stream has values."""
         return 1
 
-    def silence(self, stream: str, use: Use) -> str | None:
+    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
         """Return why no turn has a value in a stream, where that is known of these settings."""
         return None
 
-    def few_judges(self, use: Use) -> str | None:
+    def few_judges(self, context: RewardContext) -> str | None:
         """Return why judges are too few for their stream to teach much, None if they are not."""
         return None
 
-    def warnings(self, use: Use) -> list[str]:
+    def warnings(self, context: RewardContext) -> list[str]:
         """Return what should be looked at, each with the key that it is about."""
         return []

@@ -20,11 +20,11 @@ from debate_rewards.answer_rewards import (
 )
 from debate_rewards.reward import (
     Credit,
-    Need,
     ReadDebate,
+    Requirement,
     RewardConfig,
+    RewardContext,
     Score,
-    Use,
     mean_returns,
     read_debate,
     score_debates,
@@ -277,22 +277,22 @@ class Labelled(RewardConfig):
         """The fewest questions of a batch with which every stream has values."""
         return self.rest.least_questions
 
-    def needed(self) -> frozenset[Need]:
+    def needed(self) -> frozenset[Requirement]:
         """Return what must be there; answers only where some questions are labelled."""
         return self.rest.needed() | (self.truth.needed() if self.share > 0 else frozenset())
 
-    def silence(self, stream: str, use: Use) -> str | None:
+    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
         """Return why no turn has a value in a stream."""
         part = self.truth if self.share > 0 and stream in self.truth.streams else self.rest
-        return part.silence(stream, use)
+        return part.why_no_signal(stream, context)
 
-    def few_judges(self, use: Use) -> str | None:
+    def few_judges(self, context: RewardContext) -> str | None:
         """Return why judges are too few for their stream to teach much."""
-        return self.rest.few_judges(use)
+        return self.rest.few_judges(context)
 
-    def warnings(self, use: Use) -> list[str]:
+    def warnings(self, context: RewardContext) -> list[str]:
         """Return what should be looked at."""
-        return [*self.truth.warnings(use), *self.rest.warnings(use)]
+        return [*self.truth.warnings(context), *self.rest.warnings(context)]
 
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""

@@ -16,17 +16,18 @@ from debate_rewards.answer_checking import Verdict, check_many
 from debate_rewards.reward import (
     FAILURE_VALUE,
     Credit,
-    Need,
     ReadDebate,
     ReadTurn,
+    Requirement,
     RewardConfig,
+    RewardContext,
     Score,
-    Use,
     check_turns,
-    mean_returns,
-    read_debate,
+    known_mean,
+    scored,
+    turn_credits,
 )
-from debate_rewards.votes import Ballot, Duplicates, Ties, ballots, evaluation_parts, tally
+from debate_rewards.votes import PeerReward, ballots, evaluation_parts, tally
 
 _log = logging.getLogger(__name__)
 
@@ -63,22 +64,15 @@ class PartialTrajectory(RewardConfig):
     Source: ACC-Debate (paper), section 4.2, r(z, x, y) by one-step roll-out.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset(("answers",))
+    needs: ClassVar[frozenset[Requirement]] = frozenset(("answers",))
     can_be_tried: ClassVar[bool] = True
 
     type: Literal["partial_trajectory"] = "partial_trajectory"
 
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
-        return ("generator",)
-
     def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
         """Return one score a transcript, in order."""
-        return [
-            _score(transcript, found)
-            for transcript, found in zip(transcripts, _found(transcripts), strict=True)
-        ]
+        found = _found(transcripts)
+        return [_state_score(*one) for one in zip(transcripts, found, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +96,10 @@ def _found(transcripts: Sequence[Transcript]) -> list[_Found]:
     for transcript in transcripts:
         check_turns(transcript)
     asked = [
-        (transcript.question, _answer(transcript, end))
+        (
+            transcript.question,
+            None if turn_failed(transcript, end) else parse_turn(transcript, end).answer,
+        )
         for transcript in transcripts
         for _, _, ends in _states(transcript)
         for end in ends
@@ -121,18 +118,11 @@ def _valued(transcript: Transcript, verdicts: Iterator[Verdict]) -> _Found:
     for (guide, turn, ends), own in zip(states, judged, strict=True):
         right = [verdict.verdict == "right" for verdict in own]
         mean = None if unusable or not right else sum(right) / len(right)
-        if turn.continuations:
-            error = None if mean is None else _standard_error(mean, len(right))
-            failed = sum(turn_failed(transcript, end) for end in ends)
-            values.append(StateValue(turn.key, guide, mean, error, len(right), failed))
-        else:
-            error = None if mean is None else 0.0
-            values.append(StateValue(turn.key, guide, mean, error, 0, 0))
+        played = len(right) if turn.continuations else 0
+        failed = sum(turn_failed(transcript, end) for end in ends) if played else 0
+        error = None if mean is None else _standard_error(mean, len(right)) if played else 0.0
+        values.append(StateValue(turn.key, guide, mean, error, played, failed))
     return _Found(values, unusable[0] if unusable else None)
-
-
-def _answer(transcript: Transcript, turn: Turn) -> str | None:
-    return None if turn_failed(transcript, turn) else parse_turn(transcript, turn).answer
 
 
 def _standard_error(mean: float, count: int) -> float | None:
@@ -165,26 +155,17 @@ def _leaves(turn: Turn) -> list[Turn]:
     return [leaf for one in turn.continuations for leaf in _leaves(one)]
 
 
-def _score(transcript: Transcript, found: _Found) -> Score:
-    own = {state.key: state.value for state in found.states if state.guide is None}
+def _state_score(transcript: Transcript, found: _Found) -> Score:
+    natural = {state.key: state for state in found.states if state.guide is None}
     credits = []
     for turn in transcript.turns:
-        value = own[turn.key]
+        value = natural[turn.key].value
         if found.left_out is None and turn_failed(transcript, turn):
             credits.append(Credit(*turn.key, "generator", FAILURE_VALUE, penalty=True))
         else:
             credits.append(Credit(*turn.key, "generator", value, expected=value is not None))
-    agents = mean_returns(credits, transcript.protocol.num_agents)
-    return Score(tuple(credits), agents, _metrics(transcript, found))
-
-
-def _metrics(transcript: Transcript, found: _Found) -> dict[str, float]:
-    """Return means over the debate's states, those that it has."""
-    natural = {state.key: state for state in found.states if state.guide is None}
-    values = [state.value for state in natural.values()]
-    errors = [state.standard_error for state in natural.values() if state.rollouts]
-    toward: list[float | None] = []
-    away: list[float | None] = []
+    toward: list[float] = []
+    away: list[float] = []
     for state in found.states:
         before = natural[state.key].value
         if state.guide is None or state.value is None or before is None:
@@ -193,28 +174,23 @@ def _metrics(transcript: Transcript, found: _Found) -> dict[str, float]:
             toward.append(state.value - before)
         else:
             away.append(before - state.value)
-    means = {
-        "value": _mean(values),
-        "standard_error": _mean(errors),
-        "gain_to_right": _mean(toward),
-        "loss_to_wrong": _mean(away),
+    metrics = {
+        "value": known_mean(state.value for state in natural.values()),
+        "standard_error": known_mean(s.standard_error for s in natural.values() if s.rollouts),
+        "gain_to_right": known_mean(toward),
+        "loss_to_wrong": known_mean(away),
+        "failed_rollouts": float(sum(state.failed for state in found.states)),
+        "unverifiable_gold": float(found.left_out is not None),
     }
-    metrics = {f"partial_trajectory/{k}": v for k, v in means.items() if v is not None}
-    metrics["partial_trajectory/failed_rollouts"] = float(sum(s.failed for s in found.states))
-    metrics["partial_trajectory/unverifiable_gold"] = float(found.left_out is not None)
-    return metrics
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    named = {f"partial_trajectory/{name}": value for name, value in metrics.items()}
+    return scored(transcript, credits, named)
 
 
 CRITIC = "critic"
 """The stream's name; it covers the evaluation."""
 
 
-class Persuasion(RewardConfig):
+class Persuasion(PeerReward):
     """How far a critique lowered the group's opinion of its target, in [−1, 1], stream `critic`.
 
     A critique is a turn's evaluation of one other agent: its target. The opinion of judge j of an
@@ -239,34 +215,27 @@ class Persuasion(RewardConfig):
     target; our own as a reward.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset(("votes",))
-    can_be_tried: ClassVar[bool] = True
-
     type: Literal["persuasion"] = "persuasion"
-    ties: Ties = "half"
-    """What `=` is worth: `half` a win for each side, or nothing (`ignore`)."""
-    duplicates: Duplicates = "one"
-    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams that get values."""
         return (CRITIC,)
 
-    def silence(self, stream: str, use: Use) -> str | None:
+    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
         """Return why no critique has a value."""
         return (
-            "persuasion compares votes on a critique's target before and after the critique was "
-            f"read, and nobody votes twice around one: found {use.rules.max_rounds} rounds; "
-            "expected 3 agents and 3 rounds at least, and evaluations in the contract"
+            "persuasion compares votes on a critique's target before and after it was read, and "
+            f"nobody votes twice around one: found {context.rules.max_rounds} rounds; expected 3 "
+            "agents and 3 rounds at least, and evaluations in the contract"
         )
 
-    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
-        return [self._score(read_debate(transcript)) for transcript in transcripts]
-
-    def _score(self, debate: ReadDebate) -> Score:
-        opinions = _opinions(ballots(debate, self.duplicates), self.ties)
+    def score(self, debate: ReadDebate) -> Score:
+        """Return the score of one debate."""
+        opinions = {
+            key: {turn.agent: share.balance for turn, share in tally(cast.votes, self.ties).items()}
+            for key, cast in ballots(debate, self.duplicates).items()
+        }
         changes = _changes(debate)
         credits: list[Credit] = []
         values: list[float | None] = []
@@ -275,27 +244,16 @@ class Persuasion(RewardConfig):
                 parts, targets = _targets(debate, turn)
                 falls = {target: _fall(opinions, changes, turn, target) for target in targets}
                 values += falls.values()
-                credits += _credits(turn, parts, falls)
-        known = [value for value in values if value is not None]
+                credits += _critique_credits(turn, parts, falls)
         metrics = {
             "persuasion/critiques": float(len(values)),
-            "persuasion/critiques_with_value": float(len(known)),
+            "persuasion/critiques_with_value": float(sum(value is not None for value in values)),
+            "persuasion/mean": known_mean(values),
         }
-        if known:
-            metrics["persuasion/mean"] = sum(known) / len(known)
-        num_agents = debate.transcript.protocol.num_agents
-        return Score(tuple(credits), mean_returns(credits, num_agents), metrics)
+        return scored(debate.transcript, credits, metrics)
 
 
 _Part = tuple[int, tuple[int, int]]
-
-
-def _opinions(cast: Mapping[TurnKey, Ballot], ties: Ties) -> dict[TurnKey, dict[int, float]]:
-    """Return, per judge turn, its opinion of each agent that it voted about."""
-    return {
-        key: {turn.agent: share.balance for turn, share in tally(ballot.votes, ties).items()}
-        for key, ballot in cast.items()
-    }
 
 
 def _targets(debate: ReadDebate, turn: ReadTurn) -> tuple[list[_Part], list[int]]:
@@ -335,28 +293,24 @@ def _fall(
     critique: ReadTurn,
     target: int,
 ) -> float | None:
-    falls = []
+    falls: list[float] = []
     for before, after in changes.get(critique.key, ()):
         if after.agent in (critique.key.agent, target):
             continue
         if target in opinions[before] and target in opinions[after]:
             falls.append((opinions[before][target] - opinions[after][target]) / 2)
-    return sum(falls) / len(falls) if falls else None
+    return known_mean(falls)
 
 
-def _credits(
+def _critique_credits(
     turn: ReadTurn, parts: Sequence[_Part], falls: Mapping[int, float | None]
 ) -> list[Credit]:
-    known = [value for value in falls.values() if value is not None]
-    mean = sum(known) / len(known) if known else None
+    mean = known_mean(falls.values())
     whole = Credit(*turn.key, CRITIC, mean, expected=bool(falls))
     if mean is None:
         return [whole]
     spans = [Credit(*turn.key, CRITIC, falls[agent], span, expected=False) for agent, span in parts]
     return [whole, *spans]
-
-
-# The word boundary is looked for behind the name: in front of it, it costs as much as all the rest.
 
 
 class Overlong(RewardConfig):
@@ -386,20 +340,15 @@ class Overlong(RewardConfig):
     chars_per_token: float | None = Field(default=4.0, gt=0)
     """Characters of a token in transcripts that keep no tokens; null refuses these."""
 
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
-        return ("generator",)
-
-    def silence(self, stream: str, use: Use) -> str | None:
+    def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
         """Return why no reply is too long."""
         begins = self.max_tokens - self.buffer
-        if use.max_tokens > begins:
+        if context.max_tokens > begins:
             return None
         return (
             f"overlong begins above {begins:,} tokens (max_tokens - buffer), and "
-            f"rollout.max_tokens is {use.max_tokens:,}; expected reward.max_tokens at most that "
-            "of rollout"
+            f"rollout.max_tokens is {context.max_tokens:,}; expected reward.max_tokens at most as "
+            "large"
         )
 
     @model_validator(mode="after")
@@ -410,42 +359,28 @@ class Overlong(RewardConfig):
             )
         return self
 
-    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
-        return [self._score(read_debate(transcript)) for transcript in transcripts]
-
     def value(self, length: int) -> float:
         """Return what a turn of this many tokens earns."""
         over = length - (self.max_tokens - self.buffer)
         return -self.factor * min(over / self.buffer, 1.0) if over > 0 else 0.0
 
-    def _score(self, debate: ReadDebate) -> Score:
+    def score(self, debate: ReadDebate) -> Score:
+        """Return the score of one debate."""
         lengths = {key: self._length(read.turn) for key, read in debate.turns.items()}
-        credits = tuple(
-            Credit(
-                *key,
-                "generator",
-                None if length is None else self.value(length),
-                expected=length is not None,
-            )
+        credits = [
+            Credit(*key, "generator", None, expected=False)
+            if length is None
+            else Credit(*key, "generator", self.value(length))
             for key, length in lengths.items()
-        )
-        known = [length for length in lengths.values() if length is not None]
-        metrics = {}
-        if known:
-            allowed = self.max_tokens - self.buffer
-            estimated = [
-                key
-                for key, length in lengths.items()
-                if length is not None and debate.turns[key].turn.reply is None
-            ]
-            metrics = {
-                "overlong/tokens": sum(known) / len(known),
-                "overlong/penalised": sum(length > allowed for length in known) / len(known),
-                "overlong/estimated": len(estimated) / len(known),
-            }
-        num_agents = debate.transcript.protocol.num_agents
-        return Score(credits, mean_returns(credits, num_agents), metrics)
+        ]
+        known = {key: length for key, length in lengths.items() if length is not None}
+        allowed = self.max_tokens - self.buffer
+        metrics = {
+            "overlong/tokens": known_mean(known.values()),
+            "overlong/penalised": known_mean(length > allowed for length in known.values()),
+            "overlong/estimated": known_mean(debate.turns[key].turn.reply is None for key in known),
+        }
+        return scored(debate.transcript, credits, metrics)
 
     def _length(self, turn: Turn) -> int | None:
         if turn.reply is not None:
@@ -472,25 +407,9 @@ class Certainty(RewardConfig):
 
     type: Literal["certainty"] = "certainty"
 
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """The streams that get values."""
-        return ("generator",)
-
-    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
-        return [self._score(read_debate(transcript)) for transcript in transcripts]
-
-    def _score(self, debate: ReadDebate) -> Score:
-        credits, known = [], []
-        for key, turn in debate.turns.items():
-            if turn.failed:
-                credits.append(Credit(*key, "generator", FAILURE_VALUE, penalty=True))
-                continue
-            logp = mean_logp(turn.turn)
-            value = None if logp is None else math.exp(logp)
-            credits.append(Credit(*key, "generator", value, expected=value is not None))
-            known += [] if value is None else [value]
-        returns = mean_returns(credits, debate.transcript.protocol.num_agents)
-        metrics = {"certainty/mean": sum(known) / len(known)} if known else {}
-        return Score(tuple(credits), returns, metrics)
+    def score(self, debate: ReadDebate) -> Score:
+        """Return the score of one debate."""
+        logps = {key: mean_logp(one.turn) for key, one in debate.turns.items() if not one.failed}
+        values = {key: math.exp(logp) for key, logp in logps.items() if logp is not None}
+        credits = turn_credits(debate, values, always_expected=False)
+        return scored(debate.transcript, credits, {"certainty/mean": known_mean(values.values())})

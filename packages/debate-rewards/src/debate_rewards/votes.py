@@ -5,14 +5,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
+
+from pydantic import Field
 
 from debate_protocol.parsing import Comparison, Range
+from debate_protocol.plugins import Config
 from debate_protocol.types import Protocol, TurnKey, sees
 from debate_rewards.reward import (
     Credit,
     ReadDebate,
     ReadTurn,
+    Requirement,
+    RewardConfig,
+    known_mean,
 )
 
 Ties = Literal["half", "ignore"]
@@ -95,7 +101,7 @@ def orient(comparison: Comparison) -> Line:
     return Line(right, left, "=" if op == "=" else "<", span)
 
 
-def settle(lines: Sequence[Line], duplicates: Duplicates) -> tuple[list[Line], int]:
+def without_repetitions(lines: Sequence[Line], duplicates: Duplicates) -> tuple[list[Line], int]:
     """Return the lines that count and the number of contradictory pairs that were dropped.
 
     With `one`, the last of several equal lines about a pair counts and a pair with different
@@ -128,7 +134,7 @@ def ballot(debate: ReadDebate, judge: ReadTurn, duplicates: Duplicates = "one") 
             failed.append(line.span)
         else:
             lines.append(line)
-    kept, contradictory = settle(lines, duplicates)
+    kept, contradictory = without_repetitions(lines, duplicates)
     votes = tuple(
         Vote(judge.key, (judged[line.low].key, judged[line.high].key), line.verdict, line.span)
         for line in kept
@@ -470,58 +476,7 @@ JUDGE = "judge"
 """The stream's name."""
 
 
-def judge_credits(
-    debate: ReadDebate,
-    cast: Mapping[TurnKey, Ballot],
-    values: Sequence[float | None],
-    *,
-    judge_credit: JudgeCredit,
-    format_penalty: float | None,
-    centred: bool = False,
-) -> list[Credit]:
-    """Return each valid turn's judge value, followed by those of its lines and parts.
-
-    A turn's value is the mean over its valued votes, or the format penalty where comparisons were
-    owed and none counted. A failed turn has none.
-
-    Args:
-        debate: The debate.
-        cast: The ballot of each of its turns.
-        values: The value of each vote, in the order of the ballots.
-        judge_credit: Where values go in a turn's text.
-        format_penalty: None for no penalty. Where lines have values of their own, those that do
-            not count are worth it, too, and the end of a section that leaves out owed pairs.
-        centred: Whether a habit already earns 0, so that no baseline is taken off by default.
-    """
-    credits: list[Credit] = []
-    start = 0
-    for key, ballot in cast.items():
-        end = start + len(ballot.votes)
-        own, start = values[start:end], end
-        turn = debate.judges[key]
-        if turn.failed:
-            continue
-        valued = [value for value in own if value is not None]
-        penalty = ballot.missing and format_penalty is not None
-        value = format_penalty if penalty else sum(valued) / len(valued) if valued else None
-        whole = Credit(
-            *key, JUDGE, value, penalty=penalty, expected=ballot.owed > 0, centred=centred
-        )
-        credits.append(whole)
-        if judge_credit != "block" and not penalty:
-            lines = list(zip(ballot.votes, own, strict=True))
-            without_vote: list[tuple[Range, float | None]] = [
-                *((span, None) for span in ballot.failed),
-                *((span, format_penalty) for span in ballot.uncounted),
-            ]
-            if 0 < len({vote.pair for vote in ballot.votes}) < ballot.owed:
-                # Ending here is what left pairs out; the mean of those made would pay for it.
-                section = turn.parsed.sections["comparison"]
-                without_vote.append(((section.span[1], section.outer[1]), format_penalty))
-            credits += span_credits(turn, whole, lines, judge_credit, without_vote)
-    return credits
-
-
+# The word boundary is looked for behind the name: in front of it, it costs as much as all the rest.
 _MENTION = re.compile(r"(?i:agent)(?<!\w.{5})\s+(\d{1,9})\b")
 
 
@@ -589,3 +544,77 @@ def _part_values(
         values = naming.get(agent)
         parts.append((span, sum(values) / len(values) if values else None))
     return parts
+
+
+class VoteReward(RewardConfig):
+    """A reward that is made of votes."""
+
+    needs: ClassVar[frozenset[Requirement]] = frozenset(("votes",))
+    can_be_tried: ClassVar[bool] = True
+
+    duplicates: Duplicates = "one"
+    """Whether a voter's repeated verdict on a pair counts as `one` or each time (`count`)."""
+
+
+class PeerReward(VoteReward):
+    """A reward for which votes are points of those that were judged."""
+
+    ties: Ties = "half"
+    """What `=` is worth: `half` a win for each side, or nothing (`ignore`)."""
+
+
+class JudgeSettings(Config):
+    """How the values of a judge's votes become credits of its turn."""
+
+    judge_credit: JudgeCredit = "block"
+    """Where a judge's values go: one for the `block`, one per `line`, or per `segment` (lines, and
+    each part of the evaluation about one agent)."""
+    format_penalty: float | None = Field(default=-0.5, le=0)
+    """What a turn is worth as a judge where comparisons were expected and none counted (null: no
+    penalty); under `line` and `segment` also a line that does not count, and an early end."""
+
+    def judge_credits(
+        self,
+        debate: ReadDebate,
+        cast: Mapping[TurnKey, Ballot],
+        values: Sequence[float | None],
+        *,
+        centred: bool = False,
+    ) -> list[Credit]:
+        """Return each valid turn's judge value, followed by those of its lines and parts.
+
+        A turn's value is the mean over its valued votes, or the format penalty where comparisons
+        were owed and none counted. A failed turn has none.
+
+        Args:
+            debate: The debate.
+            cast: The ballot of each of its turns.
+            values: The value of each vote, in the order of the ballots.
+            centred: Whether a habit already earns 0, so that no baseline is taken off by default.
+        """
+        credits: list[Credit] = []
+        start = 0
+        for key, ballot in cast.items():
+            end = start + len(ballot.votes)
+            own, start = values[start:end], end
+            turn = debate.judges[key]
+            if turn.failed:
+                continue
+            penalty = ballot.missing and self.format_penalty is not None
+            value = self.format_penalty if penalty else known_mean(own)
+            whole = Credit(
+                *key, JUDGE, value, penalty=penalty, expected=ballot.owed > 0, centred=centred
+            )
+            credits.append(whole)
+            if self.judge_credit != "block" and not penalty:
+                lines = list(zip(ballot.votes, own, strict=True))
+                without_vote: list[tuple[Range, float | None]] = [
+                    *((span, None) for span in ballot.failed),
+                    *((span, self.format_penalty) for span in ballot.uncounted),
+                ]
+                if 0 < len({vote.pair for vote in ballot.votes}) < ballot.owed:
+                    # Ending here is what left pairs out; the mean of those made would pay for it.
+                    section = turn.parsed.sections["comparison"]
+                    without_vote.append(((section.span[1], section.outer[1]), self.format_penalty))
+                credits += span_credits(turn, whole, lines, self.judge_credit, without_vote)
+        return credits

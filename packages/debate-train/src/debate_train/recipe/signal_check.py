@@ -19,7 +19,7 @@ from debate_protocol.types import (
     Turn,
     TurnKey,
 )
-from debate_rewards.reward import RewardConfig, Use, read_debate, score_debates
+from debate_rewards.reward import RewardConfig, RewardContext, read_debate, score_debates
 from debate_rollout.rendering import TokenText
 from debate_train.advantages import TurnAdvantages
 from debate_train.batches.rows import stream_credit, turn_tokens
@@ -281,10 +281,10 @@ def truth_errors(phase: Recipe, *, answers: bool) -> Iterator[str]:
         yield without[0]
 
 
-def use_of(phase: Recipe) -> Use:
+def use_of(phase: Recipe) -> RewardContext:
     """Return what a phase uses its reward on."""
     judge = phase.advantage.streams.get("judge")
-    return Use(
+    return RewardContext(
         rules=phase.debate.protocol(),
         questions=phase.data.batch_size,
         max_tokens=phase.rollout.max_tokens,
@@ -327,7 +327,7 @@ def _reason(
         reason = (
             (None if lessons.answers else _without_answers(reward))
             or _without_votes(phase, reward, lessons)
-            or reward.silence(stream, use_of(phase))
+            or reward.why_no_signal(stream, use_of(phase))
         )
         if reason is not None:
             return reason

@@ -1,4 +1,4 @@
-"""Votes drawn from the truth with given error rates, in the place of the judges' verdicts."""
+"""Controls: votes drawn from the truth with given error rates, and shuffled values."""
 
 import logging
 from dataclasses import replace
@@ -7,10 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from debate_protocol.types import TurnKey
-from debate_rewards import V2
+from debate_rewards import V2, get_reward
 from debate_rewards.reward import read_debate
-from debate_rewards.vote_controls import VotesFrom
 from debate_rewards.votes import all_votes, ballots
+from debate_studies.controls import V2Control, VotesFrom
 
 TRUE_S0 = {"answer": "s0"}
 SILENT = [""] * 3
@@ -20,6 +20,11 @@ LINES = ["A1>A2", "A2>A0", "A1>A0"]
 
 def generator(score):
     return {(c.agent, c.round): c.value for c in score.credits if c.stream == "generator"}
+
+
+def credited(debate, **options):
+    (score,) = V2Control(**options)([debate])
+    return generator(score)
 
 
 def drawn(debate, votes_from):
@@ -38,7 +43,7 @@ def test_votes_from_truth_without_errors_name_the_right_turn(hold):
     # Both called right, or both wrong.
     assert drawn(debate, VotesFrom(tpr=1, fpr=1)) == ["="] * 3
     assert drawn(debate, VotesFrom(tpr=0, fpr=0)) == ["="] * 3
-    (score,) = V2(votes_from=VotesFrom(tpr=1, fpr=0))([debate])
+    (score,) = V2Control(votes_from=VotesFrom(tpr=1, fpr=0))([debate])
     # Agent 0 wins both; 1 and 2 lose one and tie one: 2 · (½ / 2) − 1.
     assert [generator(score)[agent, 0] for agent in range(3)] == [1.0, -0.5, -0.5]
     assert generator(V2()([debate])[0])[0, 0] == -1.0
@@ -47,7 +52,7 @@ def test_votes_from_truth_without_errors_name_the_right_turn(hold):
 def test_votes_from_truth_leave_judges_and_their_metrics_as_they_are(hold):
     lines = ["", "", "A0>A1", "A0>A1; A2>A0", "A1>A0"]
     debate = hold([""] * 5, lines, n=5, **TRUE_S0)
-    (drawn_score,) = V2(votes_from=VotesFrom(tpr=0, fpr=1))([debate])
+    (drawn_score,) = V2Control(votes_from=VotesFrom(tpr=0, fpr=1))([debate])
     (score,) = V2()([debate])
     judges = [[c for c in s.credits if c.stream == "judge"] for s in (drawn_score, score)]
     assert judges[0] == judges[1]
@@ -61,7 +66,9 @@ def test_votes_from_truth_leave_judges_and_their_metrics_as_they_are(hold):
 
 
 def test_votes_from_truth_leave_failed_turns_their_penalty(hold):
-    (score,) = V2(votes_from=VotesFrom(tpr=1, fpr=0))([hold(["", None, ""], LINES, **TRUE_S0)])
+    (score,) = V2Control(votes_from=VotesFrom(tpr=1, fpr=0))(
+        [hold(["", None, ""], LINES, **TRUE_S0)]
+    )
     assert generator(score)[1, 0] == -1.0
     assert [generator(score)[agent, 0] for agent in (0, 2)] == [1.0, -1.0]
 
@@ -127,7 +134,9 @@ def test_another_seed_draws_other_errors(hold):
 
 def test_votes_from_truth_leave_out_a_question_without_a_usable_answer(hold, caplog):
     with caplog.at_level(logging.WARNING):
-        (score,) = V2(votes_from=VotesFrom(tpr=1, fpr=0))([hold(["", None, ""], LINES, id="x")])
+        (score,) = V2Control(votes_from=VotesFrom(tpr=1, fpr=0))(
+            [hold(["", None, ""], LINES, id="x")]
+        )
     credits = [c for c in score.credits if c.stream == "generator"]
     assert {(c.value, c.expected, c.penalty) for c in credits} == {(None, False, False)}
     assert "'x'" in caplog.text
@@ -135,7 +144,72 @@ def test_votes_from_truth_leave_out_a_question_without_a_usable_answer(hold, cap
 
 def test_votes_from_truth_need_answers_and_rates():
     assert V2().needed() == {"votes"}
-    assert V2(votes_from=VotesFrom(tpr=1, fpr=0)).needed() == {"votes", "answers"}
+    assert V2Control(votes_from=VotesFrom(tpr=1, fpr=0)).needed() == {"votes", "answers"}
     for settings in ({"tpr": 1.1, "fpr": 0}, {"tpr": 0.5}, {"tpr": 1, "fpr": 0, "errors": "some"}):
         with pytest.raises(ValidationError):
-            V2(votes_from=settings)
+            V2Control(votes_from=settings)
+
+
+def test_v2_shuffle_keeps_each_rounds_values_and_spares_failures(hold):
+    rounds = ([""] * 4 + [None], ["A1>A2", "A0>A3", "A0>A3", "A0>A1", ""])
+    plain, mixed = {}, {}
+    for options, out in (({}, plain), ({"shuffle_votes": True}, mixed)):
+        for i in range(40):
+            out[i] = credited(hold(*rounds, n=5, id=f"d{i}"), **options)
+    for i, values in mixed.items():
+        assert sorted(values[a, 0] for a in range(4)) == sorted(plain[i][a, 0] for a in range(4))
+        assert values[4, 0] == -1.0
+    # A uniform permutation leaves no trace of the winner: agent 0's mean is that of all four.
+    means = [sum(v[a, 0] for v in mixed.values()) / 40 for a in range(4)]
+    expected = sum(plain[0][a, 0] for a in range(4)) / 4
+    assert all(abs(mean - expected) < 0.4 for mean in means)
+    assert len({tuple(v.values()) for v in mixed.values()}) > 4
+
+
+def test_v2_shuffle_is_repeatable(hold):
+    debate = hold(SILENT, ["A1>A2", "A0=A2", "A1>A0"], id="same")
+    assert credited(debate, shuffle_votes=True) == credited(debate, shuffle_votes=True)
+
+
+def test_v2_shuffled_verdicts_keep_the_values_of_a_round_and_spare_the_generator(hold):
+    # Agents 2 to 4 judge (0, 1) twice alike and once otherwise; 3 and 4 judge (0, 2), level.
+    lines = ["", "", "A0>A1", "A0>A1; A0>A2", "A1>A0; A2>A0"]
+
+    def spans(transcript, **options) -> dict[tuple[int, int], float | None]:
+        (score,) = V2Control(judge_credit="line", format_penalty=None, **options)([transcript])
+        found = [c for c in score.credits if c.stream == "judge" and c.span is not None]
+        return {(c.agent, c.span[0]): c.value for c in found if c.span}
+
+    plain = spans(hold([""] * 5, lines, n=5), consensus="inclusive")
+    assert sorted(v for v in plain.values() if v is not None) == [-1.0, 1.0, 1.0]
+    dealt = []
+    for number in range(60):
+        debate = hold([""] * 5, lines, n=5, id=f"d{number}")
+        mixed = spans(debate, consensus="inclusive", shuffle_verdicts=True)
+        assert mixed == spans(debate, consensus="inclusive", shuffle_verdicts=True)
+        assert {k for k, v in mixed.items() if v is None} == {
+            k for k, v in plain.items() if v is None
+        }
+        dealt.append([v for v in mixed.values() if v is not None])
+        assert sorted(dealt[-1]) == [-1.0, 1.0, 1.0]
+        by_stream = [
+            [
+                c
+                for c in V2Control(shuffle_verdicts=s)([debate])[0].credits
+                if c.stream == "generator"
+            ]
+            for s in (False, True)
+        ]
+        assert by_stream[0] == by_stream[1]
+    # Each of the three has the -1 in about 20 of 60 (4 standard deviations are 14.6).
+    for place in range(3):
+        assert abs(sum(values[place] == -1.0 for values in dealt) - 20) <= 14
+
+
+def test_v2_control_without_a_control_is_v2_and_v2_names_it(hold):
+    debate = hold([""] * 5, ["", "", "A0>A1", "A0>A1; A2>A0", "A1>A0"], n=5, **TRUE_S0)
+    assert V2Control()([debate]) == V2()([debate])
+    assert get_reward("v2_control", shuffle_votes=True) == V2Control(shuffle_votes=True)
+    for key in ("shuffle_votes", "shuffle_verdicts", "votes_from"):
+        with pytest.raises(ValidationError, match="type v2_control, of debate-studies"):
+            V2(**{key: True})

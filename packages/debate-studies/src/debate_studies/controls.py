@@ -1,4 +1,4 @@
-"""Controls for experiments: votes drawn from the truth, and values shuffled between turns."""
+"""Controls for experiments with v2: votes drawn from the truth, values shuffled between turns."""
 
 import hashlib
 import json
@@ -11,9 +11,11 @@ from pydantic import Field
 
 from debate_protocol.plugins import Config
 from debate_protocol.types import TurnKey
+from debate_rewards import V2
 from debate_rewards.answer_checking import kind_of
+from debate_rewards.answer_rewards import usable_verdicts
 from debate_rewards.final_answers import canonical, final_answer
-from debate_rewards.reward import Credit, ReadDebate
+from debate_rewards.reward import Credit, ReadDebate, Requirement
 from debate_rewards.votes import Verdict, Vote
 
 
@@ -74,6 +76,65 @@ def _answer(debate: ReadDebate, turn: TurnKey) -> str | None:
     return text if answer is None else canonical(question, kind, answer) or answer.text
 
 
+class V2Control(V2):
+    """`v2` with a control: an experiment that says what learning from the votes is worth.
+
+    `shuffle_votes` permutes the generator values of each question and round among the agents that
+    have one, uniformly, so that credit keeps its distribution but says nothing about which agent
+    won. `shuffle_verdicts` does the same with the judge values of each question and round among its
+    verdicts. `votes_from`: the generator values come from verdicts that are drawn from the truth
+    with given error rates, on the pairs that the judges compared. The judge stream keeps the
+    judges' own verdicts.
+    """
+
+    type: Literal["v2_control"] = "v2_control"  # type: ignore[assignment]
+    shuffle_votes: bool = False
+    """Shuffle the values of the votes of each round among agents."""
+    shuffle_verdicts: bool = False
+    """Shuffle what judges are paid in each round among their verdicts."""
+    votes_from: VotesFrom | None = None
+    """Draw the votes from error rates in the place of what agents said."""
+
+    def needed(self) -> frozenset[Requirement]:
+        """Return votes, and answers where verdicts are drawn from the truth."""
+        return self.needs if self.votes_from is None else self.needs | {"answers"}
+
+    def verdict_values(
+        self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
+    ) -> list[list[float | None]]:
+        """Return what each vote earns its judge, shuffled where that is asked for."""
+        values = super().verdict_values(debates, votes)
+        if not self.shuffle_verdicts:
+            return values
+        return [
+            shuffled_verdicts(its_values, its_votes, debate.transcript.id)
+            for its_values, its_votes, debate in zip(values, votes, debates, strict=True)
+        ]
+
+    def booked_votes(
+        self, debates: Sequence[ReadDebate], votes: Sequence[list[Vote]]
+    ) -> Sequence[list[Vote] | None]:
+        """Return the votes that value the turns of each debate, None where none can be drawn."""
+        booked = super().booked_votes(debates, votes)
+        if self.votes_from is None:
+            return booked
+        drawn: list[list[Vote] | None] = []
+        for debate, own, verdicts in zip(debates, booked, usable_verdicts(debates), strict=True):
+            if verdicts is None or own is None:
+                drawn.append(None)
+            else:
+                right = {key: one.verdict == "right" for key, one in verdicts.items()}
+                drawn.append(self.votes_from.draw(debate, own, right))
+        return drawn
+
+    def generator_credits(self, debate: ReadDebate, votes: Sequence[Vote] | None) -> list[Credit]:
+        """Return what the turns of a debate earn, shuffled where that is asked for."""
+        credits = super().generator_credits(debate, votes)
+        if votes is None or not self.shuffle_votes:
+            return credits
+        return shuffled_credits(credits, debate.transcript.id)
+
+
 _Value = TypeVar("_Value")
 
 
@@ -83,7 +144,7 @@ def shuffled_credits(credits: Sequence[Credit], transcript_id: str) -> list[Cred
     for index, credit in enumerate(credits):
         if credit.value is not None and not credit.penalty:
             rounds.setdefault(credit.round, []).append(index)
-    values = _dealt([credit.value for credit in credits], rounds, transcript_id)
+    values = _shuffled([credit.value for credit in credits], rounds, transcript_id)
     return [replace(c, value=v) for c, v in zip(credits, values, strict=True)]
 
 
@@ -95,14 +156,14 @@ def shuffled_verdicts(
     for index, (value, vote) in enumerate(zip(values, votes, strict=True)):
         if value is not None:
             rounds.setdefault(vote.judge[1], []).append(index)
-    return _dealt(values, rounds, f"{transcript_id}\nverdicts")
+    return _shuffled(values, rounds, f"{transcript_id}\nverdicts")
 
 
-def _dealt(values: Sequence[_Value], rounds: dict[int, list[int]], name: str) -> list[_Value]:
-    dealt = list(values)
+def _shuffled(values: Sequence[_Value], rounds: dict[int, list[int]], name: str) -> list[_Value]:
+    shuffled = list(values)
     for round_, indices in rounds.items():
         digest = hashlib.sha256(f"{name}\n{round_}".encode()).digest()
         order = random.Random(int.from_bytes(digest, "big")).sample(indices, len(indices))
         for index, source in zip(indices, order, strict=True):
-            dealt[index] = values[source]
-    return dealt
+            shuffled[index] = values[source]
+    return shuffled
