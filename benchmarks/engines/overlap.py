@@ -37,17 +37,15 @@ from benchmarks.measurement import print_line
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmEngine
 from debate_rollout.engines.scripted import Delay
-from debate_train.checkpointing.checkpoints import Checkpoints, Origin, RunState
-from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpoints import Checkpoints, Origin, RunState
+from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.monitoring.progress import Progress
+from debate_train.monitoring.tracking import NoTracking
 from debate_train.recipe import Recipe
 from debate_train.running.loop import train
-from debate_train.running.phases import open_phase
-from debate_train.running.run_context import RunContext
-from debate_train.running.saving import Saving
-from debate_train.tracking.tracker import NoTracking
+from debate_train.running.run_context import RunContext, Saving, open_phase
 
 PACKAGES = ["debate-train", "debate-rollout", "torch", "transformers"]
 ROUNDS = 2

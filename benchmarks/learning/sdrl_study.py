@@ -191,7 +191,7 @@ def measure(
     from debate_train.evaluation.measuring import evaluate
     from debate_train.evaluation.settings import Setup
     from debate_train.models import PretrainedModel
-    from debate_train.playing.rollout_settings import Rollout
+    from debate_train.playing import Rollout
 
     speaking: Any = {"contract": CONTRACT, "style": "compact", "personas": "none"}
     speaking["max_chars_per_field"] = 60

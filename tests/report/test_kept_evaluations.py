@@ -4,7 +4,7 @@ import pytest
 
 from debate_protocol.types import Message, Protocol, Question, Transcript, Turn
 from debate_report import write_report
-from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.evaluation.measuring import Measures
 from debate_train.running.run_records import changes_of, in_words, keep_evaluation
 

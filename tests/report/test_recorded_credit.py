@@ -4,7 +4,7 @@ from debate_protocol.types import Protocol, Question, Reply, Transcript, Turn
 from debate_report.debates import read_credit
 from debate_rewards.reward import Credit, Score
 from debate_train.batches.row_types import Batch, Row
-from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.running.run_records import credit_of, write_credit
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from debate_protocol.types import Protocol, Question, Transcript, Turn, TurnKey
 from debate_report import report_main, write_report
-from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpoints.run_directory import RunDirectory
 
 HOSTILE = (
     "<script>alert('hacked')</script><img src=x onerror=alert(1)> </p></div></main>"

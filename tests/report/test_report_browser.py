@@ -8,7 +8,7 @@ import pytest
 from debate_protocol.types import Message, Protocol, Question, Transcript, Turn, TurnKey
 from debate_report import browsing as data
 from debate_report import write_report
-from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.running.run_records import write_credit
 
 HOSTILE = (

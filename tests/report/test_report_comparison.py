@@ -10,7 +10,7 @@ from debate_report.browsing import read_all
 from debate_report.page import make_comparison, write_report
 from debate_report.run_files import read_run
 from debate_report.society import _changes, _falls, _flow, _rounds, _votes
-from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpoints.run_directory import RunDirectory
 from report.test_report_browser import debate
 
 

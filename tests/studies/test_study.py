@@ -13,7 +13,7 @@ from debate_studies.lines import Finished, Lines, interval
 from debate_studies.runs import Figure, Results, Runs, Train, call_rates, first_warnings
 from debate_studies.study_file import Arm, Compared, Start, Study, read_study
 from debate_studies.tables import differences, fall, tables
-from debate_train.checkpointing.directory_layout import with_hash, write_json
+from debate_train.checkpoints.run_directory import with_hash, write_json
 from debate_train.commands.cli import main as debate_train
 
 RECIPE = "grpo_puzzle"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from debate_studies.lines import Lines
-from debate_train.checkpointing.whole_files import DirectoryInUseError, refuse_in_use
+from debate_train.checkpoints.whole_files import DirectoryInUseError, refuse_in_use
 from studies.test_study import MINIATURE, RECIPE
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from debate_studies.lines import Finished, Lines, gains
 from debate_studies.runs import Runs, Task, without, work
 from debate_studies.study_file import Compared, Levels, Study
 from debate_studies.tables import differences, tables
-from debate_train.checkpointing.directory_layout import as_written, with_hash, write_json
-from debate_train.checkpointing.whole_files import DirectoryLock
+from debate_train.checkpoints.run_directory import as_written, with_hash, write_json
+from debate_train.checkpoints.whole_files import DirectoryLock
 from debate_train.interrupts import RunFailure, UsageError
 from studies.test_study import MINIATURE, RECIPE
 

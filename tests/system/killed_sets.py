@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from debate_protocol.types import Transcript, role_of
-from debate_train.checkpointing.policy_files import save_policy
+from debate_train.checkpoints.policy_files import save_policy
 from debate_train.commands.cli import main
 from debate_train.models import ScratchModel
 from debate_train.offline import Completion, Example, ExampleSet, GuidedPairs

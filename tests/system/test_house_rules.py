@@ -30,6 +30,7 @@ LONG_FILES: frozenset[str] = frozenset(
         "packages/debate-rollout/src/debate_rollout/engines/vllm/__init__.py",
         "packages/debate-rollout/src/debate_rollout/engines/vllm/control.py",
         "packages/debate-rollout/src/debate_rollout/testing.py",
+        "packages/debate-train/src/debate_train/checkpoints/run_directory.py",
         "packages/debate-train/src/debate_train/monitoring/detectors.py",
         "packages/debate-rewards/src/debate_rewards/decisions.py",
         "packages/debate-rewards/src/debate_rewards/final_answers.py",
@@ -39,6 +40,9 @@ LONG_FILES: frozenset[str] = frozenset(
         "packages/debate-train/src/debate_train/losses.py",
         "packages/debate-train/src/debate_train/models/model_files.py",
         "packages/debate-train/src/debate_train/trainers/torch_session.py",
+        "packages/debate-train/src/debate_train/monitoring/tracking.py",
+        "packages/debate-train/src/debate_train/playing/rollouts.py",
+        "packages/debate-train/src/debate_train/running/run_context.py",
     }
 )
 """Files that may have up to the hard limit of lines, by path from the root."""

@@ -30,7 +30,7 @@ for package in {packages}:
 """
 REFUSED = """
 from pathlib import Path
-from debate_train.checkpointing.whole_files import DirectoryLock
+from debate_train.checkpoints.whole_files import DirectoryLock
 from debate_train.interrupts import UsageError
 try:
     DirectoryLock(Path("."))

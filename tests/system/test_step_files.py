@@ -14,7 +14,7 @@ from debate_rollout.engines import TransformersEngine
 from debate_train.models.loaded_model import with_adapter
 from debate_train.playing.rollouts import Rollouts
 from debate_train.recipe import Recipe
-from debate_train.running.saving import Saving
+from debate_train.running.run_context import Saving
 from system.test_house_counts import code_lines
 from train.contexts import context, trained
 

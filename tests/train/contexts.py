@@ -10,18 +10,16 @@ from rich.console import Console
 from debate_rollout.engine import Weights
 from debate_train.batches.row_types import Batch
 from debate_train.batches.rows import Step
-from debate_train.checkpointing.checkpoints import Checkpoints, Origin, RunState
-from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpoints import Checkpoints, Origin, RunState
+from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.data import DataSource
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.monitoring.progress import Progress
+from debate_train.monitoring.tracking import NoTracking
 from debate_train.recipe import Recipe
 from debate_train.running.loop import train
-from debate_train.running.phases import open_phase
-from debate_train.running.run_context import Ended, Phase, RunContext
-from debate_train.running.saving import Saving
-from debate_train.tracking.tracker import NoTracking
+from debate_train.running.run_context import Ended, Phase, RunContext, Saving, open_phase
 
 
 class Trainer:

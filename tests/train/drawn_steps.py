@@ -6,7 +6,7 @@ from debate_protocol.types import Ask, Question
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data.source import DataSource
 from debate_train.models.scratch import word_tokenizer
-from debate_train.playing.rollout_settings import StepDebates
+from debate_train.playing import StepDebates
 from debate_train.recipe import Recipe
 
 INFORMATIVE = {"type": "informative", "group": "question"}

@@ -10,7 +10,7 @@ from typing import Any
 
 from debate_train.monitoring.health import HealthWatch, alarms_of, is_evaluation
 from debate_train.recipe import Recipe
-from debate_train.running.saving import facts_of
+from debate_train.running.step_metrics import facts_of
 
 ROWS = Path(__file__).parent / "health_rows"
 ALARMS: dict[str, dict[str, int]] = json.loads((ROWS / "alarms.json").read_text())

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from debate_protocol.types import Ask, DebateRun, Protocol, Reply, Transcript
 from debate_rollout.testing import ask
-from debate_train.checkpointing.policy_files import save_policy
+from debate_train.checkpoints.policy_files import save_policy
 from debate_train.commands.cli import main
 from debate_train.evaluation.measuring import SharedTurns
 from debate_train.models import PretrainedModel

@@ -19,7 +19,7 @@ from debate_train.models.loaded_model import (
     trained_adapters,
     with_adapter,
 )
-from debate_train.playing.rollouts import start_debates
+from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
 from debate_train.running.run_context import open_engine
 from train.test_policies import logps_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from arithmetic import FACTOR
-from debate_train.checkpointing.policy_files import save_policy
+from debate_train.checkpoints.policy_files import save_policy
 from debate_train.models import ScratchModel
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from debate_train.checkpointing.checkpoints import (
+from debate_train.checkpoints import (
     MANIFEST,
     Best,
     Checkpoints,
@@ -22,11 +22,7 @@ from debate_train.checkpointing.checkpoints import (
     RunState,
     seal,
 )
-from debate_train.checkpointing.tensor_files import (
-    load_random_states,
-    save_random_states,
-    seed_all,
-)
+from debate_train.checkpoints.trainer_state import load_random_states, save_random_states, seed_all
 from debate_train.interrupts import ModelError, RunFailure, UsageError
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.transcripts.files import read_transcripts, to_json
-from debate_train.checkpointing.whole_files import DirectoryLock
+from debate_train.checkpoints.whole_files import DirectoryLock
 from debate_train.commands.rollout import main
 
 RECIPE = """\

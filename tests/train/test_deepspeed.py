@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from arithmetic import FACTOR
-from debate_train.checkpointing.policy_files import save_policy
+from debate_train.checkpoints.policy_files import save_policy
 from debate_train.interrupts import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from debate_train.checkpointing.whole_files import (
+from debate_train.checkpoints.whole_files import (
     LOCK,
     DirectoryInUseError,
     DirectoryLock,
@@ -17,7 +17,7 @@ from debate_train.checkpointing.whole_files import (
 HOLD = """\
 import sys, time
 from pathlib import Path
-from debate_train.checkpointing.whole_files import DirectoryLock
+from debate_train.checkpoints.whole_files import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

@@ -10,9 +10,8 @@ import pytest
 from debate_rewards.decisions import Answers
 from debate_train.commands.cli import main
 from debate_train.data.source import DataSource
-from debate_train.playing.dynamic_sampling import play_step
-from debate_train.playing.prefetch import read_lookahead, write_lookahead
-from debate_train.playing.rollout_settings import StepDebates, metrics_of
+from debate_train.playing import StepDebates, metrics_of, play_step
+from debate_train.playing.rollouts import read_lookahead, write_lookahead
 from debate_train.recipe import Recipe
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.drawn_steps import INFORMATIVE, Batches, counts, engine, recipe
@@ -89,7 +88,7 @@ def test_a_question_is_played_once_a_step() -> None:
 
 
 def test_starvation_is_reported_and_not_fatal(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "debate_train.playing.dynamic_sampling"):
+    with caplog.at_level(logging.WARNING, "debate_train.playing"):
         debates = played(Batches("e1 h1", "h2 s1", "n1 h3"))
     assert kept(debates) == ["s1", "s1"]
     found = counts(debates)
@@ -197,7 +196,7 @@ def splitting(monkeypatch: pytest.MonkeyPatch) -> None:
         lots = [zlib.crc32(question.id.encode()) % 3 for question, _ in answers]
         return [lot > 0 and place % 2 == 0 for place, lot in enumerate(lots)]
 
-    monkeypatch.setattr("debate_train.playing.dynamic_sampling.checked", judged)
+    monkeypatch.setattr("debate_train.playing.checked", judged)
 
 
 def ended(folder: Path, *changes: str) -> int:

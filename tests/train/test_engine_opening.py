@@ -10,12 +10,11 @@ from debate_rollout import engine as engines
 from debate_rollout.engines import TransformersEngine, VllmEngine, VllmServerEngine
 from debate_train.commands.cli import main
 from debate_train.models.loaded_model import LoadedModel
+from debate_train.monitoring.tracking import NoTracking, Tracking
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import missing_libraries
 from debate_train.running import run as runs
 from debate_train.running.run_context import RunContext, open_engine
-from debate_train.tracking.settings import Tracking
-from debate_train.tracking.tracker import NoTracking
 
 Opened = list[tuple[Any, Any]]
 

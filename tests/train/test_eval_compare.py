@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from debate_protocol.forms import Simultaneous
-from debate_train.checkpointing.directory_layout import with_hash, write_json
+from debate_train.checkpoints.run_directory import with_hash, write_json
 from debate_train.commands.evaluate import main
 from debate_train.commands.evaluation_files import EvaluationDirectory
 from debate_train.commands.evaluation_results import Shown, write_all

@@ -12,7 +12,7 @@ from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.types import Ask, Reply
 from debate_rollout.engine import Request
 from debate_rollout.engines import ScriptedEngine, TransformersEngine
-from debate_train.checkpointing.checkpoints import RunState
+from debate_train.checkpoints import RunState
 from debate_train.commands.rollout import main as rollout_main
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
@@ -22,8 +22,8 @@ from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.scratch import word_tokenizer
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check, check_collecting
+from debate_train.running.phases import measures_json, print_results, write_results
 from debate_train.running.run import run
-from debate_train.running.run_context import measures_json, print_results, write_results
 
 QUESTIONS = SignsPuzzle().open().split("dev", 3)
 

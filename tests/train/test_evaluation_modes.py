@@ -22,7 +22,7 @@ from debate_train.evaluation import (
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.evaluation.settings import Setup
 from debate_train.models.scratch import word_tokenizer
-from debate_train.playing.rollout_settings import Rollout
+from debate_train.playing import Rollout
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from debate_train.recipe.check_parts import used_policies

@@ -9,15 +9,14 @@ import pytest
 
 from debate_rollout.engine import EndpointError, EngineFailure, RolloutError
 from debate_rollout.engines.transformers_sampler import TransformersSampler
-from debate_train.checkpointing import run_directory
-from debate_train.checkpointing import run_directory as metrics_file
+from debate_train.checkpoints import run_directory
+from debate_train.checkpoints import run_directory as metrics_file
 from debate_train.monitoring.progress import Progress
-from debate_train.playing import prefetch as playing_ahead
-from debate_train.playing.prefetch import read_lookahead
-from debate_train.playing.rollouts import Rollouts
+from debate_train.monitoring.tracking import NoTracking
+from debate_train.playing import rollouts as playing_ahead
+from debate_train.playing.rollouts import Rollouts, read_lookahead
 from debate_train.running import loop, saving
-from debate_train.running import saving as records
-from debate_train.tracking.tracker import NoTracking
+from debate_train.running import run_context as records
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.small_runs import AHEAD, End, Run, at_call, end_of, steps
 

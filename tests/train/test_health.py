@@ -17,7 +17,7 @@ from debate_train.interrupts import RunFailure
 from debate_train.models.scratch import word_tokenizer
 from debate_train.monitoring.detectors import OWN
 from debate_train.monitoring.health import alarms_of, is_evaluation
-from debate_train.running.run_context import write_results
+from debate_train.running.phases import write_results
 from train.contexts import Trainer, context, trained
 from train.health_watching import ALARMS, changing, recipe, recorded, steady, watch_of, watched
 

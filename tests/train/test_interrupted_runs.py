@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from debate_train.playing.prefetch import PlayerAhead
-from debate_train.playing.rollouts import Rollouts
+from debate_train.playing.rollouts import PlayerAhead, Rollouts
 from debate_train.running import loop, phases, saving
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.small_runs import AHEAD, End, Run, at_call, end_of, steps

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from debate_train.checkpointing.checkpoints import Best
+from debate_train.checkpoints import Best
 from debate_train.recipe import KeepBest, Recipe
 from debate_train.recipe.check import check
 

@@ -19,13 +19,12 @@ from debate_train.data import SignsPuzzle
 from debate_train.evaluation.measuring import Measure, Measures
 from debate_train.evaluation.mode import Point
 from debate_train.models.scratch import word_tokenizer
-from debate_train.playing.rollouts import start_debates
+from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import warnings_of
 from debate_train.running import loop
 from debate_train.running.loop import train
-from debate_train.running.phases import open_phase
-from debate_train.running.run_context import RunContext
+from debate_train.running.run_context import RunContext, open_phase
 from train.contexts import Kept, Trainer, context, trained
 
 SOURCE = SignsPuzzle(batch_size=3).open()

@@ -16,7 +16,7 @@ from debate_train.batches.row_types import Batch
 from debate_train.batches.rows import Step, build_batch
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.recipe import Recipe
-from debate_train.running.saving import step_metrics
+from debate_train.running.step_metrics import step_metrics
 
 RECIPE = Recipe.model_validate(
     {

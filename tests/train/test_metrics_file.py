@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from debate_train.checkpointing.checkpoints import RunState
-from debate_train.checkpointing.run_directory import MetricsFile
+from debate_train.checkpoints import RunState
+from debate_train.checkpoints.run_directory import MetricsFile
 from debate_train.interrupts import RunFailure
 
 
@@ -36,29 +36,17 @@ def rows(tmp_path: Path) -> MetricsFile:
     return rows
 
 
-def test_state_carries_a_row_that_was_written_in_part(rows: MetricsFile) -> None:
+def test_state_does_not_count_a_row_that_was_written_in_part(rows: MetricsFile) -> None:
     state = RunState()
     rows.count_into(state)
     first = rows.path.read_bytes().splitlines(keepends=True)[0]
-    (carried,) = state.unwritten
-    assert (state.rows, json.loads(carried)["step"]) == (2, 2)
-    whole = first + carried.encode() + b"\n"
-    assert state.metrics_sha256 == hashlib.sha256(whole).hexdigest()
-    # A resume shows the row at once and writes it when it begins.
+    assert (state.rows, state.metrics_sha256) == (1, hashlib.sha256(first).hexdigest())
     resumed = MetricsFile(rows.path)
-    resumed.return_to(state.rows, state.unwritten)
-    assert [row["step"] for row in resumed.rows()] == [1, 2]
-    resumed.go_back(state.rows, state.unwritten)
-    assert rows.path.read_bytes() == whole
-    assert [row["step"] for row in resumed.rows()] == [1, 2]
-    resumed.count_into(state)
-    assert (state.rows, state.unwritten) == (2, [])
+    resumed.go_back(state.rows)
+    assert rows.path.read_bytes() == first
 
 
-def test_row_that_waits_is_written_once_when_there_is_room_again(rows: MetricsFile) -> None:
+def test_rows_after_a_torn_one_are_whole(rows: MetricsFile) -> None:
     rows.log("train", 3, {})
     found = [json.loads(line)["step"] for line in rows.path.read_text().splitlines()]
-    assert found == [1, 2, 3] == [row["step"] for row in rows.rows()]
-    state = RunState()
-    rows.count_into(state)
-    assert (state.rows, state.unwritten) == (3, [])
+    assert found == [1, 3] == [row["step"] for row in rows.rows()]

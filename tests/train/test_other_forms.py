@@ -10,7 +10,7 @@ from debate_protocol.types import Gate
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.models.scratch import word_tokenizer
-from debate_train.playing.rollouts import named_debates
+from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from debate_train.recipe.context import step_counts

@@ -10,7 +10,7 @@ from debate_protocol.types import Transcript
 from debate_rewards.metrics import debate_metrics
 from debate_train.batches.row_types import Row
 from debate_train.data import Questions, SignsPuzzle
-from debate_train.running.paper_metrics import paper_metrics
+from debate_train.running.step_metrics import paper_metrics
 
 
 def transcript(said: dict[tuple[int, int], str], n: int, **protocol: Any) -> Transcript:

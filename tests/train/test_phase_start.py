@@ -11,7 +11,7 @@ from debate_protocol.types import TRAINED, Ask, Question
 from debate_rollout.engine import Request, Sampling
 from debate_train.commands.cli import main
 from debate_train.models.loaded_model import export_weights
-from debate_train.playing.phase_start import FILE, POLICY, PhaseStart, start_mode
+from debate_train.playing.rollouts import FILE, POLICY, PhaseStart
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from train.small_runs import RECIPE, end_of, steps
@@ -34,7 +34,7 @@ def recipe(**changes: Any) -> Recipe:
 
 def test_self_play_with_a_batch_engine_is_measured_against_its_start() -> None:
     made = recipe()
-    mode = start_mode(made)
+    mode = made.start_mode()
     assert mode is not None
     plays = mode.plays(made.debate)
     # Each question in one of three seats: 6 turns, and not 18.
@@ -62,12 +62,12 @@ def test_self_play_with_a_batch_engine_is_measured_against_its_start() -> None:
     ],
 )
 def test_what_is_no_self_play_or_costs_more_is_not(changes: dict[str, Any]) -> None:
-    assert start_mode(recipe(**changes)) is None
+    assert recipe(**changes).start_mode() is None
 
 
 def test_engine_answers_with_the_start_where_it_is_asked(tiny: Any, tmp_path: Path) -> None:
     made, loaded = recipe(), tiny(0)
-    mode = start_mode(made)
+    mode = made.start_mode()
     assert mode is not None
     engine = made.rollout.engine.open(loaded.model, loaded.tokenizer)
     start = PhaseStart.begun(mode, export_weights(loaded, 3), tmp_path, "p")

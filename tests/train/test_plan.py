@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from debate_train.batches.row_types import Batch
-from debate_train.checkpointing.policy_files import save_policy
+from debate_train.checkpoints.policy_files import save_policy
 from debate_train.commands.cli import main
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel

@@ -17,11 +17,11 @@ from debate_train.batches.row_types import Batch
 from debate_train.batches.rows import Step, build_batch
 from debate_train.commands.cli import main
 from debate_train.models import ScratchModel
-from debate_train.playing.rollouts import start_debates
+from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from debate_train.running.run_context import open_engine
-from debate_train.running.saving import role_rewards
+from debate_train.running.step_metrics import role_rewards
 from train.small_runs import AHEAD, RECIPE, end_of
 
 pytestmark = pytest.mark.numeric

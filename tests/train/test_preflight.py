@@ -22,7 +22,7 @@ from debate_train.monitoring.health import (
     results,
     verdict,
 )
-from debate_train.running.saving import facts_of
+from debate_train.running.step_metrics import facts_of
 from train.health_watching import of_pairs, recipe, watch_of
 
 SMALL = """\

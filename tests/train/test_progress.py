@@ -9,7 +9,7 @@ from debate_protocol.types import Question
 from debate_rollout.drivers import play
 from debate_rollout.engines import ScriptedEngine
 from debate_train.monitoring.progress import Progress
-from debate_train.playing.rollout_settings import counted
+from debate_train.playing import counted
 
 
 class Clock:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
 from debate_train.interrupts import RecipeError
 from debate_train.models import ScratchModel

@@ -17,8 +17,8 @@ from debate_rollout.engines import ScriptedEngine
 from debate_rollout.engines.scripted import Delay
 from debate_train.data import SignsPuzzle
 from debate_train.models.scratch import word_tokenizer
-from debate_train.playing.prefetch import copied
-from debate_train.playing.rollouts import Play, Rollouts, start_debates
+from debate_train.playing import start_debates
+from debate_train.playing.rollouts import Play, Rollouts, copied
 from debate_train.recipe import Recipe
 
 SOURCE = SignsPuzzle(batch_size=1).open()

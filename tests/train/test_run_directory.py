@@ -8,11 +8,10 @@ from safetensors.torch import load_file
 
 from debate_protocol.transcripts.files import read_transcripts
 from debate_protocol.types import Protocol, Question, Transcript, Turn
-from debate_train.checkpointing.checkpoints import RunState
-from debate_train.checkpointing.directory_layout import RunDirectoryError
-from debate_train.checkpointing.resumes import note_resume
-from debate_train.checkpointing.run_directory import RunDirectory
-from debate_train.checkpointing.whole_files import DirectoryInUseError
+from debate_train.checkpoints import RunState
+from debate_train.checkpoints.resumes import note_resume
+from debate_train.checkpoints.run_directory import RunDirectory, RunDirectoryError
+from debate_train.checkpoints.whole_files import DirectoryInUseError
 
 RECIPE = "steps: 3\nmodel:\n  name: tiny\n"
 

@@ -10,10 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from debate_train.checkpointing.checkpoints import Checkpoints, Origin, RunState
-from debate_train.checkpointing.directory_layout import written
-from debate_train.checkpointing.run_directory import RunDirectory
-from debate_train.checkpointing.whole_files import DirectoryLock
+from debate_train.checkpoints import Checkpoints, Origin, RunState
+from debate_train.checkpoints.run_directory import RunDirectory, written
+from debate_train.checkpoints.whole_files import DirectoryLock
 from debate_train.commands.cli import main
 from debate_train.commands.rollout import Collection
 from debate_train.interrupts import RunFailure, UsageError

@@ -13,8 +13,7 @@ from debate_train.batches.row_types import weigh
 from debate_train.batches.rows import build_batch
 from debate_train.losses import Dapo
 from debate_train.models.scratch import word_tokenizer
-from debate_train.playing.dynamic_sampling import play_step
-from debate_train.playing.rollout_settings import StepDebates
+from debate_train.playing import StepDebates, play_step
 from debate_train.recipe import Recipe
 from debate_train.trainers import TorchTrainer
 from train.drawn_steps import Batches, counts, engine, recipe

@@ -124,7 +124,7 @@ def test_interrupts_while_a_command_starts_end_it_in_one_line(command: str) -> N
         "        if name.endswith('cli'):\n"
         "            signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Slow())\n"
-        f"from debate_train.start import {command}\n"
+        f"from debate_train.__main__ import {command}\n"
         f"sys.exit({command}())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
@@ -145,7 +145,7 @@ def test_threads_wait_for_each_other_without_taking_the_cores(
         "        if name == 'torch':\n"
         "            print(os.environ.get('GOMP_SPINCOUNT')); sys.stdout.flush(); os._exit(0)\n"
         "sys.meta_path.insert(0, Look())\n"
-        "from debate_train.start import train\n"
+        "from debate_train.__main__ import train\n"
         "sys.argv[1:] = ['quickstart', 'steps=1']\n"
         "sys.exit(train())\n"
     )

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from debate_protocol.transcripts.files import read_transcripts
-from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
+from debate_train.monitoring.tracking import COLUMNS, Identity, Logged, Start
 from debate_train.running import loop
-from debate_train.tracking.tracker import COLUMNS, Identity, Logged, Start
 from train.small_runs import RECIPE, at_call
 
 SECRET = "value-of-a-secret"
@@ -230,7 +230,7 @@ def test_tensorboard_draws_each_step_once(tracked: Tracked) -> None:
 def test_tensorboard_drops_steps_that_are_made_again(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-    from debate_train.tracking.runs import TensorBoardRun
+    from debate_train.monitoring.local_runs import TensorBoardRun
 
     for last, steps in ((None, (1, 2, 3)), (1, (2, 3, 4))):
         run = TensorBoardRun(Start(tmp_path), last)

@@ -18,22 +18,24 @@ from debate_rollout.engines import ScriptedEngine
 from debate_train.advantages import Grouped
 from debate_train.batches.row_types import Batch, Row
 from debate_train.batches.rows import Step, build_batch
-from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
 from debate_train.data import SignsPuzzle
 from debate_train.models.scratch import word_tokenizer
-from debate_train.running.run_context import _flat
-from debate_train.tracking import settings
-from debate_train.tracking.settings import Tracking, shareable, shareable_page
-from debate_train.tracking.tracker import (
+from debate_train.monitoring.tracking import (
     COLUMNS,
     Logged,
     NoTracking,
     Trackers,
+    Tracking,
     histograms_of,
+    shareable,
+    shareable_page,
     turn_table,
 )
-from debate_train.tracking.wandb_run import _is_online
+from debate_train.monitoring.wandb_run import _is_online
+from debate_train.running.phases import _flat
+from debate_train.tracking import settings
 
 
 @pytest.fixture(autouse=True)

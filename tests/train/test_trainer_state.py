@@ -9,9 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from debate_train.batches.row_types import Batch
-from debate_train.checkpointing.policy_files import load_policy, save_policy
-from debate_train.checkpointing.tensor_files import StoredTensors, write_tensors
-from debate_train.checkpointing.trainer_state import (
+from debate_train.checkpoints.policy_files import (
+    StoredTensors,
+    load_policy,
+    save_policy,
+    write_tensors,
+)
+from debate_train.checkpoints.trainer_state import (
     Counts,
     ParameterState,
     StoredTrainerState,

@@ -18,7 +18,7 @@ from debate_train.function_reward import FunctionReward
 from debate_train.interrupts import UsageError
 from debate_train.recipe import Recipe
 from debate_train.recipe.files import load_recipe
-from debate_train.training import _rewarded
+from debate_train.running.run import _rewarded
 from train.small_runs import RECIPE
 
 SMALL = yaml.safe_load(RECIPE) | {"evaluation": {"questions": 0}}

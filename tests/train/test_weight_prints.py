@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from debate_train.checkpointing.tensor_files import weight_prints
+from debate_train.checkpoints.policy_files import weight_prints
 from debate_train.commands.cli import main
 from debate_train.trainers import torch_session
 from debate_train.trainers.references import KeptReference

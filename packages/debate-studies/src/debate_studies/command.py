@@ -19,8 +19,8 @@ from debate_studies.study_file import (
     read_study,
 )
 from debate_studies.tables import page, tables
-from debate_train.checkpointing.directory_layout import layout_problem
-from debate_train.checkpointing.whole_files import write_whole
+from debate_train.checkpoints.run_directory import layout_problem
+from debate_train.checkpoints.whole_files import write_whole
 from debate_train.commands.recipe_command import exit_code
 from debate_train.interrupts import RunFailure, UsageError, raise_interrupts
 

@@ -15,8 +15,8 @@ from pydantic import Field, ValidationError
 from scipy.stats import t
 
 from debate_protocol.plugins import Config
-from debate_train.checkpointing.directory_layout import as_written, with_hash
-from debate_train.checkpointing.whole_files import open_plain
+from debate_train.checkpoints.run_directory import as_written, with_hash
+from debate_train.checkpoints.whole_files import open_plain
 from debate_train.interrupts import UsageError
 
 if TYPE_CHECKING:

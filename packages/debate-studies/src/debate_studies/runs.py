@@ -29,8 +29,8 @@ from debate_studies.study_file import (
     recipe_file,
     without_scratch,
 )
-from debate_train.checkpointing.directory_layout import read_as_written
-from debate_train.checkpointing.whole_files import (
+from debate_train.checkpoints.run_directory import read_as_written
+from debate_train.checkpoints.whole_files import (
     DirectoryInUseError,
     open_plain,
     refuse_in_use,

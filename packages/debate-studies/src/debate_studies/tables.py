@@ -23,7 +23,7 @@ from debate_studies.lines import (
     with_interval,
 )
 from debate_studies.study_file import BEFORE, Compared
-from debate_train.checkpointing.whole_files import write_whole
+from debate_train.checkpoints.whole_files import write_whole
 from debate_train.recipe.files import opening
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from rich.table import Table
 from debate_protocol.command_line import add_options, heed_options, is_quiet
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.transcripts.showing import escaped
-from debate_train.checkpointing.directory_layout import read_as_written
-from debate_train.checkpointing.whole_files import write_whole
+from debate_train.checkpoints.run_directory import read_as_written
+from debate_train.checkpoints.whole_files import write_whole
 from debate_train.commands.evaluation_files import RESULTS, SCHEMA, VALUES
 from debate_train.commands.recipe_command import DONE, exit_code
 from debate_train.data.benchmarks import BENCHMARKS

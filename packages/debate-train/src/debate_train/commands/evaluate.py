@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, get_args
 from pydantic import ValidationError
 
 from debate_protocol.plugins import did_you_mean
-from debate_train.checkpointing.checkpoints import (
+from debate_train.checkpoints import (
     MANIFEST,
     Manifest,
     RefusedCheckpoint,
@@ -263,7 +263,7 @@ def _main(arguments: argparse.Namespace) -> int:
         return DONE
     folder = arguments.output or Path("runs") / time.strftime("benchmarks-%Y%m%d-%H%M%S")
     if not arguments.resume:
-        from debate_train.checkpointing.directory_layout import refuse_used
+        from debate_train.checkpoints.run_directory import refuse_used
 
         refuse_used(folder)
     for name, ((wanted, text),) in zip(chosen, plans, strict=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from debate_protocol.types import Question
 from debate_rollout.engine import Engine
-from debate_train.checkpointing.policy_files import load_policy
+from debate_train.checkpoints.policy_files import load_policy
 from debate_train.commands.evaluate import NamedPolicy, weights_hash
 from debate_train.commands.evaluation_files import SCHEMA, EvaluationDirectory, Plan, journaled
 from debate_train.commands.evaluation_results import Found, Shown, found_of, print_table, write_all

@@ -18,8 +18,9 @@ from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Reply, Transcript
 from debate_rollout.engine import Engine
 from debate_rollout.routing import HeardEngine
-from debate_train.checkpointing.directory_layout import (
+from debate_train.checkpoints.run_directory import (
     as_written,
+    describe_environment,
     layout_problem,
     not_writable,
     read_as_written,
@@ -28,8 +29,7 @@ from debate_train.checkpointing.directory_layout import (
     write_json,
     written,
 )
-from debate_train.checkpointing.run_directory import describe_environment
-from debate_train.checkpointing.whole_files import (
+from debate_train.checkpoints.whole_files import (
     LOCK,
     DirectoryLock,
     cut_torn_line,

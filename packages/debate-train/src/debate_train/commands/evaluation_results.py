@@ -19,7 +19,7 @@ from debate_protocol.command_line import add_options, heed_options, is_quiet
 from debate_report.charts import Series, line_drawing, parts_of
 from debate_report.rollout_files import debates_in
 from debate_rewards.final_answers import KINDS
-from debate_train.checkpointing.directory_layout import plain, with_hash, write_json
+from debate_train.checkpoints.run_directory import plain, with_hash, write_json
 from debate_train.commands.evaluate import NamedPolicy
 from debate_train.commands.evaluation_files import (
     RESULTS,
@@ -35,7 +35,7 @@ from debate_train.evaluation.measuring import Measures
 from debate_train.evaluation.mode import Point
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import UsageError
-from debate_train.running.run_context import measures_json
+from debate_train.running.phases import measures_json
 
 Points = Sequence[Mapping[str, Any]]
 """A curve as `results.json` has it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debate_protocol.plugins import did_you_mean
-from debate_train.checkpointing.directory_layout import plain
+from debate_train.checkpoints.run_directory import plain
 from debate_train.commands.recipe_command import (
     DONE,
     FAILED,
@@ -72,7 +72,7 @@ def _main(arguments: argparse.Namespace) -> int:
 def _act(checked: CheckedRecipe, arguments: argparse.Namespace) -> int:
     from debate_train.commands.evaluate import named_policy
     from debate_train.commands.preflight_measuring import measure
-    from debate_train.running.saving import facts_of
+    from debate_train.running.step_metrics import facts_of
 
     name, phase = _phase(checked.recipe, arguments.phase)
     policy = None if arguments.policy is None else named_policy(arguments.policy)

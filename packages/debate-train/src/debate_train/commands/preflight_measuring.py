@@ -15,8 +15,8 @@ from debate_rewards.reward import Score, score_debates
 from debate_rollout.engine import Engine
 from debate_train.advantages import Advantages
 from debate_train.batches.rows import Step, build_batch
-from debate_train.checkpointing.policy_files import load_policy
-from debate_train.checkpointing.tensor_files import seed_all
+from debate_train.checkpoints.policy_files import load_policy
+from debate_train.checkpoints.trainer_state import seed_all
 from debate_train.commands.evaluate import NamedPolicy
 from debate_train.data import DataSource
 from debate_train.evaluation.measuring import evaluate
@@ -28,11 +28,11 @@ from debate_train.monitoring.progress import Progress
 from debate_train.monitoring.throughput import peak_memory_gib
 from debate_train.offline.example_set import example_batch
 from debate_train.offline.offline_set import PLAYED, ExampleSet, OfflineSettings, counted, summed
-from debate_train.playing.dynamic_sampling import play_step
+from debate_train.playing import play_step
 from debate_train.recipe import Recipe
 from debate_train.recipe.context import context_window
 from debate_train.running.run_context import open_engine, refuse_unusable_engine
-from debate_train.running.saving import step_metrics
+from debate_train.running.step_metrics import step_metrics
 
 CAUSES = ("value", "penalty", "none", "equal", "other")
 """Why a question teaches something, or nothing; see `signal`."""

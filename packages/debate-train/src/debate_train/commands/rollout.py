@@ -18,9 +18,8 @@ from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.drivers import play_each
 from debate_rollout.engine import Engine, streaming
-from debate_train.checkpointing.directory_layout import layout_problem
-from debate_train.checkpointing.run_directory import describe_environment
-from debate_train.checkpointing.whole_files import (
+from debate_train.checkpoints.run_directory import describe_environment, layout_problem
+from debate_train.checkpoints.whole_files import (
     LOCK,
     DirectoryLock,
     cut_torn_line,
@@ -38,7 +37,7 @@ from debate_train.commands.recipe_command import (
 )
 from debate_train.interrupts import SIGNALS, UsageError
 from debate_train.monitoring.progress import Progress
-from debate_train.playing.rollouts import named_debates
+from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import refuse_absent_devices
 from debate_train.running.run_context import open_sampling

@@ -17,10 +17,10 @@ from debate_train.evaluation.mode import (
     Ratios,
     Values,
     debate_curves,
-    direct_form,
     reply_curves,
 )
 from debate_train.evaluation.settings import MODES, DirectAnswers, MajorityOfReplies, ModeChoice
+from debate_train.playing import direct_form
 
 # Not what reads settings (`settings`, `measuring`): it imports modes of others, which import this.
 __all__ = [

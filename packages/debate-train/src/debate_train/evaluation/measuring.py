@@ -12,7 +12,7 @@ from debate_protocol.types import Ask, DebateRun, Gate, Question, Reply, Transcr
 from debate_rollout.engine import Engine
 from debate_train.evaluation.mode import Curves, EvaluationMode, Plays, Point, Values
 from debate_train.evaluation.settings import Setup, full_name, is_standard
-from debate_train.playing.rollout_settings import Watch, unwatched
+from debate_train.playing import Watch, unwatched
 
 __all__ = ["Measure", "Measures", "evaluate"]
 

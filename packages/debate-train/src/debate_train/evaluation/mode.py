@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from debate_protocol.forms import DebateForm, Direct, FormConfig
+from debate_protocol.forms import DebateForm, FormConfig
 from debate_protocol.forms.settings import PersonaChoice
 from debate_protocol.plugins import Config
 from debate_protocol.types import TopologyName, Transcript
-from debate_train.models.loaded_model import answering_role
 
 if TYPE_CHECKING:
     from debate_rewards.metrics import AnswersGiven
@@ -413,8 +412,3 @@ def temperatures(form: DebateForm) -> list[str]:
     """Return the temperature of each agent, or one where all are the same."""
     each = [f"{form.temperature_of(agent):g}" for agent in range(form.num_agents)]
     return each if len(set(each)) > 1 else each[:1]
-
-
-def direct_form(form: DebateForm) -> Direct:
-    """Return the form in which one agent answers once, prompted as in this form."""
-    return Direct.model_validate({**dict(form.speaking()), "roles": answering_role(form)})

@@ -20,12 +20,11 @@ from debate_train.evaluation.mode import (
     Plays,
     Ratios,
     Values,
-    direct_form,
     most_replies,
     reply_curves,
     temperatures,
 )
-from debate_train.playing.rollout_settings import Rollout
+from debate_train.playing import Rollout, direct_form
 
 __all__ = ["Evaluation", "Setup"]
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from debate_protocol.command_line import is_quiet
 from debate_protocol.types import DebateRun
-from debate_train.playing.rollout_settings import counted
+from debate_train.playing import counted
 
 
 class SteadyStream:

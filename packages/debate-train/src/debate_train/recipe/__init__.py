@@ -13,20 +13,22 @@ from debate_protocol.types import TRAINED, agents_by_policy, roles_of
 from debate_rewards.rewards import RewardChoice
 from debate_train.advantages import AdvantageChoice, Grouped
 from debate_train.data import DataChoice
+from debate_train.evaluation.debates import Opponents
 from debate_train.evaluation.settings import Evaluation, Setup
 from debate_train.losses import LossConfig
 from debate_train.models import ModelChoice
 from debate_train.models.loaded_model import trained_adapters, unknown_adapter
 from debate_train.models.policies import START
 from debate_train.monitoring import Health
+from debate_train.monitoring.tracking import Tracking
 from debate_train.offline import OfflineChoice
-from debate_train.playing.rollout_settings import Pipeline, Rollout
+from debate_train.playing import Pipeline, Rollout
+from debate_train.playing.rollouts import start_mode
 from debate_train.recipe.problems import WHOLE_PHASES, Schema, merge
-from debate_train.tracking.settings import Tracking
 from debate_train.trainers import TrainerChoice
 
 if TYPE_CHECKING:
-    from debate_train.checkpointing.checkpoints import Best
+    from debate_train.checkpoints import Best
 
 
 class ExitCriterion(Config):
@@ -250,6 +252,12 @@ class Recipe(Config):
         setup = self.evaluation.setup(self.debate, self.rollout, self.seed)
         wanted = self.evaluation.headline
         return replace(setup, headline=self._trained_figures(setup) if wanted is None else wanted)
+
+    def start_mode(self) -> Opponents | None:
+        """Return the mode in which this phase is measured against its start, if it is."""
+        if self.loss.supervised or self.offline is not None:
+            return None
+        return start_mode(self.evaluation, self.evaluated(), self.debate, self.rollout.engine)
 
     def _trained_figures(self, setup: Setup) -> list[str]:
         """Return the names of the figures that this phase trains the policy for."""

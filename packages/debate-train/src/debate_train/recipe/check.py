@@ -16,7 +16,6 @@ from debate_train.evaluation import direct_form
 from debate_train.interrupts import UsageError
 from debate_train.losses import reference_error
 from debate_train.models.policies import folder_problems
-from debate_train.playing.phase_start import start_lines
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import (
     Windows,
@@ -238,7 +237,10 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
     for name, phase in phases.items():
         view = views[_identity(phase.data)]
         _arithmetic(name, phase, found)
-        found.lines += [*role_lines(phase), *start_lines(phase)]
+        found.lines += role_lines(phase)
+        if (mode := phase.start_mode()) is not None:
+            counted = mode.counted(phase.evaluated().form)
+            found.lines.append(f"  evaluations from its start on also have {counted}")
         if counter is not None:
             for form in phase.forms:
                 windows.look(phase, form, view.longest)

@@ -15,7 +15,7 @@ from debate_train.models.loaded_model import trained_adapters
 from debate_train.models.policies import START, PolicyConfig, StartPolicy, Trained
 from debate_train.offline.example_set import harm_of, look_at_demonstrations, read_debates
 from debate_train.offline.offline_set import PLAYED
-from debate_train.playing.rollouts import named_debates
+from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.context import (
     DataView,

@@ -23,7 +23,7 @@ from debate_rewards.reward import RewardConfig, RewardContext, read_debate, scor
 from debate_rollout.rendering import TokenText
 from debate_train.advantages import TurnAdvantages
 from debate_train.batches.rows import stream_credit, turn_tokens
-from debate_train.playing.rollouts import named_debates
+from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 
 Script = Callable[[Ask], Reply]

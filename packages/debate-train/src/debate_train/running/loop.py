@@ -8,10 +8,9 @@ from debate_train.batches.rows import Step, build_batch
 from debate_train.evaluation.measuring import evaluate
 from debate_train.monitoring.throughput import timed
 from debate_train.offline.example_set import Imitation, PhaseExamples
-from debate_train.playing.rollout_settings import metrics_of
-from debate_train.running.run_context import Ended, Phase, RunContext
+from debate_train.playing import metrics_of
+from debate_train.running.run_context import Ended, Phase, RunContext, Saving, keep_sample
 from debate_train.running.run_records import keep_evaluation
-from debate_train.running.saving import Saving, keep_sample
 
 
 def train(
@@ -97,7 +96,6 @@ def evaluate_dev(run: RunContext, phase: Phase, saving: Saving) -> bool:
     keep_evaluation(run.directory, "dev", state.step, measured[0], with_debates=kept)
     means = [one.means() for one in measured]
     found, target = means[0], phase.on_target(means)
-    # Before its row: a checkpoint carries one that cannot be written.
     state.looked, state.owes_look = (phase.name, state.step, found), False
     run.note_best(found)
     saving.log_look(found | target, measured[0].votes())

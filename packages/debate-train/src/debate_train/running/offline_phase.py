@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from debate_protocol.transcripts.files import to_json
 from debate_protocol.types import Transcript
 from debate_rollout.rendering import Renderer
-from debate_train.checkpointing.directory_layout import (
+from debate_train.checkpoints.run_directory import (
     as_written,
     file_name,
     read_as_written,
@@ -20,7 +20,7 @@ from debate_train.checkpointing.directory_layout import (
     write_json,
     written,
 )
-from debate_train.checkpointing.whole_files import (
+from debate_train.checkpoints.whole_files import (
     cut_torn_line,
     remove_unfinished,
     write_whole,
@@ -37,7 +37,7 @@ from debate_train.offline.example_set import (
     text_ids,
 )
 from debate_train.offline.offline_set import MADE_FROM, PLAYED, Completion, counted, summed
-from debate_train.playing.rollouts import start_debates
+from debate_train.playing import start_debates
 from debate_train.recipe import Recipe
 from debate_train.running.run_context import Phase, RunContext
 

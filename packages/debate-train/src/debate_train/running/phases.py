@@ -1,38 +1,29 @@
 """The phases of a run, in order; a phase that made it worse is taken back."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from debate_protocol.types import DebateRun, Transcript
-from debate_rollout.engine import Engine
-from debate_rollout.engines import ScriptedEngine
-from debate_train.checkpointing.policy_files import load_policy
-from debate_train.checkpointing.tensor_files import load_random_states
-from debate_train.data import DataSource
-from debate_train.data.source import keep_apart
-from debate_train.evaluation.measuring import evaluate
-from debate_train.interrupts import RecipeError, RunFailure
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from debate_train.checkpoints.policy_files import load_policy
+from debate_train.checkpoints.run_directory import RunDirectory
+from debate_train.checkpoints.trainer_state import load_random_states
+from debate_train.evaluation.measuring import Measures, evaluate
+from debate_train.evaluation.settings import Setup
+from debate_train.interrupts import RunFailure
 from debate_train.models.loaded_model import LoadedModel, export_weights, trained_adapters
-from debate_train.playing.dynamic_sampling import play_step
-from debate_train.playing.phase_start import FILE, PhaseStart, start_mode
-from debate_train.playing.rollouts import Rollouts
+from debate_train.monitoring.health import alarms_of
+from debate_train.playing.rollouts import FILE, MODE, PhaseStart
 from debate_train.recipe import Recipe
 from debate_train.running.loop import evaluate_dev, train
 from debate_train.running.offline_phase import measure_held_out, open_examples, score_start
-from debate_train.running.run_context import (
-    Ended,
-    Phase,
-    RunContext,
-    measures_json,
-    print_results,
-    write_results,
-)
-from debate_train.running.run_records import changes_of, keep_evaluation
-from debate_train.running.saving import Saving
-from debate_train.trainers import Trainer
+from debate_train.running.run_context import Ended, Phase, RunContext, Saving, open_phase
+from debate_train.running.run_records import changes_of, in_words, keep_evaluation
 
 
 def measure_starts(run: RunContext, phase: Phase) -> bool:
@@ -217,7 +208,7 @@ def _end(run: RunContext, name: str) -> None:
 
 def _start(run: RunContext, phase: Phase, *, is_new: bool) -> PhaseStart | None:
     """Return what the policy is measured against from now on, if anything."""
-    mode, folder = start_mode(phase.recipe), run.directory.path
+    mode, folder = phase.recipe.start_mode(), run.directory.path
     if mode is None:
         return None
     weights = phase.trainer.weights(version=run.state.phase_start)
@@ -230,66 +221,6 @@ def _start(run: RunContext, phase: Phase, *, is_new: bool) -> PhaseStart | None:
             "against its start"
         )
     return found
-
-
-def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> Phase:
-    """Return a phase that plays its debates with the run's engine, or has them demonstrated.
-
-    Raises:
-        RecipeError: Its data has no demonstrations.
-    """
-    source = _source(run, name, recipe)
-    start, criterion = run.state.phase_start, recipe.exit_criterion
-    most = max(form.turn_count() for form in recipe.forms)
-
-    def play(step: int, engine: Engine) -> Sequence[Transcript]:
-        def watched(debates: list[DebateRun]) -> list[DebateRun]:
-            return run.progress.watch(debates, most, "turns")
-
-        return play_step(recipe, source, step, engine, watched)
-
-    def border(step: int) -> int:
-        if criterion is None:
-            return start + recipe.steps
-        return start + criterion.next_look(recipe.steps, step + 1 - start)
-
-    demonstrator = _demonstrator(run, recipe, source)
-    # A phase that learns from a set of examples plays no step: the engine is needed for none.
-    idle = None if recipe.offline is None else ScriptedEngine().open(script=lambda ask: "")
-    staleness = recipe.pipeline.max_staleness
-    rollouts = Rollouts(play, run.engine, trainer.weights, staleness, border, demonstrator or idle)
-    return Phase(name, recipe, source, trainer, rollouts, demonstrator=demonstrator)
-
-
-def _source(run: RunContext, name: str, recipe: Recipe) -> DataSource:
-    """Return the questions of a phase; it trains on none that another stage is measured on."""
-    stages = {repr(run.recipe.data): run.recipe}
-    stages |= {repr(one.data): one for one in run.recipe.phase_recipes().values()}
-    if len(stages) == 1:
-        return run.source
-    for key, stage in stages.items():
-        if key not in run.sources:
-            own = stage.data == run.recipe.data
-            run.sources[key] = run.source if own else stage.data.open(stage.seed)
-    source = run.sources[repr(recipe.data)]
-    others = [one for one in run.sources.values() if one is not source]
-    if said := keep_apart(source, others, recipe.data):
-        run.progress.note(f"{name}: {said}")
-    return source
-
-
-def _demonstrator(run: RunContext, recipe: Recipe, source: DataSource) -> Engine | None:
-    """Return what writes the replies in the place of the policy, None if it samples them."""
-    script = recipe.rollout.engine.script(source.demonstrate)
-    if script is None:
-        return None
-    if not source.can_demonstrate:
-        raise RecipeError(
-            f"rollout.engine.type: found demonstrations, but data of type {recipe.data.type} has "
-            "none; expected a source that writes them, such as signs_puzzle"
-        )
-    loaded = run.loaded
-    return ScriptedEngine().open(None, loaded.tokenizer, loaded.template_kwargs, script=script)
 
 
 def _note_exit(run: RunContext, phase: Phase, ended: Ended) -> None:
@@ -367,7 +298,7 @@ def _measure(run: RunContext, when: str) -> dict[str, Any] | None:
     run.progress.start(f"test split {when}")
     started = time.perf_counter()
     setup, engine = _last(run).evaluated(), run.engine
-    if when == "after" and (mode := start_mode(_last(run))) is not None:
+    if when == "after" and (mode := _last(run).start_mode()) is not None:
         current = export_weights(run.loaded, run.state.step)
         name = list(run.recipe.phase_recipes())[-1]
         start = PhaseStart.kept(mode, current, run.directory.path, name)
@@ -385,3 +316,135 @@ def _measure(run: RunContext, when: str) -> dict[str, Any] | None:
     taken = run.state.seconds.get("evaluation", 0.0) + time.perf_counter() - started
     run.state.seconds["evaluation"] = taken
     return measures_json(found)
+
+
+def measures_json(measures: Measures) -> dict[str, dict[str, float]]:
+    """Return measures as JSON holds them."""
+    return {
+        name: {key: value for key, value in asdict(measure).items() if value is not None}
+        for name, measure in measures.found.items()
+    }
+
+
+def write_results(
+    directory: RunDirectory,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    state: Mapping[str, Any],
+    setup: Setup,
+    changes: Mapping[str, Mapping[str, Any] | None] | None = None,
+) -> dict[str, float | str]:
+    """Write results.json; return what a tracked run is summarised by.
+
+    Args:
+        directory: Of the run.
+        before: Measures on the test split.
+        after: The same at the end.
+        state: Of the run.
+        setup: What they were measured with.
+        changes: Of figures on the same questions, as far as they are known (`changes_of`).
+    """
+    rows = _rows(before, after, setup, changes or {})
+    directory.write_results(
+        {
+            "summary": in_words(rows, setup.headline),
+            "headline": list(setup.headline),
+            "table": rows,
+            "measured": setup.described(),
+            "before": before,
+            "after": after,
+            "exit_criteria": state["exit_criteria"],
+            "kept": state["kept"],
+            "held_out": state["held_out"],
+            "health": alarms_of(directory.metrics()),
+            "steps": state["step"],
+            "seconds": state["seconds"],
+        }
+    )
+    return {"results/summary": in_words(rows, setup.headline)} | _flat(rows)
+
+
+def _flat(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return each measure before and after, and its change, each with the ends of its interval."""
+    found = {}
+    for row in rows:
+        where = f"results/{row['name'].removeprefix('eval/')}"
+        for when in ("before", "after"):
+            found[f"{where}/{when}"] = row[when]["mean"]
+            found |= {f"{where}/{when}_{end}": row[when][end] for end in ("low", "high")}
+        paired = row.get("change")
+        if paired is None:
+            found[f"{where}/change"] = row["after"]["mean"] - row["before"]["mean"]
+        else:  # Of the same questions, as its interval.
+            found[f"{where}/change"] = paired["difference"]
+            found |= {f"{where}/change_{end}": paired[end] for end in ("low", "high")}
+    return found
+
+
+def _rows(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    setup: Setup,
+    changes: Mapping[str, Mapping[str, Any] | None],
+) -> list[dict[str, Any]]:
+    """Return the rows of the table; both ends are of the same questions where these are known.
+
+    A figure without a question that has it at both ends has no row.
+    """
+    return [
+        {"measure": shown, "name": name, "before": before[name], "after": after[name]}
+        | dict(changes.get(name) or {})
+        for name, shown in setup.listed().items()
+        if name in before and name in after and changes.get(name, {}) is not None
+    ]
+
+
+def print_results(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    seconds: Mapping[str, float],
+    setup: Setup,
+    changes: Mapping[str, Mapping[str, Any] | None] | None = None,
+) -> None:
+    """Print the table from before to after, how it was measured, and how long each part took."""
+    table = Table(title="test split, the same questions before and after", box=SIMPLE_HEAD)
+    table.add_column("measure")
+    for column in ("questions", "before", "after", "change [95 %]"):
+        table.add_column(column, justify="right", no_wrap=True)
+    rows = _rows(before, after, setup, changes or {})
+    for row in rows:
+        change = _signed(row["after"]["mean"] - row["before"]["mean"])
+        if paired := row.get("change"):
+            values = [_signed(paired[key]) for key in ("difference", "low", "high")]
+            change = f"{values[0]} [{values[1]}, {values[2]}]"
+        ends = [f"{row[when]['mean']:.3f}" for when in ("before", "after")]
+        table.add_row(row["measure"], f"{row['after']['questions']}", *ends, change)
+    console = Console()
+    console.print(table)
+    if said := in_words(rows, setup.headline):
+        console.print(said, highlight=False)
+    if line := _beside_start(after):
+        console.print(line, highlight=False)
+    console.print(f"measured: {setup.described()}", highlight=False)
+    parts = ", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items())
+    console.print(f"time: {parts}", highlight=False)
+
+
+def _beside_start(after: Mapping[str, Any]) -> str:
+    """Return how the policy does among opponents with the weights that its phase began with."""
+    own, opponents, votes = (
+        after.get(f"eval/{MODE}/{figure}")
+        for figure in ("learned/accuracy", "opponent/accuracy", "learned/vote_win_rate")
+    )
+    if own is None or opponents is None:
+        return ""
+    said = f"among its start: accuracy {_shown(own)}, of the start {_shown(opponents)}"
+    return said + (f", votes won {_shown(votes)}" if votes else "")
+
+
+def _signed(change: float) -> str:
+    return f"{round(change, 3) + 0.0:+.3f}"  # No -0.000.
+
+
+def _shown(measure: Mapping[str, float]) -> str:
+    return f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"

@@ -1,33 +1,39 @@
 """What a run works with: its context and engine, and the results that it ends with."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+import numpy as np
+import torch
+from torch import Tensor
 
-from debate_protocol.types import Question, Transcript
+from debate_protocol.types import DebateRun, Question, Transcript
 from debate_rewards.reward import RewardConfig, Score
 from debate_rollout.engine import Engine
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.routing import RoutedEngine
-from debate_train.batches.rows import Step
-from debate_train.checkpointing.checkpoints import Best, Checkpoints, RunState
-from debate_train.checkpointing.run_directory import RunDirectory
+from debate_train.batches.row_types import Row
+from debate_train.batches.rows import PER_TOKEN, Step
+from debate_train.checkpoints import Best, Checkpoints, RunState
+from debate_train.checkpoints.run_directory import RunDirectory
+from debate_train.checkpoints.trainer_state import RandomStates, random_states, save_random_states
 from debate_train.data import DataSource
-from debate_train.evaluation.measuring import Measures
+from debate_train.data.source import keep_apart
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import Interrupts, RecipeError, RunFailure
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.policies import Trained, brings_model, open_on
-from debate_train.monitoring.health import alarms_of
+from debate_train.monitoring.detectors import Due
+from debate_train.monitoring.health import HealthWatch
 from debate_train.monitoring.progress import Progress
-from debate_train.playing.phase_start import MODE, PhaseStart
-from debate_train.playing.rollouts import Rollouts
+from debate_train.monitoring.throughput import Speed, timed
+from debate_train.monitoring.tracking import Tracker
+from debate_train.playing import play_step
+from debate_train.playing.rollouts import PhaseStart, Rollouts
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import (
     engine_errors,
@@ -35,9 +41,10 @@ from debate_train.recipe.check_parts import (
     policy_errors,
     used_policies,
 )
-from debate_train.running.run_records import in_words
-from debate_train.tracking.tracker import Tracker
+from debate_train.running.run_records import credit_of, write_credit
+from debate_train.running.step_metrics import facts_of, step_metrics
 from debate_train.trainers import Trainer
+from debate_train.trainers.processes import own_place
 
 Ended = Literal["finished", "criterion met", "criterion missed", "interrupted"]
 """Why a phase stopped: its steps are done, its exit criterion is met or was not met in
@@ -247,133 +254,255 @@ def open_sampling(recipe: Recipe, source: DataSource) -> Engine:
     return config.open(folder, model.load_tokenizer(), model.template_kwargs)
 
 
-def measures_json(measures: Measures) -> dict[str, dict[str, float]]:
-    """Return measures as JSON holds them."""
-    return {
-        name: {key: value for key, value in asdict(measure).items() if value is not None}
-        for name, measure in measures.found.items()
-    }
+def open_phase(run: RunContext, name: str, recipe: Recipe, trainer: Trainer) -> Phase:
+    """Return a phase that plays its debates with the run's engine, or has them demonstrated.
 
-
-def write_results(
-    directory: RunDirectory,
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
-    state: Mapping[str, Any],
-    setup: Setup,
-    changes: Mapping[str, Mapping[str, Any] | None] | None = None,
-) -> dict[str, float | str]:
-    """Write results.json; return what a tracked run is summarised by.
-
-    Args:
-        directory: Of the run.
-        before: Measures on the test split.
-        after: The same at the end.
-        state: Of the run.
-        setup: What they were measured with.
-        changes: Of figures on the same questions, as far as they are known (`changes_of`).
+    Raises:
+        RecipeError: Its data has no demonstrations.
     """
-    rows = _rows(before, after, setup, changes or {})
-    directory.write_results(
-        {
-            "summary": in_words(rows, setup.headline),
-            "headline": list(setup.headline),
-            "table": rows,
-            "measured": setup.described(),
-            "before": before,
-            "after": after,
-            "exit_criteria": state["exit_criteria"],
-            "kept": state["kept"],
-            "held_out": state["held_out"],
-            "health": alarms_of(directory.metrics()),
-            "steps": state["step"],
-            "seconds": state["seconds"],
-        }
-    )
-    return {"results/summary": in_words(rows, setup.headline)} | _flat(rows)
+    source = _source(run, name, recipe)
+    start, criterion = run.state.phase_start, recipe.exit_criterion
+    most = max(form.turn_count() for form in recipe.forms)
+
+    def play(step: int, engine: Engine) -> Sequence[Transcript]:
+        def watched(debates: list[DebateRun]) -> list[DebateRun]:
+            return run.progress.watch(debates, most, "turns")
+
+        return play_step(recipe, source, step, engine, watched)
+
+    def border(step: int) -> int:
+        if criterion is None:
+            return start + recipe.steps
+        return start + criterion.next_look(recipe.steps, step + 1 - start)
+
+    demonstrator = _demonstrator(run, recipe, source)
+    # A phase that learns from a set of examples plays no step: the engine is needed for none.
+    idle = None if recipe.offline is None else ScriptedEngine().open(script=lambda ask: "")
+    staleness = recipe.pipeline.max_staleness
+    rollouts = Rollouts(play, run.engine, trainer.weights, staleness, border, demonstrator or idle)
+    return Phase(name, recipe, source, trainer, rollouts, demonstrator=demonstrator)
 
 
-def _flat(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return each measure before and after, and its change, each with the ends of its interval."""
-    found = {}
-    for row in rows:
-        where = f"results/{row['name'].removeprefix('eval/')}"
-        for when in ("before", "after"):
-            found[f"{where}/{when}"] = row[when]["mean"]
-            found |= {f"{where}/{when}_{end}": row[when][end] for end in ("low", "high")}
-        paired = row.get("change")
-        if paired is None:
-            found[f"{where}/change"] = row["after"]["mean"] - row["before"]["mean"]
-        else:  # Of the same questions, as its interval.
-            found[f"{where}/change"] = paired["difference"]
-            found |= {f"{where}/change_{end}": paired[end] for end in ("low", "high")}
-    return found
+def _source(run: RunContext, name: str, recipe: Recipe) -> DataSource:
+    """Return the questions of a phase; it trains on none that another stage is measured on."""
+    stages = {repr(run.recipe.data): run.recipe}
+    stages |= {repr(one.data): one for one in run.recipe.phase_recipes().values()}
+    if len(stages) == 1:
+        return run.source
+    for key, stage in stages.items():
+        if key not in run.sources:
+            own = stage.data == run.recipe.data
+            run.sources[key] = run.source if own else stage.data.open(stage.seed)
+    source = run.sources[repr(recipe.data)]
+    others = [one for one in run.sources.values() if one is not source]
+    if said := keep_apart(source, others, recipe.data):
+        run.progress.note(f"{name}: {said}")
+    return source
 
 
-def _rows(
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
-    setup: Setup,
-    changes: Mapping[str, Mapping[str, Any] | None],
-) -> list[dict[str, Any]]:
-    """Return the rows of the table; both ends are of the same questions where these are known.
+def _demonstrator(run: RunContext, recipe: Recipe, source: DataSource) -> Engine | None:
+    """Return what writes the replies in the place of the policy, None if it samples them."""
+    script = recipe.rollout.engine.script(source.demonstrate)
+    if script is None:
+        return None
+    if not source.can_demonstrate:
+        raise RecipeError(
+            f"rollout.engine.type: found demonstrations, but data of type {recipe.data.type} has "
+            "none; expected a source that writes them, such as signs_puzzle"
+        )
+    loaded = run.loaded
+    return ScriptedEngine().open(None, loaded.tokenizer, loaded.template_kwargs, script=script)
 
-    A figure without a question that has it at both ends has no row.
+
+def keep_sample(run: RunContext, phase: Phase, step: Step) -> None:
+    """Write the transcripts and the token rows of the step's first debates, where that is due.
+
+    It is called before the update, which cannot be undone where they cannot be written.
     """
-    return [
-        {"measure": shown, "name": name, "before": before[name], "after": after[name]}
-        | dict(changes.get(name) or {})
-        for name, shown in setup.listed().items()
-        if name in before and name in after and changes.get(name, {}) is not None
-    ]
+    recording, directory = phase.recipe.recording, run.directory
+    number = step.number + 1
+    done, debates = number - run.state.phase_start, recording.debates
+    if debates == 0 or not step.transcripts or not (done == 1 or is_due(recording.every, done)):
+        return
+    directory.write_transcripts(phase.name, number, step.transcripts[:debates])
+    rows = [row for row in step.batch.rows if row.debate < debates]
+    if not rows:
+        return
+    first, scores = step.transcripts[:debates], step.scores[:debates]
+    written = not phase.recipe.rollout.engine.is_sampled
+    tokenizer = run.loaded.tokenizer
+    credit = credit_of(first, scores, step.batch, tokenizer, demonstrated=written)
+    write_credit(directory, number, credit)
+    kept = padded_rows(rows)
+    kept["debate_B"] = torch.tensor([row.debate for row in rows])
+    kept["agent_B"] = torch.tensor([row.agent for row in rows])
+    directory.write_tokens(number, kept)
 
 
-def print_results(
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
-    seconds: Mapping[str, float],
-    setup: Setup,
-    changes: Mapping[str, Mapping[str, Any] | None] | None = None,
-) -> None:
-    """Print the table from before to after, how it was measured, and how long each part took."""
-    table = Table(title="test split, the same questions before and after", box=SIMPLE_HEAD)
-    table.add_column("measure")
-    for column in ("questions", "before", "after", "change [95 %]"):
-        table.add_column(column, justify="right", no_wrap=True)
-    rows = _rows(before, after, setup, changes or {})
-    for row in rows:
-        change = _signed(row["after"]["mean"] - row["before"]["mean"])
-        if paired := row.get("change"):
-            values = [_signed(paired[key]) for key in ("difference", "low", "high")]
-            change = f"{values[0]} [{values[1]}, {values[2]}]"
-        ends = [f"{row[when]['mean']:.3f}" for when in ("before", "after")]
-        table.add_row(row["measure"], f"{row['after']['questions']}", *ends, change)
-    console = Console()
-    console.print(table)
-    if said := in_words(rows, setup.headline):
-        console.print(said, highlight=False)
-    if line := _beside_start(after):
-        console.print(line, highlight=False)
-    console.print(f"measured: {setup.described()}", highlight=False)
-    parts = ", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items())
-    console.print(f"time: {parts}", highlight=False)
+def padded_rows(rows: Sequence[Row]) -> dict[str, Tensor]:
+    """Return rows of unequal length as right-padded tensors (B, T); padding has mask 0."""
+    longest = max(len(row) for row in rows)
+    kept = {}
+    for name, (fill, dtype) in PER_TOKEN.items():
+        padded = np.full((len(rows), longest), fill, dtype)
+        for b, row in enumerate(rows):
+            padded[b, : len(row)] = getattr(row, name)
+        kept[f"{name}_BT"] = torch.from_numpy(padded)
+    return kept
 
 
-def _beside_start(after: Mapping[str, Any]) -> str:
-    """Return how the policy does among opponents with the weights that its phase began with."""
-    own, opponents, votes = (
-        after.get(f"eval/{MODE}/{figure}")
-        for figure in ("learned/accuracy", "opponent/accuracy", "learned/vote_win_rate")
-    )
-    if own is None or opponents is None:
-        return ""
-    said = f"among its start: accuracy {_shown(own)}, of the start {_shown(opponents)}"
-    return said + (f", votes won {_shown(votes)}" if votes else "")
+class Saving:
+    """Writes the metrics and the checkpoints of a phase, each of its last complete step.
 
+    A step is complete once its update is made. What is recorded of it afterwards is recorded
+    before a checkpoint of it is written.
+    """
 
-def _signed(change: float) -> str:
-    return f"{round(change, 3) + 0.0:+.3f}"  # No -0.000.
+    def __init__(self, run: RunContext, phase: Phase) -> None:
+        self._run, self._phase, self._state = run, phase, run.state
+        self._counted, self._saved_at = time.perf_counter(), time.monotonic()
+        self._saved = run.state.step
+        self._random: RandomStates | None = None
+        self._unrecorded: Step | None = None
+        self._seconds: dict[str, float] = {}
+        """Of checkpoints since the last step."""
+        self._speed = Speed.of(phase.recipe, run.loaded.model, own_place().size)
+        rows, watched = run.directory.metrics(), phase.recipe
+        self.watch = HealthWatch(
+            phase.name, watched.health, facts_of(watched), rows, run.state.phase_start
+        )
 
+    def follow(self, phase: Phase) -> None:
+        """Save the trainer of this phase from now on, which is the same phase with another one."""
+        self._phase = phase
 
-def _shown(measure: Mapping[str, float]) -> str:
-    return f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"
+    def has_checkpoint(self) -> bool:
+        """Return whether the last complete step has a checkpoint."""
+        return any(
+            path.name == f"step-{self._state.step:06d}" for path in self._run.checkpoints.complete()
+        )
+
+    def note_random_states(self) -> None:
+        """Note the random states that a checkpoint of the last complete step is to hold."""
+        self._random = random_states()
+
+    def complete(self, step: Step) -> None:
+        """Count a step whose update is made: from here on a checkpoint may hold it."""
+        state = self._state
+        self._unrecorded = step
+        state.step, state.baselines = step.number + 1, dict(step.baselines)
+        state.owes_look = self._phase.evaluation_is_due(state.step - state.phase_start)
+        self.note_random_states()
+
+    def log(self) -> None:
+        """Write the metrics of the last complete step."""
+        step = self._unrecorded
+        with self._run.interrupts.guarded():
+            metrics = self._log()
+        if step is not None and (call := self._run.on_step_end) is not None:
+            call(StepEnd(self._phase.name, step.number + 1, metrics, step.transcripts, step.scores))
+
+    def _log(self) -> dict[str, float]:
+        run, phase, state, step = self._run, self._phase, self._state, self._unrecorded
+        assert step is not None
+        seconds = time.perf_counter() - step.began
+        metrics, problem = step_metrics(step, phase.recipe, seconds)
+        metrics |= self._seconds | self._speed.measured(step.batch, metrics)
+        self._seconds.clear()
+        self._unrecorded = None
+        alarms = self._write(metrics, "step", step)
+        run.progress.step(state.step - state.phase_start, metrics)
+        for alarm in alarms:
+            run.progress.note(alarm)
+        if problem is not None:
+            note = f"warning: {phase.name} {state.step}: not all is measured: {problem}"
+            run.progress.note(note)
+        if not step.batch.rows:
+            run.progress.note(f"{phase.name} {state.step}: no reply has a token to learn from")
+        return metrics
+
+    def log_look(self, found: dict[str, float], more: dict[str, float]) -> None:
+        """Write the measures of a look at the dev split, and what the display has no room for."""
+        recipe = self._phase.recipe
+        asked = [name for name, _ in recipe.exit_criterion.wanted] if recipe.exit_criterion else []
+        listed = dict.fromkeys([*recipe.evaluated().listed(), *asked])
+        shown = "  ".join(
+            f"{name.removeprefix('eval/')} {found[name]:.3f}" for name in listed if name in found
+        )
+        alarms, where = (
+            self._write(more | found, "evaluation"),
+            f"{self._phase.name} {self._state.step}",
+        )
+        for line in (f"{where}: dev split: {shown}", *alarms):
+            self._run.progress.note(line)
+
+    def _write(self, found: dict[str, float], due: Due, made: Step | None = None) -> list[str]:
+        """Write a row with what the health watch adds to it; return its new alarms."""
+        run, name, step = self._run, self._phase.name, self._state.step
+        more, alarms = self.watch.see(step, found, due)
+        run.directory.log(name, step, found | more)
+        run.tracker.log(name, step, found | more, made)
+        return alarms
+
+    def is_due(self) -> bool:
+        """Return whether the recipe asks for a checkpoint, or the best policy is in none."""
+        wanted, state = self._phase.recipe.checkpoint, self._state
+        is_old = 0 < wanted.every_minutes <= (time.monotonic() - self._saved_at) / 60
+        is_best = state.best is not None and state.best.step == state.step != self._saved
+        return is_due(wanted.every, state.step - state.phase_start) or is_old or is_best
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint, the phase's wall time so far included."""
+        run, phase, state = self._run, self._phase, self._state
+        now = time.perf_counter()
+        state.seconds[phase.name] = state.seconds.get(phase.name, 0.0) + now - self._counted
+        self._counted = now
+
+        def save(directory: Path) -> None:
+            phase.rollouts.save(directory)
+            phase.trainer.save(directory)
+            save_random_states(directory, self._random)
+
+        with run.interrupts.guarded(), timed(self._seconds, "checkpoint"):
+            run.directory.count_into(state)
+            run.checkpoints.write(state, save)
+        self._saved, self._saved_at = state.step, time.monotonic()
+
+    def checkpoint_if_new(self) -> None:
+        """Write a checkpoint unless the last complete step has one."""
+        if self._state.step != self._saved:
+            self.checkpoint()
+
+    @contextmanager
+    def of_failures(self) -> Iterator[None]:
+        """Write a checkpoint of the last complete step when what is within fails."""
+        try:
+            yield
+        except BaseException:  # A second interrupt, too.
+            if self._state.step != self._saved:
+                self._save_what_is_whole()
+            raise
+
+    def _save_what_is_whole(self) -> None:
+        """Save what can be saved of a run that fails; another failure does not hide the first."""
+        step, note = self._state.step, self._run.progress.note
+        if self._phase.trainer.completed != step - self._state.phase_start:
+            where = (
+                "in the trainer, and without its other processes"
+                if own_place().size > 1
+                else f"within the update after step {step}, of which"
+            )
+            note(
+                f"the run ended {where} no checkpoint can be written; the last is of step "
+                f"{self._saved}"
+            )
+            return
+        try:
+            if self._unrecorded is not None:
+                with suppress(RunFailure):  # The row is lost; its step is not.
+                    self.log()
+            self.checkpoint()
+        except Exception as error:
+            note(f"no checkpoint of step {step}: {error}")
+        else:
+            note(f"a checkpoint of step {step} is written; go on with --resume")

@@ -13,13 +13,13 @@ from debate_report.debates import CREDIT_SCHEMA
 from debate_rewards.reward import Score
 from debate_train.batches.row_types import Batch, Row
 from debate_train.batches.rows import reply_text
-from debate_train.checkpointing.directory_layout import file_name, plain, write_json, written
-from debate_train.checkpointing.whole_files import write_whole
+from debate_train.checkpoints.run_directory import file_name, plain, write_json, written
+from debate_train.checkpoints.whole_files import write_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from debate_train.checkpointing.run_directory import RunDirectory
+    from debate_train.checkpoints.run_directory import RunDirectory
     from debate_train.evaluation.measuring import Measures
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
-from debate_train.checkpointing.trainer_state import ParameterState, scalars_of, tensors_of
+from debate_train.checkpoints.trainer_state import ParameterState, scalars_of, tensors_of
 from debate_train.interrupts import RunFailure
 from debate_train.trainers.processes import Processes
 

@@ -15,9 +15,8 @@ from debate_rollout.engine import Weights
 from debate_train.batches.forward import check_packing
 from debate_train.batches.packs import Pack
 from debate_train.batches.row_types import Batch, let_speak
-from debate_train.checkpointing.policy_files import load_policy, save_policy
-from debate_train.checkpointing.tensor_files import write_tensors
-from debate_train.checkpointing.trainer_state import (
+from debate_train.checkpoints.policy_files import load_policy, save_policy, write_tensors
+from debate_train.checkpoints.trainer_state import (
     Counts,
     ParameterState,
     StoredTrainerState,

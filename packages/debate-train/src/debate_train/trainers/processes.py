@@ -399,7 +399,7 @@ class _Worker:
         from debate_train.trainers.deepspeed_worker import DeepSpeedWorker
 
         if isinstance(command, Init):
-            from debate_train.checkpointing.tensor_files import seed_all
+            from debate_train.checkpoints.trainer_state import seed_all
 
             self._begin = command
             self._loaded = command.model.load(command.seed, with_values=command.with_values)

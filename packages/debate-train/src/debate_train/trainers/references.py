@@ -127,7 +127,7 @@ def stored_reference(directory: Path) -> Read:
     Raises:
         ModelError: The checkpoint was written by a loss that has no such reference.
     """
-    from debate_train.checkpointing.tensor_files import StoredTensors
+    from debate_train.checkpoints.policy_files import StoredTensors
 
     tensors = StoredTensors.of(directory, REFERENCE)
     if not tensors.names():
@@ -155,7 +155,7 @@ def values_of(policy: "ReferencePolicy | None", loaded: "LoadedModel") -> Read |
 
 
 def _directory(path: Path, loaded: "LoadedModel") -> Read:
-    from debate_train.checkpointing.policy_files import stored_policy
+    from debate_train.checkpoints.policy_files import stored_policy
 
     if found := reference_error(path):
         raise ModelError(found)

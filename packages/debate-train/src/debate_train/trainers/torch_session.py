@@ -20,9 +20,8 @@ from debate_rollout.engine import Weights
 from debate_train.batches.forward import attention_of, check_packing, token_logps
 from debate_train.batches.packs import Pack
 from debate_train.batches.row_types import Batch
-from debate_train.checkpointing.policy_files import load_policy, save_policy
-from debate_train.checkpointing.tensor_files import write_tensors
-from debate_train.checkpointing.trainer_state import (
+from debate_train.checkpoints.policy_files import load_policy, save_policy, write_tensors
+from debate_train.checkpoints.trainer_state import (
     Counts,
     StoredTrainerState,
     load_torch_optimizer,

@@ -16,7 +16,7 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from debate_train.tracking.tracker import COLUMNS, TURNS, Identity, Logged, Start
+from debate_train.monitoring.tracking import COLUMNS, TURNS, Identity, Logged, Start
 
 TENSORBOARD_FOLDER = "tensorboard"
 _BUCKETS = 64

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 import wandb
 import yaml
 
-from debate_train.tracking.settings import shareable_page
-from debate_train.tracking.tracker import Identity, Logged, Start
+from debate_train.monitoring.tracking import Identity, Logged, Start, shareable_page
 
 _HOST = "api.wandb.ai"
 _START_S = 4

@@ -2,48 +2,290 @@
 
 import hashlib
 import json
+import math
 import os
 import platform
 import re
 import shutil
+import stat
 import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
-from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
 
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Transcript
-from debate_train.checkpointing.checkpoints import RunState, finish_replacing
-from debate_train.checkpointing.directory_layout import (
-    RECIPE,
-    file_name,
-    last_time,
-    lost_recipe,
-    not_writable,
-    plain,
-    read_as_written,
-    refuse_absent,
-    refuse_used,
-    with_hash,
-    write_json,
-    written,
-)
-from debate_train.checkpointing.whole_files import (
+from debate_train.checkpoints import RunState, finish_replacing, is_recipe, kept_recipe
+from debate_train.checkpoints.whole_files import (
+    LOCK,
     DirectoryLock,
     cut_torn_line,
-    open_plain,
+    refuse_in_use,
     remove_unfinished,
     whole_file,
     write_whole,
 )
+from debate_train.interrupts import RunFailure, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+RUN_FOLDERS = (
+    "transcripts",
+    "tokens",
+    "evaluations",
+    "checkpoints",
+    "offline",
+    "wandb",
+    "tensorboard",
+    "trackio",
+)
+RUN_FILES = (
+    LOCK,
+    "recipe.yaml",
+    "metrics.jsonl",
+    "results.json",
+    "environment.json",
+    "recipe-from-step-*.yaml",
+    "report.html",
+    "phase_start.safetensors",
+    "transcripts/*",
+    "tokens/*",
+    "evaluations/*",
+    "offline/*",
+    "checkpoints/best.json",
+    "wandb/*.txt",
+    "tensorboard/*",
+    "trackio/*",
+)
+"""Plain files and folders of a run, in or below its folder."""
+_UNBORN = re.compile(r"\.recipe\.yaml\.\d+")
+"""The only file, beside the lock, of a run that was killed while its folder was made."""
+
+
+class RunDirectoryError(UsageError):
+    """The output directory cannot be used; the message says which, why, and what to do."""
+
+
+def layout_problem(path: Path, files: tuple[str, ...], folders: tuple[str, ...]) -> str | None:
+    """Return what in a folder is a link, or is not what a run has there; None where all is well.
+
+    Args:
+        path: The folder.
+        files: Patterns of names of plain files, in it or in one of `folders`.
+        folders: Names of folders in it.
+    """
+    expected = [(path / name, stat.S_ISDIR, "a folder") for name in folders]
+    expected += [(one, stat.S_ISREG, "a plain file") for x in files for one in sorted(path.glob(x))]
+    for found, is_kind, kind in expected:
+        if found.is_symlink() or (found.exists() and not is_kind(found.stat().st_mode)):
+            what = "a link" if found.is_symlink() else "a folder" if found.is_dir() else "a file"
+            return f"{found.relative_to(path)} is {what}, expected {kind}"
+    return None
+
+
+def refuse_used(path: Path, held: bool = False) -> None:
+    """Refuse to start a run in a folder that holds anything.
+
+    Args:
+        path: The folder, which need not be there.
+        held: Whether this process has its lock.
+
+    Raises:
+        RunDirectoryError: It does, is a file, or cannot be read.
+        DirectoryInUseError: Another process writes there.
+    """
+    try:
+        found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+        _refuse_file(path, path)
+        if LOCK in found:
+            found.remove(LOCK)
+            if not held:
+                refuse_in_use(path)
+    except OSError as error:
+        raise not_writable(path, error) from error
+    found = [name for name in found if not _UNBORN.fullmatch(name)]
+    if found:
+        shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+        raise RunDirectoryError(
+            f"cannot start a run in {path}: it holds {shown}; expected a new or empty folder; "
+            "choose another --output, or continue that run with --resume"
+        )
+
+
+def _refuse_file(found: Path, path: Path) -> None:
+    if found.exists() and not found.is_dir():
+        which = "" if found == path else f" {found}"
+        raise RunDirectoryError(
+            f"cannot write a run to {path}: found a file{which}, expected a folder; "
+            "choose another --output"
+        )
+
+
+def refuse_absent(path: Path) -> None:
+    """Refuse to go on with a run where there is none, or where something stands in its place.
+
+    Raises:
+        RunDirectoryError: So it is.
+    """
+    if not path.is_dir():
+        raise RunDirectoryError(
+            f"cannot resume {path}: found no such folder, expected the folder of an earlier "
+            "run; check the path, or start a new run without --resume"
+        )
+    if problem := layout_problem(path, RUN_FILES, RUN_FOLDERS):
+        raise RunDirectoryError(
+            f"cannot resume {path}: {problem}, as a run writes it; put it back, or start in "
+            "another folder without --resume"
+        )
+
+
+def refuse_unusable(path: Path, *, is_there: bool) -> None:
+    """Refuse a folder that a run cannot write to; nothing is left behind.
+
+    Args:
+        path: The folder.
+        is_there: Whether a run in it is to be resumed, or a new one started.
+
+    Raises:
+        RunDirectoryError: It is not what it must be, or a file in it cannot be made.
+        DirectoryInUseError: Another process writes there.
+    """
+    try:
+        if is_there:
+            refuse_absent(path)
+            refuse_in_use(path)
+        else:
+            refuse_used(path)
+        # No folder is made to try it: another run might find it there, or miss it.
+        nearest = next(folder for folder in (path, *path.parents) if folder.exists())
+        _refuse_file(nearest, path)
+        with TemporaryFile(dir=nearest) as file:
+            file.write(b"\n")
+            file.flush()
+    except OSError as error:
+        raise not_writable(path, error) from error
+
+
+def not_writable(path: Path, error: OSError) -> RunDirectoryError:
+    """Return what to say of a folder in which a file cannot be written."""
+    return RunDirectoryError(
+        f"cannot write to {path}: {error.strerror or error}; "
+        "choose an --output on a disk with space where you may write"
+    )
+
+
+RECIPE = "recipe.yaml"
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Say in one line that a file could not be written.
+
+    Raises:
+        RunFailure: It could not.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunFailure(
+            f"cannot write {path}: {reason}; make room or repair the disk, then go on with --resume"
+        ) from error
+
+
+def lost_recipe(path: Path) -> str | None:
+    """Return the copy that a checkpoint keeps where the folder's own recipe is lost."""
+    try:
+        if is_recipe((path / RECIPE).read_text(encoding="utf-8")):
+            return None
+        problem = f"its {RECIPE} holds no recipe"
+    except FileNotFoundError:
+        problem = f"expected a {RECIPE}, found none"
+    except UnicodeDecodeError:
+        problem = f"its {RECIPE} is no text"
+    kept = kept_recipe(path / "checkpoints")
+    if kept is None:
+        raise RunDirectoryError(
+            f"cannot resume {path}: {problem}, and no checkpoint keeps a copy; start a new run "
+            "without --resume in another folder"
+        )
+    print(f"warning: {path}: {problem}; the copy in a checkpoint is used", file=sys.stderr)
+    return kept
+
+
+def last_time(path: Path) -> float:
+    """Return the time of the last row, 0 where there is none that can be read."""
+    with path.open("rb") as file:
+        last = deque(file, maxlen=1)
+    try:
+        return float(json.loads(last[0])["time_s"])
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
+        return 0.0
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON can hold: numbers of any library as Python's, not-finite ones as None."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def write_json(path: Path, value: Mapping[str, object]) -> Path:
+    """Write one JSON object as a whole; return its path.
+
+    Raises:
+        RunFailure: It could not be written; an earlier file is as it was.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    with written(path):
+        write_whole(path, (text + "\n").encode())
+    return path
+
+
+def with_hash(values: Mapping[str, object]) -> dict[str, object]:
+    """Return values that JSON can hold with their own SHA-256, as `as_written` expects them."""
+    text = json.dumps(values, sort_keys=True)
+    return {**values, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def as_written(text: str | bytes) -> dict[str, Any] | None:
+    """Return the values of a JSON text that `with_hash` was given; None where they are others."""
+    try:
+        found = json.loads(text)
+        values: dict[str, Any] = {k: v for k, v in found.items() if k != "sha256"}
+        return values if found["sha256"] == with_hash(values)["sha256"] else None
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def read_as_written(path: Path) -> dict[str, Any] | None:
+    """Return the values of a JSON file that `with_hash` was given; None where it has others."""
+    try:
+        return as_written(path.read_bytes())
+    except OSError:
+        return None
+
+
+def file_name(phase: str) -> str:
+    """Return what files of a phase are called."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", phase)
 
 
 PACKAGES = (
@@ -128,16 +370,12 @@ def _git(*arguments: str) -> str:
 class MetricsFile:
     """Rows `{"phase", "step", "time_s", **metrics}`, appended one at a time.
 
-    `time_s` counts the seconds this run has worked, those before a resume included. A row that
-    cannot be written waits in memory: a checkpoint that can be written all the same carries it,
-    and a resume puts it in its place. The update that it describes is made and cannot be undone.
+    `time_s` counts the seconds this run has worked, those before a resume included.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._unwritten: list[str] = []
-        self._whole: int | None = None
-        self._kept: tuple[int, Sequence[str]] | None = None
+        self._kept: int | None = None
         self._seconds_before = 0.0
         self._opened_at = time.monotonic()
 
@@ -145,78 +383,54 @@ class MetricsFile:
         """Append one row and flush it. A number that is not finite is written as null.
 
         Raises:
-            RunFailure: It could not be written, and waits.
+            RunFailure: It could not be written.
         """
         time_s = round(self._seconds_before + time.monotonic() - self._opened_at, 3)
         row = {"phase": phase, "step": step, "time_s": time_s}
         row |= {name: plain(value) for name, value in metrics.items()}
-        self._unwritten.append(json.dumps(row, ensure_ascii=False, allow_nan=False))
+        line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         with written(self.path):
-            self._append()
-        self._unwritten.clear()
-
-    def _append(self) -> None:
-        number = open_plain(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        with os.fdopen(number, "ab", buffering=0) as file:
-            if self._whole is None:
-                self._whole = os.fstat(number).st_size
-            else:  # An earlier row may have been written in part.
-                os.ftruncate(number, self._whole)
-            left = memoryview("".join(f"{row}\n" for row in self._unwritten).encode())
-            while left:
-                left = left[file.write(left) :]
-        self._whole = None
+            cut_torn_line(self.path)  # An earlier row may have been written in part.
+            with self.path.open("ab") as file:
+                file.write(line)
 
     def rows(self) -> list[dict[str, object]]:
         """Return all rows so far, in order; of a resumed run those that are kept."""
         return [json.loads(line) for line in self._lines()]
 
     def _lines(self) -> list[bytes]:
-        try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
-            content = b""
-        lines = BytesIO(content[: self._whole]).readlines()
-        if self._kept is not None:
-            count, carried = self._kept
-            lines = [*lines[:count], *_encoded(carried)]
-        return [*lines, *_encoded(self._unwritten)]
+        content = self.path.read_bytes() if self.path.is_file() else b""
+        return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)[: self._kept]
 
     def count_into(self, state: RunState) -> None:
-        """Bring the rows so far to the disk, and let a state know them and carry the others.
+        """Bring the rows so far to the disk, and let a state know them.
 
         Raises:
             RunFailure: The file cannot be read.
         """
         with written(self.path):
-            if not self._unwritten:
-                with self.path.open("rb") as file:
-                    os.fsync(file.fileno())
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
             lines = self._lines()
-        state.rows, state.unwritten = len(lines), list(self._unwritten)
+        state.rows = len(lines)
         state.metrics_sha256 = hashlib.sha256(b"".join(lines)).hexdigest()
 
-    def return_to(self, rows: int, carried: Sequence[str]) -> None:
-        """Show only the rows of a checkpoint, which carries the last of them, until `go_back`."""
-        self._kept = (rows - len(carried), carried)
+    def return_to(self, rows: int) -> None:
+        """Show only the rows of a checkpoint, until `go_back`."""
+        self._kept = rows
 
-    def go_back(self, rows: int, carried: Sequence[str] = ()) -> int:
-        """Keep the rows of a checkpoint, those included that it carries; return how many went."""
+    def go_back(self, rows: int) -> int:
+        """Keep the rows of a checkpoint; return how many went."""
         self._kept = None
         lines = self._lines()
-        kept = [*lines[: rows - len(carried)], *_encoded(carried)]
-        write_whole(self.path, b"".join(kept))
+        write_whole(self.path, b"".join(lines[:rows]))
         self.go_on()
-        return max(0, len(lines) - len(kept))
+        return max(0, len(lines) - rows)
 
     def go_on(self) -> None:
         """Count the seconds of the run on from those of the last row."""
         self._seconds_before = last_time(self.path)
         self._opened_at = time.monotonic()
-
-
-def _encoded(rows: Sequence[str]) -> list[bytes]:
-    return [f"{row}\n".encode() for row in rows]
 
 
 METRICS = "metrics.jsonl"
@@ -371,7 +585,7 @@ class RunDirectory:
     def return_to(self, state: RunState) -> None:
         """Go back to a checkpoint, with its samples, once `begin` is called."""
         self._return = state
-        self._rows.return_to(state.rows, state.unwritten)
+        self._rows.return_to(state.rows)
         self.records = dict(state.records)
 
     def begin(self) -> None:
@@ -381,21 +595,20 @@ class RunDirectory:
             write_whole(self.path / RECIPE, self._lost_recipe.encode())
             self._lost_recipe = None
         if self._return is not None:
-            self.go_back(self._return.rows, self._return.step, self._return.unwritten)
+            self.go_back(self._return.rows, self._return.step)
             self._return = None
 
-    def go_back(self, rows: int, step: int, unwritten: Sequence[str] = ()) -> int:
+    def go_back(self, rows: int, step: int) -> int:
         """Drop what was written after a checkpoint, so that none of it comes twice.
 
         Args:
             rows: how many rows of metrics there were.
             step: after how many steps; transcripts, tokens, examples and recipes of later ones go.
-            unwritten: the last of the rows, where the checkpoint carries them.
 
         Returns:
             How many rows were dropped.
         """
-        dropped = self._rows.go_back(rows, unwritten)
+        dropped = self._rows.go_back(rows)
         of_steps = [folder.iterdir() for folder in self._folders()[:-1]]
         # Sets of examples are named by the step at whose weights they were made.
         for path in chain(*of_steps, self.offline_path.glob("*"), self.path.glob(LATER_RECIPES)):

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
 from debate_protocol.plugins import Config
-from debate_train.checkpointing.whole_files import sync_directory, write_whole
+from debate_train.checkpoints.whole_files import sync_directory, write_whole
 from debate_train.interrupts import RunFailure, UsageError
 
 MANIFEST = "manifest.json"
@@ -217,7 +217,7 @@ class RunState:
     step: int = 0
     """Steps done in the whole run; also the weight version that engines serve."""
     rows: int = 0
-    """Rows of metrics so far, `unwritten` ones included."""
+    """Rows of metrics so far."""
     exit_criteria: dict[str, bool] = field(default_factory=dict)
     """For each phase that has ended and has an exit criterion: whether it met it."""
     before: dict[str, Any] | None = None
@@ -242,8 +242,6 @@ class RunState:
     """Wall time of each part so far."""
     metrics_sha256: str = ""
     """Of the rows of metrics so far."""
-    unwritten: list[str] = field(default_factory=list)
-    """The last of these rows, where `metrics.jsonl` could not be written."""
     records: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the samples that are kept of rollouts, by path in the run directory."""
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT

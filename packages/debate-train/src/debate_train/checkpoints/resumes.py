@@ -1,23 +1,29 @@
 """Going on with a run by another recipe: what may change, and what is kept of it."""
 
+import hashlib
 import json
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import yaml
 
 from debate_report.run_files import shown_change
-from debate_train.checkpointing.checkpoints import is_recipe
-from debate_train.checkpointing.directory_layout import RECIPE
-from debate_train.checkpointing.run_directory import (
+from debate_train.checkpoints import RefusedCheckpoint, RunState, is_recipe
+from debate_train.checkpoints.run_directory import (
     ENVIRONMENT,
     LATER_RECIPES,
+    RECIPE,
     RunDirectory,
     describe_environment,
 )
-from debate_train.checkpointing.whole_files import write_whole
-from debate_train.interrupts import RecipeError
+from debate_train.checkpoints.trainer_state import check_contents
+from debate_train.checkpoints.whole_files import write_whole
+from debate_train.interrupts import RecipeError, UsageError
+from debate_train.models.loaded_model import LoadedModel
+from debate_train.recipe import Recipe
 from debate_train.recipe.files import Changes, recipe_changes
 
 
@@ -105,3 +111,45 @@ def shown_changes(changes: Changes, step: int) -> str:
     """Return what has changed after `step` steps as one line."""
     listed = "; ".join(f"{key}: {shown_change(change)}" for key, change in changes.items())
     return f"resumed with another recipe from step {step + 1} on: {listed}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeCheck:
+    """Refuses checkpoints that the rest of the run directory, or this recipe, does not fit."""
+
+    recipe: Recipe
+    directory: RunDirectory
+    loaded: LoadedModel
+
+    def __call__(self, path: Path, state: RunState) -> None:
+        """Check one checkpoint whose files are as its manifest says.
+
+        Raises:
+            RefusedCheckpoint: It does not fit; the message says what.
+        """
+        for problem in (*self._row_problems(state), *self._record_problems(state)):
+            raise RefusedCheckpoint(problem)
+        phases = list(self.recipe.phase_recipes().values())
+        phase = phases[state.phase] if state.phase < len(phases) else None
+        try:
+            check_contents(path, state, phase, self.loaded)
+        except UsageError as error:
+            text = str(error).removeprefix(f"checkpoint {path}: ").splitlines()[0]
+            raise RefusedCheckpoint(text) from error
+
+    def _row_problems(self, state: RunState) -> Iterator[str]:
+        """Compare the rows of metrics that the checkpoint counts with those in the file."""
+        with self.directory.metrics_path.open("rb") as file:
+            lines = file.readlines()[: state.rows]
+        if len(lines) != state.rows:
+            yield f"metrics.jsonl has {len(lines)} rows, of which it counts {state.rows}"
+        if hashlib.sha256(b"".join(lines)).hexdigest() != state.metrics_sha256:
+            yield f"the first {state.rows} rows of metrics.jsonl are not as they were written"
+
+    def _record_problems(self, state: RunState) -> Iterator[str]:
+        for name, digest in state.records.items():
+            path = self.directory.path / name
+            if not path.is_file():
+                yield f"{name} is missing, which was written before it"
+            elif hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+                yield f"{name} is not as it was written"

@@ -1,16 +1,120 @@
 """The policy in a checkpoint: files that transformers or peft load directly."""
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from debate_train.checkpointing.tensor_files import StoredTensors
 from debate_train.interrupts import ModelError
-from debate_train.models.loaded_model import ONLY, LoadedModel
+from debate_train.models.loaded_model import ONLY, LoadedModel, adapter_of
+
+if TYPE_CHECKING:
+    from debate_train.models.loaded_model import LoadedModel
+
+
+FILE_BYTES = 4 << 30
+"""A file is closed when it holds this much; one tensor is never split."""
+
+
+def write_tensors(
+    directory: Path, stem: str, tensors: Iterable[tuple[str, Tensor]], file_bytes: int = FILE_BYTES
+) -> None:
+    """Write `<stem>-00000.safetensors` and so on; at most one file's worth is held in memory."""
+    part: dict[str, Tensor] = {}
+    size = number = 0
+    for name, tensor in tensors:
+        part[name] = tensor.detach().cpu().contiguous()
+        size += part[name].nbytes
+        if size >= file_bytes:
+            save_file(part, directory / f"{stem}-{number:05d}.safetensors")
+            part, size, number = {}, 0, number + 1
+    if part:
+        save_file(part, directory / f"{stem}-{number:05d}.safetensors")
+
+
+class StoredTensors:
+    """The tensors in some safetensors files, read by name."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._file_of: dict[str, Path] = {}
+        for file in files:
+            try:
+                with safe_open(file, framework="pt") as found:
+                    self._file_of |= dict.fromkeys(found.keys(), file)
+            except (SafetensorError, OSError) as error:
+                raise ModelError(
+                    f"{file}: found no safetensors file ({error}); expected one as it was written"
+                ) from error
+
+    @classmethod
+    def of(cls, directory: Path, stem: str) -> "StoredTensors":
+        """Return what `write_tensors` wrote under this stem; nothing where it wrote nothing."""
+        return cls(sorted(directory.glob(f"{stem}-*.safetensors")))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file_of
+
+    def names(self) -> list[str]:
+        """Return all names."""
+        return list(self._file_of)
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor, in memory of its own."""
+        with safe_open(self._file_of[name], framework="pt") as found:
+            tensor: Tensor = found.get_tensor(name)
+        return tensor
+
+
+_VALUES = 64
+"""Values that are read of each tensor."""
+_MOST_VALUES = 65_536
+"""The same of the weights that a run begins with, to which no run is to be compared by chance."""
+
+
+@torch.no_grad()
+def model_print(loaded: "LoadedModel") -> str:
+    """Return a hash of the tokenizer, and of weights that an adapter leaves as they are.
+
+    It knows the model at another place. Of each tensor shape and evenly spaced values are read.
+    """
+    digest = hashlib.sha256()
+    tokenizer = loaded.tokenizer
+    digest.update(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
+    digest.update(json.dumps(tokenizer.chat_template, sort_keys=True, default=str).encode())
+    if loaded.lora is not None:
+        for name, parameter in loaded.model.named_parameters():
+            if adapter_of(name) is None:
+                _add(digest, name, parameter, _VALUES)
+    return digest.hexdigest()
+
+
+@torch.no_grad()
+def weight_prints(loaded: "LoadedModel") -> dict[str, str]:
+    """Return a hash of the weights to be trained (`start`), and one of the others (`frozen`).
+
+    Runs whose hashes are equal began with the same weights. Of each tensor name, shape and up to
+    65,536 evenly spaced values are read. Nothing frozen has no hash.
+    """
+    found: dict[str, hashlib._Hash] = {}
+    for name, parameter in sorted(loaded.model.named_parameters()):
+        is_base = loaded.lora is not None and adapter_of(name) is None
+        kind = "frozen" if is_base else "start"
+        _add(found.setdefault(kind, hashlib.sha256()), name, parameter, _MOST_VALUES)
+    return {kind: digest.hexdigest() for kind, digest in sorted(found.items(), reverse=True)}
+
+
+def _add(digest: "hashlib._Hash", name: str, parameter: torch.Tensor, most: int) -> None:
+    flat = parameter.detach().flatten()
+    values = flat[:: max(1, flat.numel() // most)][:most].float().cpu()
+    digest.update(f"{name} {tuple(parameter.shape)}".encode())
+    digest.update(values.numpy().tobytes())
+
 
 FILE_SIZE = "5GB"
 """Larger models are split over several files, as on a hub."""

@@ -1,1 +1,0 @@
-"""Where a run is followed besides its directory: W&B, TensorBoard, trackio."""
