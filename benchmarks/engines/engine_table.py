@@ -46,7 +46,6 @@ ENGINES: Mapping[str, Any] = {
     "transformers": TransformersEngine(context_window=WINDOW),
     "vllm": VllmEngine(**SMALL),
     "vllm, LoRA": VllmEngine(**SMALL, max_lora_rank=RANK),
-    "vllm, own process": VllmEngine(**SMALL, process="own"),
     "vllm_server": VllmServerEngine(**SMALL),
     "scripted": ScriptedEngine(context_window=WINDOW),
     "scripted, delay": ScriptedEngine(context_window=WINDOW, delay=Delay(median_s=0.001)),

@@ -6,7 +6,7 @@
 a: an engine that takes time but none of our processor: scripted replies that sleep, in place of a
    server elsewhere; as long a step as training takes.
 b: the transformers engine, in a thread of the process that trains.
-c: vLLM in a process of its own, on the same machine.
+c: a vLLM server that the run starts, on the same machine.
 
 Rollout and training times are those of the same run at 0. With r and t seconds a step, n
 steps take n(r + t) at 0 and at best r + t + (n - 1) max(r, t) at 1. Parts b and c
@@ -35,7 +35,7 @@ from rich.console import Console
 
 from benchmarks.measurement import print_line
 from debate_rollout.engine import Engine
-from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmEngine
+from debate_rollout.engines import ScriptedEngine, TransformersEngine, VllmServerEngine
 from debate_rollout.engines.scripted import Delay
 from debate_train.checkpoints import Checkpoints, Origin, RunState
 from debate_train.checkpoints.run_directory import RunDirectory
@@ -52,7 +52,7 @@ ROUNDS = 2
 PARTS = {
     "a": "scripted replies that sleep",
     "b": "transformers in a thread",
-    "c": "vLLM in its own process",
+    "c": "vLLM as a server",
 }
 
 
@@ -171,8 +171,7 @@ def _engine(part: str, form: Recipe, loaded: LoadedModel) -> Engine:
         engine: Engine = TransformersEngine(device="cpu").open(loaded.model, loaded.tokenizer)
         return engine
     if part == "c":
-        config = VllmEngine(
-            process="own",
+        config = VllmServerEngine(
             max_batch=64,
             context_window=512,
             kv_cache_mib=256,

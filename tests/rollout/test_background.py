@@ -76,23 +76,6 @@ def test_run_names_what_took_too_long(background: Background) -> None:
         background.run(asyncio.sleep(30.0), 0.05, "loading weights")
 
 
-def test_what_died_ends_all_that_waits_for_it(background: Background) -> None:
-    dead = threading.Event()
-    tickets = [background.submit(reply("never", 60.0)) for _ in range(3)]
-    background.watch(lambda: RuntimeError("the core is gone") if dead.is_set() else None, 0.05)
-    assert background.collect(0.3) == []
-    dead.set()
-    with pytest.raises(RuntimeError, match="the core is gone"):
-        background.run(asyncio.sleep(60.0), 30.0, "refreshing")
-    tickets.append(background.submit(reply("begun too late", 60.0)))
-    ended = background.collect(5.0)
-    while len(ended) < len(tickets) and (more := background.collect(5.0)):
-        ended += more
-    assert {one.ticket: str(one.outcome) for one in ended} == dict.fromkeys(
-        tickets, "the core is gone"
-    )
-
-
 def test_close_ends_open_work_and_the_thread() -> None:
     one = Background("to-close")
     for _ in range(100):

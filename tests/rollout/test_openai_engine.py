@@ -86,8 +86,6 @@ def test_request_says_what_the_ask_and_its_sampling_say() -> None:
         engine.generate([request(replace(SAMPLING, stop=("!",), top_p=0.9, top_k=4, min_p=0.1))])
         cut = {"stop": ["!"], "top_p": 0.9, "top_k": 4, "min_p": 0.1}
         assert endpoint.seen[1].body == seen.body | cut
-        assert (engine.usage.replies, engine.usage.prompt_tokens) == (2, 20)
-        assert (engine.usage.completion_tokens, engine.usage.retries) == (6, 0)
 
 
 def test_request_leaves_out_what_the_endpoint_refuses() -> None:
@@ -146,9 +144,9 @@ def test_failure_that_may_pass_is_tried_again(passing: Answer) -> None:
     answers = (passing,) * 5
     with opened(in_turn(*answers, said("5")), timeout_s=30) as (engine, endpoint):
         assert failure_of(engine).endswith("gave up after try 3")
-        assert (len(endpoint.seen), engine.usage.retries) == (3, 2)
+        assert len(endpoint.seen) == 3
         assert engine.generate([request()])[0].text == "5"
-        assert (len(endpoint.seen), engine.usage.retries) == (6, 4)
+        assert len(endpoint.seen) == 6
 
 
 def test_pause_is_as_long_as_the_endpoint_asks() -> None:

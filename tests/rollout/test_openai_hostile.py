@@ -64,9 +64,7 @@ def test_response_is_cut_off_when_it_is_longer_than_any_reply_could_be(
     assert len(engine.generate([long])[0].text) == (1 << 20) + 4096
 
 
-@pytest.mark.parametrize(
-    "echo", [KEY, KEY[::-1], " ".join(KEY), KEY.encode().hex(), f"{KEY[:9]}****{KEY[-4:]}"]
-)
+@pytest.mark.parametrize("echo", [KEY, KEY.upper(), KEY[5:20]])
 def test_key_is_blanked_in_replies_and_errors_when_an_endpoint_echoes_it(
     echo: str, endpoint: Endpoint, engine: OpenAISampler
 ) -> None:

@@ -114,7 +114,7 @@ def test_entered_leaves_streams_alone_when_there_is_no_cuda() -> None:
 @pytest.fixture
 def imported_vllm() -> None:
     """Import what starts vLLM while there is no CUDA: its first import sets this process up."""
-    import debate_rollout.engines.vllm.start  # noqa: F401
+    import debate_rollout.engines.vllm.sampler  # noqa: F401
 
 
 @pytest.mark.vllm
@@ -125,7 +125,6 @@ def test_vllm_steps_in_its_own_state_and_leaves_the_trainer_his(
     from debate_rollout.engine import Request, Sampling, Weights
     from debate_rollout.engines import VllmEngine
     from debate_rollout.engines.vllm import sampler as vllm_sampler
-    from debate_rollout.engines.vllm import start as vllm_start
     from debate_rollout.testing import ask
 
     seen: list[tuple[str, int, str]] = []
@@ -144,7 +143,7 @@ def test_vllm_steps_in_its_own_state_and_leaves_the_trainer_his(
             engine.add_request, engine.step = note("add", "0"), note("step", [])
             engine.abort_request = note("abort")
 
-    monkeypatch.setattr(vllm_start, "LLM", Fake)
+    monkeypatch.setattr(vllm_sampler, "LLM", Fake)
     monkeypatch.setattr(vllm_sampler.VllmSampler, "_load_full", note("load"))
     model, before = tiny_model(byte_bpe), state_of(cuda)[:5]
     trainer = cuda.current

@@ -1,4 +1,4 @@
-"""vLLM in a process of its own and as a server: the same promises, kept from afar."""
+"""vLLM as a server that the run starts: the same promises, kept from afar."""
 
 import contextlib
 import time
@@ -12,7 +12,7 @@ import pytest
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import EndpointError, Request, Sampling, Weights, WeightsError
-from debate_rollout.engines import VllmEngine, VllmServerEngine
+from debate_rollout.engines import VllmServerEngine
 from debate_rollout.engines.sampling import plain_logps
 from debate_rollout.engines.vllm.model import write_weights
 from debate_rollout.testing import Bench, Refresh, ask, check_engine
@@ -40,25 +40,17 @@ def ended(engine: Any) -> dict[int, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=["own", "server"])
-def where(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
-def models(where: str, tiny_model: Callable[..., Any], byte_bpe: Any) -> list[Any]:
-    made = [tiny_model(byte_bpe, k, tied=where == "own", window=WINDOW) for k in (0, 1)]
+def models(tiny_model: Callable[..., Any], byte_bpe: Any) -> list[Any]:
+    made = [tiny_model(byte_bpe, k, tied=True, window=WINDOW) for k in (0, 1)]
     # What a checkpoint suggests must not be sampled with: servers take it as their default.
     made[0].generation_config.update(do_sample=True, top_k=2, repetition_penalty=3.0)
     return made
 
 
 @pytest.fixture(scope="module")
-def engine(where: str, models: list[Any], byte_bpe: Any) -> Iterator[Any]:
-    config = (
-        VllmEngine(process="own", **SETTINGS) if where == "own" else VllmServerEngine(**SETTINGS)
-    )
-    opened = config.open(models[0], byte_bpe)
+def engine(models: list[Any], byte_bpe: Any) -> Iterator[Any]:
+    opened = VllmServerEngine(**SETTINGS).open(models[0], byte_bpe)
     yield opened
     opened.close()
 
@@ -133,8 +125,7 @@ def test_load_leaves_the_old_weights_serving_when_a_file_is_torn(
         path.write_bytes(path.read_bytes()[:-100])
         return path
 
-    for module in ("sampler", "server"):
-        monkeypatch.setattr(f"debate_rollout.engines.vllm.{module}.write_weights", torn)
+    monkeypatch.setattr("debate_rollout.engines.vllm.server.write_weights", torn)
     with pytest.raises(WeightsError, match=r"no complete safetensors file.*old weights go on"):
         engine.load(Weights(7, models[0].state_dict()))
     monkeypatch.undo()
@@ -155,11 +146,9 @@ def test_cancel_frees_the_engine(engine: Any) -> None:
 
 
 def test_url_connects_to_a_running_server(
-    where: str, engine: Any, models: list[Any], byte_bpe: Any, hf_logps: Logps,
+    engine: Any, models: list[Any], byte_bpe: Any, hf_logps: Logps,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    if where != "server":
-        pytest.skip("needs the server")
     key = engine._clients[0].headers["Authorization"].removeprefix("Bearer ")
     with pytest.raises(EndpointError, match="401"):
         VllmServerEngine(url=engine._url).open(models[0], byte_bpe)

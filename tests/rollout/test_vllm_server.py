@@ -22,7 +22,6 @@ from debate_rollout.engines.vllm.control import (
     ServerControl,
     ServerProcess,
     are_raw,
-    body,
     read,
     server_command,
 )
@@ -58,39 +57,24 @@ def test_open_names_the_server_that_does_not_answer(tiny_model: object, byte_bpe
         config.open(tiny_model(byte_bpe), byte_bpe)  # type: ignore[operator]
 
 
-def test_body_carries_ids_and_asks_for_ids() -> None:
-    assert body("tokens", "m", (1, 2), SAMPLING) == {
-        "model": "m", "token_ids": [1, 2], "sampling_params": SAMPLING,
-    }  # fmt: skip
-    sent = body("completions", "m", (1, 2), SAMPLING)
-    assert (sent["prompt"], sent["return_token_ids"], sent["seed"]) == ([1, 2], True, 5)
-
-
-def test_read_understands_both_endpoints() -> None:
+def test_read_understands_vllms_answer() -> None:
     ends = {"index": 0, "finish_reason": "stop", "stop_reason": "</a>", "token_ids": [7, 8]}
     spans = [{"version": "default", "start": 0, "end": 1}, {"version": "3", "start": 1, "end": 2}]
     places = [
         {"token_id": 7, "logprob": -0.5, "top_logprobs": [{"logprob": -0.5}, {"logprob": -0.1}]},
         {"token_id": 8, "logprob": -1.5, "top_logprobs": []},
     ]
-    told = read(
-        "tokens",
-        {"choices": [ends | {"logprobs": {"content": places}, "weight_versions": spans}]},
-    )
+    told = read({"choices": [ends | {"logprobs": {"content": places}, "weight_versions": spans}]})
     labels = (("default", 0, 1), ("3", 1, 2))
     assert told == Answer((7, 8), (-0.5, -1.5), "stop", "</a>", labels, (-0.1, -0.5))
-    logprobs = {"token_logprobs": [-0.5, -1.5], "top_logprobs": [{"x": -0.5}, None]}
-    assert read("completions", {"choices": [ends | {"logprobs": logprobs}]}) == Answer(
-        (7, 8), (-0.5, -1.5), "stop", "</a>", (), (-0.5,)
-    )
 
 
 @pytest.mark.parametrize(
     "answer", [{}, {"choices": []}, {"choices": [{"text": "4", "finish_reason": "stop"}]}, None]
 )
 def test_read_refuses_an_answer_without_ids(answer: object) -> None:
-    with pytest.raises(RolloutError, match="expected one choice with token_ids"):
-        read("completions", answer)
+    with pytest.raises(RolloutError, match="one choice with token_ids"):
+        read(answer)
 
 
 def test_are_raw_compares_gaps_between_tokens_at_two_temperatures() -> None:

@@ -26,7 +26,7 @@ from debate_rollout.engines.vllm import check_names, on_cpu, serving_arguments
         ("moe_backend", {"a": 1}, "moe_backend: found"),
         ("distributed_executor_backend", "my.module.Executor", "found .* a word of letters"),
         ("distributed_executor_backend", "external_launcher", "expected one of mp, ray, uni"),
-        ("enable_sleep_mode", True, "nothing here puts vLLM to sleep"),
+        ("enable_sleep_mode", True, "no recipe sets it"),
     ],
 )
 def test_vllm_args_are_refused_when_they_are_ours_or_run_code(
@@ -39,7 +39,6 @@ def test_vllm_args_are_refused_when_they_are_ours_or_run_code(
 def test_vllm_args_pass_what_is_vllms_own() -> None:
     given = {
         "tensor_parallel_size": 2,
-        "data_parallel_size": 4,
         "distributed_executor_backend": "ray",
         "max_num_batched_tokens": 8192,
         "kv_cache_dtype": "fp8_e5m2",
@@ -50,16 +49,16 @@ def test_vllm_args_pass_what_is_vllms_own() -> None:
 
 
 def test_batch_invariant_needs_a_process_of_its_own() -> None:
-    with pytest.raises(ValidationError, match="under the trainer, too; expected process: own"):
+    with pytest.raises(ValidationError, match="under the trainer, too; expected type: vllm_server"):
         VllmEngine(batch_invariant=True)
-    assert VllmEngine(batch_invariant=True, process="own").batch_invariant
+    assert VllmServerEngine(batch_invariant=True).batch_invariant
     with pytest.raises(ValidationError, match="batch_invariant: set together with url"):
         VllmServerEngine(url="http://host:8000", batch_invariant=True)
 
 
 def test_check_names_gives_the_nearest_when_vllm_has_no_such_argument() -> None:
     check_names({"tensor_parallel_size": 2}, ["tensor_parallel_size", "block_size"])
-    with pytest.raises(EngineConfigError, match=r"vllm_args\.tensor_paralel_size.*nearest"):
+    with pytest.raises(EngineConfigError, match=r"vllm_args\.tensor_paralel_size.*did you mean"):
         check_names({"tensor_paralel_size": 2}, ["tensor_parallel_size", "block_size"])
 
 
@@ -88,3 +87,10 @@ def test_capabilities_name_the_weights_that_can_be_loaded() -> None:
     served = VllmEngine(max_lora_rank=8).capabilities
     assert "lora" in served and "full_weights" not in served
     assert {"tokens", "logps", "seeds", "streams", "prefix_cache", "load_in_flight"} <= served
+
+
+def test_a_former_key_is_refused_with_what_to_write_instead() -> None:
+    with pytest.raises(ValidationError, match="type: vllm_server in place of process: own"):
+        VllmEngine.model_validate({"process": "own"})
+    with pytest.raises(ValidationError, match="data_parallel_size: one process holds one engine"):
+        VllmEngine(vllm_args={"data_parallel_size": 2})

@@ -126,16 +126,6 @@ def test_adapters_are_loaded_again_into_a_server_that_has_forgotten_them(
     assert servers[0].adapters == servers[1].adapters and len(servers[0].adapters) == 1
 
 
-def test_server_whose_replies_name_no_weights_is_not_refreshed(
-    opened: ExitStack, model: Any, byte_bpe: Any
-) -> None:
-    url = opened.enter_context(serving(StandIn(reports_versions=False)))
-    engine = open_engine(opened, model, byte_bpe, url)
-    assert "full_weights" not in engine.capabilities and versions(engine) == {0: 40}
-    with pytest.raises(EndpointError, match="does not say which ones a reply is by"):
-        engine.load(Weights(1, model.state_dict()))
-
-
 def test_server_that_another_run_refreshes_is_given_up_by_name(
     opened: ExitStack, model: Any, byte_bpe: Any
 ) -> None:

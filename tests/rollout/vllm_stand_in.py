@@ -14,10 +14,9 @@ Json = dict[str, Any]
 
 
 class StandIn:
-    """What one server serves; replies name the weights that it has, unless it reports none."""
+    """What one server serves; replies name the weights that it has."""
 
-    def __init__(self, reports_versions: bool = True) -> None:
-        self.reports_versions = reports_versions
+    def __init__(self) -> None:
         self.start_again()
 
     def start_again(self) -> None:
@@ -32,11 +31,7 @@ class StandIn:
         if path == "/weight_info":
             return 200, {"weight_version": self.label}
         if path == "/inference/v1/generate":
-            return self._reply(sent) if self.reports_versions else (404, {})
-        if path == "/v1/completions":
-            likely = {"top_logprobs": [{str(k): -1.0 for k in range(4)}], "token_logprobs": [-1.0]}
-            end = {"finish_reason": "length", "stop_reason": None}
-            return 200, {"choices": [{"token_ids": [5], "logprobs": likely, **end}]}
+            return self._reply(sent)
         if path == "/finish_weight_update" and sent.get("weight_version"):
             self.label, self.loads = sent["weight_version"], self.loads + 1
         if path == "/v1/load_lora_adapter":

@@ -86,7 +86,7 @@ rollout:
     rival:
       type: model
       model: {type: scratch, hidden_size: 32, layers: 1, head_dim: 32}
-      engine: {type: vllm, process: own, enforce_eager: true, kv_cache_mib: 64, max_batch: 16}
+      engine: {type: vllm_server, enforce_eager: true, kv_cache_mib: 64, max_batch: 16}
   max_tokens: 24
 reward: {type: verifiable}
 evaluation: {questions: 0}

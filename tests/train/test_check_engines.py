@@ -88,10 +88,10 @@ def test_process_errors_follow_the_trainers_device(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("engine", "size", "proposed"),
     [
-        ({"process": "own"}, 8, 8),
-        ({"process": "own", "vllm_args": {"tensor_parallel_size": 2}}, 8, 4),
-        ({"process": "own", "vllm_args": {"data_parallel_size": 8}}, 8, None),
-        ({"process": "own"}, 1, None),
+        ({"type": "vllm_server"}, 8, 8),
+        ({"type": "vllm_server", "vllm_args": {"tensor_parallel_size": 2}}, 8, 4),
+        ({"type": "vllm_server", "vllm_args": {"data_parallel_size": 8}}, 8, None),
+        ({"type": "vllm_server"}, 1, None),
         ({"type": "vllm_server", "devices": "4,5,6,7"}, 4, 4),
         ({"type": "vllm_server", "url": "http://host:8000"}, 8, None),
         ({"type": "transformers"}, 8, None),

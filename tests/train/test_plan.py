@@ -26,7 +26,7 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 TWO_MODELS = "selfplay_stronger_judge"
 """Made for two GPUs; --plan loads the configuration of its judge from the hub, too."""
 LARGE = sorted({path.stem for path in RECIPES.glob("selfplay_*.yaml")} - {TWO_MODELS})
-SERVED = "rollout.engine={type: vllm_server, max_lora_rank: 32}"
+SERVED = "rollout.engine={type: vllm_server, devices: '7', max_lora_rank: 32}"
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_plan_says_what_a_run_in_several_processes_needs_when_it_would_be_refuse
     assert main(["selfplay_v2", qwen, "--plan", "--gpus", "8"]) == 0
     printed = capsys.readouterr().out
     assert "refused: rollout.engine.process: found shared in 8 processes" in printed
-    assert "expected own, or type: vllm_server" in printed
+    assert "expected vllm_server" in printed
     assert main(["selfplay_v2", qwen, "--plan", "rollout.engine.process=own"]) == 0
     printed = capsys.readouterr().out
     # Stage 1 sends each gradient and each weight once, 2 and 3 the gradients of every pack.
@@ -149,18 +149,17 @@ def test_plan_places_an_engine_where_a_run_starts_it_when_it_is_split(
     qwen: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two = "vllm_args: {tensor_parallel_size: 2}"
-    beside = f"rollout.engine={{type: vllm, process: own, {two}}}"
+    beside = f"rollout.engine={{type: vllm_server, max_lora_rank: 32, {two}}}"
     assert main(["selfplay_v2", qwen, "--plan", "--gpus", "4", beside]) == 0
     printed = capsys.readouterr().out
     assert "4 trainer ranks, 0 GPUs for engines alone" in printed
     assert "engine: on 2 GPUs, with 36.0 of 80 GB each" in printed
     assert main(["selfplay_v2", qwen, "--plan", "--gpus", "1", beside]) == 2
     assert "--gpus: found 1, of which the engine takes 2" in capsys.readouterr().err
-    served = f"rollout.engine={{type: vllm_server, max_lora_rank: 32, {two}}}"
+    served = f"rollout.engine={{type: vllm_server, devices: '2,3', max_lora_rank: 32, {two}}}"
     assert main(["selfplay_v2", qwen, "--plan", "--gpus", "4", served]) == 0
     printed = capsys.readouterr().out
     assert "2 trainer ranks, 2 GPUs for engines alone" in printed
-    assert "rollout.engine.devices: found none; expected its own, such as '2,3'" in printed
     assert main(["selfplay_v2", qwen, "--plan", "--gpus", "2", served]) == 2
     assert "takes 2, 2 of them alone; expected at least 3" in capsys.readouterr().err
 

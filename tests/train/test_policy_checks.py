@@ -24,17 +24,19 @@ def test_policies_share_no_process_with_a_second_vllm(monkeypatch: pytest.Monkey
     (error,) = said.errors
     assert error == (
         "rollout.policies.rival.engine: found a vllm inside this process, which can hold one, and "
-        "rollout.engine is there; expected process: own, or type: vllm_server"
+        "rollout.engine is there; expected type: vllm_server"
     )
     (error,) = check(recipe(LEARNER_AGAINST_START, engine={"type": "vllm"})).errors
     assert error.startswith("rollout.engine (for policy start): found a vllm inside this process")
-    own = {**rival, "engine": {"type": "vllm", "process": "own"}}
+    own = {**rival, "engine": {"type": "vllm_server"}}
     said = check(recipe(TWO_MODELS, engine={"type": "vllm"}, policies={"rival": own}))
     assert said.errors == ()
     # It may run elsewhere; here each is missing.
     missing = [text.partition(":")[0] for text in said.warnings if "needs vllm" in text]
     assert missing == ["rollout.engine.type", "rollout.policies.rival.engine.type"]
-    with pytest.raises(RecipeError, match=r"rollout\.policies\.rival\.engine\.type: found vllm"):
+    with pytest.raises(
+        RecipeError, match=r"rollout\.policies\.rival\.engine\.type: found vllm_server"
+    ):
         refuse_unusable_engine(recipe(TWO_MODELS, policies={"rival": own}))
 
 

@@ -411,10 +411,6 @@ class EngineSettings(Config):
         """Return which environment variable's value is sent where, None where none is."""
         return None
 
-    def own_gpus(self, ranks: int, gpus: int) -> list[str]:
-        """Return what must be named for it to have the GPUs that no rank trains on."""
-        return []
-
     def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
         """Return what it takes, for weights of so many bytes and GPUs of so many."""
         return Footprint()

@@ -1,7 +1,6 @@
 """Requests to an endpoint over HTTP: a loop in a thread, a hidden key, chat completions."""
 
 import asyncio
-import base64
 import email.utils
 import ipaddress
 import itertools
@@ -11,10 +10,10 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -32,8 +31,7 @@ from debate_rollout.engine import (
 )
 
 if TYPE_CHECKING:
-    from debate_rollout.engines.openai import OpenAISettings
-
+    from debate_rollout.engines.openai import OpenAIEngine
 
 Result = TypeVar("Result")
 
@@ -45,23 +43,16 @@ class Background:
         self._loop = asyncio.new_event_loop()
         self._tickets = itertools.count()
         self._open: dict[int, Future[Reply]] = {}
-        self._waited_for: set[Future[Any]] = set()
-        self._over: Exception | None = None
         self._ended: queue.SimpleQueue[Finished] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
-
-    @property
-    def open_tickets(self) -> int:
-        """How many requests `collect` has not returned yet."""
-        return len(self._open)
 
     def submit(self, work: Coroutine[object, None, Reply]) -> int:
         """Start a request and return its ticket."""
         ticket = next(self._tickets)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._open[ticket] = future
-        future.add_done_callback(lambda done: self._ended.put(self._finished(ticket, done)))
+        future.add_done_callback(lambda done: self._ended.put(_finished(ticket, done)))
         return ticket
 
     def collect(self, timeout_s: float) -> list[Finished]:
@@ -69,13 +60,14 @@ class Background:
         deadline = time.monotonic() + timeout_s
         found: list[Finished] = []
         while self._open and not found:
-            one = _next(self._ended, max(0.0, deadline - time.monotonic()))
-            while one is not None:
-                if self._open.pop(one.ticket, None) is not None:
-                    found.append(one)
-                one = _next(self._ended, 0.0)
-            if time.monotonic() >= deadline:
+            try:
+                ended = [self._ended.get(timeout=max(0.0, deadline - time.monotonic()))]
+            except queue.Empty:
                 break
+            while not self._ended.empty():
+                ended.append(self._ended.get_nowait())
+            # A cancelled request ends, too, but its ticket is no longer open.
+            found = [one for one in ended if self._open.pop(one.ticket, None) is not None]
         return found
 
     def cancel(self, ticket: int) -> None:
@@ -89,33 +81,15 @@ class Background:
 
         Raises:
             RolloutError: When it takes longer than `timeout_s`; `what` says what it was.
-            Exception: The one that `watch` found meanwhile.
         """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        self._waited_for.add(future)
         try:
-            return _result(future, timeout_s, what)
-        except CancelledError:
-            raise self._over or RolloutError(f"{what}: cancelled") from None
-        finally:
-            self._waited_for.discard(future)
-
-    def watch(self, died: Callable[[], Exception | None], every_s: float = 1.0) -> None:
-        """Ask now and then whether what answers has died; if so, end all that waits for it.
-
-        What an engine says of its own death goes first: it has `every_s` seconds for it.
-        """
-
-        async def ask() -> None:
-            while True:
-                error = died()
-                await asyncio.sleep(every_s)
-                if error is not None:
-                    self._over = error
-                    for future in (*self._open.values(), *self._waited_for):
-                        future.cancel()
-
-        asyncio.run_coroutine_threadsafe(ask(), self._loop)
+            return future.result(timeout_s)
+        except TimeoutError as error:
+            if future.done():
+                raise
+            future.cancel()
+            raise RolloutError(f"{what}: not done after {timeout_s:g} s") from error
 
     def close(self, last: Callable[[], Coroutine[object, None, None]] | None = None) -> None:
         """Cancel what is open, run `last` on the loop and end the thread."""
@@ -123,42 +97,22 @@ class Background:
             return
         self._open.clear()
         try:
-            self._end(_cancel_all(), "cancelling requests")
+            self.run(_cancel_all(), 30.0, "cancelling requests")
             if last is not None:
-                self._end(last(), "closing an engine")
+                self.run(last(), 30.0, "closing an engine")
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(30.0)
             self._loop.close()
 
-    def _end(self, work: Coroutine[object, None, None], what: str) -> None:
-        """Wait for a coroutine that has nothing to do with whether an engine lives."""
-        _result(asyncio.run_coroutine_threadsafe(work, self._loop), 30.0, what)
 
-    def _finished(self, ticket: int, done: Future[Reply]) -> Finished:
-        try:
-            return Finished(ticket, done.result())
-        except CancelledError:
-            return Finished(ticket, self._over or RolloutError("the request was cancelled"))
-        except Exception as error:
-            return Finished(ticket, error)
-
-
-def _result(future: Future[Result], timeout_s: float, what: str) -> Result:
+def _finished(ticket: int, done: Future[Reply]) -> Finished:
     try:
-        return future.result(timeout_s)
-    except TimeoutError as error:
-        if future.done():
-            raise
-        future.cancel()
-        raise RolloutError(f"{what}: not done after {timeout_s:g} s") from error
-
-
-def _next(ended: "queue.SimpleQueue[Finished]", wait_s: float) -> Finished | None:
-    try:
-        return ended.get(timeout=wait_s) if wait_s else ended.get_nowait()
-    except queue.Empty:
-        return None
+        return Finished(ticket, done.result())
+    except CancelledError:
+        return Finished(ticket, RolloutError("the request was cancelled"))
+    except Exception as error:
+        return Finished(ticket, error)
 
 
 async def _cancel_all() -> None:
@@ -169,107 +123,33 @@ async def _cancel_all() -> None:
 
 
 SHORTEST = 8
-"""A shorter key, such as the EMPTY of servers that want none, is no secret: it is left in texts."""
-_PART, _SPELLED = 8, 12
-"""Characters in a row that are taken for a part of the key: as it is, and in another spelling."""
-_OTHER = re.compile("[^0-9A-Za-z]+")
-_SAME = re.compile("[0-9A-Za-z]")
-_STARS = r"[*•·…●▪█#]"
+"""A shorter key, such as EMPTY, is no secret; and characters that are taken for a part of one."""
 
 
 class HiddenKey:
-    """Blanks one key in texts; None blanks nothing. Takes time linear in the text."""
+    """Blanks one key, and parts of it, in texts; None blanks nothing."""
 
     def __init__(self, key: str | None) -> None:
         self._key = key if key is not None and len(key) >= SHORTEST else ""
-        spelled = {_skeleton(one) for one in _spellings(self._key)}
-        self._parts = _Windows([self._key], _PART)
-        self._spelled = _Windows(spelled, _SPELLED)
-        self._starred = re.compile(_starred(self._key)) if len(self._key) >= 2 * _PART else None
+        starts = range(len(self._key) - SHORTEST + 1)
+        self._parts = {self._key[k : k + SHORTEST].lower() for k in starts}
 
     def __call__(self, text: str) -> str:
-        """Return the text with `[key]` in place of the key and of its parts."""
+        """Return the text with `[key]` in place of the key and of its parts, in any case."""
         if not self._key:
             return text
-        text = text.replace(self._key, "[key]")
-        if self._starred is not None:
-            text = self._starred.sub("[key]", text)
-        text = _blanked(text, self._parts.found_in(text))
-        skeleton = _skeleton(text)
-        if not self._spelled.may_be_in(skeleton):
-            return text
-        places = [found.start() for found in _SAME.finditer(text)]
-        spans = self._spelled.found_in(skeleton)
-        return _blanked(text, [(places[start], places[end - 1] + 1) for start, end in spans])
+        pieces: list[str] = []
+        small, end = text.lower(), 0
+        for start in range(len(text) - SHORTEST + 1):
+            if small[start : start + SHORTEST] in self._parts:
+                if start > end or not pieces:
+                    pieces += (text[end:start], "[key]")
+                end = start + SHORTEST
+        return "".join((*pieces, text[end:]))
 
     def __repr__(self) -> str:
         """Show nothing of it."""
         return "HiddenKey()"
-
-
-class _Windows:
-    """All runs of `size` characters of some texts."""
-
-    def __init__(self, texts: Iterable[str], size: int) -> None:
-        texts = list(texts)
-        self._size = size
-        self._whole = {one for text in texts for one in _runs(text, size)}
-        self._half = {one for text in texts for one in _runs(text, size // 2)}
-
-    def may_be_in(self, text: str) -> bool:
-        """Return False where none is in the text: a run holds one of the halves looked at."""
-        half = self._size // 2
-        places = range(0, len(text), self._size - half + 1)
-        return any(text[k : k + half] in self._half for k in places)
-
-    def found_in(self, text: str) -> list[tuple[int, int]]:
-        """Return where they are, as starts and ends in order; they may overlap."""
-        if not self.may_be_in(text):
-            return []
-        size = self._size
-        starts = (k for k in range(len(text) - size + 1) if text[k : k + size] in self._whole)
-        return [(k, k + size) for k in starts]
-
-
-def _runs(text: str, size: int) -> Iterator[str]:
-    return (text[k : k + size] for k in range(len(text) - size + 1))
-
-
-def _skeleton(text: str) -> str:
-    """Return the letters and digits alone, small."""
-    return _OTHER.sub("", text).lower()
-
-
-def _spellings(key: str) -> Iterator[str]:
-    """Yield the key as other programs write it; neighbours change the ends of base64 only."""
-    yield key
-    yield key[::-1]
-    codes = [ord(character) for character in key]
-    yield "".join(f"{code:02x}" for code in codes)  # %6b%33 has the same letters
-    yield "".join(f"x{code:02x}" for code in codes)
-    yield "".join(f"u{code:04x}" for code in codes)
-    yield "".join(str(code) for code in codes)  # &#107;&#51; and lists of codes
-    for before in range(3):
-        encoded = base64.b64encode(b"\0" * before + key.encode()).decode().rstrip("=")
-        yield encoded[(0, 2, 3)[before] : -1]
-
-
-def _starred(key: str) -> str:
-    """Return a pattern of the key's first or last characters beside stars."""
-    first, last = re.escape(key[:5]), re.escape(key[-4:])
-    rest, stars = r"[\w-]{0,200}", rf"{_STARS}{{3,200}}"
-    return f"{first}{rest}{stars}(?:{rest}{last})?|(?<!{_STARS}){stars}{rest}{last}"
-
-
-def _blanked(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return the text with each group of overlapping spans replaced; they come in order."""
-    pieces: list[str] = []
-    done = 0
-    for start, end in spans:
-        if not pieces or start > done:
-            pieces += (text[done:start], "[key]")
-        done = max(done, end)
-    return "".join((*pieces, text[done:]))
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -285,7 +165,7 @@ class UnreadableReply(ValueError):
     """A response that is no chat completion."""
 
 
-def request_body(config: "OpenAISettings", request: Request) -> bytes:
+def request_body(config: "OpenAIEngine", request: Request) -> bytes:
     """Return the JSON of a request; settings at their neutral values are left to the endpoint."""
     sampling = request.sampling
     messages = [
@@ -293,20 +173,22 @@ def request_body(config: "OpenAISettings", request: Request) -> bytes:
         for message in request.ask.messages
     ]
     body: dict[str, object] = {**config.extra_body, "model": config.model, "messages": messages}
-    if "max_tokens" not in config.leave_out:
-        body[config.max_tokens_field] = sampling.max_tokens
-    if "temperature" not in config.leave_out:
-        body["temperature"] = sampling.temperature
-    if "seed" not in config.leave_out:
-        body["seed"] = sampling.seed
-    if sampling.stop and "stop" not in config.leave_out:
-        body["stop"] = list(sampling.stop)
+    fields: dict[str, object] = {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "seed": sampling.seed,
+    }
+    if sampling.stop:
+        fields["stop"] = list(sampling.stop)
     if sampling.top_p < 1:
-        body["top_p"] = sampling.top_p
+        fields["top_p"] = sampling.top_p
     if sampling.top_k > 0:
-        body["top_k"] = sampling.top_k
+        fields["top_k"] = sampling.top_k
     if sampling.min_p > 0:
-        body["min_p"] = sampling.min_p
+        fields["min_p"] = sampling.min_p
+    for name, value in fields.items():
+        if name not in config.leave_out:
+            body[config.max_tokens_field if name == "max_tokens" else name] = value
     return json.dumps(body).encode()
 
 
@@ -319,8 +201,8 @@ def uses_proxies(base_url: str) -> bool:
         return host != "localhost" and not host.endswith(".localhost")
 
 
-def read_reply(content: bytes, request: Request) -> tuple[Reply, int, int]:
-    """Return the reply, and the prompt and completion tokens that the endpoint counted.
+def read_reply(content: bytes, request: Request) -> Reply:
+    """Return the reply, with the prompt and completion tokens that the endpoint counted.
 
     Raises:
         UnreadableReply: When this is no chat completion.
@@ -329,23 +211,22 @@ def read_reply(content: bytes, request: Request) -> tuple[Reply, int, int]:
         said = json.loads(content)
     except (ValueError, RecursionError):
         raise UnreadableReply("a response that is no JSON") from None
-    choices = said.get("choices") if isinstance(said, dict) else None
-    first = choices[0] if isinstance(choices, list) and choices else None
-    message = first.get("message") if isinstance(first, dict) else None
-    if not isinstance(first, dict) or not isinstance(message, dict):
-        raise UnreadableReply("a response without choices[0].message")
-    text = _clean(_text_of(message.get("content")))
-    text, finish = _ended(text, first, request)
+    try:
+        choice = said["choices"][0]
+        content_of_it = choice["message"].get("content")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise UnreadableReply("a response without choices[0].message") from None
+    text, finish = _ended(_clean(_text_of(content_of_it)), choice, request)
     used = said.get("usage")
     counts = used if isinstance(used, dict) else {}
-    read, sampled = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
-    reply = Reply(
+    names = ("prompt_tokens", "completion_tokens")
+    read, sampled = (n if isinstance(n := counts.get(k), int) and n > 0 else 0 for k in names)
+    return Reply(
         text,
         finish=finish,
         temperature=request.sampling.temperature,
         counted=(read, sampled) if read or sampled else None,
     )
-    return reply, read, sampled
 
 
 def says_overflow(content: bytes) -> bool:
@@ -363,7 +244,7 @@ def _ended(text: str, choice: dict[str, object], request: Request) -> tuple[str,
     stops = request.sampling.stop
     if any(stop and text.endswith(stop) for stop in stops):
         return text, "stop"
-    by = choice.get("stop_reason")  # vLLM and others say which stop string it was
+    by = choice.get("stop_reason")  # vLLM and others say which stop string it was.
     if isinstance(by, str) and by in stops:
         return text + by, "stop"
     names_stop = "stop_reason" in choice
@@ -374,19 +255,14 @@ def _text_of(content: object) -> str:
     """Return the text of a message; some endpoints give it in parts, and none for a refusal."""
     if isinstance(content, str):
         return content
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        return "".join(part for part in parts if isinstance(part, str))
-    return ""
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _clean(text: str) -> str:
     """Replace lone surrogates, which UTF-8 cannot write."""
     return _SURROGATE.sub("�", text)
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 _LOG = logging.getLogger(__name__)
@@ -402,16 +278,6 @@ _SHOWN = 300
 """Characters of a response that an error shows."""
 _PASSING = frozenset((408, 409, 425, 429))
 """Statuses below 500 that may be gone at the next try."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What the endpoint counted, over all replies so far."""
-
-    replies: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    retries: int = 0
 
 
 class _Passing(Exception):
@@ -443,9 +309,8 @@ class OpenAISampler:
     renderer = None
     context_window: int | None = None
 
-    def __init__(self, config: "OpenAISettings", key: str | None) -> None:
+    def __init__(self, config: "OpenAIEngine", key: str | None) -> None:
         self.capabilities = config.capabilities
-        self.usage = Usage()
         self._config = config
         self._url = f"{config.base_url}/chat/completions"
         self._auth = None if key is None else _Bearer(key)
@@ -453,7 +318,7 @@ class OpenAISampler:
         self._slots = asyncio.Semaphore(config.max_in_flight)
         self._client = httpx.AsyncClient(
             follow_redirects=False,
-            timeout=httpx.Timeout(None, connect=_CONNECT_S),  # a try as a whole is timed
+            timeout=httpx.Timeout(None, connect=_CONNECT_S),  # A try as a whole is timed.
             trust_env=uses_proxies(config.base_url),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )
@@ -497,24 +362,25 @@ class OpenAISampler:
             self._background.close(self._client.aclose)
 
     async def _reply(self, request: Request) -> Reply:
-        body, silent = request_body(self._config, request), 0
+        body, silent, longest = request_body(self._config, request), 0, self._config.longest_pause_s
         for tries in itertools.count(1):
             try:
                 async with self._slots:
                     return await self._in_time(body, request)
             except _Passing as error:
-                pause = max(error.pause_s, self._backoff(tries))
+                # The exponent is bounded: a large number of tries is no large number.
+                doubled = self._config.backoff_s * 2.0 ** min(tries - 1, 30)
+                pause = max(error.pause_s, min(doubled, longest))
                 silent += error.is_silence
                 if tries > self._config.retries or silent == _SILENT_TRIES:
                     why = f"{error}; gave up after try {tries}"
                     raise RetriesExhaustedError(f"{self._url}: {why}") from None
-                if pause > self._config.longest_pause_s:
+                if pause > longest:
                     raise RetriesExhaustedError(
                         f"{self._url}: {error}; it asks for a pause of {pause:.0f} s, longer than "
-                        f"longest_pause_s ({self._config.longest_pause_s:g})"
+                        f"longest_pause_s ({longest:g})"
                     ) from None
                 self._say_retry(error, pause, tries + 1)
-            self.usage = replace(self.usage, retries=self.usage.retries + 1)
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
@@ -526,11 +392,6 @@ class OpenAISampler:
             self._said = said
             _LOG.warning("%s", said)
 
-    def _backoff(self, tries: int) -> float:
-        # Bounded before it is doubled: a large number of tries is no large number.
-        doubled: float = self._config.backoff_s * 2.0 ** min(tries - 1, 30)
-        return min(doubled, self._config.longest_pause_s)
-
     async def _in_time(self, body: bytes, request: Request) -> Reply:
         try:
             async with asyncio.timeout(self._config.timeout_s):
@@ -539,14 +400,15 @@ class OpenAISampler:
         except TimeoutError:
             late = f"no reply within {self._config.timeout_s:g} s"
             raise _Passing(late, is_silence=True) from None
-        except httpx.TransportError as error:
-            said = self._shown(str(error))
-            raise _Passing(f"{type(error).__name__}: {said}") from None
         except httpx.HTTPError as error:
-            raise _Passing(f"unreadable response: {type(error).__name__}") from None
-        if 200 <= status < 300:
-            return self._read(content, request)
-        return self._failed(status, headers, content, request)
+            raise _Passing(f"{type(error).__name__}: {self._shown(str(error))}") from None
+        if not 200 <= status < 300:
+            return self._failed(status, headers, content, request)
+        try:
+            reply = read_reply(content, request)
+        except UnreadableReply as error:
+            raise _Passing(f"{error}: {self._shown(content)}") from None
+        return replace(reply, text=self._hide(reply.text))
 
     async def _post(self, body: bytes, most: int) -> tuple[int, httpx.Headers, bytes]:
         # A few compressed bytes can hold gigabytes: none are asked for, and none unpacked.
@@ -554,30 +416,15 @@ class OpenAISampler:
         async with self._client.stream(
             "POST", self._url, content=body, headers=headers, auth=self._auth
         ) as response:
-            encoding = response.headers.get("content-encoding", "identity").strip().lower()
-            if encoding not in ("", "identity"):
-                if response.is_success:
-                    raise _Passing("a compressed response, which was not asked for")
-                return response.status_code, response.headers, b"(compressed)"
+            is_plain = response.headers.get("content-encoding", "identity") in ("", "identity")
+            if response.is_success and not is_plain:
+                raise _Passing("a compressed response, which was not asked for")
             content = bytearray()
             async for part in response.aiter_raw():
                 content += part
                 if len(content) > most:
                     raise _Passing(f"a response of more than {most >> 20} MiB")
             return response.status_code, response.headers, bytes(content)
-
-    def _read(self, content: bytes, request: Request) -> Reply:
-        try:
-            reply, prompt_tokens, completion_tokens = read_reply(content, request)
-        except UnreadableReply as error:
-            raise _Passing(f"{error}: {self._shown(content)}") from None
-        self.usage = replace(
-            self.usage,
-            replies=self.usage.replies + 1,
-            prompt_tokens=self.usage.prompt_tokens + prompt_tokens,
-            completion_tokens=self.usage.completion_tokens + completion_tokens,
-        )
-        return replace(reply, text=self._hide(reply.text))
 
     def _failed(
         self, status: int, headers: httpx.Headers, content: bytes, request: Request
@@ -616,4 +463,4 @@ def _asked_pause(headers: httpx.Headers) -> float:
             seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
         except (ValueError, TypeError, OverflowError):
             return 0.0
-    return seconds if seconds > 0 else 0.0  # not a number compares as false
+    return seconds if seconds > 0 else 0.0  # Not a number compares as false.

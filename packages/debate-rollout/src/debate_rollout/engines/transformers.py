@@ -53,8 +53,8 @@ def absent_device(name: str) -> str | None:
     return None
 
 
-class TransformersSettings(EngineSettings):
-    """What a recipe says of it."""
+class TransformersEngine(EngineSettings):
+    """Batched generation with a key-value cache; the default without vLLM."""
 
     type: Literal["transformers"] = "transformers"
     max_batch: int = Field(128, ge=1)
@@ -99,26 +99,13 @@ class TransformersSettings(EngineSettings):
         """Return the settings that serve the model itself."""
         return self.model_copy(update={"copy_model": False})
 
-
-class TransformersEngine(TransformersSettings):
-    """Batched generation with a key-value cache; the default without vLLM."""
-
     def open(
         self,
         model: "PreTrainedModel",
         tokenizer: "PreTrainedTokenizerFast",
         template_kwargs: Mapping[str, object] = {},
     ) -> "TransformersSampler":
-        """Return the running engine.
-
-        Args:
-            model: A causal language model with its weights.
-            tokenizer: Its tokenizer.
-            template_kwargs: Handed to the chat template, such as `{"enable_thinking": False}`.
-
-        Raises:
-            MissingExtraError: When torch and transformers are not installed.
-        """
+        """Return the running engine."""
         try:
             from debate_rollout.engines.transformers_sampler import TransformersSampler
         except ImportError as error:

@@ -31,7 +31,7 @@ from debate_rollout.rendering import Renderer, token_text
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-    from debate_rollout.engines.transformers import TransformersSettings
+    from debate_rollout.engines.transformers import TransformersEngine
 
 
 ROOM = 128
@@ -358,7 +358,7 @@ class TransformersSampler:
 
     def __init__(
         self,
-        config: "TransformersSettings",
+        config: "TransformersEngine",
         model: "PreTrainedModel",
         tokenizer: "PreTrainedTokenizerFast",
         template_kwargs: Mapping[str, object],
@@ -471,7 +471,7 @@ class TransformersSampler:
         )
 
 
-def _prepared(model: "PreTrainedModel", config: "TransformersSettings") -> "PreTrainedModel":
+def _prepared(model: "PreTrainedModel", config: "TransformersEngine") -> "PreTrainedModel":
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -133,8 +133,8 @@ def _overlap_warnings(phase: Recipe) -> Iterator[str]:
     if phase.pipeline.max_staleness and engine.in_trainer:
         yield (
             f"pipeline.max_staleness: {engine.type} samples in the process that trains, so little "
-            "runs at once; expected an engine with a device or a process of its own, such as vllm "
-            "with process: own, or vllm_server"
+            "runs at once; expected an engine with a device or a process of its own, such as "
+            "vllm_server"
         )
 
 

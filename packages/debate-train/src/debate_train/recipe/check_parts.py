@@ -116,7 +116,7 @@ def policy_errors(recipe: Recipe, *, with_tokenizer: bool = True) -> list[str]:
     first, *others = [key for key, one in engines.items() if one.one_in_process] or [""]
     return found + [
         f"{key}: found a {engines[key].type} inside this process, which can hold one, and "
-        f"{first} is there; expected process: own, or type: vllm_server"
+        f"{first} is there; expected type: vllm_server"
         for key in others
     ]
 

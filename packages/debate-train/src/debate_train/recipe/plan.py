@@ -256,8 +256,6 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
         f"{shape.cache_bytes_per_token:,} of key-value cache a token"
     ]
     lines += [f"as it is, the recipe is refused: {e}" for e in process_errors(recipe, ranks)]
-    own = recipe.rollout.engine.own_gpus(ranks, gpus)
-    lines += [f"as it is, {key_and_text}" for key_and_text in own]
     longest = 0
     for name, phase in recipe.phase_recipes().items():
         layout = _layout(phase, shape, ranks)

@@ -1,6 +1,5 @@
 """Settings of vLLM: inside this process, or as a server that the run starts or finds."""
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from debate_protocol.plugins import did_you_mean
 from debate_rollout.engine import (
     Capability,
     EngineConfigError,
@@ -24,7 +24,7 @@ from debate_rollout.engines.openai import refuse_other_key
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from debate_rollout.engine import StreamingEngine
+    from debate_rollout.engines.vllm.sampler import VllmSampler
     from debate_rollout.engines.vllm.server import VllmServer
 
 
@@ -47,25 +47,6 @@ OWN_SETTINGS: Mapping[str, str] = {
     "max_lora_rank": "max_lora_rank",
 }
 """Arguments of vLLM that have a setting of ours, and its name."""
-
-GUARDED: Mapping[str, str] = {
-    "logprobs_mode": "log-probabilities are those after the temperature",
-    "generation_config": "sampling is what a request says, not what the checkpoint suggests",
-    "override_generation_config": "sampling is what a request says",
-    "enable_prefix_caching": "a debate's prompts extend each other",
-    "seed": "each reply has a seed of its own",
-    "max_loras": "an adapter is served beside the one that open requests began with",
-    "skip_tokenizer_init": "stop strings need the tokenizer",
-    "tokens_only": "stop strings need the tokenizer",
-    "quantization": "refreshed weights are those of the trainer",
-    "weight_transfer_config": "weights are refreshed by this package",
-    "speculative_config": "log-probabilities are those of the policy",
-    "spec_method": "log-probabilities are those of the policy",
-    "spec_model": "log-probabilities are those of the policy",
-    "served_model_name": "requests name the model themselves",
-    "enable_sleep_mode": "nothing here puts vLLM to sleep or wakes it",
-}
-"""Arguments of vLLM that guard what training relies on, and what that is."""
 
 ALLOWED = frozenset(
     ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
@@ -153,7 +134,7 @@ class VllmSettings(EngineSettings):
     """Let vLLM take kernels whose results do not depend on which other requests are in the batch
     (its `VLLM_BATCH_INVARIANT=1`), so that a reply follows from its prompt, seed and weights alone
     in bfloat16, too. Slower; needs an NVIDIA GPU of compute capability 9.0 or above, and a process
-    of its own (`process: own` or `vllm_server`). Without effect on a CPU."""
+    of its own (`vllm_server`). Without effect on a CPU."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -219,14 +200,11 @@ class VllmSettings(EngineSettings):
         for name in found:
             if name in OWN_SETTINGS:
                 raise ValueError(f"{name}: has a setting of its own; set {OWN_SETTINGS[name]}")
-            if name in GUARDED:
-                raise ValueError(f"{name}: is fixed, because {GUARDED[name]}")
         _check_allowed(found, ALLOWED, "")
         executor = found.get("distributed_executor_backend", "mp")
         if executor not in EXECUTORS:
             raise ValueError(
-                f"distributed_executor_backend: found {executor!r}; expected one of "
-                f"{', '.join(EXECUTORS)}"
+                f"distributed_executor_backend: found {executor!r}; expected one of {EXECUTORS}"
             )
         return found
 
@@ -239,11 +217,9 @@ def _check_allowed(found: Mapping[str, object], allowed: frozenset[str], place: 
     """
     for name, value in found.items():
         if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, n=1)
-            hint = f" (nearest: {near[0]!r})" if near else ""
             raise ValueError(
                 f"{place}{name}: no recipe sets it, as it is not for speed or memory; expected "
-                f"one of {', '.join(sorted(allowed))}{hint}"
+                f"one of {', '.join(sorted(allowed))}{did_you_mean(name, allowed)}"
             )
         if isinstance(value, dict) and name in ALLOWED_BELOW:
             _check_allowed(value, ALLOWED_BELOW[name], f"{place}{name}.")
@@ -319,55 +295,52 @@ def check_names(given: Mapping[str, object], known: Iterable[str]) -> None:
     names = sorted(known)
     for name in given:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"; nearest: {near[0]!r}" if near else ""
             raise EngineConfigError(
-                f"vllm_args.{name}: vLLM has no such argument; expected one of its EngineArgs{hint}"
+                f"vllm_args.{name}: vLLM has no such argument; expected one of its EngineArgs"
+                f"{did_you_mean(name, names)}"
             )
 
 
 class VllmEngine(VllmSettings):
-    """vLLM on the devices of this machine, inside this process or beside it."""
+    """vLLM inside this process, stepped while replies are awaited; weights pass in memory."""
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "process": "no key for vLLM in this process, or type: vllm_server in place of process: own"
+    }
 
     type: Literal["vllm"] = "vllm"
-    process: Literal["shared", "own"] = "shared"
-    """`shared` steps vLLM inside this process while replies are awaited: quick to start, weights
-    are handed over in memory. `own` gives it a process (vLLM's AsyncLLM): sampling goes on while
-    this one renders, parses and trains, data parallel engines are possible, and weights pass
-    through a file."""
 
     @property
     def in_trainer(self) -> bool:
         """Whether it computes in the process that trains."""
-        return self.process == "shared"
+        return True
 
     @property
     def one_in_process(self) -> bool:
         """A second vLLM that this process steps would end with the first."""
-        return self.process == "shared"
+        return True
 
     def problems(self, place: Place) -> list[str]:
         """Return what keeps it from serving a trainer."""
         found = super().problems(place)
-        if self.process == "shared" and place.processes > 1:
+        if place.processes > 1:
             found.append(
-                f"process: found shared in {place.processes} processes, whose group vLLM would "
-                "take for its own; expected own, or type: vllm_server"
+                f"type: found vllm in {place.processes} processes, whose group vLLM would take "
+                "for its own; expected vllm_server"
             )
         return found
 
-    def warnings(self, place: Place) -> list[str]:
-        """Return what would be better otherwise."""
-        if self.process == "shared":
-            return []
-        return self.idle_gpus(place.processes, f"{place.processes} processes")
-
     @model_validator(mode="after")
-    def _keeps_torch_as_it_is(self) -> "VllmEngine":
-        if self.batch_invariant and self.process == "shared":
+    def _keeps_this_process_as_it_is(self) -> "VllmEngine":
+        if self.batch_invariant:
             raise ValueError(
-                "batch_invariant: found true with process: shared, where vLLM would replace "
-                "torch's operations under the trainer, too; expected process: own"
+                "batch_invariant: found true, by which vLLM would replace torch's operations under "
+                "the trainer, too; expected type: vllm_server"
+            )
+        if self._size("data_parallel_size") > 1:
+            raise ValueError(
+                "vllm_args.data_parallel_size: one process holds one engine; expected 1, or type: "
+                "vllm_server"
             )
         return self
 
@@ -376,25 +349,21 @@ class VllmEngine(VllmSettings):
         model: "PreTrainedModel",
         tokenizer: "PreTrainedTokenizerFast",
         template_kwargs: Mapping[str, object] = {},
-    ) -> "StreamingEngine":
-        """Return the running engine.
-
-        Args:
-            model: A local directory, a hub id, or a causal language model, which is written to a
-                temporary directory first.
-            tokenizer: Its tokenizer.
-            template_kwargs: Handed to the chat template, such as `{"enable_thinking": False}`.
-
-        Raises:
-            MissingExtraError: When vLLM is not installed.
-            EngineConfigError: When `vllm_args` cannot be used.
-        """
+    ) -> "VllmSampler":
+        """Return the running engine; a model in memory is written to a temporary directory."""
         try:
-            from debate_rollout.engines.vllm.sampler import VllmAsync, VllmSampler
+            from debate_rollout.engines.vllm.sampler import VllmSampler
         except ImportError as error:
             raise missing_extra("the vllm engine", "vllm", error) from error
-        sampler = VllmSampler if self.process == "shared" else VllmAsync
-        return sampler(self, model, tokenizer, template_kwargs)
+        return VllmSampler(self, model, tokenizer, template_kwargs)
+
+
+def _server_url(found: str) -> str:
+    if not found.startswith(("http://", "https://")):
+        raise ValueError(f"found {found!r}; expected http://HOST:PORT or https://…")
+    if "@" in found:
+        raise ValueError("found a user name in it; expected the key in `api_key_env` only")
+    return found.rstrip("/").removesuffix("/v1")
 
 
 ABOUT_STARTING = frozenset(
@@ -409,8 +378,8 @@ _RUNNING_SHARE = 0.9
 """Of a GPU, that a running server takes unless it was started with another share."""
 
 
-class VllmServerSettings(VllmSettings):
-    """What a recipe says of it."""
+class VllmServerEngine(VllmSettings):
+    """An OpenAI-compatible vLLM server, with token ids in and out."""
 
     libraries: ClassVar[tuple[str, ...]] = ("vllm", "httpx")
 
@@ -423,7 +392,7 @@ class VllmServerSettings(VllmSettings):
     port: int | None = Field(None, ge=1, le=65535)
     """Port on 127.0.0.1 of the server that is started; None takes a free one."""
     devices: str | None = None
-    """Devices of the server that is started, as in CUDA_VISIBLE_DEVICES."""
+    """Devices of the server that is started, as in CUDA_VISIBLE_DEVICES; None: those that train."""
     transfer: Literal["file", "nccl"] = "file"
     """How full weights reach the server: a file that both sides see, or NCCL from this process's
     CUDA device. Adapters always go through files."""
@@ -484,25 +453,35 @@ class VllmServerSettings(VllmSettings):
             return self.idle_gpus(place.processes, f"{place.processes} processes")
         return self.idle_gpus(len(self.devices.split(",")), f"devices: {self.devices}")
 
-    def own_gpus(self, ranks: int, gpus: int) -> list[str]:
-        """Return that GPUs must be named for the server that is started."""
-        if self.url is not None or self.devices is not None:
-            return []
-        own = ",".join(str(gpu) for gpu in range(ranks, gpus))
-        return [
-            "the server starts on GPUs that ranks are on: rollout.engine.devices: found none; "
-            f"expected its own, such as '{own}', or a url"
-        ]
-
     def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
-        """Return its share of GPUs of its own."""
-        share = self.gpu_memory_utilization if self.url is None else _RUNNING_SHARE
+        """Return its share of the GPUs; without `devices` they are those that train."""
         found = super().footprint(weight_bytes, gpu_bytes)
+        if self.url is None and self.devices is None:
+            return found
+        share = self.gpu_memory_utilization if self.url is None else _RUNNING_SHARE
         return replace(found, shares=False, reserved=0.0, room=share * gpu_bytes)
 
     def for_checkpoint(self, dtype: str) -> Self:
         """A running server serves in the dtype that it was started with."""
         return super().for_checkpoint(dtype) if self.url is None else self
+
+    def open(
+        self,
+        model: "PreTrainedModel | str",
+        tokenizer: "PreTrainedTokenizerFast",
+        template_kwargs: Mapping[str, object] = {},
+    ) -> "VllmServer":
+        """Start the server, or connect to it, and return the engine.
+
+        Raises:
+            EngineConfigError: When the server does not run as training needs it.
+            EndpointError: When it does not start or answer.
+        """
+        try:
+            from debate_rollout.engines.vllm.server import VllmServer
+        except ImportError as error:
+            raise missing_extra("the vllm_server engine", "vllm", error) from error
+        return VllmServer(self, model, tokenizer, template_kwargs)
 
     @field_validator("url")
     @classmethod
@@ -531,40 +510,3 @@ class VllmServerSettings(VllmSettings):
                 "reaches one server)"
             )
         return self
-
-
-def _server_url(found: str) -> str:
-    if not found.startswith(("http://", "https://")):
-        raise ValueError(f"found {found!r}; expected http://HOST:PORT or https://…")
-    if "@" in found:
-        raise ValueError("found a user name in it; expected the key in `api_key_env` only")
-    return found.rstrip("/").removesuffix("/v1")
-
-
-class VllmServerEngine(VllmServerSettings):
-    """An OpenAI-compatible vLLM server, with token ids in and out."""
-
-    def open(
-        self,
-        model: "PreTrainedModel | str",
-        tokenizer: "PreTrainedTokenizerFast",
-        template_kwargs: Mapping[str, object] = {},
-    ) -> "VllmServer":
-        """Start the server, or connect to it, and return the engine.
-
-        Args:
-            model: What the server serves: a local directory, a hub id, or a causal language model
-                (written to a temporary directory for a server that is started).
-            tokenizer: Its tokenizer.
-            template_kwargs: Handed to the chat template, such as `{"enable_thinking": False}`.
-
-        Raises:
-            MissingExtraError: When httpx is not installed, or vLLM for a server to start.
-            EngineConfigError: When the server does not run as training needs it.
-            EndpointError: When it does not start or answer.
-        """
-        try:
-            from debate_rollout.engines.vllm.server import VllmServer
-        except ImportError as error:
-            raise missing_extra("the vllm_server engine", "vllm", error) from error
-        return VllmServer(self, model, tokenizer, template_kwargs)

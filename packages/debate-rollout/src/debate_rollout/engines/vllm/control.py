@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 
@@ -179,11 +179,8 @@ class ServerCalls:
         self._client.post(path, json=json).raise_for_status()
 
 
-Wire = Literal["tokens", "completions"]
-"""`tokens` is vLLM's own endpoint, which also reports the weight version of every token;
-`completions` is OpenAI's with vLLM's fields."""
-
-PATHS: Mapping[Wire, str] = {"tokens": "/inference/v1/generate", "completions": "/v1/completions"}
+GENERATE = "/inference/v1/generate"
+"""vLLM's own endpoint, which reports the weights that sampled each token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,22 +196,7 @@ class Answer:
     """Log-probabilities of the likeliest first tokens, largest first, where they were asked for."""
 
 
-def body(
-    wire: Wire, model: str, prompt: Sequence[int], sampling: Mapping[str, object]
-) -> dict[str, object]:
-    """Return the JSON of a request."""
-    if wire == "tokens":
-        return {"model": model, "token_ids": list(prompt), "sampling_params": dict(sampling)}
-    return {
-        "model": model,
-        "prompt": list(prompt),
-        "return_token_ids": True,
-        "add_special_tokens": False,
-        **sampling,
-    }
-
-
-def read(wire: Wire, answer: Any) -> Answer:
+def read(answer: Any) -> Answer:
     """Return what the JSON of a response says.
 
     Raises:
@@ -222,22 +204,15 @@ def read(wire: Wire, answer: Any) -> Answer:
     """
     try:
         (choice,) = answer["choices"]
-        ids = tuple(int(token) for token in choice["token_ids"])
-        if wire == "tokens":
-            places = choice["logprobs"]["content"]
-            logps = [float(one["logprob"]) for one in places]
-            first = [float(one["logprob"]) for one in places[0]["top_logprobs"]] if places else []
-        else:
-            places = choice["logprobs"]["top_logprobs"]
-            logps = [float(one) for one in choice["logprobs"]["token_logprobs"]]
-            first = [float(one) for one in (places[0] or {}).values()] if places else []
+        places = choice["logprobs"]["content"]
+        first = [float(one["logprob"]) for one in places[0]["top_logprobs"]] if places else []
         labels = tuple(
             (str(one["version"]), int(one["start"]), int(one["end"]))
             for one in choice.get("weight_versions") or ()
         )
         return Answer(
-            ids=ids,
-            logps=tuple(logps),
+            ids=tuple(int(token) for token in choice["token_ids"]),
+            logps=tuple(float(one["logprob"]) for one in places),
             finish=choice["finish_reason"],
             stop=choice["stop_reason"],
             labels=labels,
@@ -245,9 +220,8 @@ def read(wire: Wire, answer: Any) -> Answer:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RolloutError(
-            f"{PATHS[wire]}: found {str(answer)[:200]!r} ({type(error).__name__}: {error}); "
-            "expected one choice with token_ids, log-probabilities and a finish_reason, as vLLM "
-            "0.32 answers to return_token_ids"
+            f"{GENERATE}: found {str(answer)[:200]!r} ({type(error).__name__}: {error}); "
+            "expected what vLLM 0.32 answers: one choice with token_ids and log-probabilities"
         ) from error
 
 
@@ -266,8 +240,6 @@ def are_raw(at_one: Answer, at_two: Answer) -> bool:
 
 _SHOWN = 1000
 """Characters of a response that an error shows."""
-_LOOKS = 8
-"""Connections on which a server is asked what it serves: another may answer some of them."""
 _GATEWAY = (502, 503, 504)
 """Statuses of a router whose server does not answer."""
 
@@ -341,10 +313,16 @@ class ServerControl:
         (first, *_) = await self._models()
         return ServerFacts(str(first["id"]), int(first["max_model_len"]), await self._label())
 
-    async def reports_versions(self, model: str) -> bool:
-        """Return whether replies name the weights of each token."""
-        one_token = body("tokens", model, [0], {"max_tokens": 1})
-        return (await self._client.post(PATHS["tokens"], json=one_token)).status_code == 200
+    async def ask(
+        self, model: str, prompt: Sequence[int], sampling: Mapping[str, object]
+    ) -> Answer:
+        """Return the answer to a prompt.
+
+        Raises:
+            EndpointError: When the server has ended, cannot be reached, or refuses it.
+        """
+        sent = {"model": model, "token_ids": list(prompt), "sampling_params": dict(sampling)}
+        return read(await self._call("POST", GENERATE, sent, keep=True))
 
     async def _models(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = (await self._call("GET", "/v1/models"))["data"]
@@ -366,14 +344,6 @@ class ServerControl:
             return None if label == wanted.label else f"weights {label!r}"
         missing = wanted.adapters.keys() - {str(one["id"]) for one in await self._models()}
         return f"no adapter {sorted(missing)[0]!r}" if missing else None
-
-    async def lacks_at_any_look(self, wanted: Loaded) -> str | None:
-        """Return what another server at this URL serves, None where none was seen."""
-        for _ in range(_LOOKS):
-            found = await self.lacks(wanted)
-            if found is not None:
-                return found
-        return None
 
     async def load(self, wanted: Loaded) -> None:
         """Serve what is wanted; a server that goes away meanwhile is waited for, and gets it again.
@@ -411,7 +381,7 @@ class ServerControl:
             EndpointError: When it has ended, or does not answer in time; all requests fail then.
         """
         until = time.monotonic() + self._patience_s
-        while not await self._is_healthy():
+        while not await asyncio.to_thread(is_healthy, self.url):
             self.check_alive()
             if time.monotonic() >= until:
                 self._broken = (
@@ -420,20 +390,6 @@ class ServerControl:
                 )
                 raise EndpointError(self._broken)
             await asyncio.sleep(min(1.0, self._patience_s))
-
-    async def _is_healthy(self) -> bool:
-        try:
-            return (await self._client.get("/health", timeout=5.0)).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    async def post(self, path: str, json: Mapping[str, object]) -> Any:
-        """Return the JSON that answers a request.
-
-        Raises:
-            EndpointError: When the server has ended, cannot be reached, or refuses it.
-        """
-        return await self._call("POST", path, json, keep=True)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:

@@ -225,19 +225,25 @@ class ServedModel:
         while len(self.versions) > _MOST_LABELS:
             del self.versions[next(iter(self.versions))]
 
-    def spans(self, found: Sequence[tuple[str, int, int]], since: str) -> list[Span]:
+    def spans(
+        self, found: Sequence[tuple[str, int, int]], began: int | str, length: int
+    ) -> list[Span]:
         """Return vLLM's spans with our versions in place of its labels.
 
         Args:
             found: vLLM's spans.
-            since: The label when the request began.
+            began: The label of the weights when the request began; the version of its adapter,
+                which stays with it, where it has one.
+            length: Tokens of the reply.
 
         Raises:
             OtherWeightsError: When a label is of other weights than those that were loaded last
                 when the request began, or since.
         """
+        if isinstance(began, int):
+            return [(began, 0, length)]
         labels = list(self.versions)
-        wanted = labels[labels.index(since) :] if since in labels else labels
+        wanted = labels[labels.index(began) :] if began in labels else labels
         for label, _, _ in found:
             if label not in wanted:
                 raise OtherWeightsError(

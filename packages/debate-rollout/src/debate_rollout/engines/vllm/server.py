@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
+import torch
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import (
@@ -28,22 +29,17 @@ from debate_rollout.engine import (
     of_adapter,
 )
 from debate_rollout.engines.endpoints import Background
-from debate_rollout.engines.vllm import BACKEND, serving_arguments
+from debate_rollout.engines.vllm import BACKEND, BATCH_INVARIANT, serving_arguments
 from debate_rollout.engines.vllm.control import (
-    PATHS,
-    Answer,
     Loaded,
     NotServedError,
     ServerControl,
     ServerFacts,
     ServerProcess,
     UnreachableError,
-    Wire,
     are_raw,
-    body,
     free_port,
     is_healthy,
-    read,
     server_command,
 )
 from debate_rollout.engines.vllm.model import (
@@ -57,21 +53,18 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from debate_rollout.engines.vllm import VllmServerSettings
+    from debate_rollout.engines.vllm import VllmServerEngine
     from debate_rollout.engines.vllm.nccl import NcclTransfer
 
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 3
 """Most times that a request is sent; before each but the first, servers get the weights again."""
-_KEEP_ALIVE = [
-    (getattr(socket, level), getattr(socket, name), value)
-    for level, name, value in (
-        ("SOL_SOCKET", "SO_KEEPALIVE", 1),
-        ("IPPROTO_TCP", "TCP_KEEPIDLE", 60),
-        ("IPPROTO_TCP", "TCP_KEEPINTVL", 10),
-        ("IPPROTO_TCP", "TCP_KEEPCNT", 6),
-    )
+_LOOKS = 8
+"""Connections on which a server is asked what it serves: another may answer some of them."""
+_KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
     if hasattr(socket, name)
 ]
 """A reply may take long, so a machine that is gone is noticed by its silence to TCP: in 2 min."""
@@ -82,7 +75,7 @@ class VllmServer:
 
     def __init__(
         self,
-        config: "VllmServerSettings",
+        config: "VllmServerEngine",
         model: "PreTrainedModel | str",
         tokenizer: "PreTrainedTokenizerFast",
         template_kwargs: Mapping[str, object],
@@ -159,7 +152,7 @@ class VllmServer:
 
     def _start(self, model: "PreTrainedModel | str") -> tuple[str, str]:
         try:
-            from debate_rollout.engines.vllm.start import engine_arguments, environment_of
+            from debate_rollout.engines.vllm.sampler import engine_arguments
         except ImportError as error:
             raise missing_extra("starting a vLLM server", "vllm", error) from error
         config, key = self._config, secrets.token_hex(16)
@@ -170,8 +163,9 @@ class VllmServer:
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
             "VLLM_API_KEY": key,
-            **environment_of(config),
         }
+        if config.batch_invariant and torch.cuda.is_available():
+            environment[BATCH_INVARIANT] = "1"
         if config.devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = config.devices
         port = config.port or free_port()
@@ -213,13 +207,10 @@ class VllmServer:
         all_facts = [look(control) for control in self._controls]
         facts = all_facts[0]
         self._model, self._version = facts.model, 0
-        reports = self._control.reports_versions(facts.model)
-        reports_versions = self._background.run(reports, 60.0, f"sampling from {url}")
-        self._wire: Wire = "tokens" if reports_versions else "completions"
         self.context_window = min(self._served.window or facts.window, facts.window)
         self._served.window = self.context_window
         known: set[Capability] = set(self._config.capabilities)
-        if not reports_versions or any(one.label is None for one in all_facts):
+        if any(one.label is None for one in all_facts):
             known -= {"full_weights", "load_in_flight"}
         elif facts.label is not None:
             self._served.versions = {facts.label: 0}
@@ -235,7 +226,7 @@ class VllmServer:
         prompt = [self._served.end_ids[0] if self._served.end_ids else 0]
         sampling = {"max_tokens": 1, "seed": 0, "logprobs": 8}
         answers = [
-            await self._ask(self._model, prompt, sampling | {"temperature": temperature})
+            await self._control.ask(self._model, prompt, sampling | {"temperature": temperature})
             for temperature in (1.0, 2.0)
         ]
         if are_raw(*answers):
@@ -267,19 +258,16 @@ class VllmServer:
             pass  # a refresh holds it
         self._check_alive()
         began: int | str = self._served.label
-        if "lora" in self.capabilities or self._wire == "completions":
+        if "lora" in self.capabilities:
             began = self._version
         model, me = of_adapter(self._adapters, request.ask) or self._model, object()
         self._sent[me] = model
         try:
-            answer = await self._ask(model, request.prompt_ids, self._served.sampling(request))
+            sampling = self._served.sampling(request)
+            answer = await self._control.ask(model, request.prompt_ids, sampling)
         finally:
             del self._sent[me]
-        spans = (
-            self._served.spans(answer.labels, began)
-            if isinstance(began, str)
-            else [(began, 0, len(answer.ids))]
-        )
+        spans = self._served.spans(answer.labels, began, len(answer.ids))
         finish = finish_of(answer.finish, answer.stop)
         return self._served.reply(request, answer.ids, answer.logps, finish, spans)
 
@@ -305,17 +293,12 @@ class VllmServer:
                     await control.load(self._loaded)
             self._restores += 1
 
-    async def _ask(self, model: str, prompt: Sequence[int], sampling: dict[str, object]) -> Answer:
-        sent = body(self._wire, model, prompt, sampling)
-        return read(self._wire, await self._control.post(PATHS[self._wire], sent))
-
     async def _load_full(self, weights: Weights) -> None:
         tensors = self._served.full_weights(weights)
         if "full_weights" not in self.capabilities:
             raise EndpointError(
-                f"{self._url}: refreshes no weights, or does not say which ones a reply is by (no "
-                "/weight_info or /inference/v1/generate); expected a server that was started as "
-                "the README of debate-rollout says, or one that the run starts itself"
+                f"{self._url}: refreshes no weights (no /weight_info); expected a server that was "
+                "started as the README of debate-rollout says, or one that the run starts itself"
             )
         label = self._served.new_label(weights.version)
         async with self._turnstile:
@@ -375,8 +358,8 @@ class VllmServer:
         Raises:
             EngineConfigError: When other servers than those that were loaded answer, too.
         """
-        if not self._config.load_urls:
-            other = await self._control.lacks_at_any_look(loaded)
+        for _ in range(0 if self._config.load_urls else _LOOKS):
+            other = await self._control.lacks(loaded)
             if other is not None:
                 raise EngineConfigError(
                     f"{self._url}: serves {other} after others were loaded, so several servers "
