@@ -204,7 +204,8 @@ class VllmSettings(EngineSettings):
         executor = found.get("distributed_executor_backend", "mp")
         if executor not in EXECUTORS:
             raise ValueError(
-                f"distributed_executor_backend: found {executor!r}; expected one of {EXECUTORS}"
+                f"distributed_executor_backend: found {executor!r}; expected one of "
+                f"{', '.join(EXECUTORS)}"
             )
         return found
 
