@@ -187,12 +187,13 @@ def measured(recipe: Path, policies: Sequence[str], folder: Path, seed: int) -> 
         if code := debate_eval([*command, "--output", str(folder), *again]):
             raise RuntimeError(f"{folder.name}: exit code {code}")
     found: dict[str, Any] = {}
-    for line in (folder / "values.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        name = row["figure"].removeprefix("eval/")
-        if "accuracy/round_" in name or name in FIGURES:
-            by_question = found.setdefault(row["policy"], {}).setdefault(name, {})
-            by_question[row["question"]] = round(row["value"], 4)
+    for file in (folder / "policies").glob("*.json"):
+        policy = json.loads(file.read_text())
+        for figure, values in policy["values"].items():
+            name = figure.removeprefix("eval/")
+            if "accuracy/round_" in name or name in FIGURES:
+                own = {question: round(value, 4) for question, value in values.items()}
+                found.setdefault(policy["name"], {})[name] = own
     return found
 
 

@@ -11,7 +11,7 @@ from debate_protocol.cli import main
 from debate_protocol.transcripts.files import transcript_problems
 from debate_report.rollout_files import debates_in, import_rollouts
 from debate_train.commands.cli import main as train
-from debate_train.evaluation.from_transcripts import figures_of_transcripts
+from debate_train.evaluation.measuring import figures_of_transcripts
 from debate_train.interrupts import UsageError
 
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"

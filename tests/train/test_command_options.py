@@ -61,17 +61,6 @@ def test_every_command_and_part_has_the_options(
     assert {"-q", "-v"} <= set(parser._option_string_actions)
 
 
-def test_quiet_figures_of_files_come_without_the_reasons_of_others(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert evaluating.main(["--transcripts", str(DEBATES)]) == 0
-    told = capsys.readouterr().out
-    assert evaluating.main(["--transcripts", str(DEBATES), "-q"]) == 0
-    quiet = capsys.readouterr().out
-    assert "debates: no " in told and "debates: no " not in quiet
-    assert told.startswith(quiet.rstrip())
-
-
 def test_quiet_command_prints_no_counts_and_no_progress(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

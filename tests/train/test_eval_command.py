@@ -84,17 +84,14 @@ def test_results_values_and_table_say_the_same(home: Path) -> None:
     assert results["schema"] == "debate-eval/1"
     assert (results["split"], results["questions"]["count"], results["runs"]) == ("test", 2, 2)
     found = home / "found"
-    values = [json.loads(line) for line in (found / "values.jsonl").read_text().splitlines()]
+    kept = [json.loads(file.read_text()) for file in (found / "policies").iterdir()]
+    values = {policy["name"]: policy["values"] for policy in kept}
     with (found / "results.csv").open() as file:
         table = {(row["policy"], row["figure"]): row for row in csv.DictReader(file)}
     assert len(table) == sum(len(one["figures"]) for one in results["policies"]) > 8
     for policy in results["policies"]:
         for figure, measure in policy["figures"].items():
-            own = [
-                row["value"]
-                for row in values
-                if (row["policy"], row["figure"]) == (policy["name"], figure)
-            ]
+            own = list(values[policy["name"]].get(figure, {}).values())
             if not own and "tokens" in figure:
                 continue  # A ratio of sums over all questions; a question has no value of its own.
             assert len(own) == measure["questions"]
@@ -183,19 +180,19 @@ def test_evaluation_goes_on_only_with_the_models_that_it_began_with(
     assert (policies / "b.json").read_text() == kept["b"]
 
 
-@pytest.mark.parametrize("name", ["transcripts/b", "transcripts/a/debate.jsonl", "plots/a.svg"])
+@pytest.mark.parametrize("name", ["transcripts/b", "transcripts/a/debate.jsonl", "policies/a.json"])
 def test_strangers_evaluation_leads_to_no_file_of_mine(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     folder, mine = tmp_path / "found", tmp_path / "mine"
     mine.mkdir()
     (mine / ".debate.jsonl.123").write_text("precious")
-    for inner in ("transcripts/a", "plots"):
+    for inner in ("transcripts/a", "policies"):
         (folder / inner).mkdir(parents=True)
     (folder / name).symlink_to(mine)
     named = ["--policy", "b=recipe", "--output", str(folder)]
     assert main([str(home / "small.yaml"), *CHANGES, *named, "--resume"]) == 2
-    assert f"cannot resume {folder}: {name} is a link" in capsys.readouterr().err
+    assert f"cannot use {folder}: {name} is a link" in capsys.readouterr().err
     assert [path.name for path in mine.iterdir()] == [".debate.jsonl.123"]
 
 

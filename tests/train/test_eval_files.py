@@ -46,7 +46,6 @@ def test_files_of_debates_have_figures_and_can_be_compared(
     assert found["weak"]["accuracy/round_1"]["mean"] == 1 / 4
     assert found["better"]["accuracy/round_1"]["mean"] == 1
     assert found["weak"]["accuracy/round_0"] == found["better"]["accuracy/round_0"]
-    assert (tmp_path / "both" / "plots" / "weak-accuracy_by_round.svg").is_file()
     assert main(["compare", folder, "--json"]) == 0
     rows = {row["figure"]: row for row in json.loads(capsys.readouterr().out)["compared"]}
     assert rows["accuracy/round_1"]["difference"] == 3 / 4
@@ -72,7 +71,6 @@ def test_rollouts_of_others_are_read(tmp_path: Path, capsys: pytest.CaptureFixtu
     # One of two replies to the first question is right, both to the second.
     assert policy["figures"]["replies/accuracy"]["mean"] == 3 / 4
     assert policy["figures"]["reward"]["mean"] == 0.5
-    assert found["left_out"]["results"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from debate_protocol.types import Reply
 from debate_train.commands.evaluate import main
-from debate_train.commands.evaluation_files import ReplyJournal
+from debate_train.commands.resumable import ReplyJournal
 from debate_train.interrupts import UsageError
 
 RECIPE = """\
@@ -67,7 +67,7 @@ def test_stopped_evaluation_asks_only_for_what_is_missing(
     kept.clear()
     assert main([*arguments, str(tmp_path / "stopped"), "--resume"]) == 0
     assert before + sum(kept) == sum(whole)
-    for name in ("results.json", "values.jsonl", "transcripts/recipe/debate.jsonl"):
+    for name in ("results.json", "policies/recipe.json", "transcripts/recipe/debate.jsonl"):
         expected = (tmp_path / "whole" / name).read_bytes()
         assert (tmp_path / "stopped" / name).read_bytes() == expected
 

@@ -6,9 +6,9 @@ from debate_protocol.types import Ask, Question
 from debate_rollout.engines import ScriptedEngine
 from debate_train.data import SignsPuzzle
 from debate_train.data.signs_puzzle import read_puzzle, solutions
-from debate_train.evaluation import direct_form
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.models.scratch import word_tokenizer
+from debate_train.playing import direct_form
 from debate_train.recipe import Recipe
 
 QUESTIONS = SignsPuzzle().open().split("dev", 4)

@@ -8,7 +8,7 @@ from debate_protocol.forms import Direct, Simultaneous
 from debate_protocol.types import Question, Reply, Transcript, Turn
 from debate_train.evaluation import DirectAnswers, debate_curves, reply_curves
 from debate_train.evaluation.measuring import Measures
-from debate_train.evaluation.mode import most_replies
+from debate_train.evaluation.modes import most_replies
 
 QUESTION = Question("q", "How many?", "4", {"kind": "number"})
 

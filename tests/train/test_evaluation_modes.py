@@ -14,15 +14,13 @@ from debate_train.data import SignsPuzzle
 from debate_train.evaluation import (
     MODES,
     EvaluationMode,
-    ModeSettings,
     Plays,
     Values,
-    direct_form,
 )
 from debate_train.evaluation.measuring import Measures, evaluate
 from debate_train.evaluation.settings import Setup
 from debate_train.models.scratch import word_tokenizer
-from debate_train.playing import Rollout
+from debate_train.playing import Rollout, direct_form
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from debate_train.recipe.check_parts import used_policies
@@ -57,7 +55,7 @@ def measured(setup: Setup) -> tuple[list[Ask], Measures]:
     return asked, evaluate(setup, engine, QUESTIONS, "dev")
 
 
-class Seeds(ModeSettings):
+class Seeds(EvaluationMode):
     """Single replies; a reply is right where its seed is odd, so that figures are known."""
 
     type: Literal["seeds"] = "seeds"

@@ -17,7 +17,7 @@ from debate_rollout.rendering import TokenText, token_text
 from debate_train.batches.row_types import Batch
 from debate_train.data import SignsPuzzle
 from debate_train.evaluation.measuring import Measure, Measures
-from debate_train.evaluation.mode import Point
+from debate_train.evaluation.modes import Point
 from debate_train.models.scratch import word_tokenizer
 from debate_train.playing import start_debates
 from debate_train.recipe import Recipe

@@ -18,7 +18,7 @@ IMPORTS = """
 from typing import Literal
 
 from debate_protocol.forms import FormConfig, Simultaneous
-from debate_train.evaluation import ModeSettings, Plays
+from debate_train.evaluation import EvaluationMode, Plays
 """
 FORM = """
 class Pair(Simultaneous):
@@ -26,7 +26,7 @@ class Pair(Simultaneous):
     num_agents: Literal[2] = 2
 """
 MODE = """
-class Again(ModeSettings):
+class Again(EvaluationMode):
     type: Literal["again"] = "again"
     form: FormConfig
 

@@ -179,7 +179,7 @@ def test_causes_of_no_signal_are_told_apart() -> None:
 def test_first_step_of_a_phase_is_looked_at_without_more_work() -> None:
     row = {**seeds_checks(**{"judge/accuracy": 0.4}), "env/all/total_episodes": 16.0}
     (said,) = first_step_warnings(facts_of(recipe()), row)
-    assert said.startswith("preflight: judge accuracy 0.4, expected at least 0.5; no better")
+    assert said.startswith("preflight: judge accuracy 0.4, expected at least 0.5; warm-start")
     assert (
         list(first_step_warnings(facts_of(recipe()), row | {"env/all/total_episodes": 15.0})) == []
     )

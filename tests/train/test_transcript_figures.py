@@ -10,7 +10,7 @@ import pytest
 from debate_protocol.forms import Direct, Simultaneous
 from debate_protocol.types import Question, Reply, Transcript, Turn
 from debate_report.rollout_files import import_rollouts
-from debate_train.evaluation.from_transcripts import figures_of_transcripts
+from debate_train.evaluation.measuring import figures_of_transcripts
 from debate_train.interrupts import UsageError
 
 QUESTION = Question("q", "How many?", "4", {"kind": "number"})
@@ -56,34 +56,6 @@ def test_debates_and_replies_of_a_file_give_their_figures_apart() -> None:
         *(f"replies/{name}@k" for name in ("maj", "pass", "cons")),
         *(f"debate/{name}" for name in ("majority", "agent", "all_rounds")),
     }
-    assert set(found.left_out) == {
-        *("central", "decision/central", "judge/equal_share", "comparisons_made"),
-        *("judge/accuracy", "winner_truth_correlation", "decision/bradley_terry"),
-        *("judge/owed_accuracy", "judge/both_orders"),
-    }
-    assert found.left_out["judge/equal_share"] == "a contract without comparisons"
-
-
-@pytest.mark.parametrize(
-    ("played", "figure", "reason"),
-    [
-        ([bare(held(["45", "44"]))], "tokens/answer", 'turns without "tokens"'),
-        ([bare(held(["45", "44"]))], "decision/confidence", 'turns without "mean_logp"'),
-        ([held(["45", "44"])], "rho", "no question with two debates"),
-        ([held(["45"])], "maj/delta", "no debate of several rounds"),
-        ([held(["55", "44"])], "improvement", "no right answer in a first round"),
-        ([held(["45"], replace(QUESTION, answer=None))], "accuracy", "usable right answer"),
-        ([held(["45"])], "replies/accuracy", "no transcript of a single turn"),
-        ([held(["4"])], "maj", "no transcript of several turns"),
-        ([held(["4"])], "replies/maj@2", "a question with a single reply"),
-    ],
-)
-def test_figures_that_are_left_out_say_what_they_need(
-    played: list[Transcript], figure: str, reason: str
-) -> None:
-    found = figures_of_transcripts(played)
-    assert reason in found.left_out[figure]
-    assert not any(name == figure or name.startswith(f"{figure}/") for name in found.found)
 
 
 def test_debate_that_cannot_be_measured_counts_as_such_and_ends_nothing() -> None:
@@ -179,12 +151,12 @@ def test_completions_of_trl_are_replies_to_the_same_prompts(tmp_path: Path, suff
     assert found[0].meta == {"step": 5, "accuracy_reward": 1.0, "advantage": 0.7}
     figures = figures_of_transcripts(found)
     assert figures.found["replies/accuracy"].value == (0.5 + 0) / 2
-    assert "replies/tokens/answer" in figures.left_out
+    assert "replies/tokens/answer" not in figures.found
     unknown = import_rollouts(
         written(tmp_path / "plain.jsonl", [{"prompt": "?", "completion": "\\boxed{4}"}])
     )
     assert unknown[0].question.answer is None
-    assert "usable right answer" in figures_of_transcripts(unknown).left_out["replies/accuracy"]
+    assert "replies/accuracy" not in figures_of_transcripts(unknown).found
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Literal
 
 from debate_protocol import Transcript
 from debate_protocol.forms import DebateForm
-from debate_train.evaluation import ModeSettings, Plays, Values
+from debate_train.evaluation import EvaluationMode, Plays, Values
 
 
-class SecondThoughts(ModeSettings):
+class SecondThoughts(EvaluationMode):
     """Compares the first and the last turn of agent 0, in some debates of each question."""
 
     type: Literal["second_thoughts"] = "second_thoughts"

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
-from debate_protocol.command_line import add_options, heed_options
 from debate_protocol.transcripts.showing import escaped
 from debate_protocol.types import Ask, Question, Reply, Transcript, role_of
 from debate_rewards.answer_checking import answer_classes, same_answer
@@ -22,11 +21,12 @@ from debate_rewards.reward import read_debate
 from debate_rollout.engine import Request
 from debate_rollout.routing import HeardEngine
 from debate_train.commands.evaluate import named_policy
-from debate_train.commands.recipe_command import DONE, exit_code, refuse_unreadable
+from debate_train.commands.recipe_command import DONE, FAILED, add_overrides, command, plain_parser
 from debate_train.interrupts import UsageError
 from debate_train.models.policies import folder_problems
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import missing_libraries, refuse_absent_devices
+from debate_train.recipe.files import load_recipe
 from debate_train.running.run_context import open_sampling
 
 Spoken = Callable[[Ask, Reply], None]
@@ -51,39 +51,72 @@ class Answer:
     votes: dict[str, int]
     transcript: Transcript
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds were held."""
+        return 1 + read_debate(self.transcript).last_round
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Tokens of all prompts and replies."""
+        counts = [turn.token_counts or (0, 0) for turn in self.transcript.sampled_turns()]
+        return {"prompt": sum(p for p, _ in counts), "sampled": sum(s for _, s in counts)}
+
 
 def settings_of(arguments: argparse.Namespace) -> list[str]:
     """Return the settings of a recipe that the options of `debate-ask` stand for."""
-    models: list[str] = list(arguments.model)
-    if arguments.url is None:
+    url, agents, models = arguments.url, arguments.agents, list(arguments.model)
+    if url is not None and not models:
+        raise UsageError("--url: found no --model; expected the endpoint's name of the model")
+    if url is None:
         models = [named_policy(text, "--model").model or text for text in models]
-    found: list[str] = []
-
-    def put(key: str, value: object) -> None:
-        if value is not None:
-            # A word as it was given, which is how messages show it.
-            is_word = isinstance(value, str) and value.isidentifier()
-            found.append(f"{key}={value if is_word else json.dumps(value)}")
-
-    if arguments.url is not None:
-        if not models:
-            raise UsageError("--url: found no --model; expected the endpoint's name of the model")
-        put("rollout.engine", _endpoint(arguments.url, models[0]))
+    found: dict[str, object] = {}
+    if url is not None:
+        found["rollout.engine"] = _endpoint(url, models[0])
     elif models:
-        put("model", {"type": "pretrained", "name": models[0]})
-    agents = arguments.agents
+        found["model"] = _pretrained(models[0])
     if len(models) > 1:
         agents = len(models) if agents is None else agents
         if agents < len(models):
             raise UsageError(f"--agents: found {agents} for {len(models)} models; expected as many")
-        put("rollout.policies", _others(models[1:], arguments.url))
-        put("debate.roles", _roles(len(models), agents))
-    put("debate.num_agents", agents)
-    put("debate.max_rounds", arguments.rounds)
-    put("debate.topology", arguments.topology)
-    put("rollout.max_tokens", arguments.max_tokens)
-    put("seed", arguments.seed)
-    return found
+        others = [f"model_{n}" for n in range(2, len(models) + 1)]
+        found["rollout.policies"] = {
+            name: {"type": "model", "model": _pretrained(model)}
+            if url is None
+            else {"type": "engine", "engine": _endpoint(url, model)}
+            for name, model in zip(others, models[1:], strict=True)
+        }
+        # A role for each model, with as equal numbers of agents as can be.
+        counts = [len(range(n, agents, len(models))) for n in range(len(models))]
+        roles: dict[str, dict[str, object]] = {"model_1": {"count": counts[0]}}
+        for name, count in zip(others, counts[1:], strict=True):
+            roles[name] = {"count": count, "policy": name}
+        found["debate.roles"] = roles
+    found |= {
+        "debate.num_agents": agents,
+        "debate.max_rounds": arguments.rounds,
+        "debate.topology": arguments.topology,
+        "rollout.max_tokens": arguments.max_tokens,
+        "seed": arguments.seed,
+    }
+    # A word as it was given, which is how messages show it.
+    return [
+        f"{key}={value if isinstance(value, str) and value.isidentifier() else json.dumps(value)}"
+        for key, value in found.items()
+        if value is not None
+    ]
+
+
+def _pretrained(name: str) -> dict[str, object]:
+    return {"type": "pretrained", "name": name}
+
+
+def _endpoint(url: str, model: str) -> dict[str, object]:
+    endpoint: dict[str, object] = {"type": "openai", "base_url": url, "model": model}
+    if not os.environ.get("OPENAI_API_KEY"):
+        return endpoint | {"api_key_env": None}
+    # Whoever types the URL means it to get the key.
+    return endpoint | {"api_key_env": "OPENAI_API_KEY", "api_key_host": urlsplit(url).hostname}
 
 
 def ask(
@@ -116,13 +149,10 @@ def ask(
         problems += folder_problems(recipe.model)
     if problems:
         raise UsageError("\n".join(problems))
-    form, rule = recipe.debate, Agreed() if until_agreed else None
+    form = recipe.debate
     if decision == "central" and form.protocol().topology != "central":
-        raise UsageError(
-            "--decision: found central, which is the answer of the center; expected it with "
-            "--topology central"
-        )
-    if rule is not None:
+        raise UsageError("--decision: found central; expected it with --topology central")
+    if until_agreed:
         form = form.changed({"gate_after": list(range(form.max_rounds - 1))})
     logging.disable_progress_bar()  # Of weights that are loaded: turns are what is shown.
     logging.set_verbosity_error()
@@ -136,7 +166,7 @@ def ask(
 
     engine = open_sampling(recipe, recipe.data.open(recipe.seed))
     try:
-        select = None if rule is None else partial(rule, seed=seed)
+        select = partial(Agreed(), seed=seed) if until_agreed else None
         transcript = recipe.rollout.play([run], HeardEngine(engine, hear), select)[0]
     finally:
         engine.close()
@@ -149,65 +179,28 @@ def decided(transcript: Transcript, decision: str | None, seed: int) -> Answer:
     decisions = decisions_of(debate, seed)
     by = decision or ("peer_vote" if debate.compares else "majority")
     if by not in decisions:
-        raise UsageError(
-            f"--decision: found {by}, which does not apply to this debate; expected one of "
-            f"{', '.join(decisions)}"
-        )
+        known = ", ".join(decisions)
+        raise UsageError(f"--decision: found {by}; expected one that applies here: {known}")
     answers = [answer_text(debate, turn) for turn in last_turns(debate).values()]
     classes = answer_classes(transcript.question, answers)
-    names = {place: answers[classes.index(place)] for place in classes if place is not None}
     counts = Counter(place for place in classes if place is not None)
-    votes = {str(names[place]): count for place, count in counts.most_common()}
+    votes = {str(answers[classes.index(place)]): count for place, count in counts.most_common()}
     return Answer(decisions[by], by, decisions, votes, transcript)
-
-
-def _endpoint(url: str, model: str) -> dict[str, object]:
-    key = "OPENAI_API_KEY" if os.environ.get("OPENAI_API_KEY") else None
-    endpoint: dict[str, object] = {
-        "type": "openai",
-        "base_url": url,
-        "model": model,
-        "api_key_env": key,
-    }
-    # Whoever types the URL means it to get the key.
-    return endpoint if key is None else endpoint | {"api_key_host": urlsplit(url).hostname}
-
-
-def _others(models: list[str], url: str | None) -> dict[str, object]:
-    """Return the policies of the models after the first."""
-    if url is not None:
-        return {
-            f"model_{n}": {"type": "engine", "engine": _endpoint(url, model)}
-            for n, model in enumerate(models, 2)
-        }
-    return {
-        f"model_{n}": {"type": "model", "model": {"type": "pretrained", "name": model}}
-        for n, model in enumerate(models, 2)
-    }
-
-
-def _roles(models: int, agents: int) -> dict[str, object]:
-    """Return a role for each model, with as equal numbers of agents as can be."""
-    return {
-        f"model_{n + 1}": {"count": len(range(n, agents, models))}
-        | ({"policy": f"model_{n + 1}"} if n else {})
-        for n in range(models)
-    }
 
 
 class Printer:
     """Prints turns as they come, the answer alone, or one JSON object."""
 
-    def __init__(self, recipe: Recipe, shows: Literal["turns", "answer", "json"]) -> None:
+    def __init__(self, recipe: Recipe, shows: str) -> None:
         self._rules, self._shows = recipe.debate.protocol(), shows
 
     def turn(self, ask: Ask, reply: Reply) -> None:
         """Print a turn."""
         if self._shows != "turns":
             return
-        role = role_of(self._rules, ask.agent)
         who = f"Agent {ask.agent}, round {ask.round + 1}"
-        who += f" ({role.name})" if len(self._rules.roles) > 1 else ""
+        if len(self._rules.roles) > 1:
+            who += f" ({role_of(self._rules, ask.agent).name})"
         sampled = reply.token_counts[1]
         tokens = f", {sampled:,} tokens" if sampled else ""
         cut = ", cut off" if reply.finish == "length" else ""
@@ -237,40 +230,23 @@ def as_json(found: Answer) -> dict[str, Any]:
         for turn in found.transcript.turns
         if turn.key in debate.turns
     ]
-    return {
-        "question": found.transcript.question.text,
-        "answer": found.answer,
-        "decision": found.decision,
-        "decisions": found.decisions,
-        "votes": found.votes,
-        "rounds": 1 + debate.last_round,
-        "tokens": _tokens(found),
-        "turns": turns,
-    }
+    own = {key: getattr(found, key) for key in ("answer", "decision", "decisions", "votes")}
+    more = {"rounds": found.rounds, "tokens": found.tokens, "turns": turns}
+    return {"question": found.transcript.question.text, **own, **more}
 
 
 def _summary(found: Answer) -> str:
-    rounds = 1 + read_debate(found.transcript).last_round
-    votes = ", ".join(f"{_shown(answer)}: {n}" for answer, n in found.votes.items())
-    others = ", ".join(
-        f"{name}: {'none' if answer is None else _shown(answer)}"
-        for name, answer in found.decisions.items()
-    )
-    tokens = _tokens(found)
+    tokens, rounds = found.tokens, found.rounds
     spent = f"; {tokens['sampled']:,} tokens sampled, {tokens['prompt']:,} read"
-    spent = spent if tokens["sampled"] else ""
-    answer = "none that can be read" if found.answer is None else _shown(found.answer)
+    votes = ", ".join(f"{_shown(answer)}: {n}" for answer, n in found.votes.items())
+    others = ", ".join(f"{name}: {_shown(a or 'none')}" for name, a in found.decisions.items())
     return (
-        f"answer: {answer}\n"
-        f"  by {found.decision}, after {rounds} round{'s' * (rounds > 1)}{spent}\n"
+        f"answer: {_shown(found.answer or 'none that can be read')}\n"
+        f"  by {found.decision}, after {rounds} round{'s' * (rounds > 1)}"
+        f"{spent if tokens['sampled'] else ''}\n"
         f"  agents of the last round for each answer: {votes or 'none'}\n"
         f"  by rule: {others}"
     )
-
-
-def _tokens(found: Answer) -> dict[str, int]:
-    counts = [turn.token_counts or (0, 0) for turn in found.transcript.sampled_turns()]
-    return {"prompt": sum(p for p, _ in counts), "sampled": sum(s for _, s in counts)}
 
 
 def _shown(text: str) -> str:
@@ -305,20 +281,12 @@ KINDS = ("math", "choice", "yes_no", "number", "text")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = command_parser().parse_intermixed_args(argv)
-    heed_options(arguments)
-    return exit_code("debate-ask", lambda: _main(arguments))
+    return command("debate-ask", command_parser(), argv, _main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    for name, value in vars(arguments).items():
-        refuse_unreadable(name, value)
     if not arguments.question.strip():
         raise UsageError("QUESTION: found no text; expected a question")
-    from debate_protocol.types import Question
-    from debate_train.recipe import Recipe
-    from debate_train.recipe.files import load_recipe
-
     overrides = [*settings_of(arguments), *arguments.overrides]
     names_model = any(one.startswith(("model", "rollout.engine")) for one in overrides)
     if arguments.recipe == PLAIN and not names_model:
@@ -327,48 +295,30 @@ def _main(arguments: argparse.Namespace) -> int:
             "calls the model, or a --recipe that has one"
         )
     recipe = load_recipe(arguments.recipe, overrides, model=Recipe).recipe
-    meta: dict[str, Any] = {"kind": arguments.kind}
+    meta: dict[str, object] = {"kind": arguments.kind}
     if arguments.choice:
-        meta |= {"kind": "choice", "choices": list(arguments.choice)}
-    printer = Printer(recipe, shows="json" if arguments.json else arguments.shows)
+        meta = {"kind": "choice", "choices": list(arguments.choice)}
+    printer = Printer(recipe, "json" if arguments.json else arguments.shows or "turns")
     question = Question("asked", arguments.question, meta=meta)
-    found = ask(
-        recipe,
-        question,
-        printer.turn,
-        decision=arguments.decision,
-        until_agreed=arguments.until_agreed,
-    )
+    how = {"decision": arguments.decision, "until_agreed": arguments.until_agreed}
+    found = ask(recipe, question, printer.turn, **how)
     printer.end(found)
-    return DONE if found.answer is not None else 1
+    return DONE if found.answer is not None else FAILED
 
 
 def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
-    parser = argparse.ArgumentParser(
-        prog="debate-ask",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = plain_parser("debate-ask", _DESCRIPTION, _EPILOG, quiet=False)
     add = parser.add_argument
     add("question", metavar="QUESTION", help="what is debated")
-    add("overrides", nargs="*", default=[], metavar="key=value", help="settings of the recipe")
-    add(
-        "--recipe",
-        metavar="RECIPE",
-        default=PLAIN,
-        help="whose model, debate and rollout are used: a file or a name of `debate-train recipes`",
+    add_overrides(parser)
+    recipe = "whose model, debate and rollout are used: a file or one of `debate-train recipes`"
+    add("--recipe", metavar="RECIPE", default=PLAIN, help=recipe)
+    model = (
+        "a run directory (its last checkpoint, or RUN@STEP), a checkpoint, a folder or hub id; "
+        "given several times, agents have them in turn"
     )
-    add(
-        "--model",
-        action="append",
-        default=[],
-        metavar="MODEL",
-        help="a run directory (its last checkpoint, or RUN@STEP), a checkpoint, a folder or "
-        "hub id; given several times, agents have them in turn",
-    )
+    add("--model", action="append", default=[], metavar="MODEL", help=model)
     add("--url", metavar="URL", help="an OpenAI-compatible endpoint that serves the models")
     add("--agents", type=int, metavar="N", help="agents")
     add("--rounds", type=int, metavar="R", help="rounds at most, the first answers included")
@@ -379,18 +329,10 @@ def command_parser() -> argparse.ArgumentParser:
     add("--choice", action="append", metavar="TEXT", help="one of the answers to choose from")
     add("--decision", choices=DECISIONS, help="whose answer counts: by default the peers' vote")
     add("--until-agreed", action="store_true", help="end as soon as all agents agree")
-    add_options(parser, "debate_train", quiet=False)
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="print one JSON object")
-    shown.add_argument(
-        "-q",
-        "--quiet",
-        dest="shows",
-        action="store_const",
-        const="answer",
-        default="turns",
-        help="print the answer alone",
-    )
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--json", action="store_true", help="print one JSON object")
+    kept = "print the answer alone"
+    add("-q", "--quiet", dest="shows", action="store_const", const="answer", help=kept)
     return parser
 
 

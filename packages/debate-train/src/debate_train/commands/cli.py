@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debate_protocol.command_line import add_options, heed_options
 from debate_protocol.transcripts.showing import escaped
 from debate_train.commands.recipe_command import (
     DONE,
     FAILED,
     CheckedRecipe,
-    exit_code,
-    parsed,
+    add_overrides,
+    command,
+    plain_parser,
     recipe_parser,
     run_recipe,
     say_loading,
@@ -33,20 +33,11 @@ if TYPE_CHECKING:
 NAME = "debate-train"
 
 
-def describing_main(argv: Sequence[str]) -> int:
-    """Run one of `COMMANDS`, named by the first argument; return its exit code."""
-    name, *rest = argv
-    arguments = part_parser(name).parse_intermixed_args(rest)
-    heed_options(arguments)
-    return exit_code(NAME, lambda: COMMANDS[name][1](arguments))
-
-
 def part_parser(name: str) -> argparse.ArgumentParser:
     """Return what one of `COMMANDS` takes."""
     add, act = COMMANDS[name]
-    parser = argparse.ArgumentParser(prog=f"{NAME} {name}", description=act.__doc__)
+    parser = plain_parser(f"{NAME} {name}", act.__doc__ or "")
     add(parser)
-    add_options(parser, "debate_train")
     return parser
 
 
@@ -82,15 +73,11 @@ def _init(arguments: argparse.Namespace) -> int:
 
 def _add_start(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the recipe to write, new")
-    parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="settings of it"
-    )
-    parser.add_argument(
-        "--method", required=True, help="selfplay, sdrl, acc, dapo, grpo, curriculum"
-    )
-    parser.add_argument(
-        "--size", default="cpu", help="cpu (default), or the model's parameters, such as 8b"
-    )
+    add_overrides(parser)
+    methods = "selfplay, sdrl, acc, dapo, grpo, curriculum"
+    parser.add_argument("--method", required=True, help=methods)
+    size = "cpu (default), or the model's parameters, such as 8b"
+    parser.add_argument("--size", default="cpu", help=size)
 
 
 def _schema(arguments: argparse.Namespace) -> int:
@@ -189,17 +176,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in COMMANDS:
-        return describing_main(argv)
-    if argv and argv[0] == "study":
-        return exit_code(NAME, _refuse_study)
-    arguments = parsed(command_parser(), argv)
-    code = exit_code("debate-train", lambda: _main(arguments))
+        name, *rest = argv
+        return command(NAME, part_parser(name), rest, COMMANDS[name][1])
+    code = command(NAME, command_parser(), argv, _main)
     end_at_once(code)
     return code
-
-
-def _refuse_study() -> int:
-    raise UsageError("study: found a command of before; expected debate-study of debate-studies")
 
 
 def _main(arguments: argparse.Namespace) -> int:
@@ -297,40 +278,21 @@ def _again(arguments: argparse.Namespace) -> list[str]:
 
 def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
-    parser = recipe_parser("debate-train", _DESCRIPTION, _EPILOG)
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on from the last checkpoint in --output",
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)"
-    )
-    parser.add_argument(
-        "--check-data",
-        action="store_true",
-        help="read all questions, on hubs too, check that their answers count as right, then stop",
-    )
-    several = parser.add_argument_group("several processes (trainer.type: deepspeed)")
-    several.add_argument(
-        "--nproc", type=int, metavar="N", help="processes on this machine, one for each GPU"
-    )
-    several.add_argument(
-        "--hostfile", type=Path, metavar="FILE", help="machines, as lines such as `node1 slots=8`"
-    )
-    several.add_argument(
-        "--nodes", type=int, metavar="N", help="take the hostfile's first N machines"
-    )
-    plan = parser.add_argument_group("planning")
-    plan.add_argument(
-        "--plan",
-        action="store_true",
-        help="say what memory each rank needs and what a step moves, then stop",
-    )
-    plan.add_argument("--gpus", type=int, metavar="N", help=f"in all (default: {_GPUS})")
-    plan.add_argument(
-        "--gpu-memory", type=float, metavar="GB", help=f"of each (default: {_GPU_MEMORY:g})"
-    )
+    parser = recipe_parser(NAME, _DESCRIPTION, _EPILOG)
+    add = parser.add_argument
+    add("--resume", action="store_true", help="go on from the last checkpoint in --output")
+    add("--output", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)")
+    data = "read all questions, on hubs too, check that their answers count as right, then stop"
+    add("--check-data", action="store_true", help=data)
+    add = parser.add_argument_group("several processes (trainer.type: deepspeed)").add_argument
+    add("--nproc", type=int, metavar="N", help="processes on this machine, one for each GPU")
+    add("--hostfile", type=Path, metavar="FILE", help="machines: lines such as `node1 slots=8`")
+    add("--nodes", type=int, metavar="N", help="take the hostfile's first N machines")
+    add = parser.add_argument_group("planning").add_argument
+    plan = "say what memory each rank needs and what a step moves, then stop"
+    add("--plan", action="store_true", help=plan)
+    add("--gpus", type=int, metavar="N", help=f"in all (default: {_GPUS})")
+    add("--gpu-memory", type=float, metavar="GB", help=f"of each (default: {_GPU_MEMORY:g})")
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)
     return parser

@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import hashlib
 import io
 import json
 import re
@@ -11,20 +10,18 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, TypeAdapter
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from debate_protocol.command_line import add_options, heed_options, is_quiet
+from debate_protocol.command_line import is_quiet
 from debate_protocol.plugins import did_you_mean
-from debate_protocol.transcripts.showing import escaped
 from debate_train.checkpoints.run_directory import read_as_written
 from debate_train.checkpoints.whole_files import write_whole
-from debate_train.commands.evaluation_files import RESULTS, SCHEMA, VALUES
-from debate_train.commands.recipe_command import DONE, exit_code
+from debate_train.commands.recipe_command import DONE, command, plain_parser
+from debate_train.commands.resumable import PLAN, RESULTS, SCHEMA, read_found
 from debate_train.data.benchmarks import BENCHMARKS
 from debate_train.evaluation.settings import full_name
 from debate_train.interrupts import UsageError
@@ -36,21 +33,6 @@ if TYPE_CHECKING:
 Values = Mapping[str, Mapping[str, float]]
 """Figure → question id → value."""
 
-_LARGEST = 1e100
-"""Of a value: sums of squares of larger ones overflow, and NaN is not among them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    policy: str
-    figure: str
-    question: str
-    value: Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
-    runs: int
-
-
-_LINE = TypeAdapter(_Line)
-
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -60,7 +42,7 @@ class Finished:
     results: Mapping[str, Any]
     """`results.json`."""
     values: Mapping[str, Values]
-    """`values.jsonl`, by policy."""
+    """What each policy was found to do on each question."""
 
     @property
     def questions(self) -> frozenset[str]:
@@ -68,64 +50,30 @@ class Finished:
         figures = (figure for own in self.values.values() for figure in own.values())
         return frozenset(question for figure in figures for question in figure)
 
-    def policy(self, name: str) -> str:
-        """Return the name of a policy that was measured.
 
-        Raises:
-            UsageError: None has this name.
-        """
-        if name in self.values:
-            return name
-        raise UsageError(
-            f"{self.path}: found no policy {name!r}; expected {' or '.join(self.values)}"
-            f"{did_you_mean(name, self.values)}"
-        )
-
-
-def read_finished(path: Path) -> Finished:
-    """Read the folder of an evaluation.
+def read_results(path: Path) -> Mapping[str, Any]:
+    """Return `results.json` of the folder of an evaluation.
 
     Raises:
         UsageError: There is none, it is not finished, or its files are not as they were written.
     """
-    if not (path / RESULTS).is_file():
-        begun = (path / "evaluation.json").is_file()
+    file = path / RESULTS
+    if not file.is_file():
+        begun = (path / PLAN).is_file()
         why = "an evaluation that is not finished: go on with --resume" if begun else "no results"
-        raise UsageError(
-            f"{escaped(str(path))}: found {why}; expected the folder of a finished evaluation, as "
-            "debate-eval RECIPE --output DIR leaves it"
-        )
-    results = read_as_written(path / RESULTS)
-    if results is None:
-        raise UsageError(f"{path / RESULTS}: is not as debate-eval has written it")
-    if results.get("schema") != SCHEMA:
-        raise UsageError(
-            f"{path / RESULTS}: found schema {results.get('schema')!r}; expected {SCHEMA!r}"
-        )
+        raise UsageError(f"{path}: found {why}; expected what debate-eval --output has written")
+    results = read_as_written(file)
+    if results is None or results.get("schema") != SCHEMA:
+        raise UsageError(f"{file}: is not as debate-eval has written it (schema {SCHEMA})")
+    return results
+
+
+def read_finished(path: Path) -> Finished:
+    """Return the results of an evaluation with all values."""
+    results = read_results(path)
     names = [str(policy["name"]) for policy in results["policies"]]
-    return Finished(path, results, _values(path / VALUES, names, results.get("values_sha256")))
-
-
-def _values(path: Path, policies: Sequence[str], sha256: str | None) -> dict[str, Values]:
-    values: dict[str, dict[str, dict[str, float]]] = {name: {} for name in policies}
-    number = 0
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if sha256 not in (None, hashlib.sha256(content).hexdigest()):
-        raise UsageError(f"{path}: is not as debate-eval has written it (SHA-256 differs)")
-    try:
-        for text in content.removesuffix(b"\n").split(b"\n"):
-            number += 1
-            line = _LINE.validate_json(text)
-            values[line.policy].setdefault(line.figure, {})[line.question] = line.value
-    except (ValueError, KeyError) as error:
-        raise UsageError(
-            f"{path}:{number}: found no value of a policy of this evaluation; expected the file as "
-            "debate-eval has written it"
-        ) from error
-    return dict(values)
+    found = {name: read_found(path / "policies" / f"{name}.json", name) for name in names}
+    return Finished(path, results, {name: one["values"] for name, one in found.items()})
 
 
 _DESCRIPTION = """\
@@ -165,9 +113,7 @@ class ComparedRow:
 
 def compare_main(argv: Sequence[str]) -> int:
     """Run `debate-eval compare`; return its exit code."""
-    arguments = command_parser().parse_args(argv)
-    heed_options(arguments)
-    return exit_code("debate-eval compare", lambda: _compare(arguments))
+    return command("debate-eval compare", command_parser(), argv, _compare)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -205,17 +151,21 @@ def sides_of(texts: Sequence[str]) -> list[Side]:
         if folder not in read:
             read[folder] = read_finished(Path(folder))
         own = read[folder]
-        found += [(own, own.policy(policy))] if policy else [(own, name) for name in own.values]
+        if policy:
+            _refuse_unknown(f"{own.path}: found no policy", policy, list(own.values))
+        found += [(own, name) for name in ([policy] if policy else own.values)]
     names = [policy for _, policy in found]
-    sides = [
-        Side(policy if names.count(policy) == 1 else f"{own.path}:{policy}", policy, own)
-        for own, policy in found
-    ]
-    labels = [side.label for side in sides]
+    labels = [p if names.count(p) == 1 else f"{own.path}:{p}" for own, p in found]
     for label in labels:
         if labels.count(label) > 1:
             raise UsageError(f"found {label!r} {labels.count(label)} times; expected once")
-    return sides
+    return [Side(label, p, own) for label, (own, p) in zip(labels, found, strict=True)]
+
+
+def _refuse_unknown(where: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        near = did_you_mean(name, known)
+        raise UsageError(f"{where} {name!r}; expected {' or '.join(known)}{near}")
 
 
 def _baseline(sides: Sequence[Side], name: str | None) -> Side:
@@ -224,10 +174,8 @@ def _baseline(sides: Sequence[Side], name: str | None) -> Side:
     for side in sides:
         if name in (side.label, f"{side.evaluation.path}:{side.policy}"):
             return side
-    known = [side.label for side in sides]
-    raise UsageError(
-        f"--baseline: found {name!r}; expected {' or '.join(known)}{did_you_mean(name, known)}"
-    )
+    _refuse_unknown("--baseline: found", name, [side.label for side in sides])
+    raise AssertionError
 
 
 def compared(before: Side, after: Side, *, all_: bool = False) -> list[ComparedRow]:
@@ -262,15 +210,13 @@ def compared(before: Side, after: Side, *, all_: bool = False) -> list[ComparedR
 
 
 def _refuse_other_questions(before: Side, after: Side) -> None:
-    first, second = before.evaluation.results, after.evaluation.results
-    if first["questions"]["sha256"] == second["questions"]["sha256"]:
-        return
-    own, other = before.evaluation.questions, after.evaluation.questions
-    counts = f"{first['questions']['count']} and {second['questions']['count']}"
-    raise UsageError(
-        f"found other questions on both sides: {counts}, of which {len(own & other)} have "
-        "the same id; expected the same questions (data, --split and --questions)"
-    )
+    first, second = (side.evaluation.results["questions"] for side in (before, after))
+    if first["sha256"] != second["sha256"]:
+        shared = len(before.evaluation.questions & after.evaluation.questions)
+        raise UsageError(
+            f"found other questions on both sides: {first['count']} and {second['count']}, of "
+            f"which {shared} have the same id; expected the same data, --split and --questions"
+        )
 
 
 def _print(before: Side, after: Side, rows: Sequence[ComparedRow]) -> None:
@@ -295,29 +241,18 @@ def _print(before: Side, after: Side, rows: Sequence[ComparedRow]) -> None:
     for side, text in zip((before, after), measured, strict=True):
         if measured[0] != measured[1]:
             console.print(f"{side.label}: {text}", highlight=False, markup=False)
-    if is_quiet():
-        return
-    for line in (
-        "p: McNemar's exact test; with * from questions resampled in pairs",
-        "each p is of one figure: of twenty without any difference one is below .05",
-    ):
-        console.print(line, highlight=False)
+    if not is_quiet():
+        console.print("p: McNemar's exact test; with * from questions resampled in pairs")
+        console.print("each p is of one figure: of twenty without any difference one is below .05")
 
 
 def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
-    parser = argparse.ArgumentParser(
-        prog="debate-eval compare",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = plain_parser("debate-eval compare", _DESCRIPTION, _EPILOG)
     parser.add_argument("sides", nargs="+", metavar="FOLDER[:POLICY]", help="what is compared")
     parser.add_argument("--baseline", metavar="POLICY", help="compared with all others")
     parser.add_argument("--all", action="store_true", help="also figures that tables do not list")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    add_options(parser, "debate_train")
     return parser
 
 
@@ -352,7 +287,7 @@ def chosen_benchmarks(texts: Sequence[str]) -> dict[str, list[str]]:
 
 def finished_table(folder: Path, names: Sequence[str]) -> None:
     """Write and print the table of evaluations that `folder` holds under these names."""
-    results = [read_finished(folder / name).results for name in names]
+    results = [read_results(folder / name) for name in names]
     rows = list(_rows(results))
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

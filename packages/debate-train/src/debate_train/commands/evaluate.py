@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,7 @@ from debate_train.checkpoints import (
 from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
-    exit_code,
-    parsed,
+    command,
     recipe_parser,
     run_recipe,
     say_loading,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 RECIPE = "recipe"
 """The policy of the recipe's own model, which is measured where none is named."""
-_NAME = r"[\w@+][\w.@+-]{0,59}"
+NAME = r"[\w@+][\w.@+-]{0,59}"
 _STEP = re.compile(r"step-(\d{6,})")
 _OF_MODEL = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """What decides how a model answers: weights, settings, tokenizer and chat template."""
@@ -69,12 +69,12 @@ def named_policies(texts: Sequence[str]) -> list[NamedPolicy]:
         UsageError: There is no such policy, or two have one name.
     """
     found = [named_policy(text) for text in texts or (RECIPE,)]
-    names = [policy.name for policy in found]
+    counts = Counter(policy.name for policy in found)
     for policy in found:
-        if names.count(policy.name) > 1:
+        if (times := counts[policy.name]) > 1:
             raise UsageError(
-                f"--policy: found {policy.name!r} {names.count(policy.name)} times; expected "
-                f"another name for each, as in --policy before={policy.source}"
+                f"--policy: found {policy.name!r} {times} times; expected another name for each, "
+                f"as in --policy before={policy.source}"
             )
     return found
 
@@ -84,7 +84,7 @@ def named_policy(text: str, option: str = "--policy") -> NamedPolicy:
     if "\0" in text or text.encode(errors="replace").decode() != text:
         raise UsageError(f"{option}: found {text[:200]!a}, which is not UTF-8; expected text")
     given, equals, source = text.partition("=")
-    if not equals or is_folder(text) or re.fullmatch(_NAME, given) is None:
+    if not equals or is_folder(text) or re.fullmatch(NAME, given) is None:
         given, source = "", text
     if source == RECIPE and not is_folder(source):
         return NamedPolicy(given or RECIPE, source)
@@ -99,31 +99,25 @@ def _located(source: str, option: str) -> tuple[str, str]:
     path, at, step = source, "", ""
     if not is_folder(source) and "@" in source:
         path, at, step = source.rpartition("@")
-    if is_folder(path):
-        folder = Path(path)
-        if (folder / "checkpoints").is_dir():
-            chosen = _checkpoint(folder, step, option)
-            return str(chosen), folder.resolve().name + at + step
-        if at:
+    if not is_folder(path):
+        if at or is_meant_as_path(path) or _HUB.fullmatch(path) is None:
             raise UsageError(
-                f"{option}: found {source!r}, but {path!r} is no run directory; expected one with "
-                "checkpoints/ before @, or the folder of a checkpoint alone"
+                f"{option}: found no {path!r}{_beside(path)}; expected the directory of a run, a "
+                "checkpoint or a model, RUN_DIR@STEP, a hub id such as Qwen/Qwen3-8B, or recipe"
             )
-        if not _holds_model(folder):
-            raise UsageError(
-                f"{option}: {path!r} holds neither checkpoints/ nor a model (config.json or "
-                f"{ADAPTER}); expected the directory of a run, a checkpoint or a model"
-            )
-        parts = folder.resolve().parts
-        is_of_run = _STEP.fullmatch(parts[-1]) and parts[-2:-1] == ("checkpoints",)
-        return path, f"{parts[-3]}@{_number(folder)}" if is_of_run else parts[-1]
-    is_path = is_meant_as_path(path) or _HUB.fullmatch(path) is None
-    if is_path or at:
+        return path, path.rpartition("/")[2]
+    folder = Path(path)
+    if (folder / "checkpoints").is_dir():
+        return str(_checkpoint(folder, step, option)), folder.resolve().name + at + step
+    if at:
+        raise UsageError(f"{option}: found {source!r}, but {path!r} is no run directory")
+    if not _holds_model(folder):
         raise UsageError(
-            f"{option}: found no {path!r}{_beside(path)}; expected the directory of a run, a "
-            "checkpoint or a model, RUN_DIR@STEP, a hub id such as Qwen/Qwen3-8B, or recipe"
+            f"{option}: {path!r} holds neither checkpoints/ nor a model (config.json or {ADAPTER})"
         )
-    return path, path.rpartition("/")[2]
+    parts = folder.resolve().parts
+    step_of = _STEP.fullmatch(parts[-1]) if parts[-2:-1] == ("checkpoints",) else None
+    return path, f"{parts[-3]}@{int(step_of[1])}" if step_of else parts[-1]
 
 
 def _beside(path: str) -> str:
@@ -141,10 +135,6 @@ def _holds_model(folder: Path) -> bool:
     return own or any(folder.glob(f"*/{ADAPTER}"))
 
 
-def _number(folder: Path) -> int:
-    return int(folder.resolve().name.removeprefix("step-"))
-
-
 def _checkpoint(run: Path, step: str, option: str) -> Path:
     """Return the checkpoint of a run after a step, its best or, without either, its last."""
     folder = run / "checkpoints"
@@ -155,15 +145,14 @@ def _checkpoint(run: Path, step: str, option: str) -> Path:
         return known[max(known)]
     if step == "best":
         try:
-            named = str(json.loads((folder / "best.json").read_bytes())["checkpoint"])
-            step = named.removeprefix("step-")
+            step = json.loads((folder / "best.json").read_bytes())["checkpoint"][len("step-") :]
         except (OSError, ValueError, KeyError, TypeError):
             raise UsageError(
-                f"{option}: {str(run)!r} keeps no best checkpoint; expected a run with "
-                "checkpoint.keep_best, or the number of a step"
+                f"{option}: {str(run)!r} keeps no best checkpoint (checkpoint.keep_best); expected "
+                "the number of a step"
             ) from None
     if not step.isdecimal() or int(step) not in known:
-        has = ", ".join(str(number) for number in sorted(known))
+        has = ", ".join(map(str, sorted(known)))
         near = did_you_mean(step, [*map(str, known), "best"])
         raise UsageError(
             f"{option}: {str(run)!r} has no checkpoint @{step}{near}; expected best or one of {has}"
@@ -233,21 +222,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         from debate_train.commands.compare import compare_main
 
         return compare_main(argv[1:])
-    if argv[:1] == ["theory"]:
-        return exit_code("debate-eval", _refuse_theory)
     if any(word.split("=")[0] == "--transcripts" for word in argv):
         from debate_train.commands.evaluation_results import files_main
 
         return files_main(argv)
-    arguments = parsed(command_parser(), argv)
-    return exit_code("debate-eval", lambda: _main(arguments))
-
-
-def _refuse_theory() -> int:
-    raise UsageError("theory: found a command of before; expected debate-theory of debate-studies")
+    return command("debate-eval", command_parser(), argv, _main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
+    if arguments.recipe == "theory":
+        raise UsageError("theory: found a former command; expected debate-theory of debate-studies")
     if arguments.resume and arguments.output is None:
         raise UsageError("--resume: found no --output; expected the folder of the evaluation")
     if not arguments.benchmark:
@@ -323,30 +307,19 @@ def _wanted(recipe: "Recipe", arguments: argparse.Namespace) -> "Evaluating":
 def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
     parser = recipe_parser("debate-eval", _DESCRIPTION, _EPILOG)
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--policy",
         action="append",
         default=[],
         metavar="POLICY",
         help="what is measured, once for each; by default the recipe's own model",
     )
-    parser.add_argument(
-        "--against",
-        action="append",
-        default=[],
-        metavar="POLICY",
-        help="also measure in each seat among opponents that are this policy",
-    )
-    parser.add_argument(
-        "--split", choices=get_args(Split), default="test", help="questions (default: test)"
-    )
-    parser.add_argument(
-        "--questions",
-        type=int,
-        metavar="N",
-        help="most questions (default: evaluation.questions of the recipe)",
-    )
-    parser.add_argument(
+    against = "also measure in each seat among opponents that are this policy"
+    add("--against", action="append", default=[], metavar="POLICY", help=against)
+    add("--split", choices=get_args(Split), default="test", help="questions (default: test)")
+    add("--questions", type=int, metavar="N", help="most questions (default: the recipe's)")
+    add(
         "--benchmark",
         action="append",
         default=[],
@@ -354,18 +327,10 @@ def command_parser() -> argparse.ArgumentParser:
         help="a published benchmark in place of the recipe's data, with changes of the recipe; of "
         "several there is a table with their average",
     )
-    parser.add_argument(
-        "--all", action="store_true", help="print also the figures that the table does not list"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="new or empty folder; with --resume that of an evaluation that was stopped",
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="measure only what --output does not hold yet"
-    )
+    add("--all", action="store_true", help="print also figures that the table does not list")
+    folder = "new or empty folder; with --resume that of an evaluation that was stopped"
+    add("--output", type=Path, metavar="DIR", help=folder)
+    add("--resume", action="store_true", help="measure only what --output does not hold yet")
     return parser
 
 

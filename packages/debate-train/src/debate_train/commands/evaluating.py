@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from debate_protocol.types import Question
 from debate_rollout.engine import Engine
 from debate_train.checkpoints.policy_files import load_policy
 from debate_train.commands.evaluate import NamedPolicy, weights_hash
-from debate_train.commands.evaluation_files import SCHEMA, EvaluationDirectory, Plan, journaled
-from debate_train.commands.evaluation_results import Found, Shown, found_of, print_table, write_all
+from debate_train.commands.evaluation_results import Shown, found_of, print_table, write_all
+from debate_train.commands.resumable import SCHEMA, EvaluationDirectory, Found, Plan, journaled
 from debate_train.data import DataSource
 from debate_train.data.source import Split
 from debate_train.evaluation import Opponents
@@ -110,10 +110,7 @@ class Serving:
         return False
 
     def _serve_other(self, name: str) -> Engine:
-        model = self._recipe.model
-        other = PretrainedModel(
-            name=name, dtype=model.dtype, template_kwargs=dict(model.template_kwargs)
-        )
+        other = _other_model(self._recipe, name)
         try:
             loaded = other.load(self._recipe.seed)
         except UsageError as error:
@@ -124,6 +121,11 @@ class Serving:
         self._engine = open_engine(self._recipe.model_copy(update={"model": other}), loaded)
         self._is_other = True
         return self._engine
+
+
+def _other_model(recipe: Recipe, name: str) -> PretrainedModel:
+    kwargs = dict(recipe.model.template_kwargs)
+    return PretrainedModel(name=name, dtype=recipe.model.dtype, template_kwargs=kwargs)
 
 
 _DECIDES = ("seed", "model", "data", "debate", "rollout", "evaluation")
@@ -144,11 +146,6 @@ class Evaluating:
     split: Split = "test"
     against: Sequence[NamedPolicy] = ()
     """Opponents that the recipe does not name, in modes of their own."""
-
-    @property
-    def setup(self) -> Setup:
-        """What the evaluation is made with."""
-        return self.recipe.evaluated()
 
 
 def measured_phase(recipe: Recipe, most: int | None) -> Recipe:
@@ -180,16 +177,10 @@ def with_opponents(recipe: Recipe, opponents: Sequence[NamedPolicy]) -> Recipe:
         if one.model is not None:
             if mode in policies or mode in modes or len(mode) > _LONGEST_MODE:
                 raise UsageError(
-                    f"--against: found {one.name!r}, which is taken or longer than "
-                    f"{_LONGEST_MODE - len(mode) + len(one.name)} characters; expected another "
+                    f"--against: found {one.name!r}, which is taken or too long; expected another "
                     f"name, as in --against rival={one.source}"
                 )
-            model = PretrainedModel(
-                name=one.model,
-                dtype=recipe.model.dtype,
-                template_kwargs=dict(recipe.model.template_kwargs),
-            )
-            policies[name] = ModelPolicy(model=model)
+            policies[name] = ModelPolicy(model=_other_model(recipe, one.model))
         modes[mode] = Opponents(opponent=name)
     rollout = recipe.rollout.model_copy(update={"policies": policies})
     evaluation = recipe.evaluation.model_copy(update={"modes": modes})
@@ -219,19 +210,20 @@ def run_evaluation(
         raise UsageError(
             f"--split {wanted.split}: found no questions; expected --questions and data with some"
         )
-    setup, plan = wanted.setup, _plan(wanted, questions)
-    opened = EvaluationDirectory.resume if resume else EvaluationDirectory.create
-    with opened(path, plan, text) as directory, ExitStack() as closing:
-        alone = all(policy.model is None for policy in wanted.policies)
-        serving = closing.enter_context(Serving(wanted.recipe, source, alone=alone))
-        progress = closing.enter_context(Progress())
+    setup, plan = wanted.recipe.evaluated(), _plan(wanted, questions)
+    alone = all(policy.model is None for policy in wanted.policies)
+    with (
+        EvaluationDirectory(path, plan, text, resume=resume) as directory,
+        Serving(wanted.recipe, source, alone=alone) as serving,
+        Progress() as progress,
+    ):
         run = _Run(setup, wanted.split, questions, directory, serving, progress)
         found = [run.found(number, policy) for number, policy in enumerate(wanted.policies)]
         serving.close()
         progress.close()
         shown = Shown.of(setup)
         write_all(directory, plan, shown, found)
-        print_table(shown, wanted.split, found, all_=all_figures)
+        print_table(shown, f"{wanted.split} split", found, all_=all_figures)
         print(f"results: {directory.path}")
     return path
 
@@ -262,7 +254,7 @@ class _Run:
         finally:
             journal.close()
         found = found_of(policy, measures, self.setup.runs)
-        self.directory.keep(policy.name, found, measures.played)
+        self.directory.keep(found, measures.played)
         return found
 
 
@@ -272,15 +264,16 @@ def _plan(wanted: Evaluating, questions: Sequence[Question]) -> Plan:
     decisive = {key: phase[key] for key in _DECIDES}
     decisive["evaluation"].pop("headline")  # Decides what is listed first, and nothing else.
     decisive["rollout"] = {k: v for k, v in phase["rollout"].items() if k not in _FREE}
+    setup = wanted.recipe.evaluated()
     asked = [(q.id, q.text, q.answer) for q in questions]
     return {
         "schema": SCHEMA,
         "recipe": {"name": wanted.recipe.name, "sha256": _hash(decisive)},
         "split": wanted.split,
         "questions": {"count": len(questions), "sha256": _hash(asked)},
-        "runs": wanted.setup.runs,
-        "seed": wanted.setup.seed,
-        "modes": list(wanted.setup.modes),
+        "runs": setup.runs,
+        "seed": setup.seed,
+        "modes": list(setup.modes),
         "against": [_shown(policy, wanted.recipe) for policy in wanted.against],
         "policies": [_shown(policy, wanted.recipe) for policy in wanted.policies],
     }

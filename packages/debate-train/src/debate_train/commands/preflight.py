@@ -14,8 +14,7 @@ from debate_train.commands.recipe_command import (
     DONE,
     FAILED,
     CheckedRecipe,
-    exit_code,
-    parsed,
+    command,
     recipe_parser,
     run_recipe,
 )
@@ -55,8 +54,7 @@ _CAUSES = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = parsed(command_parser(), argv)
-    return exit_code("debate-preflight", lambda: _main(arguments))
+    return command("debate-preflight", command_parser(), argv, _main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
@@ -181,23 +179,15 @@ def _write(path: Path, content: Mapping[str, object]) -> None:
 def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
     parser = recipe_parser("debate-preflight", _DESCRIPTION, _EPILOG)
-    parser.add_argument(
-        "--phase", metavar="NAME", help="default: the first that plays debates with the policy"
-    )
-    parser.add_argument(
-        "--policy",
-        metavar="POLICY",
-        help="weights in the place of the recipe's: RUN_DIR[@STEP] or a checkpoint of its model",
-    )
-    parser.add_argument(
-        "--questions",
-        type=int,
-        default=_QUESTIONS,
-        metavar="N",
-        help=f"training questions (default: {_QUESTIONS})",
-    )
-    parser.add_argument("--no-update", action="store_true", help="leave out the update")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there")
+    add = parser.add_argument
+    first = "default: the first that plays debates with the policy"
+    add("--phase", metavar="NAME", help=first)
+    weights = "other weights than the recipe's: RUN_DIR[@STEP] or a checkpoint of its model"
+    add("--policy", metavar="POLICY", help=weights)
+    count = f"training questions (default: {_QUESTIONS})"
+    add("--questions", type=int, default=_QUESTIONS, metavar="N", help=count)
+    add("--no-update", action="store_true", help="leave out the update")
+    add("--json", type=Path, metavar="FILE", help="write what was found there")
     return parser
 
 

@@ -43,8 +43,10 @@ class CheckedRecipe:
     text: str
 
 
-def recipe_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return a parser for RECIPE, key=value and --check."""
+def plain_parser(
+    program: str, description: str, epilog: str | None = None, *, quiet: bool = True
+) -> argparse.ArgumentParser:
+    """Return a parser with the options of all commands; `quiet` as for `add_options`."""
     parser = argparse.ArgumentParser(
         prog=program,
         description=description,
@@ -52,45 +54,51 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "recipe",
-        nargs="?",  # --explain needs none.
-        metavar="RECIPE",
-        help="a YAML file, or a name of `debate-train recipes`",
-    )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],  # Without one argparse calls them required.
-        metavar="key=value",
-        help="settings that replace the recipe's",
-    )
-    add_options(parser, "debate_train")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="say what the recipe would do and whether it can, then stop; loads no weights",
-    )
-    parser.add_argument(
-        "--print",
-        action="store_true",
-        help="print the whole recipe, with what it extends, overrides and defaults, then stop",
-    )
-    parser.add_argument(
-        "--explain",
-        metavar="KEY",
-        help="say what a key of recipes means, such as reward.components, then stop",
+    add_options(parser, "debate_train", quiet=quiet)
+    return parser
+
+
+def recipe_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return a parser for RECIPE, key=value and --check."""
+    parser = plain_parser(program, description, epilog)
+    add = parser.add_argument
+    # --explain needs no recipe.
+    add("recipe", nargs="?", metavar="RECIPE", help="a YAML file, or one of `debate-train recipes`")
+    add_overrides(parser)
+    check = "say what the recipe would do and whether it can, then stop; loads no weights"
+    add("--check", action="store_true", help=check)
+    whole = "print the whole recipe, with what it extends, overrides and defaults, then stop"
+    add("--print", action="store_true", help=whole)
+    add(
+        "--explain", metavar="KEY", help="say what a key means, such as reward.components, and stop"
     )
     return parser
 
 
-def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the arguments of a parser of `recipe_parser`; exits where they are wrong."""
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Let a parser take `key=value`; without a default argparse calls them required."""
+    settings = "settings that replace the recipe's"
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=settings)
+
+
+def command(
+    program: str,
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    act: Callable[[argparse.Namespace], int],
+) -> int:
+    """Run a command; return its exit code."""
     arguments = parser.parse_intermixed_args(argv)
     heed_options(arguments)
-    if arguments.recipe is None and arguments.explain is None:
+    if "explain" in arguments and arguments.recipe is None and arguments.explain is None:
         parser.error("the following arguments are required: RECIPE")
-    return arguments
+
+    def checked() -> int:
+        for name, value in vars(arguments).items():
+            _refuse_unreadable(name, value)
+        return act(arguments)
+
+    return exit_code(program, checked)
 
 
 def run_recipe(
@@ -107,8 +115,6 @@ def run_recipe(
     Raises:
         UsageError: The recipe is wrong, or cannot be run here.
     """
-    for name, value in vars(arguments).items():
-        refuse_unreadable(name, value)
     from debate_train.recipe import Recipe
     from debate_train.recipe.files import load_recipe, resolved_yaml
 
@@ -122,11 +128,12 @@ def run_recipe(
         return _explain(arguments.explain, loaded)
     report = check(loaded.recipe)
     redact = loaded.reading.redact
-    is_silent = is_quiet() or not says_plan
-    for line in () if is_silent else (f"recipe: {loaded.path}", *loaded.notes, *report.lines):
-        print(_fitted(_shown(redact(line)), sys.stdout))
-    for line in report.warnings:
-        print(_fitted(_shown(redact(f"warning: {line}")), sys.stderr), file=sys.stderr)
+    plan = (f"recipe: {loaded.path}", *loaded.notes, *report.lines)
+    warnings = [f"warning: {line}" for line in report.warnings]
+    said = ((sys.stdout, () if is_quiet() or not says_plan else plan), (sys.stderr, warnings))
+    for stream, lines in said:
+        for line in lines:
+            print(_fitted(_shown(redact(line)), stream), file=stream)
     if report.errors:
         raise UsageError(redact("\n".join(report.errors)))
     if arguments.check:
@@ -150,15 +157,14 @@ def _fitted(line: str, stream: TextIO) -> str:
     if not stream.isatty():
         return line
     indent = " " * (len(line) - len(line.lstrip()))
-    width = max(20, shutil.get_terminal_size().columns)
-    return textwrap.fill(
-        line.lstrip(),
-        width,
+    wrapper = textwrap.TextWrapper(
+        max(20, shutil.get_terminal_size().columns),
         initial_indent=indent,
         subsequent_indent=f"{indent}  ",
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return wrapper.fill(line.lstrip())
 
 
 def _explain(key: str, loaded: "LoadedRecipe[Recipe] | None") -> int:
@@ -174,7 +180,7 @@ def _explain(key: str, loaded: "LoadedRecipe[Recipe] | None") -> int:
     return DONE
 
 
-def refuse_unreadable(name: str, value: object) -> None:
+def _refuse_unreadable(name: str, value: object) -> None:
     """Refuse paths that are no text: they could be neither printed nor kept."""
     if isinstance(value, str | Path):
         text = str(value)
@@ -193,35 +199,31 @@ def exit_code(program: str, act: Callable[[], int]) -> int:
     Output that cannot be written, to a pipe that was closed or a full disk, changes nothing.
     """
     with steady_streams():
-        return _exit_code(program, act)
+        try:
+            return act()
+        except KeyboardInterrupt:
+            ignore_interrupts()  # Another would end the message with a traceback.
+            print("interrupted", file=sys.stderr)
+            return INTERRUPTED
+        except Exception as error:
+            code, said = _failure(error)
+            print(_shown(f"{program}: {said}") if said else traceback.format_exc(), file=sys.stderr)
+            return code
 
 
-def _exit_code(program: str, act: Callable[[], int]) -> int:
-    try:
-        return act()
-    except KeyboardInterrupt:
-        ignore_interrupts()  # Another would end the message with a traceback.
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except REFUSALS as error:
-        print(_shown(f"{program}: {error}"), file=sys.stderr)
-        return BAD_USAGE
-    except EngineFailure as error:
+def _failure(error: Exception) -> tuple[int, str]:
+    """Return the exit code of a failure and what is said of it; nothing where a trace is wanted."""
+    if isinstance(error, REFUSALS):
+        return BAD_USAGE, str(error)
+    if isinstance(error, EngineFailure):
         # What an engine itself reports is clear; of anything else the place is wanted, too.
         if not isinstance(error.__cause__, OSError | RolloutError):
             traceback.print_exception(error.__cause__)
-        print(_shown(f"{program}: {error}"), file=sys.stderr)
-        return FAILED
-    except (RunFailure, RolloutError, ScoreError) as error:  # also an engine that took no weights
-        print(_shown(f"{program}: {error}"), file=sys.stderr)
-        return FAILED
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno in _NO_NAME:
-            named = str(error.filename)[:200]
-            print(_shown(f"{program}: {named!r}: {error.strerror}"), file=sys.stderr)
-            return BAD_USAGE
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            print(f"{program}: {error}; make room on the disk", file=sys.stderr)
-        else:
-            traceback.print_exc()
-        return FAILED
+        return FAILED, str(error)
+    if isinstance(error, RunFailure | RolloutError | ScoreError):
+        return FAILED, str(error)  # Also an engine that took no weights.
+    if isinstance(error, OSError) and error.errno in _NO_NAME:
+        return BAD_USAGE, f"{str(error.filename)[:200]!r}: {error.strerror}"
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return FAILED, f"{error}; make room on the disk"
+    return FAILED, ""

@@ -4,12 +4,10 @@ import argparse
 import json
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import yaml
@@ -18,41 +16,33 @@ from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.drivers import play_each
 from debate_rollout.engine import Engine, streaming
-from debate_train.checkpoints.run_directory import describe_environment, layout_problem
-from debate_train.checkpoints.whole_files import (
-    LOCK,
-    DirectoryLock,
-    cut_torn_line,
-    open_plain,
-    write_whole,
-)
+from debate_train.checkpoints.whole_files import cut_torn_line, open_plain
 from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
-    exit_code,
-    parsed,
+    command,
     recipe_parser,
     run_recipe,
     say_loading,
 )
-from debate_train.interrupts import SIGNALS, UsageError
+from debate_train.commands.resumable import RECIPE, ResumableFolder, refuse_links
+from debate_train.interrupts import UsageError, interruptible
 from debate_train.monitoring.progress import Progress
 from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import refuse_absent_devices
 from debate_train.running.run_context import open_sampling
 
-RECIPE, TRANSCRIPTS, ENVIRONMENT = "recipe.yaml", "transcripts.jsonl", "environment.json"
-_FILES = (LOCK, RECIPE, TRANSCRIPTS, ENVIRONMENT)
+TRANSCRIPTS = "transcripts.jsonl"
 _DECIDES = ("seed", "model", "data", "debate")
 """Keys that decide what is said, beside those of the rollout."""
-_FREE = ("engine", "driver")
-"""Keys of the rollout that may change between two calls."""
+_FREE = ("rollout.engine", "rollout.driver")
+"""Keys that may change between two calls."""
 
 _log = logging.getLogger(__name__)
 
 
-class Collection:
+class Collection(ResumableFolder):
     """Debates in `transcripts.jsonl`, each once and of one process at a time; use it in `with`.
 
     Args:
@@ -65,21 +55,20 @@ class Collection:
     """
 
     def __init__(self, path: Path, resolved_yaml: str) -> None:
-        self.path = path / TRANSCRIPTS
-        self.ids: set[str] = set()
-        """Debates that are there."""
+        refuse_links(path, (TRANSCRIPTS,))
+        super().__init__(path, TRANSCRIPTS, b"")
+        self.file = path / TRANSCRIPTS
         try:
-            _refuse_others(path)
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = DirectoryLock(path)
-        except OSError as error:
-            raise UsageError(
-                f"--output: cannot write to {path}: {error.strerror or error}; "
-                "expected a folder on a disk with space where you may write"
-            ) from error
-        try:
-            self._begin(path, resolved_yaml)
-            self._file = os.fdopen(open_plain(self.path, os.O_WRONLY | os.O_APPEND), "ab")
+            if cut_torn_line(self.file):
+                _log.warning("%s: cut off a last line that was not whole", self.file)
+            self.ids = _ids(self.file)
+            """Debates that are there."""
+            kept = path / RECIPE
+            if self.ids and kept.is_file():
+                _compare(yaml.safe_load(kept.read_text(encoding="utf-8")), resolved_yaml, path)
+            self.write(RECIPE, resolved_yaml)
+            self.keep_environment(resumed=True)
+            self._file = os.fdopen(open_plain(self.file, os.O_WRONLY | os.O_APPEND), "ab")
         except BaseException:
             self._lock.release()
             raise
@@ -90,57 +79,28 @@ class Collection:
         self._file.flush()
         self.ids.add(transcript.id)
 
+    def close(self) -> None:
+        """Close the file, and let other processes write here."""
+        self._file.close()
+        super().close()
+
     def __enter__(self) -> "Collection":
         return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._file.close()
-        self._lock.release()
-
-    def _begin(self, path: Path, resolved_yaml: str) -> None:
-        if cut_torn_line(self.path):
-            _log.warning("%s: cut off a last line that was not whole", self.path)
-        self.ids |= _ids(self.path)
-        kept = path / RECIPE
-        if self.ids and kept.is_file():
-            _compare(yaml.safe_load(kept.read_text(encoding="utf-8")), resolved_yaml, path)
-        write_whole(kept, resolved_yaml.encode())
-        _note_environment(path / ENVIRONMENT)
-
-
-def _refuse_others(path: Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"--output: {path} is a file; expected a folder")
-    if path.is_dir() and (problem := layout_problem(path, _FILES, ())):
-        raise UsageError(f"--output: cannot write to {path}: {problem}; choose another --output")
-    found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-    if found not in ([], [LOCK]) and TRANSCRIPTS not in found:
-        shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
-        raise UsageError(
-            f"--output: {path} holds {shown}; expected a new or empty folder, or one that "
-            "debate-rollout has written"
-        )
 
 
 def _compare(before: Mapping[str, Any], resolved_yaml: str, path: Path) -> None:
     """Refuse to go on with a recipe by which the debates would be others."""
     now = yaml.safe_load(resolved_yaml)
-    rollouts = before.get("rollout", {}), now.get("rollout", {})
-    for key in rollouts[0] | rollouts[1]:
-        if rollouts[0].get(key) != rollouts[1].get(key):
-            if key not in _FREE:
-                raise _other(f"rollout.{key}", path)
-            _log.warning("rollout.%s is another than before", key)
-    for key in _DECIDES:
-        if before.get(key) != now.get(key):
-            raise _other(key, path)
-
-
-def _other(key: str, path: Path) -> UsageError:
-    return UsageError(
-        f"{key}: found another than in {path / RECIPE}, by which the transcripts there were "
-        f"collected; expected the same {key} to go on, or another --output for a new run"
-    )
+    old, new = before.get("rollout", {}), now.get("rollout", {})
+    changed = [key for key in _DECIDES if before.get(key) != now.get(key)]
+    changed += [f"rollout.{key}" for key in old | new if old.get(key) != new.get(key)]
+    for key in changed:
+        if key not in _FREE:
+            raise UsageError(
+                f"{key}: found another than in {path / RECIPE}, by which the transcripts there "
+                "were collected; expected the same, or another --output"
+            )
+        _log.warning("%s is another than before", key)
 
 
 def _ids(path: Path) -> set[str]:
@@ -151,24 +111,10 @@ def _ids(path: Path) -> set[str]:
                 found.add(str(json.loads(line)["id"]))
             except (ValueError, KeyError, TypeError):
                 raise UsageError(
-                    f"{path}:{number}: found no transcript; expected one debate a line. "
-                    "Mend or remove the line, or choose another --output"
+                    f"{path}:{number}: found no transcript; mend or remove the line, or choose "
+                    "another --output"
                 ) from None
     return found
-
-
-def _note_environment(path: Path) -> None:
-    now = describe_environment()
-    try:
-        first = json.loads(path.read_text(encoding="utf-8"))
-        first["resumed"] = [*first.get("resumed", []), now]
-    except FileNotFoundError:
-        first = now
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        _log.warning("%s cannot be read: what it said of the start is lost", path)
-        first = now
-    text = json.dumps(first, indent=2, ensure_ascii=False, allow_nan=False)
-    write_whole(path, (text + "\n").encode())
 
 
 _REPORT_S = 2.0
@@ -211,7 +157,7 @@ def collect(recipe: Recipe, resolved_yaml: str, output: Path) -> None:
                 if (kept := len(collection.ids)) < total:
                     progress.note(f"{kept} of {total} debates are kept; the same command goes on")
                 engine.close()
-        print(f"transcripts: {collection.path} ({len(collection.ids)} debates)")
+        print(f"transcripts: {collection.file} ({len(collection.ids)} debates)")
 
 
 def _played(
@@ -268,8 +214,7 @@ exit codes:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = parsed(command_parser(), argv)
-    return exit_code("debate-rollout", lambda: _main(arguments))
+    return command("debate-rollout", command_parser(), argv, _main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
@@ -279,32 +224,17 @@ def _main(arguments: argparse.Namespace) -> int:
         if arguments.output is None:
             raise UsageError("--output: found none; expected a folder for the transcripts")
         say_loading()
-
-        ends = [n for n in SIGNALS if signal.getsignal(n) == signal.SIG_DFL]
-        before = {number: signal.signal(number, _interrupt) for number in ends}
-        try:
-            collect(checked.recipe, checked.text, arguments.output)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        interruptible(lambda: collect(checked.recipe, checked.text, arguments.output))
         return DONE
 
     return run_recipe(arguments, check_collecting, act)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
     parser = recipe_parser("debate-rollout", _DESCRIPTION, _EPILOG)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="new or empty folder, or that of an earlier call to go on with",
-    )
+    folder = "new or empty folder, or that of an earlier call to go on with"
+    parser.add_argument("--output", type=Path, metavar="DIR", help=folder)
     return parser
 
 

@@ -7,11 +7,10 @@ from debate_train.evaluation.debates import (
     SocietyOfMinds,
     SwappedJudging,
 )
-from debate_train.evaluation.mode import (
+from debate_train.evaluation.modes import (
     ONE_DEBATE,
     Curves,
     EvaluationMode,
-    ModeSettings,
     Plays,
     Point,
     Ratios,
@@ -20,7 +19,6 @@ from debate_train.evaluation.mode import (
     reply_curves,
 )
 from debate_train.evaluation.settings import MODES, DirectAnswers, MajorityOfReplies, ModeChoice
-from debate_train.playing import direct_form
 
 # Not what reads settings (`settings`, `measuring`): it imports modes of others, which import this.
 __all__ = [
@@ -33,7 +31,6 @@ __all__ = [
     "EvaluationMode",
     "MajorityOfReplies",
     "ModeChoice",
-    "ModeSettings",
     "Opponents",
     "Plays",
     "Point",
@@ -42,6 +39,5 @@ __all__ = [
     "SwappedJudging",
     "Values",
     "debate_curves",
-    "direct_form",
     "reply_curves",
 ]

@@ -21,14 +21,15 @@ from debate_protocol.types import (
     roles_by_agent,
     roles_of,
 )
-from debate_train.evaluation.mode import (
+from debate_train.evaluation.modes import (
     Curves,
     DebateChanges,
-    ModeSettings,
+    EvaluationMode,
     Plays,
     Ratios,
     Values,
     debate_curves,
+    moments_of,
     shape_of,
 )
 
@@ -120,7 +121,7 @@ def _figures_of(policies: Iterable[str]) -> dict[str, tuple[str, str]]:
     }
 
 
-class DebateMode(ModeSettings):
+class DebateMode(EvaluationMode):
     """The base class of modes that hold one debate on each question."""
 
     @abstractmethod
@@ -152,14 +153,8 @@ class DebateMode(ModeSettings):
 
     def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
         """Return improvement, ρ, N_eff, lengths and what stopping at agreement saves."""
-        from debate_rewards.metrics import question_moments
-
         names = {name for one in played[0] for name in ratios_of(one.protocol)}
-        found: dict[str, dict[str, tuple[float, ...]]] = {}
-        for question, moments in question_moments(played[0]).items():
-            for name in names & moments.keys():
-                found.setdefault(name, {})[question] = moments[name]
-        return found
+        return moments_of(played[0], {name: name for name in sorted(names)})
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
         """Return the accuracy of each round beside all tokens until then."""
@@ -234,7 +229,7 @@ _EARLIER, _LATER = "earlier", "later"
 _OPPONENT = "opponent"
 
 
-class Opponents(DebateChanges, ModeSettings):
+class Opponents(DebateChanges, EvaluationMode):
     """Role-averaged: a debate for each seat, in which the policy has that seat and no other.
 
     In debates of equals each agent's place is a seat; where a form or recipe has several roles,
@@ -437,7 +432,7 @@ class _Reseating(typing.Protocol):
         ...
 
 
-class SwappedJudging(DebateChanges, ModeSettings):
+class SwappedJudging(DebateChanges, EvaluationMode):
     """Whether judges' verdicts depend on the order and numbers of the turns that they compare.
 
     The first two rounds of a debate are held twice with the same first turns, the second time with

@@ -12,14 +12,14 @@ from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import Variants
 from debate_protocol.types import Transcript
 from debate_train.evaluation.debates import Debate, Opponents, SocietyOfMinds, SwappedJudging
-from debate_train.evaluation.mode import (
+from debate_train.evaluation.modes import (
     Curves,
     DebateChanges,
     EvaluationMode,
-    ModeSettings,
     Plays,
     Ratios,
     Values,
+    moments_of,
     most_replies,
     reply_curves,
     temperatures,
@@ -29,7 +29,7 @@ from debate_train.playing import Rollout, direct_form
 __all__ = ["Evaluation", "Setup"]
 
 
-class _Replies(ModeSettings):
+class _Replies(EvaluationMode):
     """Single replies, prompted as a debate begins: what the modes of such replies share."""
 
     samples: int = Field(4, ge=1)
@@ -71,15 +71,8 @@ class _Replies(ModeSettings):
 
     def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
         """Return the mean lengths of right and of wrong replies."""
-        from debate_rewards.metrics import question_moments
-
         sides = ("right/tokens", "wrong/tokens")
-        found: dict[str, dict[str, tuple[float, ...]]] = {}
-        for question, moments in question_moments(played[0]).items():
-            for name in sides:
-                if f"{name}/round_0" in moments:
-                    found.setdefault(name, {})[question] = moments[f"{name}/round_0"]
-        return found
+        return moments_of(played[0], {side: f"{side}/round_0" for side in sides})
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
         """Return `maj@k`, `pass@k` and `cons@k`, k from 1 to all replies of all runs."""
@@ -273,22 +266,17 @@ class Evaluation(DebateChanges):
     questions: int = Field(128, ge=0)
     """Questions of each evaluation; 0 leaves out the one before and after the run, too."""
     before: str | None = None
-    """The phase whose start is measured on the test split, to be compared with the end of the run;
-    null is the last phase."""
+    """The phase whose start is compared with the end of the run; null is the last phase."""
     target: bool = False
-    """Whether looks at the dev split of a phase's data also measure that of the recipe's own data,
-    one split for all stages of a curriculum; these figures are called `target/…`."""
+    """Whether evaluations of a phase also measure the dev split of the recipe's own data."""
     direct_samples: int = Field(4, ge=1)
     """Single-turn replies to each question, in each run."""
     runs: int = Field(1, ge=1)
     """Independent repetitions on the same questions."""
     headline: tuple[str, ...] | None = None
-    """Figures that results, reports and looks begin with, such as eval/judge/accuracy; null takes
-    those of what the recipe trains: single answers, the votes of judges, the debate of SDRL, the
-    last answers where a role gives none."""
+    """Figures that results and reports begin with; null takes those of what the recipe trains."""
     modes: dict[str, ModeChoice | None] = Field(default_factory=dict)
-    """Modes by name, beside `direct` (single replies) and `debate`; null leaves one of these out,
-    another mode of the name takes its place."""
+    """Modes by name, beside `direct` and `debate`; null leaves one of these out."""
     top_p: float | None = Field(None, gt=0, le=1)
     """As in `rollout`, of evaluated replies; null is the rollout's."""
     top_k: int | None = Field(None, ge=0)

@@ -276,10 +276,7 @@ class Collapse(Detector):
     type: Literal["collapse"] = "collapse"
     metric: str = "train/accuracy/round_0"
     fall: float | None = 0.05
-    advice: str = (
-        "training undoes what the start could do: go back to a checkpoint before the fall; lower "
-        "the learning rate, raise loss.kl.weight, or mix in verifiable rewards"
-    )
+    advice: str = "go back to a checkpoint before the fall, and mix in verifiable rewards"
 
 
 class Transition(EvaluationDetector):
@@ -301,10 +298,7 @@ class KeptRight(Transition):
     type: Literal["kept_right"] = "kept_right"
     metric: str = "kept_right"
     fall: float | None = 0.05
-    advice: str = (
-        "right answers are talked away: see whether what is learned from ever praises a right "
-        "answer (pair_sides); lower the learning rate, or go back to the start (keep_if)"
-    )
+    advice: str = "see whether right answers are ever praised (pair_sides), or go back (keep_if)"
 
     def _changed(self, value: float, seen: History) -> str | None:
         said, won = super()._changed(value, seen), "turned_right"
@@ -320,10 +314,7 @@ class TurnedRight(Transition):
     type: Literal["turned_right"] = "turned_right"
     metric: str = "turned_right"
     share: float | None = 0.5
-    advice: str = (
-        "wrong answers stay wrong: see whether what is learned from ever objects to a wrong "
-        "answer (pair_sides); lower the learning rate, or go back to the start (keep_if)"
-    )
+    advice: str = "see whether wrong answers are ever opposed (pair_sides), or go back (keep_if)"
 
 
 class StartVote(Detector):
@@ -336,10 +327,7 @@ class StartVote(Detector):
     due: ClassVar[Due] = "evaluation"
     type: Literal["start_vote"] = "start_vote"
     below: float | None = -0.1
-    advice: str = (
-        "for the tokens that training spends on a question, a vote of the start's replies is now "
-        "better than one of the policy's: go back to an earlier checkpoint"
-    )
+    advice: str = "a vote of the start's replies is now better: go back to an earlier checkpoint"
 
     def figure(self, seen: History) -> float | None:
         """Return the policy's maj@k minus the start's, each k what the tokens buy."""
@@ -378,10 +366,7 @@ class EqualVotes(Detector):
     type: Literal["equal_votes"] = "equal_votes"
     metric: str = "judge/equal_share"
     above: float | None = 0.95
-    advice: str = (
-        "judges agree by preferring nobody: use consensus: peer_prediction, a judge stream that is "
-        "not centred and a lower learning rate, or give the judge stream weight 0"
-    )
+    advice: str = "judges agree by preferring nobody: take peer_prediction, or judge weight 0"
 
 
 class Coverage(Detector):
@@ -391,10 +376,7 @@ class Coverage(Detector):
     metric: str = "train/comparisons_made"
     below: float | None = 0.1
     fall: float | None = 0.2
-    advice: str = (
-        "agents stop comparing: give pairs that are left out a price (reward.judge_credit: line or "
-        "segment), do not centre the judge stream, lower the learning rate, or raise loss.kl.weight"
-    )
+    advice: str = "price pairs that are left out (reward.judge_credit: line), lower learning_rate"
 
 
 class Format(Detector):
@@ -404,10 +386,7 @@ class Format(Detector):
     metric: str = "train/format_all"
     below: float | None = 0.05
     fall: float | None = 0.1
-    advice: str = (
-        "replies lose their form: lower the learning rate, raise loss.kl.weight, look at "
-        "rollout/truncated_fraction, or warm-start on demonstrations"
-    )
+    advice: str = "raise rollout.max_tokens or loss.kl.weight, lower learning_rate, or warm-start"
 
 
 class SelfPlayStrength(Detector):
@@ -416,10 +395,7 @@ class SelfPlayStrength(Detector):
     due: ClassVar[Due] = "evaluation"
     type: Literal["self_play_strength"] = "self_play_strength"
     fall: float | None = 0.1
-    advice: str = (
-        "the reward of self-play does not fall, but against its own start the policy loses: mix in "
-        "verifiable rewards, or go back to the best checkpoint"
-    )
+    advice: str = "its own start now wins: mix in verifiable rewards, or go back to the best"
 
     def figure(self, seen: History) -> float | None:
         """Return the policy's accuracy minus its start's in the last evaluation."""
@@ -452,10 +428,7 @@ class OneWinner(Detector):
 
     type: Literal["one_winner"] = "one_winner"
     above: float | None = 0.9
-    advice: str = (
-        "one agent always wins, so votes follow who speaks and not what is said: compare its "
-        "accuracy with the others', hide the names of personas, or train with personas: none"
-    )
+    advice: str = "votes follow who speaks: hide the names of personas, or take personas: none"
 
     def figure(self, seen: History) -> float | None:
         """Return the largest share of verdicts other than `=` that an agent wins."""
@@ -470,10 +443,7 @@ class FirstPosition(Detector):
     metric: str = "judge/first_shown"
     above: float | None = 0.9
     below: float | None = 0.1
-    advice: str = (
-        "judges prefer a place and not an answer: measure evaluation.modes with type "
-        "swapped_judging, and train judges on pairs in both orders"
-    )
+    advice: str = "judges prefer a place: measure swapped_judging, train on pairs in both orders"
 
 
 class Length(Detector):
@@ -483,11 +453,7 @@ class Length(Detector):
     metric: str = "env/all/ac_tokens_per_turn"
     times: float | None = 2.0
     share: float | None = 0.5
-    advice: str = (
-        "read transcripts/. Replies that grow: use the reward overlong, or loss.aggregation: "
-        "token_mean_batch. Replies that shrink: lower the learning rate, raise loss.kl.weight or, "
-        "of pairs, loss.beta, and see whether what is rewarded or chosen is the shorter"
-    )
+    advice: str = "read transcripts/: padding (reward overlong), or reasoning that is left out"
 
 
 class AnswerLength(EvaluationDetector):
@@ -515,10 +481,7 @@ class Entropy(Detector):
     type: Literal["entropy"] = "entropy"
     metric: str = "optim/entropy"
     share: float | None = 0.2
-    advice: str = (
-        "the policy hardly varies, so there is little left to learn from: raise loss.kl.weight or "
-        "the upper clip range, lower the learning rate, or take harder questions"
-    )
+    advice: str = "raise loss.kl.weight or the upper clip range, or take harder questions"
 
 
 class Diversity(Detector):
@@ -527,10 +490,7 @@ class Diversity(Detector):
     type: Literal["diversity"] = "diversity"
     metric: str = "train/diversity/round_0"
     below: float | None = 0.02
-    advice: str = (
-        "all agents give the same answer, right or wrong, so comparing them teaches nothing: take "
-        "harder questions, more agents, personas or a higher temperature"
-    )
+    advice: str = "take harder questions, more agents, personas or a higher temperature"
 
     def figure(self, seen: History) -> float | None:
         """Return (classes / answers − 1/N) / (1 − 1/N) of the first round."""
@@ -548,10 +508,7 @@ class Unheard(Detector):
     type: Literal["unheard"] = "unheard"
     metric: str = "train/unheard/named"
     above: float | None = 0.1
-    advice: str = (
-        "agents make up what others said before anyone has spoken: warm-start on demonstrations, "
-        "or say in the prompt that nobody has spoken yet"
-    )
+    advice: str = "agents make up what others said: warm-start, or say that nobody spoke yet"
 
 
 class Reference(Detector):
@@ -560,10 +517,7 @@ class Reference(Detector):
     type: Literal["reference"] = "reference"
     metric: str = "optim/kl_reference"
     above: float | None = 1e-3
-    advice: str = (
-        "the KL reference is not the policy at the phase's start: look at loss.kl.reference and, "
-        "after a resume, at reference-*.safetensors of the checkpoint"
-    )
+    advice: str = "look at loss.kl.reference and, after a resume, at reference-*.safetensors"
 
     def figure(self, seen: History) -> float | None:
         """Return the KL of the phase's first step, before its update."""
@@ -586,10 +540,7 @@ class PairSides(SetDetector):
     type: Literal["pair_sides"] = "pair_sides"
     metric: str = "pairs/smaller_side"
     below: float | None = 0.2
-    advice: str = (
-        "nearly all pairs are of one side, so it is that side that is learned: guide to wrong "
-        "answers, too, take pairs_per_state: both, or questions that the start half gets right"
-    )
+    advice: str = "one side alone is learned: guide to wrong answers, or pairs_per_state: both"
 
 
 class PairTruth(SetDetector):
@@ -598,10 +549,7 @@ class PairTruth(SetDetector):
     type: Literal["pair_truth"] = "pair_truth"
     metric: str = "pairs/truth"
     below: float | None = 0.0
-    advice: str = (
-        "pairs prefer wrong replies to right ones: learn from pairs by the answers (by: answer), "
-        "from better judges, or from questions whose majority is right"
-    )
+    advice: str = "pairs prefer wrong replies: take pairs by answer, or better judges"
 
 
 class PreferenceMargin(Detector):
@@ -609,10 +557,7 @@ class PreferenceMargin(Detector):
 
     type: Literal["preference_margin"] = "preference_margin"
     metric: str = "optim/preference_margin"
-    advice: str = (
-        "nothing of the pairs is learned, or it is lost again: raise the learning rate where "
-        "optim/grad_norm is steady, lower it where that grows"
-    )
+    advice: str = "raise learning_rate where optim/grad_norm is steady, lower it where that grows"
 
     def _changed(self, value: float, seen: History) -> str | None:
         start = seen.begun(self.metric)

@@ -203,8 +203,13 @@ class Check:
 
 
 _DIRECT = ("eval/direct/accuracy", "train/accuracy/round_0")
+_JUDGED = ("judge/accuracy",)
+_ERRORS, _MERGED = "judge/error_correlation", "rollout/merged_turn_fraction"
+_CONSENSUS = "v2/self_consensus_fraction"
 _FORM = "warm-start on demonstrations, or look at rollout.max_tokens and the contract"
 _FEW = "a consensus of one judge is its own verdict: take 5 or more agents, or judge weight 0"
+_ALIKE = "judges err together: use personas, other temperatures or other models as judges"
+_SIGNAL = "most samples teach nothing: see the causes; take more agents, or other questions"
 _LONG = "raise rollout.max_tokens, or teach shorter replies (reward overlong)"
 _ROOM = "lower rollout.max_tokens, or set debate.history_rounds: 1 or max_chars_per_field"
 _ROWS = "prompts do not extend each other, so each turn is a row: see the chat template"
@@ -217,57 +222,20 @@ CHECKS = (
     Check("head-room", _DIRECT, "take harder questions", amber=0.95, above=True),
     Check("one of N is right", ("train/pass@k",), "take easier questions or more agents", 0.20),
     Check("valid comparisons", ("train/comparisons_made",), _FORM, red=0.80, when="votes"),
-    Check(
-        "judge accuracy", ("judge/accuracy",), f"no better than chance: {_WARM}", 0.5, when="votes"
-    ),
-    Check(
-        "judge accuracy, votes alone",
-        ("judge/accuracy",),
-        f"too weak to teach: {_WARM}",
-        amber=0.6,
-        when="peers_alone",
-    ),
-    Check(
-        "judges' TPR - FPR", ("judge/youden",), f"votes say little: {_WARM}", 0.0, 0.2, when="votes"
-    ),
-    Check(
-        "correlation of judges' errors",
-        ("judge/error_correlation",),
-        "judges err together: use personas, other temperatures or other models as judges",
-        amber=0.5,
-        above=True,
-        when="votes",
-    ),
+    Check("judge accuracy", _JUDGED, _WARM, red=0.50, when="votes"),
+    Check("judge accuracy, votes alone", _JUDGED, _WARM, amber=0.60, when="peers_alone"),
+    Check("judges' TPR - FPR", ("judge/youden",), _WARM, red=0.0, amber=0.2, when="votes"),
+    Check("correlation of judges' errors", (_ERRORS,), _ALIKE, None, 0.5, True, "votes"),
     Check("judges of a pair", ("v2/judges_per_pair",), _FEW, amber=2.0, when="judges_learn"),
-    Check(
-        "pairs with one judge",
-        ("v2/self_consensus_fraction",),
-        _FEW,
-        amber=0.5,
-        above=True,
-        when="judges_learn",
-    ),
-    Check("valid format", ("train/format_all",), _FORM, 0.30, 0.60),
-    Check(
-        "questions with a signal",
-        ("signal/value",),
-        "most of what is sampled teaches nothing: see the causes; take more agents or debates of "
-        "a question, a higher temperature, or other questions",
-        red=0.05,
-        amber=0.20,
-    ),
+    Check("pairs with one judge", (_CONSENSUS,), _FEW, None, 0.5, True, "judges_learn"),
+    Check("valid format", ("train/format_all",), _FORM, red=0.30, amber=0.60),
+    Check("questions with a signal", ("signal/value",), _SIGNAL, red=0.05, amber=0.20),
     Check("smaller side of the pairs", ("pairs/smaller_side",), _SIDES.advice, _SIDES.below),
     Check("pairs for the truth", ("pairs/truth",), _TRUTH.advice, _TRUTH.below),
-    Check("value gained by guiding to the right", ("pairs/gained",), _UNGUIDED, 0.0),
-    Check("value lost by guiding to the wrong", ("pairs/lost",), _UNGUIDED, 0.0),
+    Check("value gained by guiding to the right", ("pairs/gained",), _UNGUIDED, red=0.0),
+    Check("value lost by guiding to the wrong", ("pairs/lost",), _UNGUIDED, red=0.0),
     Check("replies cut off", ("rollout/truncated_fraction",), _LONG, 0.50, 0.10, above=True),
-    Check(
-        "turns that join a row",
-        ("rollout/merged_turn_fraction",),
-        _ROWS,
-        amber=0.01,
-        when="merges_turns",
-    ),
+    Check("turns that join a row", (_MERGED,), _ROWS, amber=0.01, when="merges_turns"),
     Check("turns over the window", ("context/overflow",), _ROOM, 0.02, 0.0, above=True),
     Check("context used of the window", ("context/share",), _ROOM, amber=0.90, above=True),
     Check("memory of one update", ("memory/share",), _MEMORY, 0.98, 0.90, above=True),

@@ -12,10 +12,10 @@ from debate_protocol.types import TRAINED
 from debate_train.advantages import SECTIONS
 from debate_train.data import DataSettings, DataSource
 from debate_train.data.source import Split, identity
-from debate_train.evaluation import direct_form
 from debate_train.interrupts import UsageError
 from debate_train.losses import reference_error
 from debate_train.models.policies import folder_problems
+from debate_train.playing import direct_form
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import (
     Windows,

@@ -14,10 +14,10 @@ from debate_protocol.types import Ask, Gate, Message, Question, Reply, Sent
 from debate_rewards.decisions import GateRule, divided
 from debate_train.data import DataSettings, DataSource
 from debate_train.data.source import keep_apart
-from debate_train.evaluation import direct_form
 from debate_train.interrupts import UsageError
 from debate_train.models import ModelConfig
 from debate_train.models.model_files import read_json, reading_model
+from debate_train.playing import direct_form
 from debate_train.recipe import Recipe
 
 CHARS_PER_TOKEN = 3

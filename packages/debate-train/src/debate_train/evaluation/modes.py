@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -203,6 +203,18 @@ def debate_curves(debates: Sequence[Transcript]) -> Curves:
     return found
 
 
+def moments_of(debates: Sequence[Transcript], names: Mapping[str, str]) -> "Ratios":
+    """Return ratios of sums over questions; `names` maps names of ours to those of the metrics."""
+    from debate_rewards.metrics import question_moments
+
+    found: dict[str, dict[str, tuple[float, ...]]] = {}
+    for question, moments in question_moments(debates).items():
+        for ours, theirs in names.items():
+            if theirs in moments:
+                found.setdefault(ours, {})[question] = moments[theirs]
+    return found
+
+
 def _at_round(one: "AnswersGiven", round: int) -> dict[str, float]:
     """Return what is right after a round of a debate, by curve."""
     assert one.right is not None
@@ -280,20 +292,18 @@ class Plays:
         return -(-len(self.copies) * self.form.turn_count() // self.share[1])
 
 
-class EvaluationMode(Protocol):
-    """One way to measure the policy: a pydantic model with a field `type`.
+class EvaluationMode(Config):
+    """The base class of evaluation modes: one way to measure the policy.
 
-    `ModeSettings` of `debate_train.evaluation` brings all but `type`, `plays`, `figures` and
-    `values`; its `details`, `ratios` and `curves` are none. A mode samples nothing itself: it names
-    forms, the evaluation plays them with the engine of the run, each ask by the policy that it
-    names, and hands over the transcripts.
+    A mode samples nothing itself: it names forms, the evaluation plays them with the engine of the
+    run, each ask by the policy that it names, and hands over the transcripts. In results, metrics
+    and exit criteria the name of the mode in the recipe stands before: `eval/NAME/FIGURE`.
     """
 
-    @property
-    def type(self) -> str:
-        """The name by which recipes choose the mode."""
-        ...
+    type: str
+    """The name by which recipes choose the mode."""
 
+    @abstractmethod
     def plays(self, form: DebateForm) -> Sequence[Plays]:
         """Return what is played on each question, nothing where the mode has nothing to measure.
 
@@ -305,23 +315,12 @@ class EvaluationMode(Protocol):
         Raises:
             ValueError: The mode does not go with this form; the text begins with the key.
         """
-        ...
 
+    @abstractmethod
     def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the names of all figures that it may measure, each with its row in the table.
+        """Return the names of all figures, each with its row in the table or an empty text."""
 
-        A figure with an empty text has no row. In results, metrics and exit criteria the name of
-        the mode in the recipe stands before: `eval/NAME/FIGURE`.
-        """
-        ...
-
-    def details(self, form: DebateForm) -> Mapping[str, str]:
-        """Return rows of further figures, for the table of an evaluation without a run.
-
-        The table that a run ends with has those of `figures` alone.
-        """
-        ...
-
+    @abstractmethod
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return each figure's value for each question; questions without one are absent.
 
@@ -331,71 +330,29 @@ class EvaluationMode(Protocol):
         Args:
             played: What was played of each of `plays`, in order.
         """
-        ...
+
+    def details(self, form: DebateForm) -> Mapping[str, str]:
+        """Return rows of further figures, for the table of an evaluation without a run."""
+        return {}
 
     def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
         """Return the figures that are ratios of sums over all questions, by question.
 
         They are of other names than those of `values`.
-
-        Args:
-            played: As for `values`.
         """
-        ...
+        return {}
 
     def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
-        """Return accuracies beside the sampled tokens that they took, by the curve's name.
-
-        Args:
-            played: As for `values`, of all runs.
-        """
-        ...
+        """Return accuracies beside the sampled tokens that they took, of all runs."""
+        return {}
 
     def counted(self, form: DebateForm) -> str:
         """Return what a question costs in one run, such as `4 direct replies`."""
-        ...
-
-    def described(self, form: DebateForm) -> str:
-        """Return in what debates it measures, for those who read the results."""
-        ...
-
-
-class ModeSettings(Config):
-    """The base class of evaluation modes."""
-
-    type: str
-
-    @abstractmethod
-    def plays(self, form: DebateForm) -> Sequence[Plays]:
-        """Return what is played on each question."""
-
-    @abstractmethod
-    def figures(self, form: DebateForm) -> Mapping[str, str]:
-        """Return the names of all figures, each with its row in the table or an empty text."""
-
-    @abstractmethod
-    def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
-        """Return each figure's value for each question."""
-
-    def details(self, form: DebateForm) -> Mapping[str, str]:
-        """Return rows of further figures; here none."""
-        return {}
-
-    def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
-        """Return the figures that are ratios of sums over all questions; here none."""
-        return {}
-
-    def curves(self, played: Sequence[Sequence[Transcript]]) -> Curves:
-        """Return accuracies beside the sampled tokens that they took; here none."""
-        return {}
-
-    def counted(self, form: DebateForm) -> str:
-        """Return what a question costs in one run."""
         turns = sum(one.turns for one in self.plays(form))
         return f"{turns:,} turn{'' if turns == 1 else 's'} of {self.type}"
 
     def described(self, form: DebateForm) -> str:
-        """Return in what debates it measures."""
+        """Return in what debates it measures, for those who read the results."""
         return "; ".join(shape_of(one.form, len(one.copies)) for one in self.plays(form))
 
 

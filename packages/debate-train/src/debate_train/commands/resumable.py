@@ -1,0 +1,257 @@
+"""Folders that a command goes on with after any stop, and what an evaluation keeps in one.
+
+An evaluation follows from its replies. One that was stopped plays its debates again from the start,
+is answered by the journal where a reply is known, and samples the rest: the calls of a batch engine
+are then those of an evaluation that nobody stopped.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from debate_protocol.transcripts.files import write_transcripts
+from debate_protocol.types import Reply, Transcript
+from debate_rollout.engine import Engine
+from debate_rollout.routing import HeardEngine
+from debate_train.checkpoints.run_directory import (
+    as_written,
+    describe_environment,
+    layout_problem,
+    not_writable,
+    read_as_written,
+    refuse_used,
+    with_hash,
+    write_json,
+    written,
+)
+from debate_train.checkpoints.whole_files import (
+    LOCK,
+    DirectoryLock,
+    cut_torn_line,
+    open_plain,
+    remove_unfinished,
+    write_whole,
+)
+from debate_train.evaluation.measuring import ask_key
+from debate_train.interrupts import UsageError
+
+RECIPE, ENVIRONMENT = "recipe.yaml", "environment.json"
+
+
+class ResumableFolder:
+    """A folder that a command fills, one process at a time; use it in `with`.
+
+    Args:
+        path: A new or empty folder, or one that has the file `mark`.
+        mark: The file that is written first, so that the folder is known as this command's.
+        content: Of that file.
+        folders: Made in it.
+
+    Raises:
+        UsageError: The folder holds anything else, cannot be written, or another process writes.
+    """
+
+    def __init__(self, path: Path, mark: str, content: bytes, folders: Sequence[str] = ()) -> None:
+        self.path = path
+        if not (path / mark).exists():
+            refuse_used(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = DirectoryLock(path)
+            remove_unfinished(path)
+            if not (path / mark).exists():
+                write_whole(path / mark, content)
+            for name in folders:
+                (path / name).mkdir(exist_ok=True)
+                remove_unfinished(path / name)
+        except OSError as error:
+            raise not_writable(path, error) from error
+
+    def keep_environment(self, *, resumed: bool) -> None:
+        """Keep versions and device of the first call, and of later ones that say `resumed`."""
+        path, now = self.path / ENVIRONMENT, describe_environment()
+        if not path.exists():
+            write_json(path, now)
+        elif resumed:
+            first = json.loads(path.read_text(encoding="utf-8"))
+            write_json(path, first | {"resumed": [*first.get("resumed", []), now]})
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file as a whole."""
+        with written(self.path / name):
+            write_whole(self.path / name, text.encode())
+
+    def close(self) -> None:
+        """Let other processes write here."""
+        self._lock.release()
+
+    def __enter__(self) -> "ResumableFolder":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+
+def refuse_links(path: Path, files: Sequence[str], folders: Sequence[str] = ()) -> None:
+    """Refuse a folder in which a link leads elsewhere, or something stands in a file's place."""
+    own = (LOCK, RECIPE, ENVIRONMENT, *files)
+    if path.is_dir() and (problem := layout_problem(path, own, tuple(folders))):
+        raise UsageError(f"cannot use {path}: {problem}; choose another --output")
+
+
+_LINE = TypeAdapter(dict[str, Reply])
+
+
+class ReplyJournal:
+    """A file of one line for each call of the engine: the replies of the call, by `ask_key`.
+
+    A line is there as a whole or not at all, so the replies of one call are kept together.
+
+    Args:
+        path: The file, which need not be there.
+
+    Raises:
+        UsageError: A line of it is not as it was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        cut_torn_line(path)
+        self.known: dict[str, Reply] = {}
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            try:
+                found = _LINE.validate_python((as_written(line) or {})["replies"])
+            except (ValueError, KeyError):
+                raise UsageError(
+                    f"{path}:{number}: found other replies than an evaluation has kept; remove the "
+                    "file, and its policy is measured again"
+                ) from None
+            self.known = found | self.known
+        self._file = os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
+
+    def append(self, replies: Iterable[tuple[str, Reply]]) -> None:
+        """Keep the replies of one call; of two with one key the first."""
+        line: dict[str, object] = {}
+        for key, reply in replies:
+            line.setdefault(key, asdict(reply))
+        text = json.dumps(with_hash({"replies": line}), separators=(",", ":"))
+        with written(self._path):
+            self._file.write(text.encode() + b"\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def journaled(engine: Engine, journal: ReplyJournal) -> HeardEngine:
+    """Return an engine whose replies are kept before anyone sees them."""
+    return HeardEngine(
+        engine,
+        lambda replies: journal.append((ask_key(asked.ask), reply) for asked, reply in replies),
+    )
+
+
+SCHEMA = "debate-eval/1"
+RESULTS, TABLE, PLAN = "results.json", "results.csv", "evaluation.json"
+_FOLDERS = ("policies", "transcripts", "replies")
+_FILES = (PLAN, RESULTS, TABLE, "policies/*", "replies/*", "transcripts/*/*")
+
+Plan = Mapping[str, Any]
+"""What an evaluation measures, by which one that is resumed is known to be the same."""
+Found = Mapping[str, Any]
+"""What one policy was found to do, as its file in `policies/` holds it."""
+
+
+class EvaluationDirectory(ResumableFolder):
+    """The files of one evaluation.
+
+    Args:
+        path: A folder that is new or empty; with `resume` that of an evaluation that was stopped.
+        plan: What is measured.
+        resolved_yaml: The recipe, if there is one.
+        resume: Go on with an evaluation, wherever it stopped.
+
+    Raises:
+        UsageError: The folder cannot be used, or holds another evaluation.
+    """
+
+    def __init__(
+        self, path: Path, plan: Plan, resolved_yaml: str | None = None, *, resume: bool = False
+    ) -> None:
+        refuse_links(path, _FILES, _FOLDERS)
+        if not resume:
+            refuse_used(path)
+        elif not path.is_dir():
+            raise UsageError(f"cannot resume {path}: found no such folder; leave out --resume")
+        elif (path / PLAN).exists():
+            _refuse_another(path, plan)
+        super().__init__(path, PLAN, json.dumps(plan, indent=2).encode() + b"\n", _FOLDERS)
+        if resolved_yaml is not None and not (path / RECIPE).exists():
+            self.write(RECIPE, resolved_yaml)
+        self.keep_environment(resumed=False)
+
+    def __enter__(self) -> "EvaluationDirectory":
+        return self
+
+    def measured(self, name: str) -> Found | None:
+        """Return what a policy was found to do; None where that is still to be measured."""
+        path = self.path / "policies" / f"{name}.json"
+        if not path.exists():
+            return None
+        found = read_found(path, name)
+        self._replies(name).unlink(missing_ok=True)  # Left where a stop came in between.
+        return found
+
+    def journal(self, name: str) -> ReplyJournal:
+        """Return the replies of a policy that is being measured."""
+        return ReplyJournal(self._replies(name))
+
+    def keep(self, found: Found, played: Mapping[str, Sequence[Transcript]] | None = None) -> None:
+        """Keep what a policy did, and its debates in each mode; its single replies go."""
+        name = found["name"]
+        folder = self.path / "transcripts" / name
+        with written(folder):
+            for mode, transcripts in (played or {}).items():
+                folder.mkdir(exist_ok=True)
+                remove_unfinished(folder)
+                write_transcripts(folder / f"{mode}.jsonl", transcripts)
+        write_json(self.path / "policies" / f"{name}.json", with_hash(dict(found)))
+        self._replies(name).unlink(missing_ok=True)
+
+    def _replies(self, name: str) -> Path:
+        return self.path / "replies" / f"{name}.jsonl"
+
+
+def read_found(path: Path, name: str) -> Found:
+    """Return what a policy was found to do.
+
+    Raises:
+        UsageError: The file is of another policy, or not as it was written.
+    """
+    found = read_as_written(path)
+    if found is None or found["name"] != name:
+        raise UsageError(
+            f"{path}: is not as debate-eval has written it for policy {name}; put it back, or "
+            "remove it, and its policy is measured again"
+        )
+    return found
+
+
+def _refuse_another(path: Path, plan: Plan) -> None:
+    """Refuse to go on with what would be measured in another way."""
+    try:
+        before = json.loads((path / PLAN).read_text(encoding="utf-8"))
+        changed = [key for key in plan if before.get(key) != plan[key]]
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"cannot resume {path}: {PLAN} cannot be read: {error}") from error
+    if changed:
+        raise UsageError(
+            f"cannot resume {path}: found another {changed[0]} than the one that it was begun "
+            "with; expected the same call with --resume, or another --output"
+        )
