@@ -154,10 +154,10 @@ def test_labels_of_old_weights_are_forgotten_and_refused(model: Any, byte_bpe: A
         for version, label in enumerate(labels):
             served.serve(label, version)
         assert len(served.versions) == 64 and served.label == labels[-1]
-        assert served.spans([(labels[-1], 0, 3)], labels[-1]) == [(199, 0, 3)]
+        assert served.spans([(labels[-1], 0, 3)], labels[-1], 3) == [(199, 0, 3)]
         mixed = [(labels[-2], 0, 1), (labels[-1], 1, 3)]
-        assert served.spans(mixed, labels[-2]) == [(198, 0, 1), (199, 1, 3)]
+        assert served.spans(mixed, labels[-2], 3) == [(198, 0, 1), (199, 1, 3)]
         with pytest.raises(OtherWeightsError, match=f"'{labels[-2]}', expected '{labels[-1]}'"):
-            served.spans(mixed, labels[-1])
+            served.spans(mixed, labels[-1], 3)
     finally:
         served.close()

@@ -44,9 +44,9 @@ def test_process_errors_name_what_knows_of_one_process_only() -> None:
     shared = recipe(engine={"type": "vllm"})
     trainer, engine = process_errors(shared, 2)
     assert "trainer.type: found torch in 2 processes; expected deepspeed" in trainer
-    assert "rollout.engine.process: found shared in 2 processes" in engine
+    assert "rollout.engine.type: found vllm in 2 processes" in engine
     assert process_errors(shared, 1) == []
-    own = recipe(engine={"type": "vllm", "process": "own"})
+    own = recipe(engine={"type": "vllm_server"})
     assert len(process_errors(own, 2)) == 1
 
 

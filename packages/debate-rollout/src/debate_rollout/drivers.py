@@ -1,6 +1,5 @@
 """Drivers: run debates against an engine, in lock-step or each at its own pace."""
 
-import difflib
 import queue
 import threading
 import time
@@ -11,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from debate_protocol.plugins import Config, Variants
+from debate_protocol.plugins import Config, Variants, did_you_mean
 from debate_protocol.types import Ask, DebateRun, Gate, GateDecision, Reply, Sent, Transcript
 from debate_rollout.engine import (
     Engine,
@@ -63,10 +62,9 @@ class Requests:
         known = [field.name for field in fields(Sampling)]
         for name in sampling:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; nearest: {near[0]!r}" if near else ""
                 raise EngineConfigError(
-                    f"sampling.{name}: expected one of {', '.join(known)}{hint}"
+                    f"sampling.{name}: expected one of {', '.join(known)}"
+                    f"{did_you_mean(name, known)}"
                 )
         self._renderer = renderer
         self._max_tokens = max_tokens
@@ -85,8 +83,7 @@ class Requests:
 
 
 Select = Callable[[Sequence[Gate]], Sequence[GateDecision]]
-"""Answers the gates of a batch: `go_on` goes on, `keep` ends the debate with the turns it has,
-`drop` leaves the debate out of the results."""
+"""Answers the gates of a batch: `go_on`, `keep` (end with the turns so far) or `drop`."""
 
 
 class Debates:
@@ -232,8 +229,7 @@ class Flight:
         try:
             ticket = self._engine.submit(one.asked.request)
         except Exception as error:
-            self._try_again(one, error)
-            return
+            return self._try_again(one, error)
         self._open[ticket] = one
         if self._timeout_s is not None:
             self._due.append((time.monotonic() + self._timeout_s, ticket))
@@ -333,7 +329,13 @@ def _answer(engine: Engine, asked: Sequence[Asked], timeout_s: float | None) -> 
         return _call(engine, [one.request for one in asked], timeout_s)
     except Exception:
         # One by one: what failed as a batch may pass alone, and what fails again has a name.
-        return [_call_alone(engine, one, timeout_s) for one in asked]
+        replies: list[Reply] = []
+        for one in asked:
+            try:
+                replies += _call(engine, [one.request], timeout_s)
+            except Exception as error:
+                raise one.failure(error) from error
+        return replies
 
 
 def _wait_for_all(flight: Flight, asked: Sequence[Asked]) -> list[Reply]:
@@ -346,13 +348,6 @@ def _wait_for_all(flight: Flight, asked: Sequence[Asked]) -> list[Reply]:
     finally:
         flight.close()
     return [replies[one.place, one.number] for one in asked]
-
-
-def _call_alone(engine: Engine, one: Asked, timeout_s: float | None) -> Reply:
-    try:
-        return _call(engine, [one.request], timeout_s)[0]
-    except Exception as error:
-        raise one.failure(error) from error
 
 
 def _call(engine: Engine, requests: list[Request], timeout_s: float | None) -> list[Reply]:
@@ -471,8 +466,7 @@ class LockStep(Config):
 
     type: Literal["lock_step"] = "lock_step"
     timeout_s: float | None = Field(None, gt=0)
-    """Most seconds to wait for a reply before it is asked for again. None: an hour with engines
-    that stream; no limit with batch engines, where it holds for a call of a whole round."""
+    """Most seconds to wait for a reply; None is an hour, or no limit with batch engines."""
 
 
 class FreeRunning(Config):

@@ -74,29 +74,17 @@ def missing_extra(what: str, extra: str, cause: ImportError) -> MissingExtraErro
 
 
 Capability = Literal[
-    "tokens",
-    "logps",
-    "seeds",
-    "streams",
-    "full_weights",
-    "lora",
-    "adapters",
-    "prefix_cache",
-    "load_in_flight",
+    "tokens",  # Takes prompt ids, and replies hold the sampled ids.
+    "logps",  # Replies hold log-probabilities after the temperature.
+    "seeds",  # The same request has the same reply.
+    "streams",  # The engine is a `StreamingEngine`.
+    "full_weights",  # `load` takes all parameters.
+    "lora",  # `load` takes an adapter.
+    "adapters",  # `load` takes several by name; each request is answered with that of its ask.
+    "prefix_cache",  # Prompts that begin alike are computed once; `load` drops what is old.
+    "load_in_flight",  # `load` may be called while requests are open; replies mark what they mix.
 ]
-"""What an engine can do; training needs `tokens` and `logps`. Configs of engines say it, too, as
-far as it is known before they are opened with a model and its tokenizer.
-
-- `tokens`: takes prompt ids, and replies hold the sampled ids.
-- `logps`: replies hold log-probabilities after the temperature.
-- `seeds`: the same request has the same reply.
-- `streams`: the engine is a `StreamingEngine`.
-- `full_weights`, `lora`: `load` takes weights of that kind.
-- `adapters`: `load` takes several LoRA adapters with names, and each request is answered with the
-  one that its ask names.
-- `prefix_cache`: prompts that begin alike are computed once; `load` drops what old weights made.
-- `load_in_flight`: `load` may be called while requests are open; replies mark what they mix.
-"""
+"""What an engine can do; training needs `tokens` and `logps`."""
 
 
 @dataclass(frozen=True, slots=True)

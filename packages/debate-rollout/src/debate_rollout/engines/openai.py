@@ -20,22 +20,11 @@ if TYPE_CHECKING:
 
 LeftOut = Literal["max_tokens", "temperature", "seed", "stop"]
 
-_OURS: Mapping[str, str] = {
-    "model": "model",
-    "messages": "the debate",
-    "max_tokens": "rollout.max_tokens",
-    "max_completion_tokens": "rollout.max_tokens",
-    "temperature": "the personas",
-    "top_p": "rollout.top_p",
-    "top_k": "rollout.top_k",
-    "min_p": "rollout.min_p",
-    "seed": "the recipe's seed",
-    "stop": "the contract",
-    "n": "rollout.debates_per_question",
-    "stream": "the engine, which reads whole replies",
-}
-"""Fields of a request that are set elsewhere, and where."""
-
+_OURS = frozenset(
+    ("model", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k",
+     "min_p", "seed", "stop", "n", "stream")
+)  # fmt: skip
+"""Fields of a request that the debate and the recipe set elsewhere."""
 _SECRET_NAME = re.compile(
     r"api[_-]?key|access[_-]?(?:key|token)|authori[sz]ation|bearer|credential|password|secret", re.I
 )
@@ -62,9 +51,7 @@ class OpenAIEngine(EngineSettings):
     base_url: str = "https://api.openai.com/v1"
     """What stands before `/chat/completions`."""
     api_key_env: str | None = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the key; None for endpoints without one. It is
-    sent where the name fits the host: `TOGETHER_API_KEY` goes to api.together.xyz, and any
-    `…_API_KEY` to this machine and its network."""
+    """Environment variable of the key, whose name fits the host; None sends no key."""
     api_key_host: str | None = None
     """The host that gets the key all the same; it must be that of `base_url`."""
     max_in_flight: int = Field(32, ge=1)
@@ -72,9 +59,7 @@ class OpenAIEngine(EngineSettings):
     timeout_s: float = Field(300.0, gt=0)
     """Most seconds of one try, from sending a request to the end of its reply."""
     retries: int = Field(5, ge=0)
-    """Further tries after no connection (10 s), an unreadable reply, and status 408, 409, 425, 429
-    and 5xx; of those without a reply in time there are two at most. Each is said on standard
-    error."""
+    """Further tries after a failure that may pass; two at most without a reply in time."""
     backoff_s: float = Field(1.0, ge=0)
     """Pause before the second try; it doubles from try to try. Retry-After is kept to."""
     longest_pause_s: float = Field(60.0, ge=0)
@@ -140,7 +125,7 @@ class OpenAIEngine(EngineSettings):
     def _is_no_secret(cls, body: dict[str, object]) -> dict[str, object]:
         for name in body:
             if name in _OURS:
-                raise ValueError(f"{name} is set by {_OURS[name]}; leave it out here")
+                raise ValueError(f"{name} is set by the recipe or the engine; leave it out here")
         place = _secret_place(body, "extra_body")
         if place is not None:
             raise ValueError(

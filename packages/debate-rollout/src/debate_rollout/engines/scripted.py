@@ -25,6 +25,7 @@ from debate_rollout.engine import (
     generate_by_streaming,
 )
 from debate_rollout.rendering import Renderer, token_text
+from debate_rollout.routing import ForwardingEngine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -48,25 +49,27 @@ class Delay(Config):
         return drawn
 
 
-class ScriptedStream:
+class ScriptedStream(ForwardingEngine):
     """Hands over the replies of another engine when their time has come."""
 
     def __init__(self, player: Engine, delay: Delay) -> None:
-        self.capabilities: frozenset[Capability] = player.capabilities | {"streams"}
-        self.renderer = player.renderer
-        self.context_window = player.context_window
-        self._player = player
+        super().__init__(player)
         self._delay = delay
         self._given = 0
         self._outcomes: dict[int, Reply | Exception] = {}
         self._in_line: deque[tuple[int, float]] = deque()
         self._under_way: list[tuple[float, int]] = []
 
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Those of the other engine, and that it streams."""
+        return self._engine.capabilities | {"streams"}
+
     def submit(self, request: Request) -> int:
         """Take a request. What is said is settled now, and handed over after its delay."""
         self._given += 1
         try:
-            self._outcomes[self._given] = self._player.generate([request])[0]
+            self._outcomes[self._given] = self._engine.generate([request])[0]
         except Exception as error:
             self._outcomes[self._given] = error
         self._in_line.append((self._given, self._delay.seconds(request)))
@@ -96,15 +99,6 @@ class ScriptedStream:
         """Return one reply a request, in order, when the slowest is done."""
         return generate_by_streaming(self, requests)
 
-    def load(self, weights: Weights) -> None:
-        """Note the version."""
-        self._player.load(weights)
-
-    def close(self) -> None:
-        """Forget every request."""
-        self._outcomes.clear()
-        self._player.close()
-
     def _begin(self, now: float) -> None:
         while self._in_line and len(self._under_way) < self._delay.slots:
             ticket, seconds = self._in_line.popleft()
@@ -126,8 +120,7 @@ class ScriptedEngine(EngineSettings):
 
     type: Literal["scripted"] = "scripted"
     replies: tuple[str, ...] | dict[str, str] = ()
-    """A list is said in the order of the asks, again from the start at its end. A mapping is read
-    by `agent/round`, then `agent/*`, `*/round` and `*`."""
+    """Said in order, again and again; or by `agent/round`, `agent/*`, `*/round` and `*`."""
     context_window: int | None = Field(None, ge=1)
     """Most tokens of prompt and reply; null is no limit."""
     delay: Delay | None = None

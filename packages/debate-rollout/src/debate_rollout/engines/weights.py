@@ -1,12 +1,12 @@
 """Putting a trainer's weights into a served Hugging Face model."""
 
-import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from debate_protocol.plugins import did_you_mean
 from debate_rollout.engine import Weights, WeightsError
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ ONLY = "default"
 """What peft calls an adapter that has no name of its own."""
 HEAD = "lm_head.weight"
 WITHOUT_HEAD = frozenset(("gemma2", "gemma3n_text"))
-"""Types of models whose logits vLLM takes from the embedding itself: it knows no head of theirs,
-and ends when it is handed one."""
+"""Types of models of which vLLM knows no head, and ends when it is handed one."""
 
 
 def load_full(model: "PreTrainedModel", weights: Weights) -> "PreTrainedModel":
@@ -124,9 +123,9 @@ def check_fits(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
     """
     for name, tensor in given.items():
         if name not in own:
-            near = difflib.get_close_matches(name, list(own), n=1)
-            hint = f"; nearest: {near[0]!r}" if near else ""
-            raise WeightsError(f"weights hold {name!r}, which the served model does not{hint}")
+            raise WeightsError(
+                f"weights hold {name!r}, which the served model does not{did_you_mean(name, own)}"
+            )
         if tuple(tensor.shape) != tuple(own[name].shape):
             raise WeightsError(
                 f"weights hold {name!r} of shape {tuple(tensor.shape)}; "

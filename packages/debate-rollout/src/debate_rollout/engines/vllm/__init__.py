@@ -110,8 +110,7 @@ class VllmSettings(EngineSettings):
     install: ClassVar[str] = "debate-rollout[vllm]"
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """`auto` serves the type of the checkpoint or model that is opened (vLLM's own `auto` would
-    serve float32 checkpoints as bfloat16)."""
+    """`auto` serves the type of the checkpoint; vLLM's own takes bfloat16 for float32."""
     context_window: int | None = Field(None, ge=1)
     """Most tokens of prompt and reply; None takes it from the model's configuration."""
     max_batch: int = Field(256, ge=1)
@@ -127,14 +126,9 @@ class VllmSettings(EngineSettings):
     max_lora_rank: int | None = Field(None, ge=1, le=LORA_RANKS[-1])
     """Set to serve adapters; at least the rank of the adapters that are trained."""
     vllm_args: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of vLLM by the names of its `EngineArgs`, such as
-    `tensor_parallel_size: 2` or `distributed_executor_backend: ray`; those for speed and memory,
-    with numbers, switches and words as values."""
+    """Further `EngineArgs` of vLLM for speed and memory, such as `tensor_parallel_size`."""
     batch_invariant: bool = False
-    """Let vLLM take kernels whose results do not depend on which other requests are in the batch
-    (its `VLLM_BATCH_INVARIANT=1`), so that a reply follows from its prompt, seed and weights alone
-    in bfloat16, too. Slower; needs an NVIDIA GPU of compute capability 9.0 or above, and a process
-    of its own (`vllm_server`). Without effect on a CPU."""
+    """Take vLLM's slower kernels that do not depend on the batch; needs a server and a GPU."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -388,33 +382,27 @@ class VllmServerEngine(VllmSettings):
     url: str | None = None
     """A running server, such as `http://10.0.0.7:8000`; None starts one for this run."""
     load_urls: tuple[str, ...] = ()
-    """The servers behind `url` where that is a router: each is loaded with new weights, past the
-    router. None where `url` is the server itself."""
+    """The servers behind `url` where that is a router; each is loaded past it."""
     port: int | None = Field(None, ge=1, le=65535)
     """Port on 127.0.0.1 of the server that is started; None takes a free one."""
     devices: str | None = None
     """Devices of the server that is started, as in CUDA_VISIBLE_DEVICES; None: those that train."""
     transfer: Literal["file", "nccl"] = "file"
-    """How full weights reach the server: a file that both sides see, or NCCL from this process's
-    CUDA device. Adapters always go through files."""
+    """How full weights reach the server; adapters always go through files."""
     shared_folder: str | None = None
-    """Where those files are written, on a disk that the server sees under the same path; None is
-    the temporary directory of this machine."""
+    """Where those files are written; the server must see it under the same path."""
     max_connections: int = Field(512, ge=1)
     """Most requests that are sent at once; more wait here."""
     log_file: str | None = None
-    """Log of the server that is started; None keeps one in the directory for
-    temporary files, and removes it unless the server crashed."""
+    """Log of the server that is started; None keeps one only when the server crashed."""
     start_timeout_s: float = Field(900.0, gt=0)
     """Seconds within which the server must answer after its start."""
     load_timeout_s: float = Field(900.0, gt=0)
     """Longest that one refresh of weights may take."""
     reconnect_timeout_s: float = Field(300.0, ge=0)
-    """Longest wait for a server that no longer answers. One that has started again gets its
-    weights again, where they come through files, and requests are sent again."""
+    """Longest wait for a server that no longer answers; then it gets its weights again."""
     api_key_env: str = "VLLM_API_KEY"
-    """Environment variable that holds the key of a running server, if it wants one; another name
-    must fit the host, as those of `type: openai`."""
+    """Environment variable of a running server's key; another name must fit the host."""
     api_key_host: str | None = None
     """The host that gets the key all the same; it must be that of `url`."""
 
