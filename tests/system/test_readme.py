@@ -109,7 +109,7 @@ def shown() -> Iterator[str]:
 DEBATES = "examples/data/debates.jsonl"
 FILLED = (
     (r" #.*| …|\|-|\|jsonl|(?<![=\w'])\[[^\]]*\]|\[:[A-Z]+\]|^env-cpu/bin/", ""),
-    (r"\bRECIPE (?=--nproc)", "selfplay_v2 rollout.engine.process=own "),
+    (r"\bRECIPE (?=--nproc)", "selfplay_v2 rollout.engine.type=vllm_server "),
     (r"\bparse FILE.jsonl", "parse examples/data/replies.jsonl"),
     (r"\bown\.yaml", "selfplay_v2"),
     (r"\bRECIPE(?!_)|\bexamples/other_package/recipe.yaml", "quickstart"),

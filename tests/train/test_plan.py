@@ -124,9 +124,9 @@ def test_plan_says_what_a_run_in_several_processes_needs_when_it_would_be_refuse
 ) -> None:
     assert main(["selfplay_v2", qwen, "--plan", "--gpus", "8"]) == 0
     printed = capsys.readouterr().out
-    assert "refused: rollout.engine.process: found shared in 8 processes" in printed
+    assert "refused: rollout.engine.type: found vllm in 8 processes" in printed
     assert "expected vllm_server" in printed
-    assert main(["selfplay_v2", qwen, "--plan", "rollout.engine.process=own"]) == 0
+    assert main(["selfplay_v2", qwen, "--plan", "rollout.engine.type=vllm_server"]) == 0
     printed = capsys.readouterr().out
     # Stage 1 sends each gradient and each weight once, 2 and 3 the gradients of every pack.
     assert "as it is" not in printed and "of the stages that fit, 1 sends least" in printed

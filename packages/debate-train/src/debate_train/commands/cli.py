@@ -160,7 +160,7 @@ examples:
   debate-train recipes/grpo_math.yaml --check-data
   debate-train recipes/selfplay_v2.yaml model.name=./my-model trainer.type=torch steps=10
   debate-train recipes/quickstart.yaml --output runs/first --resume
-  debate-train recipes/selfplay_v2.yaml rollout.engine.process=own --nproc 8
+  debate-train recipes/selfplay_v2.yaml rollout.engine.type=vllm_server --nproc 8
   debate-train recipes/selfplay_v2.yaml --plan --gpus 8 --gpu-memory 80
 
 exit codes:
