@@ -153,7 +153,7 @@ def test_check_a_cached_timeout_is_tried_again_only_with_a_longer_limit(monkeypa
             limits.append(limit_s)
             return Comparison("timeout", limit_s)
 
-    monkeypatch.setattr(answers, "_cache", answers._Cache())
+    monkeypatch.setattr(answers, "_cache", {})
     monkeypatch.setattr(answers, "shared_pool", Pool)
     for limit_s in (0.2, 0.2, 0.1, 0.4):
         assert check(ask("a+b"), r"\boxed{c}", limit_s=limit_s).reason == "timeout"
@@ -168,7 +168,7 @@ def test_check_a_gold_answer_that_hangs_is_tried_once(monkeypatch):
             asked.append(prediction)
             return Comparison("gold_timeout", limit_s)
 
-    monkeypatch.setattr(answers, "_cache", answers._Cache())
+    monkeypatch.setattr(answers, "_cache", {})
     monkeypatch.setattr(answers, "shared_pool", Pool)
     for given in ("c", "d", "c"):
         found = check(ask("a+b"), rf"\boxed{{{given}+1}}", limit_s=1)

@@ -11,7 +11,7 @@ from typing import Any
 from debate_protocol.types import Question, Transcript, TurnKey
 from debate_report.run_files import read_debates
 from debate_rewards.answer_checking import check
-from debate_rewards.decisions import answer_text, majority_of, peer_vote_of
+from debate_rewards.decisions import answer_text, majority, peer_vote
 from debate_rewards.reward import ReadDebate, read_debate
 
 CREDIT_SCHEMA = "debate-credit/1"
@@ -157,9 +157,9 @@ class Debates:
             key: None if turn.failed else self.checking(question, turn.parsed.answer)
             for key, turn in read.turns.items()
         }
-        decided = {"majority": majority_of(read, 0)}
+        decided = {"majority": majority(read, 0)}
         if any(turn.parsed.comparisons for turn in read.judges.values()):
-            decided["votes"] = peer_vote_of(read, 0)
+            decided["votes"] = peer_vote(read, 0)
         decisions = {
             rule: (answer, self.checking(question, answer))
             for rule, answer in decided.items()

@@ -1,15 +1,13 @@
 """Answer checking: is a prediction the question's answer, and are two answers the same?"""
 
-import difflib
 import math
-import os
 import reprlib
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import Question
 from debate_rewards.final_answers import (
     KINDS,
@@ -23,8 +21,8 @@ from debate_rewards.final_answers import (
 from debate_rewards.math_pool import Comparison, shared_pool
 
 LIMIT_S = 5.0
+# Most pairs of answers that one division into classes compares by more than their text.
 MAX_COMPARED = 1000
-"""Most pairs of answers that one division into classes compares by more than their text."""
 _CACHE_SIZE = 1 << 16
 _TIMEOUTS = ("timeout", "gold_timeout")
 
@@ -44,30 +42,8 @@ class Verdict:
     seconds: float = 0.0
 
 
-class _Cache:
-    """Results of comparisons, the oldest dropped first."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self._lock = threading.Lock()
-        self._results: dict[tuple[str, str], Comparison] = {}
-
-    def get(self, key: tuple[str, str]) -> Comparison | None:
-        return self._results.get(key)
-
-    def put(self, key: tuple[str, str], result: Comparison) -> None:
-        with self._lock:
-            if len(self._results) >= _CACHE_SIZE:
-                self._results.pop(next(iter(self._results)))
-            self._results[key] = result
-
-
-_cache = _Cache()
-if hasattr(os, "register_at_fork"):
-    # Another thread of the parent may have held the lock.
-    os.register_at_fork(after_in_child=_cache.clear)
+# Results of comparisons; dropping all of them when there are too many needs no lock.
+_cache: dict[tuple[str, str], Comparison] = {}
 
 
 def check(question: Question, prediction: str | None, *, limit_s: float = LIMIT_S) -> Verdict:
@@ -207,11 +183,9 @@ def kind_of(question: Question) -> Kind:
     for known in KINDS:
         if kind == known:
             return known
-    near = difflib.get_close_matches(str(kind), KINDS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(
         f"question {question.id!r}, meta.kind: found {kind!r}, expected one of "
-        f"{', '.join(KINDS)}{hint}"
+        f"{', '.join(KINDS)}{did_you_mean(str(kind), KINDS)}"
     )
 
 
@@ -290,12 +264,14 @@ def _compare(gold: str, given: str, limit_s: float) -> Comparison:
             return Comparison(known.outcome, 0.0)
     result = shared_pool().compare(gold, given, limit_s)
     if result.outcome not in ("crashed", "gold_crashed"):
-        _cache.put((gold, "" if result.outcome.startswith("gold_") else given), result)
+        if len(_cache) >= _CACHE_SIZE:
+            _cache.clear()
+        _cache[gold, "" if result.outcome.startswith("gold_") else given] = result
     return result
 
 
+# A response as text, or as chat messages of which the last one answers.
 Completion = str | Sequence[Mapping[str, Any]]
-"""A response as text, or as chat messages of which the last one answers."""
 
 
 def verify(

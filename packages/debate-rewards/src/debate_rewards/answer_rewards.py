@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from debate_protocol.types import Question, Transcript, TurnKey
 from debate_rewards.answer_checking import Verdict, answer_classes, check_many, kind_of
-from debate_rewards.decisions import peer_vote_of
+from debate_rewards.decisions import peer_vote
 from debate_rewards.reward import (
     Credit,
     ReadDebate,
@@ -21,14 +21,7 @@ from debate_rewards.reward import (
     scored,
     turn_credits,
 )
-from debate_rewards.votes import (
-    JUDGE,
-    JudgeSettings,
-    VoteReward,
-    all_votes,
-    ballots,
-    truth_values,
-)
+from debate_rewards.votes import JUDGE, JudgeSettings, VoteReward, all_votes, ballots, truth_values
 
 
 class YardstickJudge(JudgeSettings, VoteReward):
@@ -180,10 +173,10 @@ class TruthJudge(YardstickJudge):
         return replace(score, metrics={"truth_judge/unverifiable_gold": 0.0, **score.metrics})
 
 
+# Turns whose answers are counted together, each with the number of its debate.
 Group = list[tuple[int, TurnKey]]
-"""Turns whose answers are counted together, each with the number of its debate."""
+# Whether a turn is compared with its own round (`each`) or with the `last` rounds.
 Against = Literal["each", "last"]
-"""Whether a turn is compared with its own round (`each`) or with the `last` rounds."""
 
 
 def in_majority(
@@ -241,7 +234,7 @@ def _agreement(
     turns = [debates[number].turns[key] for number, key in group]
     answers = [None if turn.failed else turn.parsed.answer for turn in turns]
     numbers = list(dict.fromkeys(number for number, _ in group)) if is_verified else []
-    decided = [peer_vote_of(debates[number], 0) for number in numbers]
+    decided = [peer_vote(debates[number], 0) for number in numbers]
     question = debates[group[0][0]].transcript.question
     classes = answer_classes(question, [*answers, *decided])
     chosen = dict(zip(numbers, classes[len(group) :], strict=True))

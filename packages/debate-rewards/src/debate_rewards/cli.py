@@ -1,15 +1,14 @@
 """The `debate-rewards` command: score, verify and stats."""
 
 import argparse
-import difflib
 import json
 import reprlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from debate_protocol.command_line import (
     BAD_USAGE,
@@ -22,18 +21,12 @@ from debate_protocol.command_line import (
     run_command,
 )
 from debate_protocol.parsing import get_contract
+from debate_protocol.plugins import did_you_mean
 from debate_protocol.transcripts.files import json_lines, read_lines
 from debate_protocol.transcripts.log_files import OneScore, Scores, lines_for
 from debate_protocol.transcripts.showing import escaped_json
-from debate_protocol.types import Question, Transcript, TurnKey
-from debate_rewards.answer_checking import (
-    LIMIT_S,
-    accepted_answers,
-    check,
-    check_many,
-    is_texts,
-    kind_of,
-)
+from debate_protocol.types import Question, Transcript
+from debate_rewards.answer_checking import LIMIT_S, accepted_answers, check, check_many, kind_of
 from debate_rewards.decisions import decisions_of, last_turns
 from debate_rewards.final_answers import KINDS, Kind
 from debate_rewards.metrics import answers_given, debate_statistics
@@ -44,17 +37,21 @@ from debate_rewards.votes import all_votes, ballots
 EXPECTED = '"id", "gold" and "prediction"'
 
 
-class Pair(NamedTuple):
+class Pair(BaseModel):
     """One line of `verify`'s input, with what the kind of answer needs to know."""
 
-    id: object
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    id: Any
     gold: str | None
     prediction: str | None
-    meta: dict[str, Any]
+    choices: list[str] | dict[str, str] | None = None
+    accept: list[str] | None = None
 
     def question(self, kind: Kind) -> Question:
         """Return the question that the prediction answers."""
-        return Question(str(self.id), "", self.gold, self.meta | {"kind": kind})
+        meta = {"kind": kind, "choices": self.choices, "accept": self.accept}
+        return Question(str(self.id), "", self.gold, meta)
 
 
 def transcripts_in(file: str) -> list[Transcript]:
@@ -93,33 +90,18 @@ def pairs_in(file: str) -> list[Pair]:
                 raise UsageError(str(row))
             if not isinstance(row, dict):
                 raise UsageError(f"{where}: expected an object with {EXPECTED}")
-            if "id" not in row:
-                raise UsageError(f"{where}: 'id' is missing; expected {EXPECTED}")
-            gold, prediction = _text(row, "gold", where), _text(row, "prediction", where)
-            pairs.append(Pair(row["id"], gold, prediction, _meta(row, where)))
+            try:
+                pairs.append(Pair.model_validate(row))
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                key, found = first["loc"][0], reprlib.repr(first["input"])
+                if first["type"] == "missing":
+                    raise UsageError(f"{where}: {key!r} is missing; expected {EXPECTED}") from None
+                expected = first["msg"].partition(" should be ")[2]
+                raise UsageError(f"{where}, {key}: found {found}, expected {expected}") from None
     if not pairs:
         raise UsageError(f"{_name(file)}: found no answers, expected one a line with {EXPECTED}")
     return pairs
-
-
-def _meta(row: dict[str, object], where: str) -> dict[str, object]:
-    meta = {key: row[key] for key in ("choices", "accept") if row.get(key) is not None}
-    for key, value in meta.items():
-        texts = list(value.values()) if key == "choices" and isinstance(value, dict) else value
-        if not is_texts(texts):
-            found = reprlib.repr(value)
-            raise UsageError(f"{where}, {key}: found {found}, expected a list of texts")
-    return meta
-
-
-def _text(row: dict[str, object], key: str, where: str) -> str | None:
-    """Return a text of a line; a number becomes its text, null is None."""
-    if key not in row:
-        raise UsageError(f"{where}: {key!r} is missing; expected {EXPECTED}")
-    value = row[key]
-    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
-        raise UsageError(f"{where}, {key}: found {value!r}, expected a text or null")
-    return None if value is None else str(value)
 
 
 def _name(file: str) -> str:
@@ -300,20 +282,14 @@ def score_line(transcript: Transcript, score: Score) -> dict[str, object]:
         if credit.span is None:
             key = (credit.agent, credit.round, credit.stream)
             values.setdefault(key, []).append((credit.value, credit.weight))
+    turns = []
+    for agent, round_ in (turn.key for turn in transcript.turns):
+        streams = {name: weighted_sum(values.get((agent, round_, name), [])) for name in names}
+        turns.append({"agent": agent, "round": round_, "streams": streams})
     return {
         "id": transcript.id,
         "agents": list(score.agents),
-        "turns": [
-            {
-                "agent": turn.agent,
-                "round": turn.round,
-                "streams": {
-                    name: weighted_sum(values.get((turn.agent, turn.round, name), []))
-                    for name in names
-                },
-            }
-            for turn in transcript.turns
-        ],
+        "turns": turns,
         "metrics": dict(score.metrics),
     }
 
@@ -341,8 +317,7 @@ def _explain(error: ValidationError, fields: dict[str, Any]) -> str:
 
 def _expected(found: str, names: Iterable[str]) -> str:
     known = list(names)
-    near = difflib.get_close_matches(found, known, n=1)
-    return f"one of {', '.join(known)}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"one of {', '.join(known)}{did_you_mean(found, known)}"
 
 
 def _value(text: str) -> object:
@@ -358,8 +333,8 @@ def _print_lines(rows: Iterable[dict[str, object]]) -> None:
     sys.stdout.flush()
 
 
+# As inspect has them: correct, incorrect, no answer.
 _VALUES = {"right": "C", "wrong": "I", "unverifiable": "N"}
-"""As inspect has them: correct, incorrect, no answer."""
 
 
 def inspect_scores(
@@ -374,9 +349,10 @@ def inspect_scores(
     found: list[Scores] = []
     for given, score in zip(answers_given(transcripts), scores, strict=True):
         named = _decisions(given.debate, seed)
-        if given.right is not None:
-            last = [turn.key for turn in last_turns(given.debate).values()]
-            named |= _share(last, given.right)
+        right, last = given.right, [turn.key for turn in last_turns(given.debate).values()]
+        if right is not None and last:
+            said = [f"agent {key.agent}: {'right' if right[key] else 'wrong'}" for key in last]
+            named["right"] = _number(sum(right[key] for key in last) / len(last), said)
         if given.debate.compares:
             named["votes"] = _votes(given.debate)
         paid = {agent: value for agent, value in enumerate(score.agents) if value is not None}
@@ -388,28 +364,21 @@ def inspect_scores(
 
 
 def _decisions(debate: ReadDebate, seed: int) -> dict[str, OneScore]:
-    question = debate.transcript.question
     found: dict[str, OneScore] = {}
     for rule, answer in decisions_of(debate, seed).items():
-        verdict = check(question, answer)
+        verdict = check(debate.transcript.question, answer)
         value = _VALUES[verdict.verdict]
         found[rule] = {"value": value, "answer": answer or "", "explanation": verdict.reason}
     return found
 
 
-def _share(keys: Sequence[TurnKey], right: Mapping[TurnKey, bool]) -> dict[str, OneScore]:
-    said = [f"agent {key.agent}: {'right' if right[key] else 'wrong'}" for key in keys]
-    return {"right": _number(sum(right[key] for key in keys) / len(keys), said)} if keys else {}
-
-
 def _votes(debate: ReadDebate) -> OneScore:
-    votes = all_votes(ballots(debate))
     said = [
         f"agent {vote.judge.agent}, round {vote.judge.round}: "
         f"{vote.left.agent} {vote.verdict} {vote.right.agent}"
-        for vote in votes
+        for vote in all_votes(ballots(debate))
     ]
-    return _number(len(votes), said)
+    return _number(len(said), said)
 
 
 def _number(value: float, said: Sequence[str]) -> OneScore:

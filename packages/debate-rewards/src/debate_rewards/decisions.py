@@ -8,8 +8,9 @@ import hashlib
 import logging
 import math
 import random
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Annotated, Literal, Protocol, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
@@ -18,20 +19,16 @@ from debate_protocol.transcripts.files import mean_logp
 from debate_protocol.types import Gate, GateDecision, Question, Transcript, TurnKey
 from debate_rewards.answer_checking import answer_classes, check_many, kind_of
 from debate_rewards.final_answers import final_answer
-from debate_rewards.reward import (
-    ReadDebate,
-    ReadTurn,
-    read_debate,
-)
+from debate_rewards.reward import ReadDebate, ReadTurn, read_debate
 from debate_rewards.votes import Share, Ties, Vote, all_votes, ballots, points, tally
 
+# Largest change of a log strength at which the fit has converged.
 TOLERANCE = 1e-10
-"""Largest change of a log strength at which the fit has converged."""
 MAX_SWEEPS = 10_000
 
 Item = TypeVar("Item", bound=Hashable)
+# Wins of the first over the second; a tie is half a win for each.
 Results = Mapping[tuple[Item, Item], float]
-"""Wins of the first over the second; a tie is half a win for each."""
 
 
 def wins_of(
@@ -78,33 +75,32 @@ def log_strengths(wins: Results[Item], prior: float) -> dict[Item, float]:
     return {item: math.log(own) for item, own in strength.items()}
 
 
-def majority(transcript: Transcript, seed: int) -> str | None:
+Debate = Transcript | ReadDebate
+
+
+def _read(debate: Debate) -> ReadDebate:
+    return debate if isinstance(debate, ReadDebate) else read_debate(debate)
+
+
+def majority(debate: Debate, seed: int) -> str | None:
     """Return the answer that most agents gave in the last round, None when nobody answered.
 
     Answers are counted by equivalence. Among equally large classes one is drawn, repeatably by
     seed and transcript id.
     """
-    return majority_of(read_debate(transcript), seed)
+    return _weightiest(_read(debate), seed, lambda turn: 1.0)
 
 
-def majority_of(debate: ReadDebate, seed: int) -> str | None:
-    """Return the majority's answer of a debate that has been read; see `majority`."""
-    return _weightiest(debate, seed, lambda turn: 1.0)
-
-
-def confidence(transcript: Transcript, seed: int) -> str | None:
+def confidence(debate: Debate, seed: int) -> str | None:
     """Return the answer of the last round whose agents were the most confident together.
 
     As `majority`, but a vote weighs as much as the geometric mean of the probabilities of its
     reply's tokens, exp(mean log-probability). None when nobody answered, or when an answer's
     log-probabilities are not known.
     """
-    debate = read_debate(transcript)
-    return confidence_of(debate, seed) if knows_confidence(debate) else None
-
-
-def confidence_of(debate: ReadDebate, seed: int) -> str | None:
-    """Return the weighted majority's answer of a debate that has been read; see `confidence`."""
+    debate = _read(debate)
+    if not knows_confidence(debate):
+        return None
     return _weightiest(debate, seed, lambda turn: math.exp(mean_logp(turn.turn) or 0.0))
 
 
@@ -114,7 +110,7 @@ def knows_confidence(debate: ReadDebate) -> bool:
     return bool(answered) and all(mean_logp(turn) is not None for turn in answered)
 
 
-def peer_vote(transcript: Transcript, seed: int) -> str | None:
+def peer_vote(debate: Debate, seed: int) -> str | None:
     """Return the answer of the agent whom the others voted up most, None when nobody answered.
 
     The votes are those of the last round in which any were cast; an agent's standing is its votes
@@ -122,11 +118,7 @@ def peer_vote(transcript: Transcript, seed: int) -> str | None:
     judged. Equal standings are drawn from, repeatably by seed and transcript id; without any votes
     that is every agent with an answer in the last round.
     """
-    return peer_vote_of(read_debate(transcript), seed)
-
-
-def peer_vote_of(debate: ReadDebate, seed: int) -> str | None:
-    """Return the peers' choice of a debate that has been read; see `peer_vote`."""
+    debate = _read(debate)
     candidates = standings(debate) or [
         (turn, 0.0) for turn in last_turns(debate).values() if not turn.failed
     ]
@@ -137,7 +129,7 @@ def peer_vote_of(debate: ReadDebate, seed: int) -> str | None:
     return answer_text(debate, top[_draw(debate.transcript, seed, range(len(top)))])
 
 
-def bradley_terry(transcript: Transcript, seed: int) -> str | None:
+def bradley_terry(debate: Debate, seed: int) -> str | None:
     """Return the answer of the agent whose Bradley-Terry strength is the greatest.
 
     The strengths are those of the agents over the votes of all rounds, ties half a win for each,
@@ -145,11 +137,7 @@ def bradley_terry(transcript: Transcript, seed: int) -> str | None:
     against a strong agent counts for more than one against a weak one. The answer is the agent's
     last one. Equals are drawn from; without votes that is every agent that answered last.
     """
-    return bradley_terry_of(read_debate(transcript), seed)
-
-
-def bradley_terry_of(debate: ReadDebate, seed: int) -> str | None:
-    """Return the strongest agent's answer of a debate that was read; see `bradley_terry`."""
+    debate = _read(debate)
     wins = wins_of(all_votes(ballots(debate)), "half", lambda key: key.agent)
     # The fit ends within its tolerance: what is closer than that is equally strong.
     strengths = {agent: round(log, 8) for agent, log in log_strengths(wins, 1.0).items()}
@@ -165,7 +153,7 @@ def bradley_terry_of(debate: ReadDebate, seed: int) -> str | None:
     return answer_text(debate, turns[_draw(debate.transcript, seed, range(len(turns)))])
 
 
-def central(transcript: Transcript) -> str | None:
+def central(debate: Debate) -> str | None:
     """Return the last answer of the agent that aggregates under topology `central`.
 
     None when it never spoke or its last turn has no answer.
@@ -173,11 +161,7 @@ def central(transcript: Transcript) -> str | None:
     Raises:
         ValueError: The topology is another one.
     """
-    return central_of(read_debate(transcript))
-
-
-def central_of(debate: ReadDebate) -> str | None:
-    """Return the center's answer of a debate that has been read; see `central`."""
+    debate = _read(debate)
     rules = debate.transcript.protocol
     if rules.topology != "central":
         raise ValueError(
@@ -190,14 +174,14 @@ def central_of(debate: ReadDebate) -> str | None:
 
 def decisions_of(debate: ReadDebate, seed: int) -> dict[str, str | None]:
     """Return the answer of every decision rule that applies to the debate, by name."""
-    decided = {"majority": majority_of(debate, seed)}
+    decided = {"majority": majority(debate, seed)}
     if debate.compares:
-        decided["peer_vote"] = peer_vote_of(debate, seed)
-        decided["bradley_terry"] = bradley_terry_of(debate, seed)
+        decided["peer_vote"] = peer_vote(debate, seed)
+        decided["bradley_terry"] = bradley_terry(debate, seed)
     if knows_confidence(debate):
-        decided["confidence"] = confidence_of(debate, seed)
+        decided["confidence"] = confidence(debate, seed)
     if debate.transcript.protocol.topology == "central":
-        decided["central"] = central_of(debate)
+        decided["central"] = central(debate)
     return decided
 
 
@@ -273,8 +257,8 @@ def _draw(transcript: Transcript, seed: int, among: Sequence[int]) -> int:
 _log = logging.getLogger(__name__)
 
 Answers = Sequence[tuple[Question, str | None]]
+# Says which answers are right; None where the question's own answer cannot be used.
 Correct = Callable[[Answers], Sequence[bool | None]]
-"""Says which answers are right; None where the question's own answer cannot be used."""
 
 
 def checked(answers: Answers) -> list[bool | None]:
@@ -283,32 +267,16 @@ def checked(answers: Answers) -> list[bool | None]:
     return [None if v.verdict == "unverifiable" else v.verdict == "right" for v in verdicts]
 
 
-class SelectGates(Protocol):
-    """Answers the gates of a batch, one decision each, in order."""
-
-    def __call__(
-        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = ...
-    ) -> list[GateDecision]:
-        """Decide: `go_on`, `keep` (the debate ends here) or `drop` (it is left out).
-
-        Args:
-            gates: Of the batch.
-            seed: For what is drawn.
-            correct: Judges answers, all of the batch at once.
-        """
-        ...
-
-
 class _Rule(Config):
     """A rule decides on gates of one name, or on all; others go on."""
 
+    counts_debates: ClassVar[bool] = False
+    """Whether a decision depends on how many other debates the batch has."""
+    needs_answers: ClassVar[bool] = False
+    """Whether it compares with the questions' own answers."""
+
     at: str | None = None
     """The gate's name, such as `round_0`."""
-
-    @property
-    def counts_debates(self) -> bool:
-        """Whether a decision depends on how many other debates the batch has."""
-        return False
 
     @property
     def compares_turns(self) -> bool:
@@ -320,17 +288,30 @@ class _Rule(Config):
         """Whether it may leave debates out."""
         return False
 
-    @property
-    def needs_answers(self) -> bool:
-        """Whether it compares with the questions' own answers."""
-        return False
-
     def most_going_on(self, debates: int, gate: str) -> int:
         """Return how many of so many debates may go on after the gates of a name."""
         return debates
 
-    def _places(self, gates: Sequence[Gate]) -> list[int]:
-        return [i for i, gate in enumerate(gates) if self.at in (None, gate.name)]
+    def __call__(
+        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
+    ) -> list[GateDecision]:
+        """Return one decision a gate: go on, keep (the debate ends here) or drop (it is left out).
+
+        Args:
+            gates: Of the batch.
+            seed: For what is drawn.
+            correct: Judges answers, all of the batch at once.
+        """
+        decisions: list[GateDecision] = ["go_on"] * len(gates)
+        places = [i for i, gate in enumerate(gates) if self.at in (None, gate.name)]
+        found = self._decide([gates[place] for place in places], seed, correct)
+        for place, decision in zip(places, found, strict=True):
+            decisions[place] = decision
+        return decisions
+
+    @abstractmethod
+    def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
+        """Return one decision for each gate of this rule."""
 
 
 class Informative(_Rule):
@@ -347,6 +328,8 @@ class Informative(_Rule):
     group: Literal["debate", "question"] = "debate"
     """Whose answers belong together; `question` where each debate is one reply of a group."""
 
+    needs_answers: ClassVar[bool] = True
+
     @property
     def compares_turns(self) -> bool:
         """Within a debate, one turn is all right or all wrong."""
@@ -357,32 +340,24 @@ class Informative(_Rule):
         """Groups that teach nothing."""
         return True
 
-    @property
-    def needs_answers(self) -> bool:
-        """A question without one is left out."""
-        return True
-
-    def __call__(
-        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
-    ) -> list[GateDecision]:
-        """Return one decision a gate."""
+    def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
         asked: list[tuple[Question, str | None]] = []
         groups: dict[str, list[int]] = {}
-        members: dict[int, str] = {}
-        for place in self._places(gates):
-            gate = gates[place]
-            members[place] = gate.question.id if self.group == "question" else str(place)
+        names = [
+            gate.question.id if self.group == "question" else str(place)
+            for place, gate in enumerate(gates)
+        ]
+        for gate, name in zip(gates, names, strict=True):
             for answer in _answers(gate):
-                groups.setdefault(members[place], []).append(len(asked))
+                groups.setdefault(name, []).append(len(asked))
                 asked.append((gate.question, answer))
         right = correct(asked)
-        decisions: list[GateDecision] = ["go_on"] * len(gates)
-        for place, name in members.items():
+        decisions: list[GateDecision] = []
+        for gate, name in zip(gates, names, strict=True):
             found = {right[index] for index in groups.get(name, ())}
             if None in found:
-                _log.warning("question %r is left out: no usable answer", gates[place].question.id)
-            if found != {True, False}:
-                decisions[place] = "drop"
+                _log.warning("question %r is left out: no usable answer", gate.question.id)
+            decisions.append("go_on" if found == {True, False} else "drop")
         return decisions
 
 
@@ -398,10 +373,7 @@ class AtMost(_Rule):
     others: Literal["keep", "drop"] = "keep"
     """What becomes of the others: `keep` ends them and trains on their turns, `drop` does not."""
 
-    @property
-    def counts_debates(self) -> bool:
-        """It counts those of the batch."""
-        return True
+    counts_debates: ClassVar[bool] = True
 
     def most_going_on(self, debates: int, gate: str) -> int:
         """Return how many of so many debates may go on after the gates of a name."""
@@ -412,15 +384,11 @@ class AtMost(_Rule):
         """Those beyond the number, where they are not kept."""
         return self.others == "drop"
 
-    def __call__(
-        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
-    ) -> list[GateDecision]:
-        """Return one decision a gate; the order of the gates does not matter."""
-        decisions: list[GateDecision] = ["go_on"] * len(gates)
-        places = sorted(self._places(gates), key=lambda place: _lot(seed, gates[place]))
-        for place in places[self.go_on :]:
-            decisions[place] = self.others
-        return decisions
+    def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
+        # The order of the gates does not matter.
+        drawn = sorted(range(len(gates)), key=lambda place: _lot(seed, gates[place]))
+        going = set(drawn[: self.go_on])
+        return ["go_on" if place in going else self.others for place in range(len(gates))]
 
 
 class Agreed(_Rule):
@@ -430,17 +398,14 @@ class Agreed(_Rule):
     share: float = Field(default=1.0, gt=0, le=1)
     """Share of the turns of the latest round that must have one answer."""
 
-    def __call__(
-        self, gates: Sequence[Gate], *, seed: int = 0, correct: Correct = checked
-    ) -> list[GateDecision]:
-        """Return one decision a gate."""
-        decisions: list[GateDecision] = ["go_on"] * len(gates)
-        for place in self._places(gates):
-            answers = _answers(gates[place])
-            classes = answer_classes(gates[place].question, answers)
+    def _decide(self, gates: Sequence[Gate], seed: int, correct: Correct) -> list[GateDecision]:
+        decisions: list[GateDecision] = []
+        for gate in gates:
+            answers = _answers(gate)
+            classes = answer_classes(gate.question, answers)
             largest = max((classes.count(n) for n in classes if n is not None), default=0)
-            if largest and largest >= self.share * len(answers):
-                decisions[place] = "keep"
+            agreed = largest and largest >= self.share * len(answers)
+            decisions.append("keep" if agreed else "go_on")
         return decisions
 
 
@@ -493,8 +458,8 @@ class InOrder(Config):
         return decisions
 
 
+# Any rule; `type` names it. `functools.partial(rule, seed=…)` is a `select` of `play`.
 GateRule = Annotated[Informative | AtMost | Agreed | InOrder, Field(discriminator="type")]
-"""Any rule; `type` names it. `functools.partial(rule, seed=…)` is a `select` of `play`."""
 
 
 def divided(rule: GateRule) -> tuple[GateRule | None, GateRule | None]:

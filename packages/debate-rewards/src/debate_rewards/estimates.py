@@ -10,9 +10,6 @@ from operator import add
 from statistics import NormalDist, fmean
 from typing import Literal
 
-__all__ = ["Paired", "paired"]
-
-
 Range = tuple[float, float]
 
 _SHARES = frozenset(
@@ -40,8 +37,8 @@ def range_of(figure: str) -> Range | None:
     return (0.0, 1.0) if parts & _SHARES else None
 
 
+# Sum and weight of a ratio; or of points: their number and the sums of x, y, x², y² and xy.
 Moments = tuple[float, ...]
-"""Sum and weight of a ratio; or of points: their number and the sums of x, y, x², y² and xy."""
 
 
 @dataclass(slots=True)

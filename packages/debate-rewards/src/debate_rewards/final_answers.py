@@ -13,21 +13,14 @@ from typing import Literal, NamedTuple
 from debate_protocol.parsing import answer_line, final_box, parse
 from debate_protocol.types import Question
 
+# Longer answers are only compared as text.
 MAX_MATH_CHARS = 4096
-"""Longer answers are only compared as text."""
 
 _SIGNS = str.maketrans(
     {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/"}
     | {"∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "π": r"\pi ", "θ": r"\theta ", "√": r"\sqrt "}
     | {"°": r"^\circ ", "±": r"\pm ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx "}
-    | {
-        "∈": r"\in ",
-        "∅": r"\emptyset ",
-        "ℝ": r"\mathbb{R}",
-        "²": "^2 ",
-        "³": "^3 ",
-        "¢": " cents",
-    }
+    | {"∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "²": "^2 ", "³": "^3 ", "¢": " cents"}
     | {"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}"}
     | {"⅔": r"\frac{2}{3}", "€": "", "£": "", "¥": "", "₹": "", "\u00a0": " ", "\u202f": " "}
 )

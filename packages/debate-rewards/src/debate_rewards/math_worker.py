@@ -46,8 +46,8 @@ ONE = sympy.Integer(1)
 _IMAGINARY = {sympy.Symbol("i", real=True): sympy.I}
 _POINTS = ("0.37", "7.31")
 _EXACT_TOLERANCE = 1e-12
+# How far apart two equal values may be, relative to the larger one.
 _DECIMAL_TOLERANCE = 1e-4
-"""How far apart two equal values may be, relative to the larger one."""
 
 
 @functools.lru_cache(maxsize=4096)

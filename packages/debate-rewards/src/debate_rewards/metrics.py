@@ -38,15 +38,13 @@ class AnswersGiven:
 
         A turn without an answer has no vote; nobody answering is wrong.
         """
-        sizes: dict[int, int] = {}
-        wins: dict[int, bool] = {}
+        wins: dict[int, list[bool]] = {}
         for key in keys:
-            number = self.classes[key]
-            if number is not None:
-                sizes[number] = sizes.get(number, 0) + 1
-                wins.setdefault(number, self.verdicts[key].verdict == "right")
-        largest = [n for n, size in sizes.items() if size == max(sizes.values())]
-        return sum(wins[n] for n in largest) / len(largest) if largest else 0.0
+            if (number := self.classes[key]) is not None:
+                wins.setdefault(number, []).append(self.verdicts[key].verdict == "right")
+        most = max(map(len, wins.values()), default=0)
+        largest = [votes[0] for votes in wins.values() if len(votes) == most]
+        return sum(largest) / len(largest) if largest else 0.0
 
     def rounds(self) -> dict[int, list[TurnKey]]:
         """Return the turns of each round, in order."""
@@ -133,7 +131,9 @@ def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -
         ordered = sorted(center, key=lambda key: key.round)
         _add_gain(sums, "central", [float(right[key]) for key in ordered])
     if first < last:
-        began, ended = (_share([right[key] for key in rounds[round]]) for round in (first, last))
+        began, ended = (
+            sum(right[key] for key in rounds[round]) / len(rounds[round]) for round in (first, last)
+        )
         sums.add("improvement", ended - began, began)
     stop = _agreed_round(given)
     sums.add("agreement/accuracy", votes[last if stop is None else stop])
@@ -186,10 +186,6 @@ def _agreed_round(given: AnswersGiven) -> int | None:
     return None
 
 
-def _share(hits: Sequence[bool]) -> float:
-    return sum(hits) / len(hits)
-
-
 def _sampled(turns: Sequence[Turn]) -> int | None:
     counts = [turn.token_counts for turn in turns]
     return None if None in counts else sum(count[1] for count in counts if count)
@@ -197,13 +193,11 @@ def _sampled(turns: Sequence[Turn]) -> int | None:
 
 _log = logging.getLogger(__name__)
 _AGENT = re.compile(r"\bagent\s*#?([0-9]{1,4})\b", re.IGNORECASE)
+# What a malformed debate can end in; other errors concern all debates. Debates come from callers
+# as they made them: a kind that there is not, an agent beyond the last, a text that is a number. A
+# fault of this package would look the same, so the warning names the error's type and a debug
+# record holds its traceback.
 _ONE_DEBATE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
-"""What a malformed debate can end in; other errors concern all debates.
-
-Debates come from callers as they made them: a kind that there is not, an agent beyond the last, a
-text that is a number. A fault of this package would look the same, so the warning names the
-error's type and a debug record holds its traceback.
-"""
 
 
 def debate_metrics(
@@ -220,12 +214,12 @@ def debate_metrics(
       wrong; `unread/timeout`: those that ran into the time limit.
     - `accuracy/round_R`; `diversity/round_R`: answer classes per answer.
     - `flips/right_to_wrong`, `flips/wrong_to_right` (also by round), `drift/round_R`: see
-      `change.add_change`; `rho/round_R` and `n_eff/round_R`: `change.add_intraclass`, where a
+      `add_change`; `rho/round_R` and `n_eff/round_R`: `add_intraclass`, where a
       question (by its id) has several debates.
     - `maj/first` (Maj), `maj/last` (Debate), `maj/delta` (Δ), `maj/round_R`, `central/…`,
       `improvement`, `right/…` and `wrong/…` (lengths), `agreement/accuracy`: see
-      `by_round.add_rounds`; `tokens/answer`, `agreement/tokens_saved` and `agreement/reached`: see
-      `by_round.add_costs`.
+      `add_rounds`; `tokens/answer`, `agreement/tokens_saved` and `agreement/reached`: see
+      `add_costs`.
     - `decision/majority`, `decision/peer_vote` and `decision/bradley_terry` (both of contracts that
       compare), `decision/confidence` (known log-probabilities), `decision/central` (topology
       central): accuracy of the debate's decision, ties drawn by `seed`.
@@ -239,7 +233,7 @@ def debate_metrics(
     - `judge/first_shown`: share of verdicts other than `=` for the agent with the lower number,
       whose turn stands first; `judge/wins/agent_I`: share of those about agent I that it wins.
     - `unheard/named`: share of turns of the first round that name an agent they were not shown.
-    - `reward/accuracy`, where `scores` are given: see `judging.add_reward`.
+    - `reward/accuracy`, where `scores` are given: see `add_reward`.
     - `winner_truth_correlation`: correlation of a voted turn's vote value with its correctness.
     - `turns`, `rounds`, `failed_turns`: per debate; `unverifiable`: share of debates whose
       question's answer is missing or unreadable; they count in nothing above that needs truth.
@@ -254,7 +248,7 @@ def debate_metrics(
         seed: Draws among equals in decisions.
         scores: What a reward gave each debate.
     """
-    return pooled(_questions(transcripts, seed, scores).values()).values()
+    return pooled(question_moments(transcripts, seed, scores).values()).values()
 
 
 def debate_statistics(
@@ -272,7 +266,7 @@ def debate_statistics(
     Raises:
         ValueError: The level is not between 0 and 1.
     """
-    return bootstrap_estimates(list(_questions(transcripts, seed).values()), seed, level)
+    return bootstrap_estimates(list(question_moments(transcripts, seed).values()), seed, level)
 
 
 def question_values(
@@ -283,7 +277,7 @@ def question_values(
     Correlations, N_eff and improvements are left out: ratios that one question does not define.
     """
     values: dict[str, dict[str, float]] = {}
-    for question, moments in _questions(transcripts, seed).items():
+    for question, moments in question_moments(transcripts, seed).items():
         for name, value in Sums(dict(moments)).values().items():
             if len(moments[name]) == 2 and not is_ratio(name):
                 values.setdefault(name, {})[question] = value
@@ -296,20 +290,13 @@ def is_ratio(name: str) -> bool:
 
 
 def question_moments(
-    transcripts: Sequence[Transcript], seed: int = 0
+    transcripts: Sequence[Transcript], seed: int = 0, scores: Sequence[Score] | None = None
 ) -> dict[str, dict[str, Moments]]:
     """Return question id → metric → its sum and weight (`debate_rewards.estimates`).
 
     All metrics are there, those that `question_values` leaves out included; `bootstrap_estimates`
     makes values with intervals of them.
     """
-    return _questions(transcripts, seed)
-
-
-def _questions(
-    transcripts: Sequence[Transcript], seed: int, scores: Sequence[Score] | None = None
-) -> dict[str, dict[str, Moments]]:
-    """Return per question the moments of all its debates."""
     sums: dict[str, Sums] = {}
     truth: dict[str, list[Mapping[TurnKey, bool]]] = {}
     measured = _measure(transcripts, seed)
@@ -345,7 +332,7 @@ def _measure(
 
 def _measure_one(transcript: Transcript, seed: int) -> tuple[Sums, dict[TurnKey, bool] | None]:
     try:
-        (measured,) = _measure_all([transcript], seed)
+        return _measure_all([transcript], seed)[0]
     except _ONE_DEBATE as error:
         _log.warning(
             "debate %r is not measured: %s: %s", transcript.id, type(error).__name__, error
@@ -354,7 +341,6 @@ def _measure_one(transcript: Transcript, seed: int) -> tuple[Sums, dict[TurnKey,
         sums = Sums()
         sums.add("unmeasured", 1.0)
         return sums, None
-    return measured
 
 
 def _measure_all(

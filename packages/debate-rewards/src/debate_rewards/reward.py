@@ -18,10 +18,10 @@ from debate_protocol.types import (
     turn_failed,
 )
 
+# What a failed turn earns on all its tokens.
 FAILURE_VALUE = -1.0
-"""What a failed turn earns on all its tokens."""
+# Advantages are float32 numbers, which hold no larger one.
 LARGEST_VALUE = 3.4e38
-"""Advantages are float32 numbers, which hold no larger one."""
 
 
 class ScoreError(ValueError):
@@ -297,8 +297,8 @@ def check_turns(transcript: Transcript) -> None:
         seen.add(key)
 
 
+# What values are made of: the questions' own answers, or comparisons between agents.
 Requirement = Literal["answers", "votes"]
-"""What values are made of: the questions' own answers, or comparisons between agents."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,8 @@ OWN = (
     Overlong,
     PartialTrajectory,
 )
+# Rewards that can be a part of a mixed one.
 SINGLE_REWARDS: Variants[RewardConfig] = Variants("debate_rewards.rewards", RewardConfig, *OWN)
-"""Rewards that can be a part of a mixed one."""
 
 SingleReward = Annotated[RewardConfig, SINGLE_REWARDS]
 
@@ -106,8 +106,7 @@ class Mixed(RewardConfig):
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams that get values."""
-        parts = [component.reward for component in self.components.values()]
-        named = [name for part in parts for name in part.streams]
+        named = [name for part in self.parts().values() for name in part.streams]
         return tuple(dict.fromkeys(named))
 
     @property
@@ -174,10 +173,21 @@ class Mixed(RewardConfig):
             for agent in range(num_agents)
         )
         returns = {
-            name: score.returns_of() for name, score in scores.items() if _is_per_agent(score)
+            name: score.returns_of()
+            for name, score in scores.items()
+            if any(credit.stream == "return" for credit in score.credits)
         }
         if self.mix == "rewards":
-            returns = {"": _add_returns(returns, weights, num_agents)}
+            # Also of agents that never spoke.
+            parts = [(own, weights[name]) for name, own in returns.items()]
+            returns = {
+                "": tuple(
+                    weighted_sum(
+                        [(own[agent], weight) for own, weight in parts if agent < len(own)]
+                    )
+                    for agent in range(num_agents)
+                )
+            }
         metrics = {f"reward/weight/{name}": weights[name] for name in self._fading()}
         return Score(tuple(credits), agents, _merge_metrics(scores) | metrics, returns)
 
@@ -188,28 +198,11 @@ def weighted_sum(values: Sequence[tuple[float | None, float]]) -> float | None:
     return sum(known) if known else None
 
 
-def _is_per_agent(score: Score) -> bool:
-    return any(credit.stream == "return" for credit in score.credits)
-
-
-def _add_returns(
-    returns: Mapping[str, tuple[float | None, ...]], weights: Mapping[str, float], num_agents: int
-) -> tuple[float | None, ...]:
-    """Add up what each agent gets in the stream `return`, also one that never spoke."""
-    return tuple(
-        weighted_sum(
-            [(own[agent], weights[name]) for name, own in returns.items() if agent < len(own)]
-        )
-        for agent in range(num_agents)
-    )
-
-
 def _add_raw(credits: Sequence[Credit]) -> list[Credit]:
     groups: dict[tuple[object, ...], list[Credit]] = {}
     for credit in credits:
-        groups.setdefault((credit.agent, credit.round, credit.stream, credit.span), []).append(
-            credit
-        )
+        place = (credit.agent, credit.round, credit.stream, credit.span)
+        groups.setdefault(place, []).append(credit)
     return [
         replace(
             group[0],
@@ -354,13 +347,13 @@ def _split_answers(debates: Sequence[ReadDebate]) -> float:
     return _split(one for one in answer_classes(question, said) if one is not None)
 
 
+# All rewards, those of other installed packages included.
 REWARDS: Variants[RewardConfig] = Variants(
     "debate_rewards.rewards", RewardConfig, *OWN, Mixed, Labelled
 )
-"""All rewards, those of other installed packages included."""
 
+# Any reward; `type` names it.
 RewardChoice = Annotated[RewardConfig, REWARDS]
-"""Any reward; `type` names it."""
 
 
 def get_reward(name: str, **settings: object) -> RewardConfig:
@@ -374,27 +367,3 @@ def get_reward(name: str, **settings: object) -> RewardConfig:
         return REWARDS.make(name, settings)
     except KeyError as error:
         raise ValueError(f"reward: {error.args[0]}") from error
-
-
-__all__ = [
-    "REWARDS",
-    "BradleyTerry",
-    "Certainty",
-    "Component",
-    "Fading",
-    "Labelled",
-    "Majority",
-    "MajorityJudge",
-    "Mixed",
-    "Overlong",
-    "PartialTrajectory",
-    "Persuasion",
-    "RewardChoice",
-    "RewardConfig",
-    "TruthJudge",
-    "V2",
-    "Verifiable",
-    "WinMinusLoss",
-    "WinRate",
-    "get_reward",
-]

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -75,8 +75,7 @@ class PartialTrajectory(RewardConfig):
         return [_state_score(*one) for one in zip(transcripts, found, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """A debate's states, and why its question has to be left out, if it has to be."""
 
     states: list[StateValue]
@@ -150,9 +149,7 @@ def _states(transcript: Transcript) -> list[tuple[str | None, Turn, list[Turn]]]
 
 
 def _leaves(turn: Turn) -> list[Turn]:
-    if not turn.continuations:
-        return [turn]
-    return [leaf for one in turn.continuations for leaf in _leaves(one)]
+    return [leaf for one in turn.continuations for leaf in _leaves(one)] or [turn]
 
 
 def _state_score(transcript: Transcript, found: _Found) -> Score:
@@ -186,8 +183,8 @@ def _state_score(transcript: Transcript, found: _Found) -> Score:
     return scored(transcript, credits, named)
 
 
+# The stream's name; it covers the evaluation.
 CRITIC = "critic"
-"""The stream's name; it covers the evaluation."""
 
 
 class Persuasion(PeerReward):

@@ -1,6 +1,7 @@
 """Figures of votes and answers: judging, changes from round to round, subsets of samples."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 
@@ -9,8 +10,6 @@ from debate_rewards.answer_rewards import turn_verdicts
 from debate_rewards.estimates import Moments, Sums
 from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
 from debate_rewards.votes import Verdict, Vote, ballot, by_pair, owed_verdicts, tally
-
-__all__ = ["majority_of_subsets", "pass_at", "right_in_most", "swapped_judging"]
 
 
 def add_change(sums: Sums, right: Mapping[TurnKey, bool]) -> None:
@@ -258,11 +257,8 @@ def majority_of_subsets(
         The values of k = 1, …, most.
     """
     _check(len(classes), most)
-    sizes: dict[int, int] = {}
-    for number in classes:
-        if number is not None:
-            sizes[number] = sizes.get(number, 0) + 1
-    silent = len(classes) - sum(sizes.values())
+    sizes = Counter(number for number in classes if number is not None)
+    silent = len(classes) - sizes.total()
     found = [0.0] * most
     for number in right & sizes.keys():
         others = [size for other, size in sizes.items() if other != number]
@@ -304,8 +300,8 @@ def _check(samples: int, k: int) -> None:
 
 
 _MIRRORED: Mapping[Verdict, Verdict] = {">": "<", "<": ">", "=": "="}
+# Judge, and two judged agents of whom the first has the lower number, to the verdict.
 Verdicts = dict[tuple[int, int, int], Verdict]
-"""Judge, and two judged agents of whom the first has the lower number, to the verdict."""
 
 
 def swapped_judging(plain: Transcript, reseated: Transcript) -> dict[str, tuple[float, float]]:

@@ -279,8 +279,8 @@ class V2(JudgeSettings, PeerReward):
         return found
 
 
+# Step reward of a failed turn, a part of its agent's total return.
 FAILED_STEP = -1.0
-"""Step reward of a failed turn, a part of its agent's total return."""
 
 
 class _Pairwise(PeerReward):

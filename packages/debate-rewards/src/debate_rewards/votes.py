@@ -25,8 +25,8 @@ Ties = Literal["half", "ignore"]
 Duplicates = Literal["one", "count"]
 Verdict = Literal[">", "=", "<"]
 JudgeCredit = Literal["line", "block", "segment"]
+# Two judged turns; that of the agent with the lower id stands left.
 Pair = tuple[TurnKey, TurnKey]
-"""Two judged turns; that of the agent with the lower id stands left."""
 
 
 class Line(NamedTuple):
@@ -187,14 +187,11 @@ def tally(votes: Iterable[Vote], ties: Ties = "half") -> dict[TurnKey, Share]:
     """Return votes for and against each turn that got any."""
     up: dict[TurnKey, float] = {}
     total: dict[TurnKey, int] = {}
-    for _, (left, right), verdict, _ in votes:
+    for _, pair, verdict, _ in votes:
         given = points(verdict, ties)
-        if given is None:
-            continue
-        up[left] = up.get(left, 0.0) + given.up
-        up[right] = up.get(right, 0.0) + given.down
-        total[left] = total.get(left, 0) + 1
-        total[right] = total.get(right, 0) + 1
+        for turn, won in zip(pair, given or (), strict=False):
+            up[turn] = up.get(turn, 0.0) + won
+            total[turn] = total.get(turn, 0) + 1
     return {key: Share(won, total[key] - won) for key, won in up.items()}
 
 
@@ -235,8 +232,8 @@ Consensus = Literal[
     "determinant_mutual_information",
     "none",
 ]
+# Those under which a verdict that does not depend on the turns already earns 0 on average.
 CENTRED = frozenset(("peer_prediction", "correlated_agreement", "determinant_mutual_information"))
-"""Those under which a verdict that does not depend on the turns already earns 0 on average."""
 
 
 def margin(votes: Sequence[Vote]) -> int:
@@ -341,15 +338,12 @@ def truth_values(votes: Sequence[Vote], right: Mapping[TurnKey, bool]) -> list[f
 
 
 PeerScores = Literal["correlated_agreement", "determinant_mutual_information"]
-PARTS: Mapping[str, int] = {
-    "correlated_agreement": 2,
-    "determinant_mutual_information": 3,
-}
-"""Into how many parts the questions are dealt."""
+# Into how many parts the questions are dealt.
+PARTS: Mapping[str, int] = {"correlated_agreement": 2, "determinant_mutual_information": 3}
 VERDICTS: tuple[Verdict, ...] = (">", "=", "<")
 Counts = list[list[int]]
+# Both (3, 3), indexed by the verdict of one judge and of another, in the order of `VERDICTS`.
 Scores = list[list[float]]
-"""Both (3, 3), indexed by the verdict of one judge and of another, in the order of `VERDICTS`."""
 
 
 def correlated_agreement(joint: Counts) -> Scores:
@@ -472,8 +466,8 @@ def _determinant(m: Counts) -> int:
     return sum(m[0][j] * _cofactor(m, 0, j) for j in range(3))
 
 
+# The stream's name.
 JUDGE = "judge"
-"""The stream's name."""
 
 
 # The word boundary is looked for behind the name: in front of it, it costs as much as all the rest.
