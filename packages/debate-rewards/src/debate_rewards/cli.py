@@ -97,7 +97,8 @@ def pairs_in(file: str) -> list[Pair]:
                 key, found = first["loc"][0], reprlib.repr(first["input"])
                 if first["type"] == "missing":
                     raise UsageError(f"{where}: {key!r} is missing; expected {EXPECTED}") from None
-                expected = first["msg"].partition(" should be ")[2]
+                is_list = key in ("choices", "accept")
+                expected = "a list of texts" if is_list else "a text or null"
                 raise UsageError(f"{where}, {key}: found {found}, expected {expected}") from None
     if not pairs:
         raise UsageError(f"{_name(file)}: found no answers, expected one a line with {EXPECTED}")

@@ -347,7 +347,7 @@ class RewardConfig(Config):
 
     def score(self, debate: ReadDebate) -> Score:
         """Return the score of one debate."""
-        raise NotImplementedError(f"{type(self).__name__} defines neither __call__ nor score")
+        raise TypeError(f"{type(self).__name__} defines neither __call__ nor score")
 
     @property
     def adds_advantages(self) -> bool:

@@ -1,6 +1,7 @@
 """Rewards made of peer votes: v2, win rate, win minus loss and Bradley-Terry strength."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -289,9 +290,9 @@ class _Pairwise(PeerReward):
         """The streams that get values."""
         return ("return",)
 
+    @abstractmethod
     def value(self, share: Share) -> float:
         """Return what an agent with these votes for and against it is worth."""
-        raise NotImplementedError
 
     def score(self, debate: ReadDebate) -> Score:
         """Return the score of one debate."""
