@@ -1,6 +1,6 @@
 """Roles: who owes an answer and who sees whom, as data that forms write and files keep."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 
@@ -14,7 +14,7 @@ from debate_protocol.forms import (
     Simultaneous,
 )
 from debate_protocol.forms.debate_state import DebateState
-from debate_protocol.forms.settings import SameAnswer, same_words
+from debate_protocol.forms.settings import DebateStart
 from debate_protocol.transcripts.files import (
     TranscriptError,
     from_json,
@@ -27,7 +27,6 @@ from debate_protocol.types import (
     Ask,
     DebateRun,
     Protocol,
-    Question,
     Schedule,
     TurnKey,
     answering_agents,
@@ -47,9 +46,7 @@ class Hearing(DebateSettings):
     num_agents: int = 3
     max_rounds: int = 2
 
-    @property
-    def schedule(self) -> Schedule:
-        return "sequential"
+    schedule: ClassVar[Schedule] = "sequential"
 
     def own_roles(self) -> tuple[AgentRole, ...]:
         return (
@@ -57,15 +54,8 @@ class Hearing(DebateSettings):
             AgentRole("referee", answers=False, sees={"party": 1}),
         )
 
-    def start(
-        self,
-        question: Question,
-        *,
-        seed: int,
-        debate_id: str | None = None,
-        same_answer: SameAnswer = same_words,
-    ) -> DebateRun:
-        state = DebateState(self, question, seed, debate_id)
+    def debate(self, begin: DebateStart) -> DebateRun:
+        state = DebateState(self, begin)
         for round, agents in ((0, (0, 1)), (0, (2,)), (1, (0, 1))):
             asks = [state.ask(agent, round) for agent in agents]
             if not state.record(asks, (yield asks)):

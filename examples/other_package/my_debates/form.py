@@ -1,9 +1,9 @@
 """One agent answers, two others object, the first answers again."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from debate_protocol import AgentRole, DebateRun, Schedule
-from debate_protocol.forms import DebateSettings, DebateState, same_words
+from debate_protocol.forms import DebateSettings, DebateStart, DebateState
 
 
 class DevilsAdvocate(DebateSettings):
@@ -13,10 +13,8 @@ class DevilsAdvocate(DebateSettings):
     num_agents: Literal[3] = 3
     max_rounds: Literal[2] = 2
 
-    @property
-    def schedule(self) -> Schedule:
-        """The advocates have read the proposal of their round."""
-        return "sequential"
+    schedule: ClassVar[Schedule] = "sequential"
+    """The advocates have read the proposal of their round."""
 
     def own_roles(self) -> tuple[AgentRole, ...]:
         """An advocate owes no answer, and sees the proposer's last turn and no other's."""
@@ -26,9 +24,9 @@ class DevilsAdvocate(DebateSettings):
         """The advocates speak once."""
         return 4
 
-    def start(self, question, *, seed, debate_id=None, same_answer=same_words) -> DebateRun:
+    def debate(self, begin: DebateStart) -> DebateRun:
         """Hold the debate: yield asks, record their replies, return the transcript."""
-        state = DebateState(self, question, seed, debate_id)
+        state = DebateState(self, begin)
         for round, agents in ((0, [0]), (0, [1, 2]), (1, [0])):
             asks = [state.ask(agent, round) for agent in agents]
             replies = yield asks

@@ -9,6 +9,7 @@ from debate_protocol.forms.self_debate import SelfDebate
 from debate_protocol.forms.settings import (
     DebateForm,
     DebateSettings,
+    DebateStart,
     FreeTextSettings,
     SameAnswer,
     SpeakingSettings,
@@ -36,6 +37,7 @@ __all__ = [
     "ActorCritic",
     "DebateForm",
     "DebateSettings",
+    "DebateStart",
     "DebateState",
     "Direct",
     "FormConfig",

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from debate_protocol.forms.settings import DebateSettings, SameAnswer, SpeakingSettings
+from debate_protocol.forms.settings import DebateForm, DebateSettings, DebateStart
 from debate_protocol.parsing import Contract, Parsed, parse, says_nothing, spoken_text
 from debate_protocol.prompts import SeenTurn, View, insertable, news, opening, without_comparison
 from debate_protocol.types import (
@@ -13,13 +13,11 @@ from debate_protocol.types import (
     Gate,
     Message,
     Protocol,
-    Question,
     Reply,
     Sent,
     Transcript,
     Turn,
     TurnKey,
-    Yielded,
     check_roles,
     gives_answers,
     shown_turns,
@@ -42,31 +40,52 @@ def _hashed(text: str) -> int:
 
 
 def new_ask(
-    settings: SpeakingSettings,
-    question: Question,
+    form: DebateForm,
+    begin: DebateStart,
     key: TurnKey,
-    seed: int,
     messages: tuple[Message, ...],
+    shown: tuple[TurnKey, ...] = (),
 ) -> Ask:
     """Return an ask with the agent's temperature, stop strings and the turn's own seed."""
     return Ask(
-        question=question,
+        question=begin.question,
         agent=key.agent,
         round=key.round,
         messages=messages,
-        temperature=settings.temperature_of(key.agent),
-        stop=settings.stop_strings(),
-        seed=turn_seed(seed, key.agent, key.round),
-        contract=settings.contract_rules(),
-        policy=settings.policy_of(key.agent),
-        adapter=settings.adapter_of(key.agent),
+        shown=shown,
+        temperature=form.temperature_of(key.agent),
+        stop=form.stop_strings(),
+        seed=turn_seed(begin.seed, key.agent, key.round),
+        contract=form.contract_rules(),
+        policy=form.policy_of(key.agent),
+        adapter=form.adapter_of(key.agent),
     )
 
 
-def record_reply(
-    settings: SpeakingSettings, rules: Protocol, ask: Ask, reply: Reply
-) -> tuple[Turn, Parsed]:
-    """Return the reply as a turn, failed or not, and what it says.
+def record_replies(
+    form: DebateForm, rules: Protocol, asks: Sequence[Ask], sent: Sent
+) -> list[Turn]:
+    """Return the replies that a form was sent as turns.
+
+    Raises:
+        TypeError: It was sent something else than replies.
+        ValueError: There is not one reply an ask.
+    """
+    replies = replies_to(asks, sent)
+    return [record_reply(form, rules, *one) for one in zip(asks, replies, strict=True)]
+
+
+def replies_to(asks: Sequence[Ask], sent: Sent) -> list[Reply]:
+    """Return the replies that a form was sent; as `record_replies`."""
+    if not isinstance(sent, list | tuple) or not all(isinstance(one, Reply) for one in sent):
+        raise TypeError(f"the form yielded asks and was sent {sent!r}; send a list of replies")
+    if len(sent) != len(asks):
+        raise ValueError(f"{len(asks)} asks were sent {len(sent)} replies; send one each, in order")
+    return list(sent)
+
+
+def record_reply(form: DebateForm, rules: Protocol, ask: Ask, reply: Reply) -> Turn:
+    """Return the reply as a turn, failed or not, with what it says.
 
     A turn of a role that owes no answer fails when it says nothing, and any other when no answer
     can be read.
@@ -75,15 +94,15 @@ def record_reply(
     if reply.finish == "context_overflow":
         reply = replace(reply, text="", token_ids=(), logps=(), starts=())
         failure = "context_overflow"
-    contract = settings.contract_rules()
+    contract = form.contract_rules()
     parsed = parse(
-        reply.text, contract, author=ask.agent, num_agents=rules.num_agents, think=settings.think
+        reply.text, contract, author=ask.agent, num_agents=rules.num_agents, think=form.think
     )
     if failure is None and not gives_answers(rules, ask.agent):
-        failure = None if spoken_text(reply.text, settings.think) else "no_feedback"
+        failure = None if spoken_text(reply.text, form.think) else "no_feedback"
     elif failure is None and parsed.answer is None:
         failure = "no_solution" if contract.kind == "xml" else "no_answer"
-    turn = Turn(
+    return Turn(
         agent=ask.agent,
         round=ask.round,
         text=reply.text,
@@ -93,22 +112,12 @@ def record_reply(
         reply=reply,
         parsed=parsed,
     )
-    return turn, parsed
 
 
-def replies_to(asks: Yielded, sent: Sent) -> list[Reply]:
-    """Return the replies a form was sent.
-
-    Raises:
-        TypeError: It was sent something else than replies.
-        ValueError: There is not one reply an ask.
-    """
-    if not isinstance(sent, list | tuple) or not all(isinstance(one, Reply) for one in sent):
-        raise TypeError(f"the form yielded asks and was sent {sent!r}; send a list of replies")
-    expected = len(asks) if isinstance(asks, list | tuple) else 0
-    if len(sent) != expected:
-        raise ValueError(f"{expected} asks were sent {len(sent)} replies; send one each, in order")
-    return list(sent)
+def parsed_of(turn: Turn) -> Parsed:
+    """Return what a turn says, which was read when it was recorded."""
+    assert turn.parsed is not None
+    return turn.parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +132,13 @@ class Dialogue:
 class DebateState:
     """The state of one debate; it makes asks and records replies."""
 
-    def __init__(
-        self, form: DebateSettings, question: Question, seed: int, debate_id: str | None
-    ) -> None:
+    def __init__(self, form: DebateSettings, begin: DebateStart) -> None:
         self.form = form
+        self.begin = begin
         self.rules: Protocol = form.protocol()
         check_roles(self.rules)
-        self.question = question
-        self.seed = seed
-        self.debate_id = question.id if debate_id is None else debate_id
         self.contract = form.contract_rules()
         self.turns: dict[TurnKey, Turn] = {}
-        self.parsed: dict[TurnKey, Parsed] = {}
         self._dialogues: dict[int, Dialogue] = {}
 
     def ask(self, agent: int, round: int) -> Ask:
@@ -149,7 +153,7 @@ class DebateState:
         own = [spoken for spoken in self.turns if spoken.agent == agent and spoken.round >= since]
         turns = self._presented(agent, (*shown, *own))
         messages = opening(self.form.style, self._view(key, turns, shown))
-        return replace(new_ask(self.form, self.question, key, self.seed, messages), shown=shown)
+        return new_ask(self.form, self.begin, key, messages, shown)
 
     def record(self, asks: Sequence[Ask], sent: Sent) -> bool:
         """Write the turns down; return whether the debate may go on after them.
@@ -158,42 +162,33 @@ class DebateState:
             TypeError: Something else than replies was sent.
             ValueError: There is not one reply an ask.
         """
-        valid = True
-        for ask, reply in zip(asks, replies_to(asks, sent), strict=True):
-            turn, parsed = record_reply(self.form, self.rules, ask, reply)
-            self.turns[turn.key], self.parsed[turn.key] = turn, parsed
-            valid = valid and turn.failure is None
-            if turn.failure == "context_overflow":
-                self._dialogues[ask.agent] = Dialogue(ask.messages, ask.previous, ask.shown)
-            else:
-                said = Message(role="assistant", content=reply.text)
-                self._dialogues[ask.agent] = Dialogue((*ask.messages, said), reply, ask.shown)
-        return valid or self.form.on_failure == "continue"
+        turns = record_replies(self.form, self.rules, asks, sent)
+        for ask, turn in zip(asks, turns, strict=True):
+            self.turns[turn.key] = turn
+            messages, last = ask.messages, ask.previous
+            if turn.failure != "context_overflow":
+                messages = (*messages, Message(role="assistant", content=turn.text))
+                last = turn.reply
+            self._dialogues[ask.agent] = Dialogue(messages, last, ask.shown)
+        return self.form.on_failure == "continue" or all(turn.failure is None for turn in turns)
 
-    def agreed(self, round: int, same_answer: SameAnswer) -> str | None:
+    def agreed(self, round: int) -> str | None:
         """Return why the debate ends early after this round, or None."""
-        spoken = [key for key in self.turns if key.round == round]
-        if any(self.turns[key].failure is not None for key in spoken):
+        spoken = [turn for key, turn in self.turns.items() if key.round == round]
+        said = [parsed_of(turn) for turn in spoken if gives_answers(self.rules, turn.agent)]
+        if not said or any(turn.failure is not None for turn in spoken):
             return None
-        keys = [key for key in spoken if gives_answers(self.rules, key.agent)]
-        if not keys:
-            return None
-        if all(self.parsed[key].consensus for key in keys):
+        if all(parsed.consensus for parsed in said):
             return "consensus"
         if not self.form.stop_when_agreed:
             return None
-        first, *others = [self.parsed[key].answer or "" for key in keys]
-        return "agreed" if all(same_answer(first, other) for other in others) else None
+        first, *others = [parsed.answer or "" for parsed in said]
+        same = self.begin.same_answer
+        return "agreed" if all(same(first, other) for other in others) else None
 
     def transcript(self, ended: str) -> Transcript:
         """Return the record; `meta` holds the seed and why the debate ended."""
-        return Transcript(
-            id=self.debate_id,
-            question=self.question,
-            protocol=self.rules,
-            turns=tuple(self.turns.values()),
-            meta={"seed": self.seed, "ended": ended},
-        )
+        return self.begin.transcript(self.rules, self.turns.values(), ended)
 
     def gate(self, round: int) -> Gate:
         """Return the gate after a round."""
@@ -210,14 +205,14 @@ class DebateState:
             text = f"{messages[-1]['content']}{gap}{text}"
             messages = messages[:-1]
         messages = (*messages, Message(role="user", content=text))
-        ask = new_ask(self.form, self.question, key, self.seed, messages)
-        return replace(ask, shown=shown, previous=dialogue.previous)
+        ask = new_ask(self.form, self.begin, key, messages, shown)
+        return replace(ask, previous=dialogue.previous)
 
     def _presented(self, reader: int, keys: Iterable[TurnKey]) -> list[TurnKey]:
         """Return turns in the order in which an agent is given them."""
         place = list(range(self.rules.num_agents))
         if self.form.presentation == "drawn":
-            random.Random(side_seed(self.seed, f"presentation/{reader}")).shuffle(place)
+            random.Random(side_seed(self.begin.seed, f"presentation/{reader}")).shuffle(place)
         return sorted(keys, key=lambda key: (key.round, place[key.agent]))
 
     def _view(self, key: TurnKey, turns: Sequence[TurnKey], shown: Sequence[TurnKey]) -> View:
@@ -226,7 +221,7 @@ class DebateState:
         # Answers are judged and compared; comments are where nobody else answers.
         peers = {agent for agent in valid if gives_answers(self.rules, agent)} or valid
         return View(
-            question=self.question,
+            question=self.begin.question,
             contract=self.contract,
             agent=key.agent,
             round=key.round,
@@ -240,7 +235,7 @@ class DebateState:
         )
 
     def _seen(self, key: TurnKey, reader: int) -> SeenTurn:
-        turn, parsed = self.turns[key], self.parsed[key]
+        turn, parsed = self.turns[key], parsed_of(self.turns[key])
         if turn.failure is not None:
             return SeenTurn(key.agent, key.round, None)
         is_comment = not parsed.sections and not gives_answers(self.rules, key.agent)

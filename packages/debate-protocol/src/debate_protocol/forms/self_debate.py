@@ -7,21 +7,16 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from debate_protocol.forms.debate_state import new_ask, record_reply, replies_to, seen_sections
-from debate_protocol.forms.settings import MOST, SameAnswer, SampledSettings, same_words
-from debate_protocol.parsing import Parsed, spoken_text
+from debate_protocol.forms.debate_state import new_ask, parsed_of, record_replies, seen_sections
+from debate_protocol.forms.settings import MOST, DebateStart, SampledSettings
+from debate_protocol.parsing import spoken_text
 from debate_protocol.prompts import SeenTurn, View, insertable, opening
 from debate_protocol.types import (
     AgentRole,
-    Ask,
     DebateRun,
     Gate,
     Message,
     Protocol,
-    Question,
-    Schedule,
-    Sent,
-    Transcript,
     Turn,
     TurnKey,
     paired_roles,
@@ -85,7 +80,6 @@ def _classes(
     return [turns for _, turns in classes]
 
 
-Heard = tuple[Turn, Parsed]
 DELIBERATE = (
     "Compare it with your own response. Check the steps of both, decide what is right in each, "
     "correct the rest, and give your final answer with its full reasoning, in the same form."
@@ -136,11 +130,6 @@ class SelfDebate(SampledSettings):
         """One agent for each sample."""
         return self.first_turns + self.second_turns
 
-    @property
-    def schedule(self) -> Schedule:
-        """All turns of a round are spoken at once."""
-        return "parallel"
-
     def turn_count(self) -> int:
         """Return how many turns are sampled when the debate goes on to its end."""
         return self.num_agents
@@ -151,98 +140,71 @@ class SelfDebate(SampledSettings):
 
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
-        return Protocol(
-            num_agents=self.num_agents,
-            max_rounds=2,
-            contract=self.recorded_contract(),
-            topology="pair",
-            history_rounds=1,
-            roles=self.agent_roles(),
-            extra={
-                "first_turns": self.first_turns,
-                "pairing": self.pairing,
-                "debate_prompt": self.debate_prompt,
-                "style": self.recorded_style(),
-                "think": self.think,
-                **(
-                    {}
-                    if self.pair_max_tokens is None
-                    else {"pair_max_tokens": self.pair_max_tokens}
-                ),
-            },
-        )
+        extra = {
+            "first_turns": self.first_turns,
+            "pairing": self.pairing,
+            "debate_prompt": self.debate_prompt,
+        }
+        rules = self.rules(extra, topology="pair", history_rounds=1)
+        if self.pair_max_tokens is None:
+            return rules
+        return replace(rules, extra={**rules.extra, "pair_max_tokens": self.pair_max_tokens})
 
-    def start(
-        self,
-        question: Question,
-        *,
-        seed: int,
-        debate_id: str | None = None,
-        same_answer: SameAnswer = same_words,
-    ) -> DebateRun:
-        """Begin; the arguments are those of `Simultaneous.start`, `same_answer` is for pairing."""
-
-        def record(said: list[Heard], ended: str) -> Transcript:
-            return Transcript(
-                id=question.id if debate_id is None else debate_id,
-                question=question,
-                protocol=self.protocol(),
-                turns=tuple(turn for turn, _ in said),
-                meta={"seed": seed, "ended": ended},
-            )
-
-        rules = self.contract_rules()
-        prompt = opening(self.style, View(question, rules, 0, 0, None, (), ()))
-        keys = [TurnKey(agent, 0) for agent in range(self.first_turns)]
-        asks = [new_ask(self, question, key, seed, prompt) for key in keys]
-        first = self._hear(asks, (yield asks))
-        if 0 in self.gate_after and (yield Gate(record(first, "gate"), "round_0")) == "keep":
-            return record(first, "gate")
-        answers = {turn.agent: parsed.answer for turn, parsed in first if self._may_be_paired(turn)}
-        chance = random.Random(f"{seed}/pair")
-        pair = draw_pair(answers, self.pairing, same_answer, chance)
+    def debate(self, begin: DebateStart) -> DebateRun:
+        """Hold a debate."""
+        rules = self.protocol()
+        view = View(begin.question, self.contract_rules(), 0, 0, None, (), ())
+        prompt = opening(self.style, view)
+        asks = [new_ask(self, begin, TurnKey(i, 0), prompt) for i in range(self.first_turns)]
+        first = record_replies(self, rules, asks, (yield asks))
+        gate = begin.transcript(rules, first, "gate")
+        if 0 in self.gate_after and (yield Gate(gate, "round_0")) == "keep":
+            return gate
+        answers = {turn.agent: parsed_of(turn).answer for turn in first if self._is_pairable(turn)}
+        chance = random.Random(f"{begin.seed}/pair")
+        pair = draw_pair(answers, self.pairing, begin.same_answer, chance)
         if pair is None:
-            return record(first, "no_pair")
-        prompt = self._debate_prompt(question, [first[agent] for agent in pair])
+            return begin.transcript(rules, first, "no_pair")
+        prompt = self._debate_prompt(view, [first[agent] for agent in pair])
         keys = [TurnKey(agent, 1) for agent in range(self.first_turns, self.num_agents)]
         shown = tuple(TurnKey(agent, 0) for agent in pair)
-        asks = [replace(new_ask(self, question, k, seed, prompt), shown=shown) for k in keys]
-        said = first + self._hear(asks, (yield asks))
+        asks = [new_ask(self, begin, key, prompt, shown) for key in keys]
+        turns = first + record_replies(self, rules, asks, (yield asks))
         if 1 in self.gate_after:
-            yield Gate(record(said, "gate"), "round_1")
-        return record(said, "max_rounds")
+            yield Gate(begin.transcript(rules, turns, "gate"), "round_1")
+        return begin.transcript(rules, turns, "max_rounds")
 
-    def _hear(self, asks: list[Ask], sent: Sent) -> list[Heard]:
-        rules, replies = self.protocol(), replies_to(asks, sent)
-        return [
-            record_reply(self, rules, ask, reply) for ask, reply in zip(asks, replies, strict=True)
-        ]
-
-    def _shown_text(self, turn: Turn) -> str:
-        """Return what a reader is shown of a first turn; empty when there is nothing to show."""
-        return spoken_text(turn.text, self.think)
-
-    def _may_be_paired(self, turn: Turn) -> bool:
+    def _is_pairable(self, turn: Turn) -> bool:
         _, tokens = turn.token_counts or (0, 0)
         is_short = self.pair_max_tokens is None or tokens <= self.pair_max_tokens
-        return is_short and bool(self._shown_text(turn))
+        return is_short and bool(spoken_text(turn.text, self.think))
 
-    def _debate_prompt(self, question: Question, pair: list[Heard]) -> tuple[Message, ...]:
-        rules = self.contract_rules()
-        if self.debate_prompt == "conversation":
-            return self._conversation(question, [turn for turn, _ in pair])
-        seen = tuple(SeenTurn(place, 0, self._fields(*one)) for place, one in enumerate(pair))
-        return opening(self.style, View(question, rules, 2, 1, None, seen, (0, 1)))
-
-    def _conversation(self, question: Question, pair: list[Turn]) -> tuple[Message, ...]:
-        rules, limit = self.contract_rules(), self.max_chars_per_field
-        own, other = (insertable(self._shown_text(turn), rules, limit) for turn in pair)
+    def _debate_prompt(self, single: View, pair: list[Turn]) -> tuple[Message, ...]:
+        if self.debate_prompt == "message":
+            seen = tuple(SeenTurn(place, 0, self._fields(one)) for place, one in enumerate(pair))
+            view = replace(single, agent=2, round=1, turns=seen, peers=(0, 1))
+            return opening(self.style, view)
+        own, other = (self._insertable(spoken_text(turn.text, self.think)) for turn in pair)
         shown = f"Another response to the question:\n<turn>\n{other}\n</turn>\n\n{DELIBERATE}"
         return (
-            *opening(self.style, View(question, rules, 0, 0, None, (), ())),
+            *opening(self.style, single),
             Message(role="assistant", content=own),
             Message(role="user", content=shown),
         )
+
+    def _fields(self, turn: Turn) -> dict[str, str] | None:
+        rules = self.contract_rules()
+        if rules.kind != "xml":
+            field = "answer" if self.style == "compact" else "response"
+            fields = {field: spoken_text(turn.text, self.think)}
+        elif turn.failure is not None:
+            return None
+        else:
+            fields = seen_sections(parsed_of(turn), rules, blind=True)
+        return {name: self._insertable(text) for name, text in fields.items()}
+
+    def _insertable(self, text: str) -> str:
+        return insertable(text, self.contract_rules(), self.max_chars_per_field)
 
     @model_validator(mode="after")
     def _conversation_is_free_text(self) -> Self:
@@ -254,14 +216,3 @@ class SelfDebate(SampledSettings):
                 "full and a contract of free text, such as boxed, or debate_prompt: message"
             )
         return self
-
-    def _fields(self, turn: Turn, parsed: Parsed) -> dict[str, str] | None:
-        rules, limit = self.contract_rules(), self.max_chars_per_field
-        if rules.kind != "xml":
-            field = "answer" if self.style == "compact" else "response"
-            fields = {field: self._shown_text(turn)}
-        elif turn.failure is not None:
-            return None
-        else:
-            fields = seen_sections(parsed, rules, blind=True)
-        return {name: insertable(text, rules, limit) for name, text in fields.items()}

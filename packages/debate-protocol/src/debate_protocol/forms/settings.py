@@ -1,7 +1,8 @@
 """Settings that debate forms share: contract, roles, personas, gates, topology."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import (
@@ -34,13 +35,17 @@ from debate_protocol.types import (
     Question,
     Schedule,
     TopologyName,
+    Transcript,
+    Turn,
     check_roles,
     check_topology,
     role_of,
     speaking_agents,
 )
 
-MOST_IN_A_ROLE = 128
+MOST = 128
+"""Agents, rounds and samples of a prompt at most: what agents read grows with their squares."""
+MOST_TURNS = 512
 
 
 class RoleSettings(Config):
@@ -61,7 +66,7 @@ class RoleSettings(Config):
             out, the topology decides.
     """
 
-    count: int | None = Field(None, ge=1, le=MOST_IN_A_ROLE)
+    count: int | None = Field(None, ge=1, le=MOST)
     persona: Persona | None = None
     temperature: float | None = Field(None, ge=0.0)
     policy: str = TRAINED
@@ -70,15 +75,6 @@ class RoleSettings(Config):
     answers: bool | None = None
     rounds: tuple[NonNegativeInt, ...] | None = None
     sees: dict[str, int] | None = None
-
-    def at_temperature(self, temperature: float) -> "RoleSettings":
-        """Return the role sampled at this temperature."""
-        return self.model_copy(update={"temperature": temperature})
-
-    def role(self, name: str) -> AgentRole:
-        """Return the role of a debate whose recipe names its roles."""
-        answers = self.answers is not False
-        return self.spoken(AgentRole(name, self.count or 1, answers, self.rounds, self.sees))
 
     def spoken(self, role: AgentRole) -> AgentRole:
         """Return a role of a form, spoken by the policy that is named here.
@@ -105,33 +101,7 @@ class RoleSettings(Config):
                 f"speaks for it; expected policy: {TRAINED}, whose adapters have names"
             )
         trains = is_trained if self.train is None else self.train
-        return AgentRole(
-            role.name,
-            role.count,
-            role.answers,
-            role.rounds,
-            role.sees,
-            policy=self.policy,
-            adapter=self.adapter,
-            trains=trains,
-        )
-
-
-def spoken_roles(
-    own: tuple[AgentRole, ...], chosen: dict[str, RoleSettings]
-) -> tuple[AgentRole, ...]:
-    """Return the roles of a form with what a recipe says of them.
-
-    Raises:
-        ValueError: The form has no such role, or as `RoleSettings.spoken`.
-    """
-    known = [role.name for role in own]
-    for name in chosen:
-        if name not in known:
-            raise ValueError(
-                f"roles: found {name!r}, expected {' or '.join(known)}{did_you_mean(name, known)}"
-            )
-    return tuple(chosen[role.name].spoken(role) if role.name in chosen else role for role in own)
+        return replace(role, policy=self.policy, adapter=self.adapter, trains=trains)
 
 
 class OwnContract(Config):
@@ -195,11 +165,6 @@ PersonaChoice = Annotated[
 ]
 
 
-MOST = 128
-"""Agents, rounds and samples of a prompt at most: what agents read grows with their squares."""
-MOST_TURNS = 512
-
-
 class SpeakingSettings(Config):
     """How agents are prompted and sampled, and how their replies are read.
 
@@ -221,54 +186,10 @@ class SpeakingSettings(Config):
     max_chars_per_field: int | None = Field(default=None, ge=1)
     """Most characters of a section that is shown to others; null cuts nothing."""
 
-    agent_keys: ClassVar[tuple[str, ...]] = ("num_agents",)
-    """Settings that are a number of agents."""
-    sample_keys: ClassVar[tuple[str, ...]] = ()
-    """Settings that are a number of samples beside the debate."""
-
     def speaking(self) -> "SpeakingSettings":
         """Return these settings alone."""
         own = {name: getattr(self, name) for name in SpeakingSettings.model_fields}
         return SpeakingSettings.model_construct(**own)
-
-    def changed(self, settings: Mapping[str, object]) -> Self:
-        """Return the form with some settings changed.
-
-        Raises:
-            ValueError: It has no such setting, or (pydantic's ValidationError) does not take it.
-        """
-        for key, value in settings.items():
-            field = type(self).model_fields.get(key)
-            if field is None or _is_fixed(field.annotation):
-                kind = getattr(self, "type", type(self).__name__)
-                raise ValueError(
-                    f"{key}: found {value!r}, but a debate of type {kind} has no such choice"
-                )
-        return type(self).model_validate({**self.model_dump(exclude_unset=True), **settings})
-
-    def at_temperature(self, temperature: float) -> Self:
-        """Return the form with all agents sampled at one temperature."""
-        if self.personas == "none":
-            return self.changed({"temperature": temperature})
-        personas = DEFAULT_PERSONAS if self.personas == "default" else self.personas
-        same = tuple(p.model_copy(update={"temperature": temperature}) for p in personas)
-        return self.changed({"personas": same})
-
-    def at_most(self, agents: int, rounds: int, samples: int) -> Self:
-        """Return the form with at most so many agents, rounds, and samples beside the debate.
-
-        Raises:
-            ValueError: A smaller one would be another debate.
-        """
-        least = dict.fromkeys(self.agent_keys, agents) | {"max_rounds": rounds}
-        least |= dict.fromkeys(self.sample_keys, samples)
-        return self.changed(
-            {
-                key: most
-                for key, most in least.items()
-                if key in self.model_fields_set and getattr(self, key) > most
-            }
-        )
 
     @field_validator("contract", mode="before")
     @classmethod
@@ -323,22 +244,10 @@ class SpeakingSettings(Config):
         persona = self.persona(agent)
         return self.temperature if persona is None else persona.temperature
 
-    def policy_of(self, agent: int) -> str:
-        """Return the name of the policy that speaks for the agent."""
-        return TRAINED
-
-    def adapter_of(self, agent: int) -> str | None:
-        """Return the adapter of the trained policy that speaks for the agent."""
-        return None
-
     def stop_strings(self) -> tuple[str, ...]:
         """Return what ends a reply; nothing while a thinking block may be open."""
         stop = self.contract_rules().stop
         return () if stop is None or self.think == "drop" else (stop,)
-
-
-def _is_fixed(annotation: object) -> bool:
-    return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
 
 SameAnswer = Callable[[str, str], bool]
@@ -355,11 +264,26 @@ def _boxed(text: str) -> str:
     return text if span is None else text[slice(*span)]
 
 
+@dataclass(frozen=True, slots=True)
+class DebateStart:
+    """What one debate begins with."""
+
+    question: Question
+    seed: int
+    debate_id: str
+    same_answer: SameAnswer
+
+    def transcript(self, rules: Protocol, turns: Iterable[Turn], ended: str) -> Transcript:
+        """Return the record; `meta` holds the seed and why the debate ended."""
+        meta = {"seed": self.seed, "ended": ended}
+        return Transcript(self.debate_id, self.question, rules, tuple(turns), meta)
+
+
 class DebateForm(SpeakingSettings):
     """Who speaks when, and what each agent is given: settings that begin debates.
 
-    The base class of all forms. A form has `type`, `num_agents`, `turn_count`, `protocol` and
-    `start`; all else has a default.
+    The base class of all forms. A form has `type`, `num_agents`, `turn_count` and `debate`; all
+    else has a default.
     """
 
     max_rounds: int = Field(default=1, ge=1, le=MOST)
@@ -367,6 +291,13 @@ class DebateForm(SpeakingSettings):
     """Rounds, from 0, after which `rollout.select` is asked whether the debate goes on."""
     roles: dict[str, RoleSettings] = Field(default_factory=dict)
     """Names to roles, in the order in which agents are numbered."""
+
+    schedule: ClassVar[Schedule] = "parallel"
+    """Whether agents of a round speak at once or one after the other."""
+    agent_keys: ClassVar[tuple[str, ...]] = ("num_agents",)
+    """Settings that are a number of agents."""
+    sample_keys: ClassVar[tuple[str, ...]] = ()
+    """Settings that are a number of samples beside the debate."""
 
     if TYPE_CHECKING:  # A field or a property, as the form has it: pydantic lets none be both.
 
@@ -379,10 +310,13 @@ class DebateForm(SpeakingSettings):
             """Agents of a debate."""
 
     @abstractmethod
-    def protocol(self) -> Protocol:
-        """Return the rules as they are written into transcripts."""
+    def debate(self, begin: DebateStart) -> DebateRun:
+        """Hold a debate."""
 
     @abstractmethod
+    def turn_count(self) -> int:
+        """Return how many turns are sampled when the debate goes on to its end."""
+
     def start(
         self,
         question: Question,
@@ -399,14 +333,44 @@ class DebateForm(SpeakingSettings):
             debate_id: The transcript's id; the question's by default.
             same_answer: Decides whether answers agree, where the form asks.
         """
+        name = question.id if debate_id is None else debate_id
+        return self.debate(DebateStart(question, seed, name, same_answer))
+
+    def protocol(self) -> Protocol:
+        """Return the rules as they are written into transcripts."""
+        return self.rules({})
+
+    def rules(self, extra: Mapping[str, object], **topology: Any) -> Protocol:
+        """Return rules with the settings that all forms have; `topology` fills other fields."""
+        return Protocol(
+            num_agents=self.num_agents,
+            max_rounds=self.max_rounds,
+            schedule=self.schedule,
+            contract=self.recorded_contract(),
+            roles=self.agent_roles(),
+            extra={**extra, "style": self.recorded_style(), "think": self.think},
+            **topology,
+        )
 
     def own_roles(self) -> tuple[AgentRole, ...]:
         """Return the form's roles, in the order in which its agents are numbered."""
         return (AgentRole(DEBATER, self.num_agents),)
 
     def agent_roles(self) -> tuple[AgentRole, ...]:
-        """Return the roles as they are written into transcripts: what `roles` says included."""
-        return spoken_roles(self.own_roles(), self.roles)
+        """Return the roles as they are written into transcripts: what `roles` says included.
+
+        Raises:
+            ValueError: The form has no such role, or as `RoleSettings.spoken`.
+        """
+        own = self.own_roles()
+        known = [role.name for role in own]
+        for name in self.roles:
+            if name not in known:
+                raise ValueError(
+                    f"roles: found {name!r}, expected {' or '.join(known)}"
+                    f"{did_you_mean(name, known)}"
+                )
+        return tuple(self.roles[r.name].spoken(r) if r.name in self.roles else r for r in own)
 
     def persona(self, agent: int) -> Persona | None:
         """Return the agent's persona: its role's, else that of its number."""
@@ -432,6 +396,13 @@ class DebateForm(SpeakingSettings):
         """Return the agents whose turns are trained on."""
         return tuple(agent for agent in range(self.num_agents) if self._role(agent).trains)
 
+    def sequence_count(self) -> int:
+        """Return how many token sequences are trained on.
+
+        Here each turn is one, and all agents speak as often as each other.
+        """
+        return -(-self.turn_count() * len(self.trained_agents()) // self.num_agents)
+
     def speaking(self) -> SpeakingSettings:
         """Return how agents are prompted and sampled; of roles, as the first that is trained on."""
         plain = super().speaking()
@@ -444,11 +415,47 @@ class DebateForm(SpeakingSettings):
         only = persona.model_copy(update={"temperature": temperature})
         return plain.model_copy(update={"personas": (only,), "temperature": 1.0})
 
+    def changed(self, settings: Mapping[str, Any]) -> Self:
+        """Return the form with some settings changed; gates after its last round are left out.
+
+        Raises:
+            ValueError: It has no such setting, or (pydantic's ValidationError) does not take it.
+        """
+        for key, value in settings.items():
+            field = type(self).model_fields.get(key)
+            annotation = None if field is None else field.annotation
+            is_fixed = get_origin(annotation) is Literal and len(get_args(annotation)) == 1
+            if field is None or is_fixed:
+                raise ValueError(
+                    f"{key}: found {value!r}, but a debate of type {self.type} has no such choice"
+                )
+        rounds = settings.get("max_rounds", self.max_rounds)
+        if "gate_after" not in settings and any(r >= rounds for r in self.gate_after):
+            settings = {**settings, "gate_after": tuple(r for r in self.gate_after if r < rounds)}
+        return type(self).model_validate({**self.model_dump(exclude_unset=True), **settings})
+
     def at_temperature(self, temperature: float) -> Self:
         """Return the form with all agents sampled at one temperature."""
-        same = {name: role.at_temperature(temperature) for name, role in self.roles.items()}
-        form = super().at_temperature(temperature)
-        return form.changed({"roles": same}) if same else form
+        update = {"temperature": temperature}
+        changes: dict[str, Any] = update
+        if self.personas != "none":
+            personas = DEFAULT_PERSONAS if self.personas == "default" else self.personas
+            changes = {"personas": tuple(one.model_copy(update=update) for one in personas)}
+        if self.roles:
+            roles = {name: role.model_copy(update=update) for name, role in self.roles.items()}
+            changes = {**changes, "roles": roles}
+        return self.changed(changes)
+
+    def at_most(self, agents: int, rounds: int, samples: int) -> Self:
+        """Return the form with at most so many agents, rounds, and samples beside the debate.
+
+        Raises:
+            ValueError: A smaller one would be another debate.
+        """
+        most = dict.fromkeys(self.agent_keys, agents) | {"max_rounds": rounds}
+        most |= dict.fromkeys(self.sample_keys, samples)
+        chosen = {key: limit for key, limit in most.items() if key in self.model_fields_set}
+        return self.changed({k: limit for k, limit in chosen.items() if getattr(self, k) > limit})
 
     def _role(self, agent: int) -> AgentRole:
         return role_of(Protocol(self.num_agents, roles=self.agent_roles()), agent)
@@ -457,30 +464,8 @@ class DebateForm(SpeakingSettings):
         return self.roles.get(self._role(agent).name) if self.roles else None
 
     @model_validator(mode="after")
-    def _roles_are_the_forms(self) -> Self:
+    def _roles_and_gates_fit(self) -> Self:
         self.agent_roles()
-        return self
-
-    @abstractmethod
-    def turn_count(self) -> int:
-        """Return how many turns are sampled when the debate goes on to its end."""
-
-    def sequence_count(self) -> int:
-        """Return how many token sequences are trained on.
-
-        Here each turn is one, and all agents speak as often as each other.
-        """
-        return -(-self.turn_count() * len(self.trained_agents()) // self.num_agents)
-
-    def changed(self, settings: Mapping[str, Any]) -> Self:
-        """Return the form with some settings changed; gates after its last round are left out."""
-        rounds = settings.get("max_rounds", self.max_rounds)
-        if "gate_after" not in settings and any(r >= rounds for r in self.gate_after):
-            settings = {**settings, "gate_after": tuple(r for r in self.gate_after if r < rounds)}
-        return super().changed(settings)
-
-    @model_validator(mode="after")
-    def _gates_are_reached(self) -> Self:
         for round in self.gate_after:
             if round >= self.max_rounds:
                 raise ValueError(
@@ -597,22 +582,19 @@ class DebateSettings(DebateForm):
 
     @model_validator(mode="before")
     @classmethod
-    def _roles_are_counted(cls, data: object) -> object:
+    def _roles_are_counted(cls, data: Any) -> Any:
         """Take the number of agents from the roles, where these say it and nothing else does."""
-        names_roles = cls.own_roles is DebateSettings.own_roles
-        if not (names_roles and isinstance(data, Mapping)) or "num_agents" in data:
-            return data
-        roles = data.get("roles")
+        is_named = isinstance(data, Mapping) and cls.own_roles is DebateSettings.own_roles
+        roles = data.get("roles") if is_named and "num_agents" not in data else None
         if not isinstance(roles, Mapping) or not roles:
             return data
-        counts = [
-            role.count if isinstance(role, RoleSettings) else (role or {}).get("count")
+        given = [
+            role.count if isinstance(role, RoleSettings) else role.get("count")
             for role in roles.values()
-            if isinstance(role, RoleSettings | Mapping | None)
+            if isinstance(role, RoleSettings | Mapping)
         ]
-        given = [1 if count is None else count for count in counts]
-        whole = all(type(count) is int for count in given)
-        return {**data, "num_agents": sum(given)} if whole else data
+        counts = [count for count in given if type(count) is int]
+        return {**data, "num_agents": sum(counts) + len(roles) - len(counts)}
 
     @model_validator(mode="after")
     def _topology_fits_agents(self) -> Self:
@@ -641,34 +623,28 @@ class DebateSettings(DebateForm):
         rules = self.protocol()
         return sum(len(trained & {*speaking_agents(rules, n)}) for n in range(self.max_rounds))
 
-    @property
-    def schedule(self) -> Schedule:
-        """Whether agents of a round speak at once or one after the other."""
-        return "parallel"
-
     def own_roles(self) -> tuple[AgentRole, ...]:
         """Return the roles that the recipe names, or one of equals."""
-        named = tuple(role.role(name) for name, role in self.roles.items())
-        return named or super().own_roles()
+        return (
+            tuple(
+                AgentRole(name, role.count or 1, role.answers is not False, role.rounds, role.sees)
+                for name, role in self.roles.items()
+            )
+            or super().own_roles()
+        )
 
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
-        return Protocol(
-            num_agents=self.num_agents,
-            max_rounds=self.max_rounds,
-            schedule=self.schedule,
-            contract=self.recorded_contract(),
+        rules = self.rules(
+            {"blind_review": self.blind_review, "conversation": self.conversation},
             topology=self.topology,
             history_rounds=self.history_rounds,
             degree=self.degree,
             center=(self.center or 0) if self.topology == "central" else self.center,
-            roles=self.agent_roles(),
-            extra={
-                "blind_review": self.blind_review,
-                "conversation": self.conversation,
-                "style": self.recorded_style(),
-                "think": self.think,
-                **({"presentation": "drawn"} if self.presentation == "drawn" else {}),
-                **({"own_rounds": self.own_rounds} if self.own_rounds != -1 else {}),
-            },
         )
+        unusual: dict[str, object] = {}
+        if self.presentation == "drawn":
+            unusual["presentation"] = "drawn"
+        if self.own_rounds != -1:
+            unusual["own_rounds"] = self.own_rounds
+        return replace(rules, extra={**rules.extra, **unusual})
