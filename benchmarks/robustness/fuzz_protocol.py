@@ -31,7 +31,7 @@ if __name__ == "__main__" and "atheris" in sys.argv:
 else:
     atheris, _instrumented = None, contextlib.nullcontext()
 with _instrumented:
-    from debate_protocol.parsing import CONTRACTS, ParseError, neutralised, parse, spoken_text
+    from debate_protocol.parsing import CONTRACTS, ParseError, neutralised, parse
     from debate_protocol.transcripts.files import (
         TranscriptError,
         from_json,
@@ -92,7 +92,7 @@ def fuzz_parse(data: bytes) -> None:
             assert text[slice(*vote.span)].strip() == text[slice(*vote.span)] != ""
             assert vote.left != vote.right and author not in (vote.left, vote.right)
             assert count is None or max(vote.left, vote.right) < count
-        assert parsed.answer is None or parsed.answer in spoken_text(text, think)
+        assert parsed.answer is None or parsed.answer in parsed.spoken
         try:
             parse(text, contract, author=author, num_agents=count, think=think, strict=True)
             assert not parsed.problems

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from debate_protocol import Parsed
+
 
 @pytest.fixture(scope="module")
 def fuzzing(repository: Path) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def test_target_fails_when_what_it_tries_is_broken(
     monkeypatch.setitem(try_out.__globals__, "spelled", lambda data: text)
     try_out(b"\x01")
     broken = {
-        "parse": ("spoken_text", lambda text, think: ""),
+        "parse": ("parse", lambda text, contract, **given: Parsed({}, answer="5")),
         "neutralise": ("neutralised", lambda text, contract: text),
     }
     monkeypatch.setitem(try_out.__globals__, *broken[target])

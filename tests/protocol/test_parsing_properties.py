@@ -14,7 +14,6 @@ from debate_protocol.parsing import (
     get_contract,
     neutralised,
     parse,
-    spoken_text,
 )
 
 PIECES = [
@@ -56,7 +55,7 @@ def test_parse_survives_and_tells_true_spans_when_given_any_string(
         assert author not in (vote.left, vote.right)
         assert num_agents is None or max(vote.left, vote.right) < num_agents
     assert parsed.answer is None or parsed.answer.strip()
-    assert parsed.answer is None or parsed.answer in spoken_text(text, think)
+    assert parsed.answer is None or parsed.answer in parsed.spoken
 
 
 @settings(max_examples=200, deadline=None)

@@ -3,7 +3,8 @@
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple, cast, get_args
@@ -48,40 +49,38 @@ class Contract:
     instructions: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(ContractKind):
-            raise ValueError(
-                f"contract {self.name!r}: kind {self.kind!r}; "
-                f"expected one of {', '.join(get_args(ContractKind))}"
-            )
-        if (self.kind == "xml") != bool(self.sections):
-            raise ValueError(
-                f"contract {self.name!r}: kind {self.kind!r} with sections {self.sections!r}; "
-                "an xml contract needs sections, the other kinds have none"
-            )
-        for section in self.sections:
-            if not _SECTION_NAME.match(section) or section in _RESERVED:
-                raise ValueError(
-                    f"contract {self.name!r}: section {section!r}; expected a lower-case name of "
-                    f"letters, digits and _ that is none of {', '.join(_RESERVED)}"
-                )
-        if len(self.sections) > MAX_SECTIONS:
-            raise ValueError(
-                f"contract {self.name!r}: found {len(self.sections)} sections, expected at most "
-                f"{MAX_SECTIONS}"
-            )
-        if len(set(self.sections)) != len(self.sections):
-            raise ValueError(f"contract {self.name!r}: a section is named twice: {self.sections!r}")
         if cast(object, self.stop) is ...:
             last_tag = f"</{self.sections[-1]}>" if self.sections else None
             object.__setattr__(self, "stop", last_tag)
+        for problem in self._problems():
+            raise ValueError(f"contract {self.name!r}: {problem}")
+
+    def _problems(self) -> Iterator[str]:
+        kinds, sections = get_args(ContractKind), self.sections
+        if self.kind not in kinds:
+            yield f"kind {self.kind!r}; expected one of {', '.join(kinds)}"
+        if (self.kind == "xml") != bool(sections):
+            yield (
+                f"kind {self.kind!r} with sections {sections!r}; "
+                "an xml contract needs sections, the other kinds have none"
+            )
+        for section in sections:
+            if not _SECTION_NAME.match(section) or section in _RESERVED:
+                yield (
+                    f"section {section!r}; expected a lower-case name of letters, digits and _ "
+                    f"that is none of {', '.join(_RESERVED)}"
+                )
+        if len(sections) > MAX_SECTIONS:
+            yield f"found {len(sections)} sections, expected at most {MAX_SECTIONS}"
+        if len(set(sections)) != len(sections):
+            yield f"a section is named twice: {sections!r}"
         if self.stop == "":
-            raise ValueError(f"contract {self.name!r}: stop is empty; write null for none")
+            yield "stop is empty; write null for none"
         for section in self.instructions:
-            if section not in self.sections:
-                raise ValueError(
-                    f"contract {self.name!r}: instructions for {section!r}, expected one of its "
-                    f"sections ({', '.join(self.sections) or 'it has none'})"
-                    f"{did_you_mean(section, self.sections)}"
+            if section not in sections:
+                yield (
+                    f"instructions for {section!r}, expected one of its sections "
+                    f"({', '.join(sections) or 'it has none'}){did_you_mean(section, sections)}"
                 )
 
     def __str__(self) -> str:
@@ -90,9 +89,8 @@ class Contract:
     @property
     def answer_section(self) -> str | None:
         """The section that holds the answer: `solution`, else the first; None without sections."""
-        if "solution" in self.sections or not self.sections:
-            return "solution" if self.sections else None
-        return self.sections[0]
+        first = self.sections[0] if self.sections else None
+        return "solution" if "solution" in self.sections else first
 
 
 _BUILT_IN = (
@@ -151,26 +149,22 @@ class Scan:
     blocks: list[Block] = field(default_factory=list)
     holes: list[Range] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
-    _open: str = ""
-    _outer: int = 0
-    _inner: int = 0
+    _open: tuple[str, Range] | None = None
 
     def _read_section_tag(self, tag: str, closing: bool, span: Range) -> None:
         if not closing:
-            self._end_open_section(span[0])
-            self._open, (self._outer, self._inner) = tag, span
-        elif tag == self._open:
-            outer, inner = (self._outer, span[1]), (self._inner, span[0])
-            self.blocks.append(Block(tag, outer, inner, False))
-            self._open = ""
+            self._end_section(span[0], span[0], truncated=True)
+            self._open = tag, span
+        elif self._open is not None and self._open[0] == tag:
+            self._end_section(span[0], span[1], truncated=False)
         else:
             self.stray.append(tag)
 
-    def _end_open_section(self, end: int) -> None:
-        if self._open:
-            outer, inner = (self._outer, end), (self._inner, end)
-            self.blocks.append(Block(self._open, outer, inner, True))
-            self._open = ""
+    def _end_section(self, inner_end: int, outer_end: int, *, truncated: bool) -> None:
+        if self._open is not None:
+            tag, (outer, inner) = self._open
+            self.blocks.append(Block(tag, (outer, outer_end), (inner, inner_end), truncated))
+            self._open = None
 
 
 @functools.lru_cache(maxsize=64)
@@ -206,7 +200,7 @@ def scan(text: str, sections: tuple[str, ...], think: ThinkMode) -> Scan:
         seen_think = True
     if thinking_from >= 0:
         found.holes.append((thinking_from, len(text)))
-    found._end_open_section(len(text))
+    found._end_section(len(text), len(text), truncated=True)
     return found
 
 
@@ -232,17 +226,15 @@ def trimmed(content: str) -> Range:
     A fence is cut off when it wraps the whole content, or when its partner is missing because
     the fence was opened or closed outside of the section.
     """
-    start = len(content) - len(content.lstrip())
-    end = len(content.rstrip())
+    start, end = _stripped(content, 0, len(content))
     if "```" in content or "~~~" in content:
         opening, closing = _outer_fences(content, start, end)
         if opening is not None:
             start = opening[1]
         if closing is not None and end > start:
             end = closing[0]
-        inner = content[start:end]
-        start, end = start + len(inner) - len(inner.lstrip()), start + len(inner.rstrip())
-    return (start, end) if start < end else (start, start)
+        start, end = _stripped(content, start, end)
+    return start, end
 
 
 def _outer_fences(content: str, start: int, end: int) -> tuple[Range | None, Range | None]:
@@ -292,13 +284,6 @@ def neutralised(text: str, contract: Contract) -> str:
 
 
 _BULLET = r"(?:[-*+•·–—`]++|\(?[0-9]{1,9}[.)])?+"
-_OPERATORS: dict[str, Literal[">", "=", "<"]] = {
-    ">": ">",
-    "&gt;": ">",
-    "=": "=",
-    "<": "<",
-    "&lt;": "<",
-}
 _LINE = re.compile(
     rf"\s*+{_BULLET}\s*+[*_`]*+(?ai:agent)\s*+([0-9]++)\s*+[*_`]*+\s*+"
     r"((?ai:>|<|=|&gt;|&lt;))\s*+[*_`]*+\s*+(?ai:agent)\s*+([0-9]++)(?!\w)(?!\s*+(?:[<>=]|&[gl]t;))"
@@ -320,36 +305,35 @@ class Comparison:
     span: tuple[int, int]
 
 
-@dataclass(slots=True)
-class Votes:
-    """The comparisons of a section and what was not counted.
-
-    `dropped` says where the lines of the latter stand, with their line breaks: where a line cannot
-    be read because it ends too early, the break is what is wrong with it.
-    """
-
-    comparisons: list[Comparison] = field(default_factory=list)
-    invalid_lines: int = 0
-    self_dropped: int = 0
-    malformed: int = 0
-    dropped: list[tuple[int, int]] = field(default_factory=list)
-
-
 def says_nothing(text: str | None) -> bool:
     """Return whether a section's text is missing, empty or just `N/A`."""
     return text is None or not text.strip() or _NOTHING.match(text) is not None
 
 
-def read_votes(content: str, offset: int, author: int | None, num_agents: int | None) -> Votes:
-    """Read the comparison lines of a section's content that begins at `offset` in the text.
+_DROPPED = {
+    "invalid_lines": "invalid lines",
+    "self_dropped": "lines name their author",
+    "malformed": "lines with impossible agents",
+}
+"""Why a line of a comparison does not count, in words."""
+
+
+def _read_votes(
+    content: str, offset: int, author: int | None, num_agents: int | None
+) -> tuple[list[Comparison], list[tuple[str, Range]]]:
+    """Return the comparisons of a section, and why and where lines of it do not count.
+
+    The places of the latter include line breaks: where a line cannot be read because it ends too
+    early, the break is what is wrong with it.
 
     Args:
         content: The section's content.
         offset: Where it begins in the original text; spans count from there.
-        author: Comparisons that name this agent are dropped and counted.
+        author: Comparisons that name this agent are dropped.
         num_agents: Ids from this number on are malformed.
     """
-    votes = Votes()
+    comparisons: list[Comparison] = []
+    dropped: list[tuple[str, Range]] = []
     # Ids are never negative; where the number of agents is unknown, none is too high.
     beyond = float("inf") if num_agents is None else num_agents
     for line in content.splitlines(keepends=True):
@@ -359,24 +343,20 @@ def read_votes(content: str, offset: int, author: int | None, num_agents: int | 
         match = _LINE.match(line)
         if match is None:
             if words and not _NOTHING_LINE.match(line) and not _FENCE_LINE.match(line):
-                votes.invalid_lines += 1
-                votes.dropped.append((begin, offset))
+                dropped.append(("invalid_lines", (begin, offset)))
             continue
         first, sign, second = match.groups()
         left, right = _agent_id(first), _agent_id(second)
         if author is not None and author in (left, right):
-            votes.self_dropped += 1
-            votes.dropped.append((begin, offset))
+            dropped.append(("self_dropped", (begin, offset)))
         elif not 0 <= left < beyond or not 0 <= right < beyond or left == right:
-            votes.malformed += 1
-            votes.dropped.append((begin, offset))
+            dropped.append(("malformed", (begin, offset)))
         else:
-            span = (begin, begin + len(words))
-            op = _OPERATORS[sign] if sign in _OPERATORS else _OPERATORS[sign.lower()]
-            if op == "<":
-                left, op, right = right, ">", left
-            votes.comparisons.append(Comparison(left, op, right, span))
-    return votes
+            if sign.lower() in ("<", "&lt;"):
+                left, right = right, left
+            op: Literal[">", "="] = "=" if sign == "=" else ">"
+            comparisons.append(Comparison(left, op, right, (begin, begin + len(words))))
+    return comparisons, dropped
 
 
 def _agent_id(digits: str) -> int:
@@ -432,6 +412,8 @@ class Parsed:
     consensus: bool | None = None
     answer: str | None = None
     problems: tuple[str, ...] = ()
+    spoken: str = field(default="", compare=False, repr=False)
+    """The response without thinking tags or, with `think="drop"`, without thinking blocks."""
     reading: Reading | None = field(default=None, compare=False, repr=False)
 
 
@@ -550,12 +532,8 @@ def parse(
         parsed = _parse_free_text(text, rules, found.holes)
     if strict and parsed.problems:
         raise ParseError(rules.name, parsed.problems)
-    return replace(parsed, reading=Reading(text, rules, author, num_agents, think))
-
-
-def spoken_text(text: str, think: ThinkMode) -> str:
-    """Return a response without thinking tags or, with `drop`, without thinking blocks."""
-    return _without_holes(text, (0, len(text)), scan(text, (), think).holes).strip()
+    spoken = _without_holes(text, (0, len(text)), found.holes).strip()
+    return replace(parsed, spoken=spoken, reading=Reading(text, rules, author, num_agents, think))
 
 
 def _parse_free_text(text: str, rules: Contract, holes: list[Range]) -> Parsed:
@@ -575,7 +553,8 @@ def _parse_sections(
         problems.append(f"{len(found.stray) - 3} more closing tags close nothing")
     chosen = _choose(found.blocks, rules, problems)
     sections: dict[str, SectionText] = {}
-    votes = Votes()
+    comparisons: list[Comparison] = []
+    dropped: list[tuple[str, Range]] = []
     for name, block in chosen.items():
         start, end = block.inner
         content = blanked(text, start, end, found.holes) if found.holes else text[start:end]
@@ -584,72 +563,55 @@ def _parse_sections(
         words = _without_holes(text, span, found.holes)
         sections[name] = SectionText(words, span, block.outer, block.truncated)
         if name == "comparison":
-            votes = read_votes(content[left:right], span[0], author, num_agents)
-            _report_votes(votes, problems)
-    consensus = _consensus(sections, rules, problems)
+            comparisons, dropped = _read_votes(content[left:right], span[0], author, num_agents)
+    counts = Counter(why for why, _ in dropped)
+    problems += [
+        f"comparison: {counts[why]} {words}" for why, words in _DROPPED.items() if counts[why]
+    ]
+    consensus = None
+    if "consensus" in sections:
+        match = _YES_NO.match(sections["consensus"].text)
+        consensus = None if match is None else match.group(1) is not None
+        if match is None:
+            problems.append("consensus: neither YES nor NO")
     holder = sections.get(rules.answer_section or "")
-    answer = holder.text if holder and holder.text else None
     if holder and not holder.text:
         problems.append(f"{rules.answer_section}: empty")
     return Parsed(
         sections,
-        tuple(votes.comparisons),
-        votes.invalid_lines,
-        votes.self_dropped,
-        votes.malformed,
-        tuple(votes.dropped),
-        consensus,
-        answer,
-        tuple(problems),
+        tuple(comparisons),
+        counts["invalid_lines"],
+        counts["self_dropped"],
+        counts["malformed"],
+        dropped_lines=tuple(place for _, place in dropped),
+        consensus=consensus,
+        answer=(holder and holder.text) or None,
+        problems=tuple(problems),
     )
 
 
 def _choose(blocks: list[Block], rules: Contract, problems: list[str]) -> dict[str, Block]:
     """Take the last complete block of each section, else its last one."""
-    counts: dict[str, int] = {}
+    counts = Counter(block.name for block in blocks)
     chosen: dict[str, Block] = {}
     for block in blocks:
-        counts[block.name] = counts.get(block.name, 0) + 1
         best = chosen.get(block.name)
         if best is None or best.truncated or not block.truncated:
             chosen[block.name] = block
-    in_order = {name: chosen[name] for name in rules.sections if name in chosen}
     after = -1
     for name in rules.sections:
-        block_or_none = in_order.get(name)
-        if block_or_none is None:
+        if name not in chosen:
             problems.append(f"{name}: missing")
             continue
+        block = chosen[name]
         if counts[name] > 1:
             problems.append(f"{name}: {counts[name]} blocks, the last complete one is read")
-        if block_or_none.truncated:
+        if block.truncated:
             problems.append(f"{name}: truncated, no closing tag")
-        if block_or_none.outer[0] < after:
+        if block.outer[0] < after:
             problems.append(f"{name}: out of order")
-        after = max(after, block_or_none.outer[0])
-    return in_order
-
-
-def _report_votes(votes: Votes, problems: list[str]) -> None:
-    if votes.invalid_lines:
-        problems.append(f"comparison: {votes.invalid_lines} invalid lines")
-    if votes.self_dropped:
-        problems.append(f"comparison: {votes.self_dropped} lines name their author")
-    if votes.malformed:
-        problems.append(f"comparison: {votes.malformed} lines with impossible agents")
-
-
-def _consensus(
-    sections: Mapping[str, SectionText], rules: Contract, problems: list[str]
-) -> bool | None:
-    section = sections.get("consensus")
-    if section is None:
-        return None
-    match = _YES_NO.match(section.text)
-    if match is None:
-        problems.append("consensus: neither YES nor NO")
-        return None
-    return match.group(1) is not None
+        after = max(after, block.outer[0])
+    return {name: chosen[name] for name in rules.sections if name in chosen}
 
 
 def _without_holes(text: str, span: Range, holes: list[Range]) -> str:

@@ -16,7 +16,6 @@ from debate_protocol.forms.settings import (
     SpeakingSettings,
     named_or_own,
 )
-from debate_protocol.parsing import spoken_text
 from debate_protocol.plugins import Config
 from debate_protocol.prompts import (
     NO_RESPONSE,
@@ -341,8 +340,7 @@ class Exchange:
     def _seen(self, turn: Turn) -> SeenTurn:
         if turn.failure is not None:
             return SeenTurn(turn.agent, turn.round, None)
-        spoken = spoken_text(turn.text, self.form.think)
-        text = insertable(spoken, self.contract, self.form.max_chars_per_field)
+        text = insertable(parsed_of(turn).spoken, self.contract, self.form.max_chars_per_field)
         # The compact style reads what stands on a speaker's line under this name.
         return SeenTurn(turn.agent, turn.round, {"answer": text})
 

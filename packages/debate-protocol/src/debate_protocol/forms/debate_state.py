@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from debate_protocol.forms.settings import DebateForm, DebateSettings, DebateStart
-from debate_protocol.parsing import Contract, Parsed, parse, says_nothing, spoken_text
+from debate_protocol.parsing import Contract, Parsed, parse, says_nothing
 from debate_protocol.prompts import SeenTurn, View, insertable, news, opening, without_comparison
 from debate_protocol.types import (
     Ask,
@@ -99,7 +99,7 @@ def record_reply(form: DebateForm, rules: Protocol, ask: Ask, reply: Reply) -> T
         reply.text, contract, author=ask.agent, num_agents=rules.num_agents, think=form.think
     )
     if failure is None and not gives_answers(rules, ask.agent):
-        failure = None if spoken_text(reply.text, form.think) else "no_feedback"
+        failure = None if parsed.spoken else "no_feedback"
     elif failure is None and parsed.answer is None:
         failure = "no_solution" if contract.kind == "xml" else "no_answer"
     return Turn(
@@ -240,9 +240,8 @@ class DebateState:
             return SeenTurn(key.agent, key.round, None)
         is_comment = not parsed.sections and not gives_answers(self.rules, key.agent)
         if is_comment:
-            text = spoken_text(turn.text, self.form.think)
             name = self.contract.answer_section or "answer"
-            fields = {name if self.form.style == "compact" else "response": text}
+            fields = {name if self.form.style == "compact" else "response": parsed.spoken}
         elif self.contract.kind == "xml":
             fields = seen_sections(
                 parsed, self.contract, blind=self.form.blind_review and key.agent != reader
@@ -250,7 +249,7 @@ class DebateState:
         elif self.form.style == "compact":
             fields = {"answer": parsed.answer or ""}
         else:
-            fields = {"response": spoken_text(turn.text, self.form.think)}
+            fields = {"response": parsed.spoken}
         limit = self.form.max_chars_per_field
         ready = {n: insertable(text, self.contract, limit) for n, text in fields.items()}
         return SeenTurn(key.agent, key.round, ready)

@@ -9,7 +9,6 @@ from pydantic import Field, NonNegativeInt, model_validator
 
 from debate_protocol.forms.debate_state import new_ask, parsed_of, record_replies, seen_sections
 from debate_protocol.forms.settings import MOST, DebateStart, SampledSettings
-from debate_protocol.parsing import spoken_text
 from debate_protocol.prompts import SeenTurn, View, insertable, opening
 from debate_protocol.types import (
     AgentRole,
@@ -177,14 +176,14 @@ class SelfDebate(SampledSettings):
     def _is_pairable(self, turn: Turn) -> bool:
         _, tokens = turn.token_counts or (0, 0)
         is_short = self.pair_max_tokens is None or tokens <= self.pair_max_tokens
-        return is_short and bool(spoken_text(turn.text, self.think))
+        return is_short and bool(parsed_of(turn).spoken)
 
     def _debate_prompt(self, single: View, pair: list[Turn]) -> tuple[Message, ...]:
         if self.debate_prompt == "message":
             seen = tuple(SeenTurn(place, 0, self._fields(one)) for place, one in enumerate(pair))
             view = replace(single, agent=2, round=1, turns=seen, peers=(0, 1))
             return opening(self.style, view)
-        own, other = (self._insertable(spoken_text(turn.text, self.think)) for turn in pair)
+        own, other = (self._insertable(parsed_of(turn).spoken) for turn in pair)
         shown = f"Another response to the question:\n<turn>\n{other}\n</turn>\n\n{DELIBERATE}"
         return (
             *opening(self.style, single),
@@ -196,7 +195,7 @@ class SelfDebate(SampledSettings):
         rules = self.contract_rules()
         if rules.kind != "xml":
             field = "answer" if self.style == "compact" else "response"
-            fields = {field: spoken_text(turn.text, self.think)}
+            fields = {field: parsed_of(turn).spoken}
         elif turn.failure is not None:
             return None
         else:
