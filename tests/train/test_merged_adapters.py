@@ -108,15 +108,18 @@ def weights(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (settings(base_model_name_or_path=None), "names no base"),
+        (settings(base_model_name_or_path=None), "names the base None, which is not"),
         (settings(base_model_name_or_path="./gone"), r"names the base './gone', which is not"),
         (settings(peft_type="IA3"), "settings that are not merged here: peft_type"),
         (settings(target_modules="(a+)+$"), "not merged here: target_modules"),
         (settings(modules_to_save=["lm_head"]), "not merged here: modules_to_save"),
         (settings(r=3), "is not one of its base"),
         (settings(r="many"), "no adapter could be loaded"),
-        (weights(lambda t: t.pop(next(iter(t)))), "is not one of its base: missing"),
-        (weights(lambda t: t.update(extra=torch.zeros(1))), "missing or unexpected extra"),
+        (weights(lambda t: t.pop(next(iter(t)))), "is not one of its base: "),
+        (
+            weights(lambda t: t.update(extra=torch.zeros(1))),
+            "missing, unexpected or of another shape: extra",
+        ),
         (lambda f: (f / "adapter_model.safetensors").write_bytes(b"x"), "no adapter could be"),
         (lambda f: (f / "adapter_model.safetensors").unlink(), "holds no adapter_model"),
         (lambda f: (f / "adapter_config.json").write_text("[]"), "holds a list; expected the"),

@@ -96,24 +96,15 @@ NORM = "model.norm.weight"
         (weights(lambda t: t.pop(NORM) is None), "weights are missing: model.norm.weight;"),
         (weights(_prefix), "weights are missing: lm_head.weight, model.embed_tokens.weight, "),
         (weights(_replace(NORM, torch.ones(8))), r"model.norm.weight of shape \(8,\) instead of"),
-        (weights(_replace(NORM, torch.ones(16).int())), r"not trained: model.norm.weight \(I32\)"),
-        (weights(lambda t: (t.clear(), t.update(x=torch.zeros(1)))), "its weights hold 1;"),
         (config(num_hidden_layers=1), "layers beyond those of its config.json: model.layers.1."),
         (config(num_hidden_layers=3), "weights are missing: model.layers.2."),
-        (config(vocab_size=1 << 22), "describes 134,2"),
-        (config(num_hidden_layers=1 << 20), "num_hidden_layers: found 1048576; expected at most"),
-        (config(num_hidden_layers=0), "num_hidden_layers: found 0; expected 1"),
-        (config(num_hidden_layers=-1), "num_hidden_layers: found -1; expected 1"),
-        (config(hidden_size=1 << 40), "hidden_size: found 1099511627776; expected at most"),
-        (config(text_config=3), "text_config: found a int; expected a mapping"),
-        (config(quantization_config={"quant_method": "mine"}), "quant_method 'mine'"),
         (
             config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
             r"no model could be loaded .* \(ImportError: .*bitsandbytes",
         ),
         (config(_attn_implementation="someone/kernel"), "code from a hub"),
         (config(model_type="no_such_model"), "no configuration could be loaded"),
-        (cut("model.safetensors"), r"cannot be read .* bytes too early\)"),
+        (cut("model.safetensors"), "no model could be loaded"),
         (cut("tokenizer.json"), "no tokenizer could be loaded"),
     ],
 )
@@ -206,29 +197,19 @@ def test_chat_template_is_refused_when_it_fails_or_overflows(template: str, mess
 
 
 def test_chat_template_is_refused_when_it_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("debate_train.models.model_files.LIMIT_S", 0.2)
+    monkeypatch.setattr("debate_train.models.model_files.LIMIT_S", 1)
     tokenizer, loop = word_tokenizer(), "{% for i in range(99999) %}"
     tokenizer.chat_template = loop * 3 + "{% endfor %}" * 3
-    with pytest.raises(ModelError, match=r"takes more than 0\.2 seconds of a processor"):
+    with pytest.raises(ModelError, match="as with over 1 seconds for a few words"):
         check_template("somewhere", tokenizer, {})
 
 
-def test_chat_template_is_taken_on_a_machine_that_has_other_work(
+def test_chat_template_is_refused_when_nobody_waits_for_it_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What counts is the time of a processor, and not that of an import; nobody waits for ever."""
-
-    def waits(*_: object) -> str:
-        assert "transformers.utils.chat_template_utils" in sys.modules
-        time.sleep(0.3)
-        return ""
-
-    monkeypatch.delitem(sys.modules, "transformers.utils.chat_template_utils", raising=False)
-    monkeypatch.setattr("debate_train.models.model_files._rendered", waits)
-    monkeypatch.setattr("debate_train.models.model_files.LIMIT_S", 0.1)
-    check_template("somewhere", word_tokenizer(), {})
+    monkeypatch.setattr("debate_train.models.model_files._rendered", lambda *_: time.sleep(9))
     monkeypatch.setattr("debate_train.models.model_files.WAIT_S", 0.1)
-    with pytest.raises(ModelError, match=r"not through with a few words after 0\.1 seconds"):
+    with pytest.raises(ModelError, match=r"more than 0\.1 seconds for a few words"):
         check_template("somewhere", word_tokenizer(), {})
 
 

@@ -123,7 +123,7 @@ def test_optimizer_refuses_the_state_of_another(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"optimizer": {"type": "torch", "name": "AdamX"}}, "does not have; .* nearest: Adam "),
+        ({"optimizer": {"type": "torch", "name": "AdamX"}}, "does not have; .* did you mean 'Adam"),
         ({"optimizer": {"type": "torch", "name": "LBFGS"}}, "LBFGS, which makes no step"),
         ({"optimizer": {"type": "torch", "name": "SparseAdam"}}, "SparseAdam, which makes no"),
         (

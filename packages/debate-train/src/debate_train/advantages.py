@@ -35,19 +35,14 @@ __all__ = [
 
 
 Baseline = Literal["debate", "question_round", "prompt", "batch", "none"]
-"""Whose mean is taken off a value: that of the debate, of the turns of one question and round, of
-the turns that answer one prompt, of the whole batch, or nobody's."""
+"""Whose mean is taken off: the debate's, of turns of one question and round, one prompt, or all."""
 RENAMED = {"center": "baseline, where group is called debate and round question_round"}
 
 RETURN = "return"
 """The stream that is per agent: an agent's value holds for all its turns."""
 JUDGING = ("comparison", "consensus", "consensus_reason")
 SECTIONS: Mapping[str, tuple[str, ...]] = {"judge": JUDGING, "critic": ("evaluation",)}
-"""Sections that these streams' values go to unless the recipe says otherwise.
-
-`generator` takes all but those of `judge`, sections of a user's own contract included; any other
-stream takes all.
-"""
+"""Sections of these streams by default; `generator` takes all but the judge's, others take all."""
 
 
 class Stream(Config):
@@ -319,13 +314,11 @@ class Grouped(AdvantageConfig):
 
     type: Literal["grouped"] = "grouped"
     baseline: Baseline = "question_round"
-    """Whose mean is taken off a value: that of the debate, of the turns of one question and
-    round, of the turns that answer one prompt, of the whole batch, or nobody's."""
+    """Whose mean is taken off: the debate, question and round, one prompt, the batch, or nobody."""
     scale: Scale = "none"
     """`std` divides by the group's standard deviation (n-1) + 1e-6; a group without spread is 0."""
     leave_out_zeros: tuple[NonNegativeInt, ...] = ()
-    """Rounds, from 0, whose turns leave the batch where their advantage is 0: they count in no
-    denominator and no minibatch. SDRL leaves out second turns, `[1]` (5.2)."""
+    """Rounds, from 0, whose turns leave the batch where their advantage is 0; SDRL: `[1]` (5.2)."""
 
     def baseline_of(self, stream: str) -> str:
         """Return what the values of a stream are compared with."""

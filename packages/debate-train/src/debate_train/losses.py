@@ -1,22 +1,42 @@
-"""Losses: what an update lowers, as pure functions over the sampled tokens of a pack."""
+"""Losses: what an update lowers, as pure functions over the sampled tokens of a pack.
+
+Shapes: A actions, the sampled tokens of one pack. A loss returns its pack's share of the step's
+loss: the weights hold denominators over the whole optimizer step, so the shares of all
+micro-batches and ranks add up to it.
+"""
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from debate_protocol.plugins import Config, Variants
-from debate_train.batches.row_types import weigh
+from debate_train.batches.row_types import Batch, weigh
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from debate_train.batches.row_types import Batch
-
+__all__ = [
+    "LOSSES",
+    "Aggregation",
+    "Dapo",
+    "Dpo",
+    "Grpo",
+    "ImportanceSampling",
+    "Kl",
+    "Loss",
+    "LossConfig",
+    "LossInputs",
+    "PpoClip",
+    "RatioLoss",
+    "Reinforce",
+    "Sft",
+    "TokenLoss",
+]
 
 Aggregation = Literal["token_sum", "token_mean_batch", "token_mean_group", "sequence_mean"]
 Material = Literal["samples", "demonstrations", "pairs"]
@@ -45,213 +65,44 @@ class LossInputs:
     reference_logps_A: "Tensor | None" = None
 
 
-def reference_error(policy: ReferencePolicy | None) -> str | None:
-    """Return what is wrong with a reference that is neither a name nor a directory."""
-    if not isinstance(policy, Path) or policy.is_dir():
-        return None
-    return (
-        f"loss: found the reference {str(policy)!r}, which is no directory; expected phase_start, "
-        "base, or a directory with weights, such as a checkpoint"
-    )
+class Loss(Config):
+    """The base class of losses: what an update lowers, chosen by the field `type`.
 
-
-def gradient_shares(batch: "Batch", loss: "Loss") -> dict[str, float]:
-    """Return each agent's and each stream's share of the gradient.
-
-    A share is that of Σ w·|A|, w what the token counts and A its advantage: the size of the slopes
-    of the loss in log p where ratios are 1. |A| is taken of each stream, before streams are summed.
-
-    Args:
-        batch: all rows of the step.
-        loss: whose denominators count.
-    """
-    ready, weights = weigh(batch, loss.aggregation)
-    agents: dict[str, float] = {}
-    streams = dict.fromkeys(batch.streams, 0.0)
-    for row, weight in zip(ready.rows, weights, strict=True):
-        size = float(weight @ np.abs(row.advantages))
-        agents[f"agent_{row.agent}"] = agents.get(f"agent_{row.agent}", 0.0) + size
-        if row.credits is not None:
-            sizes = np.abs(row.credits) @ weight
-            for name, value in zip(batch.streams, sizes, strict=True):
-                streams[name] += float(value)
-    found = _shares(dict(sorted(agents.items()))) | _shares(streams)
-    return {f"optim/gradient_share/{name}": share for name, share in found.items()}
-
-
-def _shares(sizes: dict[str, float]) -> dict[str, float]:
-    """Return each size over their sum; nothing where there is no gradient."""
-    total = sum(sizes.values())
-    return {name: size / total for name, size in sizes.items()} if total > 0 else {}
-
-
-class Loss(Protocol):
-    """What an update lowers: a pydantic model with a field `type`.
-
-    `TokenLoss` and `RatioLoss` of `debate_train.losses` bring all but `type`, `aggregation` and the
-    loss of each action.
-    """
-
-    @property
-    def type(self) -> str:
-        """The name by which recipes choose the loss."""
-        ...
-
-    @property
-    def aggregation(self) -> "Aggregation | Literal['pair_mean']":
-        """Over what the terms of the sum are averaged."""
-        ...
-
-    @property
-    def supervised(self) -> bool:
-        """Learns from given text: log-probabilities at temperature 1, not the sampled one."""
-        ...
-
-    @property
-    def learns_from(self) -> "Material":
-        """What it is made for."""
-        ...
-
-    @property
-    def takes_off_policy(self) -> bool:
-        """Whether samples of older weights may be used: something bounds what they do."""
-        ...
-
-    @property
-    def ratio_against(self) -> OldPolicy:
-        """Whose log-probabilities the old ones are."""
-        ...
-
-    @property
-    def reference_policy(self) -> ReferencePolicy | None:
-        """The policy whose log-probabilities the loss reads, None for none."""
-        ...
-
-    def __call__(self, x: LossInputs) -> "Tensor":
-        """Return this pack's share of the step's loss, a scalar."""
-        ...
-
-    def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return what this loss is watched by, of each action and by name."""
-        ...
-
-
-class Dpo(Config):
-    """Preference of one row over another: -log σ(β·(Δ chosen - Δ rejected)), Δ = Σ (p - ref).
-
-    A pair is the rows of equal `pair`; positive advantages mark the chosen one, negative the
-    rejected one, and their size does not matter. Log-probabilities are taken at temperature 1.
-
-    Source: Rafailov et al. 2023, eq. 7; `nll_weight` adds the mean -log p of the chosen tokens,
-    Pang et al. 2024, eq. 1 and 2. ACC-Debate prints the ratio of probabilities without log and β;
-    this is the standard loss that it cites.
+    `TokenLoss` and `RatioLoss` bring all but `type` and the loss of each action.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"normalise": "aggregation"}
-    supervised: ClassVar[bool] = True
-    learns_from: ClassVar[Material] = "pairs"
+    supervised: ClassVar[bool] = False
+    """Learns from given text: log-probabilities at temperature 1 instead of the sampled one."""
+    learns_from: ClassVar[Material] = "samples"
 
-    type: Literal["dpo"] = "dpo"
-    aggregation: Literal["pair_mean"] = "pair_mean"
-    """The mean over pairs."""
-    beta: float = Field(0.1, gt=0)
-    """β: what leaving the reference costs. The larger it is, the closer the policy stays to it."""
-    nll_weight: float = Field(0.0, ge=0)
-    """Weight of the mean negative log-likelihood of chosen replies beside it."""
-    reference: ReferencePolicy = "phase_start"
-    """The policy Δ is measured from: `phase_start`, `base`, or a directory with weights."""
+    type: str
+    """The name by which recipes choose the loss."""
+    aggregation: "Aggregation | Literal['pair_mean']" = "token_mean_batch"
+    """How token terms add up: a sum, a mean over the update or each group, or of turn means."""
 
     @property
     def takes_off_policy(self) -> bool:
-        """Whoever sampled a pair, its preference holds."""
+        """Whether samples of older weights may be used: false for losses without any bound."""
         return True
 
     @property
     def ratio_against(self) -> OldPolicy:
-        """Whose log-probabilities the old ones are; the loss reads none."""
+        """Whose log-probabilities the old ones are."""
         return "sampler"
 
     @property
-    def reference_policy(self) -> ReferencePolicy:
-        """The policy whose log-probabilities the loss reads."""
-        return self.reference
+    def reference_policy(self) -> ReferencePolicy | None:
+        """The policy whose log-probabilities the loss reads, None for none."""
+        return None
 
+    @abstractmethod
     def __call__(self, x: LossInputs) -> "Tensor":
-        """Return this pack's share of the step's loss, a scalar: the mean over all its pairs."""
-        from torch.nn.functional import logsigmoid
-
-        pairs = self.pairs(x)
-        losses_P = -logsigmoid(pairs.margins_P) - self.nll_weight * pairs.chosen_logps_P
-        return (losses_P * pairs.weights_P).sum()
+        """Return this pack's share of the step's loss, a scalar."""
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return this pack's share of means over pairs, by name.
-
-        Of the margin, of how many have a positive one, of the implicit rewards β·Δ of the chosen
-        and of the rejected reply, and of the mean log p of a chosen token.
-        """
-        pairs = self.pairs(x)
-        found = {
-            "margin": pairs.margins_P,
-            "accuracy": pairs.margins_P > 0,
-            "reward_chosen": pairs.rewards_P,
-            "reward_rejected": pairs.rewards_P - pairs.margins_P,
-            "chosen_logp": pairs.chosen_logps_P,
-        }
-        shares = {name: values_P * pairs.weights_P for name, values_P in found.items()}
-        return {f"optim/preference_{name}": share for name, share in shares.items()}
-
-    def pairs(self, x: LossInputs) -> "Pairs":
-        """Return the pairs of a pack.
-
-        There are as many places as actions: those that no pair has are zeros of weight 0. How many
-        pairs there are is not asked for, since a GPU would be waited for. Every action of a pair
-        has the pair's weight.
-        """
-        import torch
-
-        assert x.reference_logps_A is not None
-        paired_A = x.pairs_A >= 0
-        zero = x.logps_A.new_zeros(())
-        logps_A, reference_A, credits_A, weights_A = (
-            torch.where(paired_A, values.to(x.logps_A.dtype), zero)
-            for values in (x.logps_A, x.reference_logps_A, x.advantages_A, x.weights_A)
-        )
-
-        def summed(values_A: "Tensor", into_A: "Tensor") -> "Tensor":
-            return torch.zeros_like(values_A).index_add(0, into_A, values_A)
-
-        pair_A, row_A = _places(x.pairs_A), _places(x.rows_A)
-        chosen_A = (summed(credits_A, row_A)[row_A] > 0).to(logps_A.dtype)
-        moved_A = self.beta * (logps_A - reference_A)
-        counts_A = (weights_A, torch.ones_like(chosen_A), chosen_A)
-        weights_P, actions_P, lengths_P = (summed(values_A, pair_A) for values_A in counts_A)
-        return Pairs(
-            margins_P=summed(moved_A * (2 * chosen_A - 1), pair_A),
-            rewards_P=summed(moved_A * chosen_A, pair_A),
-            chosen_logps_P=summed(logps_A * chosen_A, pair_A) / lengths_P.clamp(min=1),
-            weights_P=weights_P / actions_P.clamp(min=1),
-        )
-
-
-class Pairs(NamedTuple):
-    """What a pack says of its pairs, all of shape (P,).
-
-    `margins_P` is β·(Δ chosen - Δ rejected), `rewards_P` β·Δ of the chosen reply, `chosen_logps_P`
-    the mean log p of its tokens, and `weights_P` what the pair counts.
-    """
-
-    margins_P: "Tensor"
-    rewards_P: "Tensor"
-    chosen_logps_P: "Tensor"
-    weights_P: "Tensor"
-
-
-def _places(numbers_A: "Tensor") -> "Tensor":
-    """Return a place below A for each number, equal ones the same: where it stands when sorted."""
-    import torch
-
-    return torch.searchsorted(numbers_A.sort().values, numbers_A)
+        """Return what this loss is watched by, of each action and by name."""
+        return {}
 
 
 class Kl(Config):
@@ -271,30 +122,16 @@ class Kl(Config):
         return difference.exp() - difference - 1
 
 
-class TokenLoss(Config):
+class TokenLoss(Loss):
     """A loss that is a weighted sum over actions, with a KL penalty on each."""
 
-    renamed: ClassVar[Mapping[str, str]] = {"normalise": "aggregation"}
-    supervised: ClassVar[bool] = False
-    """Learns from given text: log-probabilities at temperature 1 instead of the sampled one."""
-    learns_from: ClassVar[Material] = "samples"
-
+    aggregation: Aggregation = "token_mean_batch"
     kl: Kl = Kl()
     """Penalty for leaving a reference policy."""
 
     @property
-    def takes_off_policy(self) -> bool:
-        """Whether samples of older weights may be used: false for losses without any bound."""
-        return True
-
-    @property
-    def ratio_against(self) -> OldPolicy:
-        """Whose log-probabilities the old ones are."""
-        return "sampler"
-
-    @property
     def reference_policy(self) -> ReferencePolicy | None:
-        """The policy whose log-probabilities the loss reads, None for none."""
+        """The policy that the penalty compares with."""
         return self.kl.reference if self.kl.weight > 0 else None
 
     def __call__(self, x: LossInputs) -> "Tensor":
@@ -309,7 +146,7 @@ class TokenLoss(Config):
         """Return the loss of each action, shape (A,), before weights and penalty."""
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return what this loss is watched by, of each action and by name."""
+        """Return the penalty and its share of the loss."""
         if x.reference_logps_A is None:
             return {}
         kl_A = self.kl(x.logps_A, x.reference_logps_A)
@@ -331,14 +168,13 @@ class RatioLoss(TokenLoss):
     """
 
     renamed: ClassVar[Mapping[str, str]] = {
-        **TokenLoss.renamed,
+        **Loss.renamed,
         "mismatch_cap": "importance_cap",
         "allow_stale": "allow_off_policy",
     }
 
     old_policy: OldPolicy = "auto"
-    """What ratios are against: the `sampler`, the `trainer` as the batch began, or (`auto`) the
-    trainer where a batch makes several updates, else the sampler."""
+    """`sampler`, `trainer` as the batch began, or `auto`: trainer where a batch makes several."""
     importance_cap: float | None = Field(2.0, gt=0)
     """Largest correction for sampler against trainer; null makes none."""
 
@@ -355,7 +191,7 @@ class RatioLoss(TokenLoss):
         return losses_A * _mismatch(x).clamp(max=self.importance_cap)
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return what this loss is watched by, of each action and by name."""
+        """Return which corrections were cut, too."""
         found = super().diagnostics(x)
         if self.importance_cap is not None:
             found["optim/mismatch_capped_fraction"] = _mismatch(x) > self.importance_cap
@@ -367,7 +203,7 @@ class RatioLoss(TokenLoss):
 
 
 def _mismatch(x: LossInputs) -> "Tensor":
-    """Return old over sampler of each action, shape (A,): 1 where they are the same."""
+    """Old over sampler of each action: 1 where they are the same."""
     return (x.old_logps_A - x.sampler_logps_A).exp()
 
 
@@ -379,8 +215,6 @@ class ImportanceSampling(RatioLoss):
 
     type: Literal["importance_sampling"] = "importance_sampling"
     aggregation: Aggregation = "token_sum"
-    """How the terms of tokens become one number: their sum, their mean over the update or over
-    each group, or the mean over sequences of their means."""
     allow_off_policy: bool = False
     """Take samples of older weights, too, whose ratios nothing bounds."""
 
@@ -400,12 +234,9 @@ class Reinforce(TokenLoss):
     Source: Williams 1992; right only where the samples are the policy's own.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"allow_stale": "allow_off_policy"}
+    renamed: ClassVar[Mapping[str, str]] = {**Loss.renamed, "allow_stale": "allow_off_policy"}
 
     type: Literal["reinforce"] = "reinforce"
-    aggregation: Aggregation = "token_mean_batch"
-    """How the terms of tokens become one number: their sum, their mean over the update or over
-    each group, or the mean over sequences of their means."""
     allow_off_policy: bool = False
     """Take samples of older weights, too, though the gradient is then another's."""
 
@@ -441,7 +272,7 @@ class _Clipped(RatioLoss):
         return -(ratio_A * advantages_A).minimum(clipped_A * advantages_A)
 
     def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
-        """Return what this loss is watched by, of each action and by name."""
+        """Return which ratios were clipped, too."""
         ratio_A = (x.logps_A - x.old_logps_A).exp()
         outside_A = (ratio_A < 1 - self.clip_low) | (ratio_A > 1 + self.clip_high)
         return super().diagnostics(x) | {"optim/clip_fraction": outside_A}
@@ -454,9 +285,6 @@ class PpoClip(_Clipped):
     """
 
     type: Literal["ppo_clip"] = "ppo_clip"
-    aggregation: Aggregation = "token_mean_batch"
-    """How the terms of tokens become one number: their sum, their mean over the update or over
-    each group, or the mean over sequences of their means."""
 
 
 class Dapo(_Clipped):
@@ -468,9 +296,6 @@ class Dapo(_Clipped):
     """
 
     type: Literal["dapo"] = "dapo"
-    aggregation: Aggregation = "token_mean_batch"
-    """How the terms of tokens become one number: their sum, their mean over the update or over
-    each group, or the mean over sequences of their means."""
 
 
 class Grpo(_Clipped):
@@ -481,12 +306,8 @@ class Grpo(_Clipped):
 
     type: Literal["grpo"] = "grpo"
     aggregation: Aggregation = "sequence_mean"
-    """How the terms of tokens become one number: their sum, their mean over the update or over
-    each group, or the mean over sequences of their means."""
     clip_high: float = Field(0.2, gt=0)
-    """Ratios above 1 + this are cut."""
     kl: Kl = Kl(weight=0.04)
-    """Penalty for leaving a reference policy."""
 
 
 class Sft(TokenLoss):
@@ -496,45 +317,155 @@ class Sft(TokenLoss):
     learns_from: ClassVar[Material] = "demonstrations"
 
     type: Literal["sft"] = "sft"
-    aggregation: Aggregation = "token_mean_batch"
-    """How the terms of tokens become one number: their sum, their mean over the update or over
-    each group, or the mean over sequences of their means."""
 
     def per_action(self, x: LossInputs) -> "Tensor":
         """Return the loss of each action, shape (A,)."""
         return -x.logps_A * x.advantages_A
 
 
+class Pairs(NamedTuple):
+    """What a pack says of its pairs, all of shape (P,).
+
+    `margins_P` is β·(Δ chosen - Δ rejected), `rewards_P` β·Δ of the chosen reply, `chosen_logps_P`
+    the mean log p of its tokens, and `weights_P` what the pair counts.
+    """
+
+    margins_P: "Tensor"
+    rewards_P: "Tensor"
+    chosen_logps_P: "Tensor"
+    weights_P: "Tensor"
+
+
+class Dpo(Loss):
+    """Preference of one row over another: -log σ(β·(Δ chosen - Δ rejected)), Δ = Σ (p - ref).
+
+    A pair is the rows of equal `pair`; positive advantages mark the chosen one, negative the
+    rejected one, and their size does not matter. Log-probabilities are taken at temperature 1.
+
+    Source: Rafailov et al. 2023, eq. 7; `nll_weight` adds the mean -log p of the chosen tokens,
+    Pang et al. 2024, eq. 1 and 2. ACC-Debate prints the ratio of probabilities without log and β;
+    this is the standard loss that it cites.
+    """
+
+    supervised: ClassVar[bool] = True
+    learns_from: ClassVar[Material] = "pairs"
+
+    type: Literal["dpo"] = "dpo"
+    aggregation: Literal["pair_mean"] = "pair_mean"
+    """The mean over pairs."""
+    beta: float = Field(0.1, gt=0)
+    """β: what leaving the reference costs. The larger it is, the closer the policy stays to it."""
+    nll_weight: float = Field(0.0, ge=0)
+    """Weight of the mean negative log-likelihood of chosen replies beside it."""
+    reference: ReferencePolicy = "phase_start"
+    """The policy Δ is measured from: `phase_start`, `base`, or a directory with weights."""
+
+    @property
+    def reference_policy(self) -> ReferencePolicy | None:
+        """The policy whose log-probabilities the loss reads."""
+        return self.reference
+
+    def __call__(self, x: LossInputs) -> "Tensor":
+        """Return this pack's share of the step's loss, a scalar: the mean over all its pairs."""
+        from torch.nn.functional import logsigmoid
+
+        pairs = self.pairs(x)
+        losses_P = -logsigmoid(pairs.margins_P) - self.nll_weight * pairs.chosen_logps_P
+        return (losses_P * pairs.weights_P).sum()
+
+    def diagnostics(self, x: LossInputs) -> "dict[str, Tensor]":
+        """Return this pack's share of means over pairs, by name.
+
+        Of the margin, of how many have a positive one, of the implicit rewards β·Δ of the chosen
+        and of the rejected reply, and of the mean log p of a chosen token.
+        """
+        pairs = self.pairs(x)
+        found = {
+            "margin": pairs.margins_P,
+            "accuracy": pairs.margins_P > 0,
+            "reward_chosen": pairs.rewards_P,
+            "reward_rejected": pairs.rewards_P - pairs.margins_P,
+            "chosen_logp": pairs.chosen_logps_P,
+        }
+        return {f"optim/preference_{name}": each * pairs.weights_P for name, each in found.items()}
+
+    def pairs(self, x: LossInputs) -> Pairs:
+        """Return the pairs of a pack; every action of a pair has the pair's weight.
+
+        There are as many places as actions: those that no pair has are zeros of weight 0. How many
+        pairs there are is not asked for, since a GPU would be waited for.
+        """
+        import torch
+
+        assert x.reference_logps_A is not None
+        paired_A = x.pairs_A >= 0
+        zero = x.logps_A.new_zeros(())
+        logps_A, reference_A, credits_A, weights_A = (
+            torch.where(paired_A, values.to(x.logps_A.dtype), zero)
+            for values in (x.logps_A, x.reference_logps_A, x.advantages_A, x.weights_A)
+        )
+
+        def places(numbers_A: "Tensor") -> "Tensor":
+            # Equal numbers share a place below A: where the first of them stands when sorted.
+            return torch.searchsorted(numbers_A.sort().values, numbers_A)
+
+        def summed(values_A: "Tensor", into_A: "Tensor") -> "Tensor":
+            return torch.zeros_like(values_A).index_add(0, into_A, values_A)
+
+        pair_A, row_A = places(x.pairs_A), places(x.rows_A)
+        chosen_A = (summed(credits_A, row_A)[row_A] > 0).to(logps_A.dtype)
+        moved_A = self.beta * (logps_A - reference_A)
+        counts_A = (weights_A, torch.ones_like(chosen_A), chosen_A)
+        weights_P, actions_P, lengths_P = (summed(values_A, pair_A) for values_A in counts_A)
+        return Pairs(
+            margins_P=summed(moved_A * (2 * chosen_A - 1), pair_A),
+            rewards_P=summed(moved_A * chosen_A, pair_A),
+            chosen_logps_P=summed(logps_A * chosen_A, pair_A) / lengths_P.clamp(min=1),
+            weights_P=weights_P / actions_P.clamp(min=1),
+        )
+
+
 LOSSES: Variants[Loss] = Variants(
-    "debate_train.losses",
-    Loss,
-    ImportanceSampling,
-    Reinforce,
-    PpoClip,
-    Dapo,
-    Grpo,
-    Dpo,
-    Sft,
+    "debate_train.losses", Loss, ImportanceSampling, Reinforce, PpoClip, Dapo, Grpo, Dpo, Sft
 )
 """All losses, those of other installed packages included."""
 
 LossConfig = Annotated[Loss, LOSSES]
 """Any loss; recipes choose by `type`."""
 
-__all__ = [
-    "LOSSES",
-    "Dapo",
-    "Dpo",
-    "Grpo",
-    "ImportanceSampling",
-    "Kl",
-    "Loss",
-    "LossConfig",
-    "LossInputs",
-    "Aggregation",
-    "PpoClip",
-    "RatioLoss",
-    "Reinforce",
-    "Sft",
-    "TokenLoss",
-]
+
+def reference_error(policy: ReferencePolicy | None) -> str | None:
+    """Return what is wrong with a reference that is neither a name nor a directory."""
+    if not isinstance(policy, Path) or policy.is_dir():
+        return None
+    return (
+        f"loss: found the reference {str(policy)!r}, which is no directory; expected phase_start, "
+        "base, or a directory with weights, such as a checkpoint"
+    )
+
+
+def gradient_shares(batch: Batch, loss: Loss) -> dict[str, float]:
+    """Return each agent's and each stream's share of the gradient.
+
+    A share is that of Σ w·|A|, w what the token counts and A its advantage: the size of the slopes
+    of the loss in log p where ratios are 1. |A| is taken of each stream, before streams are summed.
+
+    Args:
+        batch: all rows of the step.
+        loss: whose denominators count.
+    """
+    ready, weights = weigh(batch, loss.aggregation)
+    agents: dict[str, float] = {}
+    streams = dict.fromkeys(batch.streams, 0.0)
+    for row, weight in zip(ready.rows, weights, strict=True):
+        size = float(weight @ np.abs(row.advantages))
+        agents[f"agent_{row.agent}"] = agents.get(f"agent_{row.agent}", 0.0) + size
+        if row.credits is not None:
+            sizes = np.abs(row.credits) @ weight
+            for name, value in zip(batch.streams, sizes, strict=True):
+                streams[name] += float(value)
+    found: dict[str, float] = {}
+    for shared in (dict(sorted(agents.items())), streams):
+        if (total := sum(shared.values())) > 0:
+            found |= {f"optim/gradient_share/{name}": s / total for name, s in shared.items()}
+    return found

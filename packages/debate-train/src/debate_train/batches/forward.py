@@ -1,8 +1,8 @@
 """Forward passes over packs: their attention, and log-probabilities without a batch's logits.
 
 A node sees itself causally and its ancestors whole. So the pairs that attend to each other are
-one causal block a node and, as a node's descendants follow it in the pack, one full rectangle
-a node that has some. Each block runs through torch's flash attention; outputs are united by
+one causal block a node and, as a node's descendants follow it in the pack, one full block a node
+that has some. Each block runs through torch's flash attention; outputs are united by
 their log-sum-exp. No mask and no copy of keys is made.
 
 Source: uniting blocks by log-sum-exp, Milakov & Gimelshein 2018 and Dao et al. 2022; the backward
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
 from math import sqrt
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -318,8 +318,8 @@ class FusedTokenLogps(torch.autograd.Function):
         for start in range(0, len(targets), chunk):
             part = slice(start, start + chunk)
             logits = hidden[part] @ weight.T
-            logps[part], entropies[part], norms[part] = _chunk_logps(
-                logits, targets[part], temperatures[part], cap
+            logps[part], entropies[part], norms[part] = _compiled(
+                chunk_logps, logits, targets[part], temperatures[part], cap
             )
         ctx.save_for_backward(hidden, weight, targets, temperatures, norms)
         ctx.chunk, ctx.cap = chunk, cap
@@ -337,21 +337,20 @@ class FusedTokenLogps(torch.autograd.Function):
             part = slice(start, start + ctx.chunk)
             logits = hidden[part] @ weight.T
             given = (targets[part], temperatures[part], norms[part], grad_logps[part])
-            slopes = _chunk_slopes(logits, *given, ctx.cap)
+            slopes = _compiled(chunk_slopes, logits, *given, ctx.cap)
             grad_hidden[part] = slopes @ weight
-            if grad_weight is not None:
-                _add_product(grad_weight, slopes, hidden[part])
-        if grad_weight is not None:
-            grad_weight = grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None, None
+            if grad_weight is None:
+                continue
+            if slopes.dtype == grad_weight.dtype:
+                grad_weight.addmm_(slopes.T, hidden[part])
+            else:  # One kernel multiplies in half precision and adds in float32.
+                wide = grad_weight.dtype
+                torch.addmm(grad_weight, slopes.T, hidden[part], out_dtype=wide, out=grad_weight)
+        return grad_hidden, _as(weight, grad_weight), None, None, None
 
 
-def _add_product(total: Tensor, slopes: Tensor, hidden: Tensor) -> None:
-    """Add slopesᵀ · hidden to a sum in float32, whatever the type of the two is."""
-    if slopes.dtype == total.dtype:
-        total.addmm_(slopes.T, hidden)
-    else:  # One kernel multiplies in half precision and adds in float32.
-        torch.addmm(total, slopes.T, hidden, out_dtype=total.dtype, out=total)
+def _as(weight: Tensor, gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else gradient.to(weight.dtype)
 
 
 def _scaled(logits: Tensor, temperatures: Tensor, cap: float | None) -> Tensor:
@@ -400,29 +399,6 @@ def chunk_slopes(
     return slopes.to(logits.dtype)
 
 
-class _Compiled:
-    """A function that is compiled at its first call, or not at all where that fails."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-        self._compiled: Callable[..., Any] | None = torch.compile(function, dynamic=True)
-
-    def __call__(self, *given: object) -> Any:
-        from torch._dynamo.exc import TorchDynamoException
-
-        if self._compiled is None or not compiles(cast(Tensor, given[0])):
-            return self._function(*given)
-        try:
-            return self._compiled(*given)
-        except TorchDynamoException as error:
-            self._compiled = None
-            warnings.warn(
-                f"the output head is not compiled, which makes training slower: {error}",
-                stacklevel=2,
-            )
-            return self._function(*given)
-
-
 def compiles(logits: Tensor) -> bool:
     """Return whether functions of these logits are compiled."""
     from torch._subclasses.fake_tensor import FakeTensor
@@ -430,7 +406,25 @@ def compiles(logits: Tensor) -> bool:
     return logits.is_cuda and not isinstance(logits, FakeTensor)
 
 
-_chunk_logps, _chunk_slopes = _Compiled(chunk_logps), _Compiled(chunk_slopes)
+_kernels: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""What each function is compiled to, or the function itself where that failed."""
+
+
+def _compiled(function: Callable[..., Any], logits: Tensor, *given: object) -> Any:
+    """Call a function of logits, on CUDA as one kernel."""
+    if not compiles(logits):
+        return function(logits, *given)
+    from torch._dynamo.exc import TorchDynamoException
+
+    # At the first call and not at import: `torch.compile` alone loads seconds of modules.
+    if function not in _kernels:
+        _kernels[function] = torch.compile(function, dynamic=True)
+    try:
+        return _kernels[function](logits, *given)
+    except TorchDynamoException as error:
+        _kernels[function] = function
+        warnings.warn(f"the output head is not compiled and slower: {error}", stacklevel=2)
+        return function(logits, *given)
 
 
 CHUNK_LOGITS = 1 << 21
@@ -472,8 +466,7 @@ class _TokenLogps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_logps: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, temperatures, kept = ctx.saved_tensors
-        grad_hidden = torch.zeros_like(hidden)
-        grad_weight = None
+        grad_hidden, grad_weight = torch.zeros_like(hidden), None
         if ctx.needs_input_grad[1]:
             grad_weight = torch.zeros_like(weight, dtype=_wide(weight.dtype))
         for start in range(0, len(targets), ctx.chunk):
@@ -499,9 +492,7 @@ class _TokenLogps(torch.autograd.Function):
                 grad_weight.addmm_(narrow.T, hidden[part])
             else:  # Products in half precision, their sum in float32.
                 grad_weight += narrow.T @ hidden[part].to(narrow.dtype)
-        if grad_weight is not None:
-            grad_weight = grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None, None
+        return grad_hidden, _as(weight, grad_weight), None, None, None
 
 
 def _logits(hidden: Tensor, weight: Tensor, temperatures: Tensor, cap: float | None) -> Tensor:
@@ -652,21 +643,20 @@ def _logps(model: nn.Module, share: Share, training: bool = False, moved: int = 
     rows = []
     for number, own in enumerate(_OWN):
         sampled = np.arange(_SHARED + own) >= _SHARED
-        zeros = np.zeros(len(sampled), np.int64)
-        rows.append(
-            Row(
-                tokens=np.append(tokens[:_SHARED], tokens[_SHARED * (number + 1) :][:own]),
-                mask=sampled.astype(np.float32),
-                advantages=zeros.astype(np.float32),
-                sampler_logps=zeros.astype(np.float32),
-                temperatures=np.ones(len(sampled), np.float32),
-                streams=zeros,
-                versions=zeros,
-                segments=sampled.astype(np.int64),
-                agent=0,
-                debate=0,
-            )
+        ints, floats = np.zeros(len(sampled), np.int64), np.zeros(len(sampled), np.float32)
+        row = Row(
+            tokens=np.append(tokens[:_SHARED], tokens[_SHARED * (number + 1) :][:own]),
+            mask=sampled.astype(np.float32),
+            advantages=floats,
+            sampler_logps=floats,
+            temperatures=floats + 1,
+            streams=ints,
+            versions=ints,
+            segments=sampled.astype(np.int64),
+            agent=0,
+            debate=0,
         )
+        rows.append(row)
     batch = Batch(tuple(rows), (), sum(_OWN), len(rows))
     pack = make_pack(batch, [row.mask for row in rows], range(len(rows)), share)
     before = model.training

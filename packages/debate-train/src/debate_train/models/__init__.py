@@ -16,7 +16,6 @@ from debate_train.models.model_files import (
     merge_adapter,
     reading_model,
     refuse_foreign_code,
-    refuse_overgrown,
     refuse_unfitting,
     without_report,
 )
@@ -98,8 +97,6 @@ class PretrainedModel(Config):
         from transformers import AutoModelForCausalLM
 
         *adapters, base = bases_of(self.name)
-        blank = self._without_values()
-        refuse_overgrown(base, sum(p.numel() for p in blank.parameters()))
         with reading_model(base, "model"), without_report():
             model, info = AutoModelForCausalLM.from_pretrained(
                 base,

@@ -3,19 +3,14 @@
 import importlib
 import json
 import logging
-import math
-import os
+import multiprocessing
 import re
-import select
-import signal
-import struct
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from debate_train.interrupts import ModelError, UsageError
 
@@ -26,10 +21,6 @@ if TYPE_CHECKING:
 
 ADAPTER = "adapter_config.json"
 """What a folder with an adapter holds."""
-_FLOATS = ("F64", "F32", "F16", "BF16")
-_MOST_LAYERS, _MOST_WIDTH = 4096, 1 << 24
-_LARGEST_HEADER = 100 << 20
-"""What the library that reads these files allows."""
 _REASON = 300
 _SHOWN = 3
 
@@ -72,39 +63,19 @@ def reason_of(error: BaseException) -> str:
 
 
 def check_files(name: str, wanted: Mapping[str, str]) -> None:
-    """Refuse a local folder that lacks a file of `wanted`, or holds weights that cannot be read.
-
-    Args:
-        name: A folder; anything else, such as a hub id, is left to those who load it.
-        wanted: What each file is, by its name.
+    """Refuse a local folder that lacks one of the files, given by name with what each is.
 
     Raises:
-        ModelError: A file is missing, `config.json` is no mapping or describes a model that no
-            machine holds, or weights are damaged.
+        ModelError: A file is missing; a hub id is left to those who load it.
     """
-    folder = Path(name)
-    if not is_folder(name):
-        return
     for file, what in wanted.items():
-        if not (folder / file).is_file():
-            within = sorted(one.parent.name for one in folder.glob(f"*/{ADAPTER}"))
-            other = (
-                f", or one of its adapters ({', '.join(within)}), each a policy of its own: a run "
-                f"starts from one policy, as {str(folder / within[0])!r}"
-                if within
-                else ""
-            )
+        if is_folder(name) and not (Path(name) / file).is_file():
+            within = ", ".join(sorted(one.parent.name for one in Path(name).glob(f"*/{ADAPTER}")))
+            other = f", or one of its adapters ({within}), each a policy of its own"
             raise ModelError(
-                f"model.name: {name!r} holds no {file}; expected {what} beside the "
-                f"weights (write one with save_pretrained){other}"
+                f"model.name: {name!r} holds no {file}; expected {what} beside the weights, as "
+                f"save_pretrained writes it{other if within else ''}"
             )
-    if "config.json" not in wanted:
-        return
-    config = read_json(folder / "config.json", "a model configuration")
-    _check_config(folder / "config.json", config)
-    quantised = config.get("quantization_config") is not None
-    for weights in sorted(folder.glob("model*.safetensors")):
-        _check_weights(weights, quantised)
 
 
 def is_folder(name: str) -> bool:
@@ -139,129 +110,15 @@ def read_json(file: Path, what: str) -> dict[str, object]:
     return found
 
 
-def _check_config(file: Path, config: Mapping[str, Any]) -> None:
-    """Refuse sizes that would keep a machine busy before any weight is missed."""
-    parts = [config]
-    for key in ("text_config", "quantization_config", "rope_parameters"):
-        part = config.get(key)
-        if part is not None and not isinstance(part, dict):
-            raise ModelError(
-                f"model.name: {str(file)!r}: {key}: found a {type(part).__name__}; expected a "
-                "mapping, as save_pretrained writes it"
-            )
-    parts += [config["text_config"]] if config.get("text_config") else []
-    for part in parts:
-        for key, value in part.items():
-            if not isinstance(value, int) or isinstance(value, bool):
-                continue
-            counts = re.search(r"layer|expert|head(s|$)", key) is not None
-            most = _MOST_LAYERS if counts else _MOST_WIDTH
-            sized = counts or re.search(r"size|dim|width|ffn|n_embd|n_inner", key) is not None
-            if key in ("num_hidden_layers", "n_layer") and value < 1:
-                raise ModelError(
-                    f"model.name: {str(file)!r}: {key}: found {value}; expected 1 or more"
-                )
-            if sized and abs(value) > most:
-                raise ModelError(
-                    f"model.name: {str(file)!r}: {key}: found {value}; expected at most {most:,}"
-                )
-
-
-def _check_weights(file: Path, quantised: bool) -> None:
-    """Refuse a file of weights that is cut short, or whose tensors are no numbers to train."""
-    header = _header(file)
-    whole = [
-        f"{name} ({tensor.kind})"
-        for name, tensor in header.items()
-        if tensor.kind not in _FLOATS and not quantised
-    ]
-    if whole:
-        raise ModelError(
-            f"model.name: {str(file)!r} holds weights of a type that is not trained: "
-            f"{some(whole)}; expected {', '.join(_FLOATS)}, or a quantization_config in its "
-            "config.json that says what they stand for"
-        )
-
-
-class _Stored(NamedTuple):
-    """A tensor in a file: its type as safetensors names it, and how many numbers it has."""
-
-    kind: str
-    numbers: int
-
-
-def _header(file: Path) -> dict[str, _Stored]:
-    """Return what a file of weights says it holds."""
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as opened:
-            start = opened.read(8)
-            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-            if not 0 < length <= min(_LARGEST_HEADER, size - 8):
-                raise ValueError("it has no header")
-            header = json.loads(opened.read(length))
-        found = {k: v for k, v in header.items() if k != "__metadata__"}
-        end = max((int(entry["data_offsets"][1]) for entry in found.values()), default=0)
-        if size < 8 + length + end:
-            raise ValueError(f"it ends {8 + length + end - size:,} bytes too early")
-        return {
-            name: _Stored(str(entry["dtype"]), math.prod(map(int, entry["shape"])))
-            for name, entry in found.items()
-        }
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise ModelError(
-            f"model.name: the weights {str(file)!r} cannot be read ({reason_of(error)}); expected "
-            "a whole safetensors file: copy or download it again"
-        ) from error
-
-
 def refuse_foreign_code(name: str, config: "PreTrainedConfig") -> None:
-    """Refuse a configuration that is loaded with kernels from a hub or an unknown quantisation.
-
-    Raises:
-        ModelError: It names one of them.
-    """
-    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
-
-    for part in {id(c): c for c in (config, config.get_text_config())}.values():
+    """Refuse a configuration that asks for attention by code from a hub."""
+    for part in (config, config.get_text_config()):
         kernel = getattr(part, "_attn_implementation", None)
         if isinstance(kernel, str) and "/" in kernel:
             raise ModelError(
                 f"model.name: the configuration of {name!r} asks for attention by {kernel!r}, "
-                "which is code from a hub; expected attention of transformers: take "
-                "attn_implementation out of its config.json"
+                "code from a hub; expected no attn_implementation in its config.json"
             )
-        quantised = getattr(part, "quantization_config", None)
-        if quantised is None:
-            continue
-        as_mapping = quantised if isinstance(quantised, dict) else quantised.to_dict()
-        method = as_mapping.get("quant_method")
-        if method in (None, "bitsandbytes") and {"load_in_4bit", "load_in_8bit"} & set(as_mapping):
-            continue
-        if str(getattr(method, "value", method)) not in AUTO_QUANTIZER_MAPPING:
-            raise ModelError(
-                f"model.name: the configuration of {name!r} has quant_method {method!r}, which "
-                f"transformers does not know; expected one of {', '.join(AUTO_QUANTIZER_MAPPING)}, "
-                "or weights that are not quantised"
-            )
-
-
-def refuse_overgrown(name: str, parameters: int) -> None:
-    """Refuse a configuration of many more parameters than a folder's files hold.
-
-    They would be missed after memory for all of them was taken. Tied ones are in files once.
-
-    Raises:
-        ModelError: More than half of them are not there.
-    """
-    files = sorted(Path(name).glob("model*.safetensors")) if is_folder(name) else []
-    headers = [_header(file) for file in files]
-    held = sum(tensor.numbers for header in headers for tensor in header.values())
-    floats = all(tensor.kind in _FLOATS for header in headers for tensor in header.values())
-    if files and floats and parameters > 2 * held:
-        raise _unfitting(
-            name, f"its config.json describes {parameters:,} parameters, its weights hold {held:,}"
-        )
 
 
 def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any]) -> None:
@@ -276,80 +133,57 @@ def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any
         ModelError: Tensors are missing (one that is tied to another that is there is not), have
             another shape, or belong to layers that the model does not have.
     """
-    shapes = [(str(key), tuple(a), tuple(b)) for key, a, b in info["mismatched_keys"]]
-    if shapes:
-        found = some([f"{key} of shape {a} instead of {b}" for key, a, b in sorted(shapes)])
-        raise _unfitting(name, f"its weights have other shapes than its config.json says: {found}")
-    missing = sorted(map(str, info["missing_keys"]))
-    surplus = sorted(map(str, info["unexpected_keys"]))
-    if missing:
-        other = f" (it holds {some(surplus)}, which the model does not have)" if surplus else ""
-        raise _unfitting(name, f"weights are missing: {some(missing)}{other}")
-    if info.get("error_msgs"):
-        raise _unfitting(name, str(info["error_msgs"][0])[:_REASON])
     known = {re.sub(r"\d+", "#", key) for key in model.state_dict()}
-    layers = [key for key in surplus if re.sub(r"\d+", "#", key) in known]
-    if layers:
-        raise _unfitting(name, f"it holds layers beyond those of its config.json: {some(layers)}")
+    surplus = sorted(map(str, info["unexpected_keys"]))
+    found = {
+        "its weights have other shapes than its config.json says": sorted(
+            f"{key} of shape {tuple(a)} instead of {tuple(b)}"
+            for key, a, b in info["mismatched_keys"]
+        ),
+        "weights are missing": sorted(map(str, info["missing_keys"])),
+        "weights cannot be read": [str(one)[:_REASON] for one in info.get("error_msgs") or ()],
+        "it holds layers beyond those of its config.json": [
+            key for key in surplus if re.sub(r"\d+", "#", key) in known
+        ],
+    }
+    for what, names in found.items():
+        if names:
+            rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            raise ModelError(
+                f"model.name: {name!r}: {what}: {', '.join(names[:_SHOWN])}{rest}; expected the "
+                "weights that its config.json describes, as save_pretrained names them"
+            )
 
 
-def _unfitting(name: str, found: str) -> ModelError:
-    return ModelError(
-        f"model.name: {name!r}: {found}; expected the weights of the model that its config.json "
-        "describes, under the names that save_pretrained gives them"
-    )
-
-
-def some(names: list[str]) -> str:
-    """Return the first three of some names, and how many there are."""
-    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + rest
-
-
-LIMIT_S = 5.0
-"""Seconds of a processor that a template may take for a dialogue of four messages.
-
-Real ones take milliseconds. What other processes take of a busy machine does not count.
-"""
+LIMIT_S = 5
+"""Seconds of a processor that a template may take for four messages; real ones take none."""
 WAIT_S = 120.0
-"""Seconds after which nobody waits for a template any more, whatever it got of a processor."""
-_JINJA = "transformers.utils.chat_template_utils"
+"""Seconds after which nobody waits for a template, whatever it got of a busy processor."""
 _MEMORY = 1 << 30
 _LARGEST_PROMPT = 1 << 20
-_LARGEST_TEMPLATE = 1 << 20
-_FINE = b"\0"
-"""What the process that renders says where nothing went wrong: one that dies says nothing."""
 _ROLES = (("user",), ("user", "assistant", "user"))
 
 
 def check_template(
     name: str, tokenizer: "PreTrainedTokenizerFast", template_kwargs: Mapping[str, object]
 ) -> None:
-    """Refuse a chat template that fails, or that takes too much time or memory.
-
-    Args:
-        name: The model's name.
-        tokenizer: Its tokenizer; one without a template is prompted plainly.
-        template_kwargs: Handed to the template.
+    """Refuse a model's own chat template that fails, or takes too much time or memory.
 
     Raises:
         ModelError: The template cannot be used.
     """
-    template = tokenizer.chat_template
-    if not template:
+    if not tokenizer.chat_template:
         return
-    if not isinstance(template, str):
-        template = template.get("default") if isinstance(template, dict) else None
-    if not isinstance(template, str) or len(template) > _LARGEST_TEMPLATE:
-        raise _refused(name, f"is no text of at most {_LARGEST_TEMPLATE:,} characters")
 
-    def try_it() -> str:
+    def render() -> str:
         with reading_model(name, "chat template"):
             return "".join(_rendered(tokenizer, roles, template_kwargs) for roles in _ROLES)
 
-    failure = _bounded(try_it)
-    if failure is not None:
-        raise _refused(name, failure)
+    if failure := _tried_apart(render):
+        raise ModelError(
+            f"model.name: the chat template of {name!r} {failure}; expected one that writes "
+            "messages of a user and an assistant in turn (chat_template.jinja)"
+        )
 
 
 def _rendered(
@@ -365,111 +199,71 @@ def _rendered(
     )
 
 
-def _refused(name: str, failure: str) -> ModelError:
-    return ModelError(
-        f"model.name: the chat template of {name!r} {failure}; expected one that writes messages "
-        "of a user and an assistant in turn (chat_template.jinja or tokenizer_config.json)"
-    )
-
-
-def _bounded(render: Callable[[], str]) -> str | None:
-    """Return what went wrong, None if nothing; the process that renders is ended at the limit."""
-    if not hasattr(os, "fork") or sys.platform == "darwin":  # pragma: no cover
+def _tried_apart(render: Callable[[], str]) -> str | None:
+    """Try a template in a process that the system ends at its limits; return what went wrong."""
+    if "fork" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":
         return _outcome(render)
-    importlib.import_module(_JINJA)  # Here, and not on the template's time.
-    read, write = os.pipe()
+    importlib.import_module("transformers.utils.chat_template_utils")  # Not on its time.
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def attempt() -> None:  # pragma: no cover
+        _limit_process()
+        sender.send(_outcome(render))
+
+    child = context.Process(target=attempt)
     with warnings.catch_warnings():
         # Other threads may hold locks in the child, which takes none: it only renders text.
         warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:  # pragma: no cover
-        try:
-            os.close(read)
-            _limit_memory()
-            _limit_time()
-            os.write(write, (_outcome(render) or "").encode("utf-8", "replace")[:1000] or _FINE)
-        finally:
-            os._exit(0)
-    os.close(write)
-    said, status = None, 0
+        child.start()
+    sender.close()
     try:
-        said = _heard(read)
+        if not receiver.poll(WAIT_S):
+            return f"takes more than {WAIT_S:g} seconds for a few words"
+        failure: str | None = receiver.recv()
+    except EOFError:
+        return f"ends the process that tries it, as with over {LIMIT_S} seconds for a few words"
     finally:
-        os.close(read)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-    if said == _FINE:
-        return None
-    if said is None:
-        return f"is not through with a few words after {WAIT_S:g} seconds"
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGXCPU):
-        return f"takes more than {LIMIT_S:g} seconds of a processor for a few words"
-    return said.decode("utf-8", "replace") or "ends the process that tries it"
-
-
-def _heard(read: int) -> bytes | None:
-    """Return all that the other process says, None if it does not come to an end."""
-    deadline, said = time.monotonic() + WAIT_S, b""
-    while True:
-        ready, _, _ = select.select([read], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return None
-        part = os.read(read, 4096)
-        if not part:
-            return said
-        said += part
+        child.kill()
+        child.join()
+        receiver.close()
+    return failure
 
 
 def _outcome(render: Callable[[], str]) -> str | None:
     try:
         length = len(render())
     except ModelError as error:
-        cause = error.__cause__ or error
-        return f"fails ({reason_of(cause)})"
-    if length > _LARGEST_PROMPT:
-        return f"makes {length:,} characters of a few words"
-    return None
+        return f"fails ({reason_of(error.__cause__ or error)})"
+    return f"makes {length:,} characters of a few words" if length > _LARGEST_PROMPT else None
 
 
-def _limit_time() -> None:  # pragma: no cover
-    """Have the system end this process when it has used its seconds of a processor."""
-    import resource
+def _limit_process() -> None:  # pragma: no cover
+    import resource  # There is none on Windows, where modules import but nothing runs.
 
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
-    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    seconds = math.ceil(LIMIT_S) + 1  # Counts whole seconds only, but a template cannot undo it.
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds if hard < 0 else min(seconds, hard), hard))
-
-
-def _limit_memory() -> None:  # pragma: no cover
-    import resource
-
-    with open("/proc/self/statm", encoding="ascii") as file:
-        held = int(file.read().split()[0]) * resource.getpagesize()
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = held + _MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (limit if hard < 0 else min(limit, hard), hard))
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    for what, most in ((resource.RLIMIT_CPU, LIMIT_S), (resource.RLIMIT_AS, held + _MEMORY)):
+        _, hard = resource.getrlimit(what)
+        limit = most if hard < 0 else min(most, hard)
+        resource.setrlimit(what, (limit, hard))
 
 
 _WEIGHTS = "adapter_model.safetensors"
 _LONGEST_CHAIN = 8
 _NEUTRAL: dict[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",),
     "bias": ("none", None),
     "modules_to_save": (None, []),
     "use_dora": (False, None),
 }
+"""What settings of an adapter must say, as what else they may say is not merged here."""
 
 
 def is_adapter(name: str) -> bool:
     """Return whether a model's name is that of a folder with an adapter and no model of its own."""
     folder = Path(name)
-    return is_folder(name) and (folder / ADAPTER).is_file() and not _is_whole(folder)
-
-
-def _is_whole(folder: Path) -> bool:
-    return (folder / "config.json").is_file()
+    is_whole = is_folder(name) and (folder / "config.json").is_file()
+    return is_folder(name) and (folder / ADAPTER).is_file() and not is_whole
 
 
 def bases_of(name: str) -> tuple[str, ...]:
@@ -485,22 +279,20 @@ def bases_of(name: str) -> tuple[str, ...]:
     while is_adapter(found[-1]):
         file = Path(found[-1]) / ADAPTER
         base = read_json(file, "the configuration of an adapter").get("base_model_name_or_path")
-        if not isinstance(base, str) or not base:
+        if (
+            not isinstance(base, str)
+            or not base
+            or (is_meant_as_path(base) and not is_folder(base))
+        ):
             raise ModelError(
-                f"model.name: {str(file)!r} names no base; expected the model that the adapter was "
-                "trained on as base_model_name_or_path"
+                f"model.name: {str(file)!r} names the base {base!r}, which is not there; expected "
+                "the folder or hub id of the model that the adapter was trained on "
+                "(base_model_name_or_path; a relative path starts at the working directory)"
             )
         if base in found or len(found) > _LONGEST_CHAIN:
             raise ModelError(
                 f"model.name: the bases of {name!r} lead back to {base!r}; expected a model with "
                 "weights of its own at their end"
-            )
-        is_path = base.startswith((".", "/", "~")) or base.count("/") > 1
-        if is_path and not is_folder(base):
-            raise ModelError(
-                f"model.name: {str(file)!r} names the base {base!r}, which is not there; expected "
-                "the folder or hub id of the model that the adapter was trained on "
-                "(base_model_name_or_path; a relative path starts at the working directory)"
             )
         found.append(base)
     if is_folder(found[-1]) and (Path(found[-1]) / ADAPTER).is_file():
@@ -523,56 +315,40 @@ def merge_adapter(name: str, model: "PreTrainedModel") -> "PreTrainedModel":
     """
     import torch
     from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
-    from safetensors import safe_open
+    from safetensors.torch import load_file
 
-    settings = _settings(name)
+    settings = _lora_settings(name)
     with reading_model(name, "adapter"):
         adapted: PeftModel = get_peft_model(model, LoraConfig(**settings, task_type="CAUSAL_LM"))
         own = get_peft_model_state_dict(adapted, state_dict=adapted.state_dict(keep_vars=True))
-        with safe_open(Path(name) / _WEIGHTS, framework="pt") as stored:
-            other = sorted(set(stored.keys()) ^ set(own))
-            if other:
-                raise ModelError(
-                    f"model.name: the adapter {name!r} is not one of its base: missing or "
-                    f"unexpected {', '.join(other[:3])}; expected what peft saves of it"
-                )
-            with torch.no_grad():
-                for key, parameter in own.items():
-                    held = stored.get_tensor(key)
-                    if held.shape != parameter.shape or not held.is_floating_point():
-                        raise ModelError(
-                            f"model.name: the adapter {name!r} is not one of its base: {key} has "
-                            f"shape {tuple(held.shape)} instead of {tuple(parameter.shape)}"
-                        )
-                    parameter.copy_(held)
+        held = load_file(Path(name) / _WEIGHTS)
+        shapes = [{key: tuple(one.shape) for key, one in each.items()} for each in (held, own)]
+        if other := sorted({key for key, _ in shapes[0].items() ^ shapes[1].items()}):
+            raise ModelError(
+                f"model.name: the adapter {name!r} is not one of its base: missing, unexpected or "
+                f"of another shape: {', '.join(other[:_SHOWN])}; expected what peft saves of it"
+            )
+        with torch.no_grad():
+            for key, parameter in own.items():
+                parameter.copy_(held[key])
         merged: PreTrainedModel = adapted.merge_and_unload().requires_grad_(True)  # peft froze it
     # A later adapter names what it was trained on, which is this one and not its base.
     merged.name_or_path = merged.config.name_or_path = name
     return merged
 
 
-def _settings(name: str) -> dict[str, object]:
-    """Return the settings of an adapter that decide what it adds.
-
-    Raises:
-        ModelError: They are not those of plain LoRA.
-    """
+def _lora_settings(name: str) -> dict[str, object]:
+    """Return the settings of an adapter that decide what it adds."""
     file = Path(name) / ADAPTER
     held = read_json(file, "the configuration of an adapter")
+    check_files(name, {_WEIGHTS: "an adapter's weights"})
     layers = held.get("target_modules")
-    names = isinstance(layers, list) and all(isinstance(one, str) for one in layers)
     odd = [key for key, plain in _NEUTRAL.items() if held.get(key) not in plain]
-    odd += ["peft_type"] if held.get("peft_type") != "LORA" else []
-    odd += ["target_modules"] if not names and layers != "all-linear" else []
-    if not (Path(name) / _WEIGHTS).is_file():
-        raise ModelError(f"model.name: {name!r} holds no {_WEIGHTS}; expected an adapter's weights")
+    odd += ["target_modules"] if not isinstance(layers, list) and layers != "all-linear" else []
     if odd:
         raise ModelError(
             f"model.name: {str(file)!r} has settings that are not merged here: {', '.join(odd)}; "
-            "expected a LoRA adapter on named layers: merge it with peft (merge_and_unload) and "
-            "save_pretrained, and give that folder"
+            "expected a LoRA adapter on named layers, or a model that peft merged"
         )
-    taken = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern")
-    return {key: held[key] for key in taken if held.get(key) is not None} | {
-        "target_modules": layers
-    }
+    taken = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules")
+    return {key: held[key] for key in taken if held.get(key) is not None}

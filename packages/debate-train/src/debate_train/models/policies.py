@@ -1,7 +1,8 @@
 """Who speaks for a role besides the policy that is trained: weights and engines that stay."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from debate_protocol.plugins import Config, Variants
 from debate_rollout.engine import Engine, EngineSettings
@@ -23,43 +24,6 @@ class Trained:
     engine: EngineSettings
     model: ModelConfig
     seed: int
-
-
-class PolicyConfig(Protocol):
-    """Settings of a policy that is not trained."""
-
-    @property
-    def type(self) -> str:
-        """The name by which recipes choose it."""
-        ...
-
-    def engine_config(self, trained: Trained) -> EngineSettings:
-        """Return the settings of the engine that samples from it."""
-        ...
-
-    def sampled_model(self, trained: Trained) -> ModelConfig | None:
-        """Return the model that it samples from, None where its engine brings its own."""
-        ...
-
-    def open(self, trained: Trained, loaded: LoadedModel) -> Engine:
-        """Return an engine of its own that samples from it; nobody loads weights into it.
-
-        Args:
-            trained: the policy that is trained.
-            loaded: the model that is trained, before its first step.
-        """
-        ...
-
-    def described(self, trained: Trained) -> str:
-        """Return what it is, in a few words."""
-        ...
-
-    def problems(self, trained: Trained, *, with_tokenizer: bool = True) -> list[str]:
-        """Return what keeps it from speaking, each with the key that it is about.
-
-        Without its tokenizer, a model in a directory needs a configuration alone.
-        """
-        ...
 
 
 def _engine_problems(engine: EngineSettings) -> list[str]:
@@ -85,16 +49,47 @@ def folder_problems(model: ModelConfig, *, with_tokenizer: bool = True) -> list[
     return []
 
 
-class StartPolicy(Config):
-    """A frozen copy of the weights that the run begins with."""
+class PolicyConfig(Config):
+    """The base class of policies that are not trained; by default in the engine of the trained."""
 
-    type: Literal["start"] = "start"
+    type: str
+    """The name by which recipes choose it."""
     engine: EngineChoice | None = None
     """Where it is sampled; None takes the settings of `rollout.engine`."""
 
     def engine_config(self, trained: Trained) -> EngineSettings:
-        """Return the settings of its engine."""
+        """Return the settings of the engine that samples from it."""
         return trained.engine if self.engine is None else self.engine
+
+    @abstractmethod
+    def sampled_model(self, trained: Trained) -> ModelConfig | None:
+        """Return the model that it samples from, None where its engine brings its own."""
+
+    @abstractmethod
+    def open(self, trained: Trained, loaded: LoadedModel) -> Engine:
+        """Return an engine of its own that samples from it; nobody loads weights into it.
+
+        Args:
+            trained: the policy that is trained.
+            loaded: the model that is trained, before its first step.
+        """
+
+    @abstractmethod
+    def described(self, trained: Trained) -> str:
+        """Return what it is, in a few words."""
+
+    def problems(self, trained: Trained, *, with_tokenizer: bool = True) -> list[str]:
+        """Return what keeps it from speaking, each with the key that it is about.
+
+        Without its tokenizer, a model in a directory needs a configuration alone.
+        """
+        return _engine_problems(self.engine_config(trained))
+
+
+class StartPolicy(PolicyConfig):
+    """A frozen copy of the weights that the run begins with."""
+
+    type: Literal["start"] = "start"
 
     def sampled_model(self, trained: Trained) -> ModelConfig:
         """Return the model that is trained."""
@@ -108,23 +103,13 @@ class StartPolicy(Config):
         """Return what it is."""
         return f"the weights of the start, engine {self.engine_config(trained).type}"
 
-    def problems(self, trained: Trained, *, with_tokenizer: bool = True) -> list[str]:
-        """Return what keeps it from speaking."""
-        return _engine_problems(self.engine_config(trained))
 
-
-class ModelPolicy(Config):
+class ModelPolicy(PolicyConfig):
     """Another model or checkpoint, with its own tokenizer; its weights stay as they are."""
 
     type: Literal["model"] = "model"
     model: ModelChoice
     """`{type: pretrained, name: …}` takes a checkpoint's folder, LoRA adapters included."""
-    engine: EngineChoice | None = None
-    """Where it is sampled; None takes the settings of `rollout.engine`."""
-
-    def engine_config(self, trained: Trained) -> EngineSettings:
-        """Return the settings of its engine."""
-        return trained.engine if self.engine is None else self.engine
 
     def sampled_model(self, trained: Trained) -> ModelConfig:
         """Return the model."""
@@ -153,16 +138,12 @@ class ModelPolicy(Config):
         return problems + folder_problems(self.model, with_tokenizer=with_tokenizer)
 
 
-class EnginePolicy(Config):
+class EnginePolicy(PolicyConfig):
     """An engine that brings its own model, such as an endpoint, or that has none."""
 
     type: Literal["engine"] = "engine"
     engine: EngineChoice
     """Where and how its replies are sampled."""
-
-    def engine_config(self, trained: Trained) -> EngineSettings:
-        """Return the settings of its engine."""
-        return self.engine
 
     def sampled_model(self, trained: Trained) -> None:
         """Return nothing: the engine brings its own."""

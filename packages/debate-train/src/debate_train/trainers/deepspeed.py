@@ -3,9 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from debate_train.interrupts import RecipeError
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers.trainer import DEFAULT_BUCKETS, Buckets, Sharding, TrainerSettings
@@ -46,13 +45,14 @@ _BUCKET_SIZES = {
 """Keys of `zero_optimization` by the fields of `Buckets`."""
 
 
-class DeepSpeedSettings(TrainerSettings):
-    """What DeepSpeed in one or several processes is configured with."""
+class DeepSpeedTrainer(TrainerSettings):
+    """DeepSpeed in one or several processes."""
 
     several_processes: ClassVar[bool] = True
     widens_adapters: ClassVar[bool] = False
     adapters_at_once: ClassVar[int] = 1
 
+    type: Literal["deepspeed"] = "deepspeed"
     zero_stage: Literal[0, 1, 2, 3] = 2
     """What is sharded: nothing (0), optimizer state (1), gradients too (2), parameters too (3)."""
     offload_optimizer: bool = False
@@ -63,6 +63,12 @@ class DeepSpeedSettings(TrainerSettings):
     """Train in bfloat16 with float32 master weights, as a model in bfloat16 needs; from stage 1."""
     deepspeed_args: dict[str, Any] = Field(default_factory=dict)
     """Further settings of DeepSpeed's configuration, such as `zero_optimization`'s buckets."""
+
+    def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "DeepSpeedSession":
+        """Return a trainer of this model; the reference policy is the model as it is now."""
+        from debate_train.trainers.deepspeed_worker import DeepSpeedSession
+
+        return DeepSpeedSession(self, loaded, loss, total_steps)
 
     @property
     def keeps_masters(self) -> bool:
@@ -103,7 +109,7 @@ class DeepSpeedSettings(TrainerSettings):
         return settings
 
     @model_validator(mode="after")
-    def _stage_can(self) -> "DeepSpeedSettings":
+    def _stage_can(self) -> "DeepSpeedTrainer":
         wanted = {
             "bf16": (self.bf16, 1),
             "offload_optimizer": (self.offload_optimizer, 1),
@@ -163,18 +169,6 @@ def with_bucket(settings: Mapping[str, object], trained: int) -> dict[str, objec
     return _merged({"zero_optimization": {"reduce_bucket_size": size}}, settings)
 
 
-def settings_error(error: ValidationError) -> RecipeError:
-    """Return what to say of settings that DeepSpeed refuses."""
-    found = "; ".join(
-        f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
-        for one in error.errors(include_url=False, include_context=False)
-    )
-    return RecipeError(
-        f"trainer.deepspeed_args: DeepSpeed does not take them ({found}); expected settings by "
-        "the names of its configuration"
-    )
-
-
 def _holds(settings: Mapping[str, object], name: str) -> bool:
     first, _, rest = name.partition(".")
     if first not in settings:
@@ -191,15 +185,3 @@ def _merged(under: Mapping[str, object], over: Mapping[str, object]) -> dict[str
         both = isinstance(value, Mapping) and isinstance(below, Mapping)
         found[key] = _merged(below, value) if both else value  # type: ignore[arg-type]
     return found
-
-
-class DeepSpeedTrainer(DeepSpeedSettings):
-    """DeepSpeed in one or several processes."""
-
-    type: Literal["deepspeed"] = "deepspeed"
-
-    def open(self, loaded: LoadedModel, loss: Loss, total_steps: int) -> "DeepSpeedSession":
-        """Return a trainer of this model; the reference policy is the model as it is now."""
-        from debate_train.trainers.deepspeed_worker import DeepSpeedSession
-
-        return DeepSpeedSession(self, loaded, loss, total_steps)

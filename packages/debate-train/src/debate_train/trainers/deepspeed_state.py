@@ -17,7 +17,7 @@ from debate_train.trainers.processes import Processes
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
-    from debate_train.trainers.deepspeed import DeepSpeedSettings
+    from debate_train.trainers.deepspeed import DeepSpeedTrainer
 
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -163,7 +163,7 @@ class EngineState:
 
     def __init__(
         self,
-        config: "DeepSpeedSettings",
+        config: "DeepSpeedTrainer",
         processes: Processes,
         engine: "DeepSpeedEngine",
         optimizer: torch.optim.Optimizer,

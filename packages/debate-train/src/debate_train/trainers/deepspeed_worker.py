@@ -32,7 +32,7 @@ from debate_train.models.loaded_model import (
     tokens_of_adapters,
     with_names,
 )
-from debate_train.trainers.deepspeed import settings_error, with_bucket
+from debate_train.trainers.deepspeed import with_bucket
 from debate_train.trainers.deepspeed_state import (
     EngineState,
     Stored,
@@ -47,7 +47,6 @@ from debate_train.trainers.references import (
     REFERENCE,
     KeptReference,
     Read,
-    Reference,
     in_checkpoints,
     open_reference,
     stored_reference,
@@ -69,18 +68,7 @@ if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
     from transformers import PreTrainedModel
 
-    from debate_train.trainers.deepspeed import DeepSpeedSettings
-
-
-def check_types(config: "DeepSpeedSettings", loaded: LoadedModel) -> None:
-    """Refuse weights that would be trained without float32 masters.
-
-    Raises:
-        RecipeError: They are not float32 and `bf16` is not set.
-    """
-    found = {str(p.dtype).removeprefix("torch.") for p in loaded.model.parameters()}
-    if problem := config.type_problem(found):
-        raise RecipeError(problem)
+    from debate_train.trainers.deepspeed import DeepSpeedTrainer
 
 
 class DeepSpeedWorker:
@@ -90,7 +78,7 @@ class DeepSpeedWorker:
     """
 
     def __init__(
-        self, config: "DeepSpeedSettings", loaded: LoadedModel, loss: Loss, total_steps: int
+        self, config: "DeepSpeedTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
         self._processes = join()
         import deepspeed
@@ -128,7 +116,11 @@ class DeepSpeedWorker:
                 config=with_bucket(settings, trained),
             )
         except ValidationError as error:
-            raise settings_error(error) from error
+            found = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise RecipeError(
+                f"trainer.deepspeed_args: DeepSpeed does not take them ({found}); expected the "
+                "names of its configuration"
+            ) from error
         self._state = EngineState(config, self._processes, self._engine, self._optimizer)
         self._optimizer = self._state.optimizer
         if self._is_sharded:
@@ -136,7 +128,11 @@ class DeepSpeedWorker:
         check_packing(self._model, config.packing)
         self._norm, self.has_updated = 0.0, False
         self._skips = Skips()
-        self._reference = self._open_reference()
+        settle = None
+        if self._is_sharded:
+            # Not the engine's `empty_partition_cache`, which also collects garbage: 0.4 s a call.
+            settle = self._engine.optimizer.parameter_offload.partition_all_parameters
+        self._reference = open_reference(loss.reference_policy, self._model, settle)
         self._schedule = LambdaLR(
             self._optimizer, lambda step: config.rate_factor(step, total_steps)
         )
@@ -271,15 +267,6 @@ class DeepSpeedWorker:
         del self._engine, self._model, self._optimizer, self._state, self._schedule
         gc.collect()  # DeepSpeed's objects hold each other.
 
-    def _open_reference(self) -> Reference | None:
-        if self._loss.reference_policy is None:
-            return None
-        if self._is_sharded:
-            # Not the engine's `empty_partition_cache`, which also collects garbage: 0.4 s a call.
-            settle = self._engine.optimizer.parameter_offload.partition_all_parameters
-            return open_reference(self._loss.reference_policy, self._model, settle)
-        return open_reference(self._loss.reference_policy, self._model)
-
 
 T = TypeVar("T")
 
@@ -288,9 +275,11 @@ class DeepSpeedSession:
     """An open `DeepSpeedTrainer`; every call is made by all ranks together."""
 
     def __init__(
-        self, config: "DeepSpeedSettings", loaded: LoadedModel, loss: Loss, total_steps: int
+        self, config: "DeepSpeedTrainer", loaded: LoadedModel, loss: Loss, total_steps: int
     ) -> None:
-        check_types(config, loaded)
+        dtypes = {str(p.dtype).removeprefix("torch.") for p in loaded.model.parameters()}
+        if problem := config.type_problem(dtypes):
+            raise RecipeError(problem)
         self._config, self._loaded, self._loss = config, loaded, loss
         self._processes = join()
         self._is_whole = True

@@ -11,14 +11,12 @@ import json
 import os
 import re
 import runpy
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +25,8 @@ from debate_rollout.engines.vllm.control import free_port
 from debate_train.interrupts import UsageError, heeded
 from debate_train.trainers.processes import slurm_place
 
-_HOST = re.compile(r"(\S+)\s+slots=([1-9]\d*)(\s.*)?", re.ASCII)
-_ANSWER_S = 20.0
-"""Longest wait for one machine."""
+_HOST = re.compile(r"([^\s-]\S*)\s+slots=([1-9]\d*)(\s.*)?", re.ASCII)
+"""A machine and its processes; ssh would take a name that begins with - for an option."""
 
 
 def read_hostfile(path: Path) -> dict[str, int]:
@@ -38,7 +35,7 @@ def read_hostfile(path: Path) -> dict[str, int]:
     Raises:
         UsageError: It cannot be read, or a line does not name a machine, or names one again.
     """
-    wanted = "expected lines such as `node1 slots=8`"
+    wanted = "expected one line for each machine, such as `node1 slots=8`"
     if not path.is_file():
         raise UsageError(f"--hostfile: found no file {path}; {wanted}")
     try:
@@ -47,66 +44,15 @@ def read_hostfile(path: Path) -> dict[str, int]:
         raise UsageError(f"--hostfile: {path} cannot be read ({error}); {wanted}") from error
     hosts: dict[str, int] = {}
     for number, line in enumerate(map(str.strip, lines), start=1):
-        if not line or line.startswith("#"):
-            continue
-        found = _HOST.fullmatch(line)
-        # DeepSpeed hands the name to ssh, which would take it for an option.
-        if found is None or found[1].startswith("-"):
-            raise UsageError(
-                f"--hostfile: {path}:{number}: found {line!r}; expected a machine and its "
-                "processes, such as `node1 slots=8`"
-            )
-        if found[1] in hosts:
-            raise UsageError(
-                f"--hostfile: {path}:{number}: found {found[1]} a second time; expected one line "
-                "for each machine, such as `node1 slots=8`"
-            )
-        hosts[found[1]] = int(found[2])
+        if line and not line.startswith("#"):
+            found = _HOST.fullmatch(line)
+            if found is None or found[1] in hosts:
+                again = "" if found is None else " a second time"
+                raise UsageError(f"--hostfile: {path}:{number}: found {line!r}{again}; {wanted}")
+            hosts[found[1]] = int(found[2])
     if not hosts:
         raise UsageError(f"--hostfile: {path}: found no machine; {wanted}")
     return hosts
-
-
-def check_reachable(path: Path, hosts: Sequence[str]) -> None:
-    """Log in to every machine at once, as DeepSpeed's launcher will.
-
-    Raises:
-        UsageError: A machine does not answer, or asks for a password, or a program is missing.
-    """
-    for program in ("ssh", "pdsh") if len(hosts) > 1 else ("ssh",):
-        if shutil.which(program) is None:
-            raise UsageError(
-                f"--hostfile: found no program {program} on PATH, which starts processes on other "
-                "machines; expected it installed, or one launcher on each machine (torchrun)"
-            )
-    with ThreadPoolExecutor(min(len(hosts), 32)) as pool:
-        for host, reason in zip(hosts, pool.map(_unreachable, hosts), strict=True):
-            if reason is not None:
-                raise UsageError(
-                    f"--hostfile: {path}: {host} cannot be reached ({reason}); expected that "
-                    f"`ssh {host}` logs in without a password"
-                )
-
-
-def _unreachable(host: str) -> str | None:
-    """Return why a machine cannot be logged in to, None when it can."""
-    options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={_ANSWER_S / 2:.0f}")
-    try:
-        done = subprocess.run(
-            ["ssh", *options, host, "true"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ANSWER_S,
-        )
-    except (subprocess.TimeoutExpired, OSError) as error:
-        late = isinstance(error, subprocess.TimeoutExpired)
-        return f"no answer within {_ANSWER_S:.0f} s" if late else str(error)
-    if done.returncode == 0:
-        return None
-    said = done.stderr.strip().splitlines()
-    return said[-1].strip() if said else f"ssh ended with exit code {done.returncode}"
 
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
@@ -138,7 +84,6 @@ class Launch:
             start = ["deepspeed.launcher.launch", f"--world_info={world}", *address]
         else:
             start = ["deepspeed.launcher.runner", f"--hostfile={self.hostfile.resolve()}"]
-            start += ["--no_ssh_check"]  # Of the first machine only, and with a traceback.
             start += [] if self.nodes is None else [f"--num_nodes={self.nodes}"]
             start += [] if self.processes is None else [f"--num_gpus={self.processes}"]
         return [sys.executable, "-m", _LAUNCHER, *start, *program, *arguments]
@@ -148,20 +93,20 @@ def launch(plan: Launch, arguments: Sequence[str]) -> int:
     """Run `debate-train` in several processes; return rank 0's exit code.
 
     Raises:
-        UsageError: The hostfile names no machines, or fewer than are asked for, or one that
-            cannot be reached, or this already is one of several processes, or too few GPUs are
-            visible.
+        UsageError: The hostfile names no machines, or fewer than are asked for, or this already
+            is one of several processes, or too few GPUs are visible.
     """
     hosts = {} if plan.hostfile is None else read_hostfile(plan.hostfile)
-    _check_count(plan, hosts)
+    if hosts and plan.nodes is not None and plan.nodes > len(hosts):
+        raise UsageError(
+            f"--nodes: found {plan.nodes}; expected at most {len(hosts)}, the machines that "
+            f"{plan.hostfile} names"
+        )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 or slurm_place(os.environ):
         raise UsageError(
             "--nproc: found a launcher's WORLD_SIZE already, or several tasks of srun; expected "
             "either that launcher or --nproc, not both"
         )
-    if plan.hostfile is not None:
-        check_reachable(plan.hostfile, list(hosts)[: plan.nodes])
-        _warn_of_devices()
     with tempfile.TemporaryDirectory(prefix="debate-train-") as folder:
         pipe = Path(folder) / "interrupts"
         os.mkfifo(pipe)
@@ -185,15 +130,12 @@ def visible_devices(count: int) -> list[int | str]:
     if _DEVICES not in os.environ or os.environ.get("DS_ACCELERATOR") == "cpu":
         return list(range(count))
     named = named_devices()
-    if not named:
-        return [-1] * count
-    if len(named) < count:
+    if named and len(named) < count:
         raise UsageError(
             f"--nproc: found {count}, but CUDA_VISIBLE_DEVICES={os.environ[_DEVICES]} names "
-            f"{len(named)}; expected at most one process for each GPU it names (without GPUs: "
-            "unset it)"
+            f"{len(named)}; expected at most one process for each GPU it names"
         )
-    return [int(name) if name.isdecimal() else name for name in named[:count]]
+    return [int(name) if name.isdecimal() else name for name in named[:count]] or [-1] * count
 
 
 def named_devices() -> list[str]:
@@ -201,24 +143,6 @@ def named_devices() -> list[str]:
     names = [name.strip() for name in os.environ.get(_DEVICES, "").split(",")]
     ends = (k for k, name in enumerate(names) if not name or name.startswith("-"))
     return names[: next(ends, len(names))]
-
-
-def _warn_of_devices() -> None:
-    if named_devices():
-        print(
-            f"warning: {_DEVICES}={os.environ[_DEVICES]} is not used with --hostfile: on every "
-            "machine `slots=N` takes GPUs 0 to N - 1; expected --nproc on one machine, or "
-            "torchrun on each, where it should hold",
-            file=sys.stderr,
-        )
-
-
-def _check_count(plan: Launch, hosts: Mapping[str, int]) -> None:
-    if hosts and plan.nodes is not None and plan.nodes > len(hosts):
-        raise UsageError(
-            f"--nodes: found {plan.nodes}; expected at most {len(hosts)}, the machines that "
-            f"{plan.hostfile} names"
-        )
 
 
 def _run(command: Sequence[str], pipe: int) -> int:

@@ -3,12 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from debate_protocol.plugins import Config
+from debate_protocol.plugins import Config, did_you_mean
 from debate_train.interrupts import RecipeError
 
 if TYPE_CHECKING:
@@ -38,6 +37,9 @@ class OptimizerBase(Config, ABC):
     needs_deepspeed: ClassVar[bool] = False
     """Whether only a trainer that runs DeepSpeed can use it."""
 
+    type: str
+    """The name by which recipes choose it."""
+
     @abstractmethod
     def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters, by their names in the model."""
@@ -49,7 +51,7 @@ class OptimizerBase(Config, ABC):
     @property
     def label(self) -> str:
         """Return how error texts call it."""
-        return str(getattr(self, "type"))  # noqa: B009
+        return self.type
 
     @property
     def needs_whole(self) -> bool:
@@ -82,7 +84,18 @@ class AdamBase(OptimizerBase):
         }
 
 
-class AdamW(AdamBase):
+class _FusedAdam(AdamBase):
+    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
+        """Return the optimizer of these parameters."""
+        from torch import optim
+
+        made = {"adamw": optim.AdamW, "adam": optim.Adam}[self.label]
+        settings = self._settings(learning_rate)
+        found: Optimizer = made(parameters.values(), **settings, fused=_can_fuse(parameters))
+        return found
+
+
+class AdamW(_FusedAdam):
     """AdamW (Loshchilov & Hutter 2019), fused where torch has it.
 
     torch's own choice on CUDA works on lists of tensors, whose intermediate results take 8 more
@@ -91,25 +104,11 @@ class AdamW(AdamBase):
 
     type: Literal["adamw"] = "adamw"
 
-    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
-        """Return the optimizer of these parameters."""
-        from torch.optim import AdamW
 
-        settings = self._settings(learning_rate)
-        return AdamW(parameters.values(), **settings, fused=_can_fuse(parameters))
-
-
-class Adam(AdamBase):
+class Adam(_FusedAdam):
     """Adam (Kingma & Ba 2015), fused where torch has it; `weight_decay` adds to the gradient."""
 
     type: Literal["adam"] = "adam"
-
-    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
-        """Return the optimizer of these parameters."""
-        from torch.optim import Adam
-
-        settings = self._settings(learning_rate)
-        return Adam(parameters.values(), **settings, fused=_can_fuse(parameters))
 
 
 class AdamW8bit(AdamBase):
@@ -298,10 +297,9 @@ class TorchOptimizer(_Named):
 
         classes = [n for n in torch.optim.__all__ if n[0].isupper() and n != "Optimizer"]
         if self.name not in classes:
-            near = get_close_matches(self.name, classes, 1, 0.4) or ["AdamW"]
             raise ValueError(
                 f"name: found {self.name!r}, which torch.optim does not have; expected one of its "
-                f"classes; nearest: {near[0]}"
+                f"classes, such as AdamW{did_you_mean(self.name, classes)}"
             )
         try:
             self.state_layout()

@@ -1,7 +1,7 @@
-"""The processes of one run: rank 0 leads, the others follow its calls on their shards.
+"""The processes of one run: rank 0 broadcasts its calls, and workers make them on their shards.
 
-Rank 0 decides and the others follow. Messages are pickles between processes of one run, over a
-gloo group of its own that may wait for days: the others wait while rank 0 plays debates. Tensors
+Messages are pickles between processes of one run, over a
+gloo group of its own that may wait for days: workers wait while rank 0 plays debates. Tensors
 in them are on the CPU: one on a GPU would be restored on the sender's GPU in every process.
 """
 
@@ -15,9 +15,9 @@ import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from debate_train.losses import Loss
     from debate_train.models import ModelConfig
     from debate_train.models.loaded_model import LoadedModel
-    from debate_train.trainers.deepspeed import DeepSpeedSettings
+    from debate_train.trainers.deepspeed import DeepSpeedTrainer
 
 
 T = TypeVar("T")
@@ -114,86 +114,48 @@ class Processes:
 
     def share(self, value: T | None = None) -> T:
         """Return rank 0's value on every rank."""
-        check_message(value)
-        if self.place.size == 1:
-            assert value is not None
-            return value
-        import torch.distributed
-
         box = [value]
-        self._call(torch.distributed.broadcast_object_list, box)
+        if self.place.size > 1:
+            self._call("broadcast_object_list", box)
         assert box[0] is not None
         return box[0]
 
     def deal(self, values: Sequence[T] | None = None) -> T:
         """Return to each rank its own of rank 0's values."""
-        check_message(values)
         if self.place.size == 1:
             assert values is not None
             return values[0]
-        import torch.distributed
-
         box: list[Any] = [None]
-        given = None if values is None else list(values)
-        self._call(torch.distributed.scatter_object_list, box, given)
+        self._call("scatter_object_list", box, None if values is None else list(values))
         own: T = box[0]
         return own
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, by rank."""
-        check_message(value)
-        if self.place.size == 1:
-            return [value]
-        import torch.distributed
-
-        box: list[Any] = [None] * self.place.size
-        self._call(torch.distributed.all_gather_object, box, value)
+        box: list[Any] = [value] * self.place.size
+        if self.place.size > 1:
+            self._call("all_gather_object", box, value)
         return box
 
-    def _call(self, collective: Callable[..., object], *arguments: object) -> None:
+    def _call(self, collective: str, *arguments: object) -> None:
+        import torch.distributed
+
         try:
-            collective(*arguments, group=self._control)
+            getattr(torch.distributed, collective)(*arguments, group=self._control)
         except RuntimeError as error:
             self.broken = True
             raise lost(self.place, error) from error
 
 
-def check_message(value: object, where: str = "message") -> None:
-    """Refuse a message that holds a tensor which is not on the CPU; a fault of the program.
-
-    Containers and dataclasses are walked, other objects are not.
-
-    Raises:
-        TypeError: It holds one; the error says where.
-    """
-    from torch import Tensor
-
-    if isinstance(value, Tensor):
-        if value.device.type != "cpu":
-            raise TypeError(
-                f"{where}: found a tensor on {value.device}; expected tensors on the CPU in what "
-                "processes send to each other"
-            )
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            check_message(part, f"{where}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for number, part in enumerate(value):
-            check_message(part, f"{where}[{number}]")
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            check_message(getattr(value, field.name), f"{where}.{field.name}")
-
-
 def lost(place: Place, error: BaseException) -> LostProcessError:
     """Return what to say when a collective call fails because a peer is gone."""
-    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    text = str(error).strip().partition("\n")[0] or type(error).__name__
     # gloo's messages: the place in its source, what happened, and advice.
     reason = text.rpartition("pair.cc:")[2].partition("] ")[2].partition(". ")[0] or text
     return LostProcessError(
         f"rank {place.rank} of {place.size}: found another process of the run gone ({reason}); "
-        "expected all of them until the end; unless it was killed, its own message says why; "
-        "if the run has written a checkpoint, go on with --resume"
+        "expected all of them until the end: unless it was killed, its own message says why; go "
+        "on from the run's last checkpoint with --resume"
     )
 
 
@@ -250,7 +212,10 @@ def _init_distributed(place: Place) -> None:
     device = own_device(place, torch.cuda.device_count()) if has_gpu else 0
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if has_gpu else "cpu")
     if place.size == 1:
-        _be_alone()
+        # Port 0 is whichever is free when it is opened: nobody can take it in between.
+        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}).items():
+            os.environ.setdefault(name, value)
 
     import deepspeed
     import deepspeed.comm.torch
@@ -268,14 +233,6 @@ def _init_distributed(place: Place) -> None:
     deepspeed.init_distributed(
         dist_backend="nccl" if has_gpu else "gloo", auto_mpi_discovery=False, verbose=False
     )
-
-
-def _be_alone() -> None:
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    # Port 0 is whichever is free when it is opened: nobody can take it in between.
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    for name, value in (alone | address).items():
-        os.environ.setdefault(name, value)
 
 
 _GRACE_S = 20.0
@@ -296,7 +253,7 @@ class Init:
 class Open:
     """Open a phase's trainer."""
 
-    config: "DeepSpeedSettings"
+    config: "DeepSpeedTrainer"
     loss: "Loss"
     total_steps: int
     training: tuple[str, ...] = ()
@@ -316,13 +273,13 @@ class Stop:
 
 
 def broadcast(command: Init | Open | Call) -> None:
-    """On rank 0: have the followers, if there are any, do this, too."""
+    """On rank 0: have the workers, if there are any, make this call, too."""
     if own_place().size > 1:
         join().share(command)
 
 
 def stop_workers() -> None:
-    """On rank 0: end the followers; does nothing when they cannot be reached any more."""
+    """On rank 0: end the workers; does nothing when they cannot be reached any more."""
     if own_place().size == 1:
         return
     try:

@@ -6,13 +6,14 @@ memory, each process keeping what it holds of a parameter.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from debate_train.checkpoints.policy_files import StoredTensors, stored_policy
 from debate_train.interrupts import ModelError
 from debate_train.losses import reference_error
 
@@ -28,14 +29,6 @@ Read = Callable[[str], Tensor]
 """Returns the whole value of a parameter by name."""
 
 
-class Reference(Protocol):
-    """A policy that is not trained."""
-
-    def acting(self) -> AbstractContextManager[None]:
-        """Let the model be this policy for a while; all processes of the model do it together."""
-        ...
-
-
 class AdapterOff:
     """The model without its adapter."""
 
@@ -49,10 +42,6 @@ class AdapterOff:
             yield
 
 
-def _nothing() -> None:
-    """Settle a model whose parameters are whole."""
-
-
 class KeptReference:
     """Parameters as they were when this was made; what is written to them while acting is kept.
 
@@ -62,9 +51,9 @@ class KeptReference:
     """
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], settle: Callable[[], None] = _nothing
+        self, parameters: Mapping[str, nn.Parameter], settle: Callable[[], None] | None = None
     ) -> None:
-        self.parameters, self._settle = parameters, settle
+        self.parameters, self._settle = parameters, settle or (lambda: None)
         self._kept = {
             name: _held(p).detach().to("cpu", copy=True) for name, p in parameters.items()
         }
@@ -98,15 +87,19 @@ def _held(parameter: nn.Parameter) -> Tensor:
     return held
 
 
+Reference = AdapterOff | KeptReference
+"""A policy that is not trained; all processes of a model let it act together."""
+
+
 def open_reference(
-    policy: "ReferencePolicy",
-    model: nn.Module,
-    settle: Callable[[], None] = _nothing,
-) -> AdapterOff | KeptReference:
+    policy: "ReferencePolicy | None", model: nn.Module, settle: Callable[[], None] | None = None
+) -> Reference | None:
     """Return the reference as far as the model alone determines it.
 
     Where `values_of` returns something, those values must be written while it acts.
     """
+    if policy is None:
+        return None
     if policy == "base" and hasattr(model, "disable_adapter"):
         return AdapterOff(model)
     return KeptReference({n: p for n, p in model.named_parameters() if p.requires_grad}, settle)
@@ -127,14 +120,11 @@ def stored_reference(directory: Path) -> Read:
     Raises:
         ModelError: The checkpoint was written by a loss that has no such reference.
     """
-    from debate_train.checkpoints.policy_files import StoredTensors
-
     tensors = StoredTensors.of(directory, REFERENCE)
     if not tensors.names():
         raise ModelError(
             f"loss: found the reference phase_start, of which checkpoint {directory} keeps "
-            "nothing: its own loss had no such reference; expected that loss, or as reference "
-            "base or a directory with weights, such as the checkpoint at the phase's start"
+            "nothing; expected its own loss, or as reference base or a directory with weights"
         )
     return tensors.read
 
@@ -155,8 +145,6 @@ def values_of(policy: "ReferencePolicy | None", loaded: "LoadedModel") -> Read |
 
 
 def _directory(path: Path, loaded: "LoadedModel") -> Read:
-    from debate_train.checkpoints.policy_files import stored_policy
-
     if found := reference_error(path):
         raise ModelError(found)
     wanted = "an adapter as peft writes it" if loaded.lora else "a model of the same shape"

@@ -142,11 +142,11 @@ class StepStats:
     def _means(self, sampled_tokens: int) -> dict[str, float]:
         tokens, updates = max(sampled_tokens * self.epochs, 1), max(self.updates, 1)
         found = {
-            n: float(v) / (updates if n.startswith(SHARES) else tokens)
-            for n, v in self.sums.items()
+            name: float(value) / (updates if name.startswith(SHARES) else tokens)
+            for name, value in self.sums.items()
         }
-        extremes = {n: float(v) for n, v in (self.lows | self.highs).items()}
-        return found | {n: v for n, v in extremes.items() if abs(v) != float("inf")}
+        extremes = (self.lows | self.highs).items()
+        return found | {n: float(v) for n, v in extremes if not v.isinf()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +347,6 @@ def use_liger_kernel(model: "PreTrainedModel") -> None:
     Raises:
         RecipeError: The package or a CUDA device is missing, or it does not know the model.
     """
-    import torch
-
     if not torch.cuda.is_available():
         raise RecipeError(f"{KEY}: found no CUDA device; expected one, or false")
     try:
@@ -450,9 +448,7 @@ class TorchTrainerSession:
         check_packing(self._model, config.packing)
         self._skips = Skips()
         self._is_whole = self._has_updated = True
-        self._reference: Reference | None = None
-        if loss.reference_policy is not None:
-            self._reference = open_reference(loss.reference_policy, self._model)
+        self._reference = open_reference(loss.reference_policy, self._model)
         self._write_reference(values_of(loss.reference_policy, loaded))
         self._optimizer = config.make_optimizer(self._parameters)
         self._schedule = LambdaLR(

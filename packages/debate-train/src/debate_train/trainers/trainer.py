@@ -1,5 +1,6 @@
 """What every trainer offers to the loop, and the `torch` trainer's settings."""
 
+import math
 import sys
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
@@ -12,7 +13,7 @@ from pydantic import Field, model_validator
 from debate_protocol.plugins import Config
 from debate_rollout.engine import Weights
 from debate_rollout.engines.transformers import Device
-from debate_train.batches.row_types import Share
+from debate_train.batches.row_types import Batch, Share, minibatches, part_count, weigh
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.trainers.optimizers import (
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from debate_train.batches.packs import Pack
-    from debate_train.batches.row_types import Batch
     from debate_train.trainers.torch_session import TorchTrainerSession
 
 
@@ -148,21 +148,17 @@ class TrainerSettings(Config):
     epochs: int = Field(1, ge=1)
     """Passes over each batch; an update for each minibatch of each pass."""
     minibatch_size: int | None = Field(None, ge=1)
-    """Rows of an update: a batch is split at random into equal parts of about so many, of which
-    each is an update of its own. The rows of a prompt stay together, and so do the two of a
-    preference pair, which count as one. null: all rows."""
+    """Rows of an update: a batch is split at random into parts of about so many; null: all."""
     max_skipped: int = Field(5, ge=1)
     """Updates skipped in a row, as their gradient was not finite, at which the run stops."""
     tokens_per_micro_batch: int = Field(8192, ge=1)
     """Most tokens in one forward and backward pass; changes speed and memory, not results."""
     gradient_checkpointing: bool = False
-    """Compute each layer again for its gradient: far less memory for long rows, about a third more
-    work, equal results."""
+    """Compute each layer again for its gradient: less memory, a third more work, same results."""
     use_liger_kernel: bool = False
     """Compute norms, rotary angles and MLPs by the kernels of the liger-kernel package; CUDA."""
     packing: Share = "prefix"
-    """`prefix`: rows one after the other, what they begin with in common computed once; `rows`:
-    nothing shared; `none`: rows padded, for models that attend in their own way. Equal results."""
+    """`prefix`: common beginnings of rows computed once; `rows`: nothing shared; `none`: padded."""
 
     @abstractmethod
     def open(self, loaded: "LoadedModel", loss: "Loss", total_steps: int) -> Trainer:
@@ -175,8 +171,6 @@ class TrainerSettings(Config):
 
     def update_count(self, rows: int) -> int:
         """Return how many updates a batch of so many rows makes."""
-        from debate_train.batches.row_types import part_count
-
         return self.epochs * part_count(rows, self.minibatch_size)
 
     @property
@@ -202,15 +196,12 @@ class TrainerSettings(Config):
 
     def plan(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[list[Pack]]]":
         """Return for every rank its packs of each minibatch."""
-        from debate_train.batches.row_types import minibatches
-
         parts = [self.packs(part, loss, ranks) for part in minibatches(batch, self.minibatch_size)]
         return [list(own) for own in zip(*parts, strict=True)]
 
     def packs(self, batch: "Batch", loss: "Loss", ranks: int = 1) -> "list[list[Pack]]":
         """Return the packs of an update for every rank."""
         from debate_train.batches.packs import pack
-        from debate_train.batches.row_types import weigh
 
         batch, weights = weigh(batch, loss.aggregation)
         budget = self.tokens_per_micro_batch
@@ -222,8 +213,9 @@ class TrainerSettings(Config):
             return (step + 1) / self.warmup_steps
         if self.schedule == "constant":
             return 1.0
-        done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
-        return self.min_lr_ratio + (1 - self.min_lr_ratio) * decay(self.schedule, min(1.0, done))
+        done = min(1.0, (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps))
+        fall = 1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * fall
 
     def make_optimizer(self, parameters: "Mapping[str, Parameter]") -> "Optimizer":
         """Return the optimizer of these parameters, by name, at the full learning rate."""
@@ -243,13 +235,6 @@ class TrainerSettings(Config):
         if isinstance(part, Mapping) and "type" not in part:
             return {**data, "optimizer": {"type": "adamw", **part}}
         return data
-
-
-def decay(schedule: Schedule, done: float) -> float:
-    """Return the factor of a schedule when this share (0 to 1) of it is done."""
-    import math
-
-    return 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
 
 
 class TorchTrainer(TrainerSettings):
