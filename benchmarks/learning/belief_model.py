@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from benchmarks.measurement import print_line
-from debate_studies.theory import FindsRight, Lift, lemma_e1, neighbours, simulate, symmetric
+from debate_studies.belief_model import FindsRight, Lift, lemma_e1, neighbours, simulate, symmetric
 
 AGENTS, ROUNDS = 5, 4
 CRITIQUES = {"neutral": Lift(1, 0), "finds_right": FindsRight(1, 0.6)}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from debate_studies.theory.run_comparison import main
+from debate_studies.theory import main
 from debate_train.commands.evaluate import main as evaluate
 
 RECIPE = """\

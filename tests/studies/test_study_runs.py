@@ -2,19 +2,17 @@
 
 import json
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from debate_studies.lines import Finished, Lines, gains
+from debate_studies.lines import Finished, Lines
 from debate_studies.runs import Runs, Task, without, work
-from debate_studies.study_file import Compared, Levels, Study
+from debate_studies.study_file import Compared, Study
 from debate_studies.tables import differences, tables
 from debate_train.checkpoints.run_directory import as_written, with_hash, write_json
-from debate_train.checkpoints.whole_files import DirectoryLock
 from debate_train.interrupts import RunFailure, UsageError
 from studies.test_study import MINIATURE, RECIPE
 
@@ -131,32 +129,6 @@ def test_arms_with_a_start_take_no_settings_of_a_model_from_scratch(tmp_path: Pa
     assert "model.layers=4" not in arm and {"model.context_window=640", "steps=2"} <= {*arm}
 
 
-def test_run_waits_for_a_process_that_still_runs_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "arm-0").mkdir()
-    monkeypatch.setattr("debate_studies.runs._LOOK_S", 0.01)
-    lock, train, lines = DirectoryLock(tmp_path / "arm-0"), Ended(), Lines(tmp_path / "lines.jsonl")
-    runs = Runs(one_arm(), tmp_path, tmp_path, lines, train)
-    waiting = threading.Thread(target=runs.arm, args=("arm", 0))
-    waiting.start()
-    waiting.join(0.3)
-    assert waiting.is_alive() and not train.calls
-    lock.release()
-    waiting.join(30)
-    assert len(train.calls) == 1 and lines.done() == {("arm", 0)}
-
-
-def test_stop_ends_the_wait_for_another_process(tmp_path: Path) -> None:
-    (tmp_path / "arm-0").mkdir()
-    lock = DirectoryLock(tmp_path / "arm-0")
-    runs = Runs(one_arm(), tmp_path, tmp_path, Lines(tmp_path / "lines.jsonl"), Ended())
-    runs.stop()
-    with pytest.raises(RunFailure, match="arm-0"):
-        runs.arm("arm", 0)
-    lock.release()
-
-
 def test_run_that_was_begun_with_other_settings_is_refused(tmp_path: Path) -> None:
     train, lines = Ended(), Lines(tmp_path / "lines.jsonl")
     starts = {"warm": {"recipe": RECIPE, "phases": ["warm_start"]}}
@@ -239,30 +211,6 @@ def test_differences_are_of_seeds_that_have_both_sides(tmp_path: Path) -> None:
     assert "| grpo − other | direct | 1 | +0.250 |" in found
 
 
-def test_run_that_another_call_began_meanwhile_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("debate_studies.runs._LOOK_S", 0.01)
-    ended, codes = Ended(), list[int]()
-
-    def refused(arguments: Sequence[str], log: Path) -> int:
-        """The other call's run has the lock when ours wants it, and ends a little later."""
-        (tmp_path / "arm-0").mkdir()
-        lock = DirectoryLock(tmp_path / "arm-0")
-
-        def end() -> None:
-            ended(arguments, log)
-            lock.release()
-
-        threading.Timer(0.2, end).start()
-        codes.append(2)
-        return 2
-
-    lines = Lines(tmp_path / "lines.jsonl")
-    Runs(one_arm(), tmp_path, tmp_path, lines, refused).arm("arm", 0)
-    assert codes == [2] and lines.done() == {("arm", 0)}
-
-
 def test_lines_of_one_run_that_differ_are_refused(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "lines.jsonl")
     lines.add(Finished(arm="arm", seed=0, start_met=True, steps=1, before={}, after={}))
@@ -286,5 +234,3 @@ def test_start_that_missed_counts_the_same_both_ways_and_by_level() -> None:
     for arm, over in (("a", "b"), ("b", "a")):
         assert differences(runs, Compared(arm=arm, over=over, measures=()), "judge") == {}
     assert differences(runs, Compared(arm="a", measures=()), "judge") == {0: 0.0}
-    levels = Levels(name="x", measure="judge", levels={0.1: "a", 0.2: "b"})
-    assert gains(levels, runs, [0]) == [(0.1, [0.0]), (0.2, [0.0])]

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from debate_studies.theory import (
+from debate_studies import belief_grid as grid
+from debate_studies import belief_model as measures
+from debate_studies.belief_model import (
     BeliefModel,
+    Critique,
     FindsRight,
     FixedShare,
     Lift,
     effective_voters,
     fixed_share_belief,
-    grid,
     lemma_4_5,
     lemma_4_7,
     lemma_e1,
@@ -25,8 +27,6 @@ from debate_studies.theory import (
     symmetric,
     theorem_4_4,
 )
-from debate_studies.theory import model as measures
-from debate_studies.theory.model import Critique
 
 pytestmark = pytest.mark.numeric
 DEBATES = 4000

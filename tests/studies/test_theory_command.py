@@ -7,9 +7,8 @@ import pytest
 
 from debate_protocol.transcripts.files import from_json, write_transcripts
 from debate_rewards.estimates import Estimate
-from debate_studies.theory import in_words, lay_beside
-from debate_studies.theory import run_comparison as command
-from debate_studies.theory.run_comparison import main
+from debate_studies import theory as command
+from debate_studies.theory import in_words, lay_beside, main
 
 FIGURES = {
     "train/accuracy/round_0": 0.5,

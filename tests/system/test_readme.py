@@ -27,7 +27,7 @@ from debate_protocol.transcripts.log_files import lines_for
 from debate_report import report_main
 from debate_rewards.cli import main as rewards
 from debate_studies.command import main as study
-from debate_studies.theory.run_comparison import main as theory
+from debate_studies.theory import main as theory
 from debate_train.commands.ask import command_parser as ask_parser
 from debate_train.commands.ask import main as ask
 from debate_train.commands.cli import main as train

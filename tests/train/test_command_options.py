@@ -13,7 +13,7 @@ from debate_protocol.command_line import add_options, heed_options, is_quiet
 from debate_report import page as report
 from debate_rewards import cli as rewards
 from debate_studies import command as studies
-from debate_studies.theory import run_comparison as theory
+from debate_studies import theory as theory
 from debate_train.commands import ask as asking
 from debate_train.commands import cli, preflight
 from debate_train.commands import compare as comparison

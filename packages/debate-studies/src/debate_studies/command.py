@@ -175,11 +175,7 @@ def _run(
     runs = Runs(chosen, folder, root, lines, processes)
     tasks = _tasks(chosen, wanted, runs, lines)
 
-    def stop() -> None:
-        runs.stop()
-        processes.stop()
-
-    failed, lost = work(tasks, len(places), stop)
+    failed, lost = work(tasks, len(places), processes.stop)
     said = [str(error) for error in failed.values()]
     return [*said, f"left out, as what they need failed: {'; '.join(lost)}"] if lost else said
 

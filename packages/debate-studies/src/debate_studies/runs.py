@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,12 +29,7 @@ from debate_studies.study_file import (
     without_scratch,
 )
 from debate_train.checkpoints.run_directory import read_as_written
-from debate_train.checkpoints.whole_files import (
-    DirectoryInUseError,
-    open_plain,
-    refuse_in_use,
-    write_whole,
-)
+from debate_train.checkpoints.whole_files import open_plain, write_whole
 from debate_train.interrupts import RunFailure, UsageError, handled, heeded
 
 _STOPPING = (
@@ -190,7 +184,6 @@ Train = Callable[[Sequence[str], Path], int]
 """From the arguments of `debate-train` and a log to its exit code."""
 MOST_POINTS = 120
 """Of a curve that is kept; longer ones are thinned out evenly, and end with their last."""
-_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +235,6 @@ class Runs:
     def __init__(self, study: Study, folder: Path, root: Path, lines: Lines, train: Train) -> None:
         self.study, self.folder, self.root = study, folder, root
         self.lines, self.train = lines, train
-        self._is_stopping = threading.Event()
-
-    def stop(self) -> None:
-        """Wait for no other process any more."""
-        self._is_stopping.set()
 
     def arm(self, name: str, seed: int) -> Finished:
         """Run an arm of a seed, and what it begins with where that is missing; return its line.
@@ -309,32 +297,16 @@ class Runs:
         named = [f"name={folder.name}", f"tracking.group={self.study.name}", f"seed={seed}"]
         arguments = [str(recipe_file(run.recipe, self.folder)), *named, *own]
         _refuse_other_settings(folder, [*arguments, *map("=".join, self.study.environment.items())])
-        self._wait_for_others(folder)
-        while not file.is_file():
+        if not file.is_file():
             resumed = ["--resume"] if (folder / "recipe.yaml").is_file() else []
             code = self.train([*arguments, "--output", str(folder), *resumed], log)
-            if not code:
-                break
-            # One that began there meanwhile, as a run has its lock only when its model is loaded.
-            if not self._wait_for_others(folder) and not file.is_file():
+            if code:
                 raise RunFailure(f"{folder.name}: debate-train ended with {code}; see {log}")
         found = read_as_written(file)
         with _as_written(folder):
             if found is None:
                 raise ValueError(f"its results.json; see {log}")
             return _RESULTS.validate_python(found)
-
-    def _wait_for_others(self, folder: Path) -> bool:
-        """Wait while another process runs there; return whether one did."""
-        has_waited = False
-        while True:
-            try:
-                refuse_in_use(folder)
-                return has_waited
-            except DirectoryInUseError as error:
-                has_waited = True
-                if self._is_stopping.wait(_LOOK_S):
-                    raise RunFailure(str(error)) from error
 
     def _figures(self, found: Mapping[str, Figure]) -> dict[str, float]:
         """Return the study's measures of one side of results.json."""

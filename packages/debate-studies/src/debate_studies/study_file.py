@@ -56,19 +56,10 @@ BEFORE = "start"
 
 
 Arithmetic = Literal[
-    "ATEN_CPU_CAPABILITY",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "DNNL_MAX_CPU_ISA",
-    "MKL_CBWR",
-    "MKL_DYNAMIC",
-    "MKL_ENABLE_INSTRUCTIONS",
-    "MKL_NUM_THREADS",
-    "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS",
-    "ONEDNN_MAX_CPU_ISA",
-    "OPENBLAS_CORETYPE",
-    "OPENBLAS_NUM_THREADS",
-]
+    "ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "DNNL_MAX_CPU_ISA", "MKL_CBWR",
+    "MKL_DYNAMIC", "MKL_ENABLE_INSTRUCTIONS", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS",
+]  # fmt: skip
 """Variables that change how numbers are added up, and nothing else: a study may be a stranger's."""
 
 
@@ -109,49 +100,6 @@ class Compared(Config):
     """Names of the study's measures."""
 
 
-class Levels(Config):
-    """Gains of arms that differ in a level: the table says what and where they change sign."""
-
-    name: str
-    """In tables and plots."""
-    measure: str
-    """Name of one of the study's measures."""
-    levels: dict[float, str] = Field(min_length=2)
-    """Level: arm."""
-    over: dict[float, str] | None = None
-    """Level: arm whose gain is taken off, paired by seed."""
-    place: str | None = None
-    """Measure whose mean before stands in the place of the level, as judges reach it."""
-
-
-class LevelPlot(Config):
-    """A plot of mean gains by level, a line for each of some `by_level`, with intervals."""
-
-    title: str
-    """What stands above it."""
-    across: str
-    """What levels are levels of."""
-    lines: tuple[str, ...] = Field(min_length=1)
-    """Names of `by_level`."""
-    even: bool = False
-    """Whether levels are equally far from each other, as shares of labels should be."""
-
-
-class Worth(Config):
-    """What an arm with few labels gains, in labels that gain as much without what else it has."""
-
-    name: str
-    """In the table."""
-    measure: str
-    """Name of one of the study's measures."""
-    arm: str
-    """The arm with few labels."""
-    share: float = Field(gt=0, le=1)
-    """Of the questions whose labels the arm has."""
-    line: dict[float, str] = Field(min_length=2)
-    """Share of labels: the arm that has these alone."""
-
-
 def _without_empty(arms: object) -> object:
     """Leave out arms that a study takes away from the one that it extends: `arm: null`."""
     given = arms if isinstance(arms, dict) else {}
@@ -185,14 +133,8 @@ class Study(Config):
     """Name: name in metrics.jsonl, kept step by step."""
     compared: tuple[Compared, ...] = ()
     """Differences that are tested."""
-    by_level: tuple[Levels, ...] = ()
-    """Gains by level."""
-    worths: tuple[Worth, ...] = ()
-    """What arms are worth in labels."""
     plot: tuple[str, ...] = ()
     """Measures of the plot, or curves."""
-    level_plots: tuple[LevelPlot, ...] = ()
-    """What stands above these."""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
@@ -209,38 +151,13 @@ class Study(Config):
             if arm.start is not None and arm.start not in self.starts:
                 raise ValueError(f"arms.{name}.start: {arm.start!r} is not among the starts")
         for one in self.compared:
-            self._check("compared", {one.arm, one.over} - {BEFORE}, *one.measures)
+            for name in {one.arm, one.over} - {BEFORE, *self.arms}:
+                raise ValueError(f"compared: {name!r} is not among the arms")
+            for measure in {*one.measures} - {*self.measures}:
+                raise ValueError(f"compared: {measure!r} is not among the measures")
         for measure in set(self.plot) - set(self.measures) - set(self.curves):
             raise ValueError(f"plot: {measure!r} is among neither the measures nor the curves")
         return self
-
-    @model_validator(mode="after")
-    def _levels_are_known(self) -> Self:
-        for one in self.by_level:
-            if one.over is not None and one.over.keys() != one.levels.keys():
-                raise ValueError(f"by_level: {one.name!r} has other levels in over")
-            arms = {*one.levels.values(), *(one.over or {}).values()}
-            self._check("by_level", arms, one.measure, one.place)
-        for plot in self.level_plots:
-            for name in {*plot.lines} - {one.name for one in self.by_level}:
-                raise ValueError(f"level_plots: {name!r} is not among by_level")
-            placed = [one.name for one in self.by_level if one.place and one.name in plot.lines]
-            if plot.even and placed:
-                raise ValueError(f"level_plots: {placed[0]!r} has a place; expected even: false")
-        for worth in self.worths:
-            self._check("worths", {worth.arm, *worth.line.values()}, worth.measure)
-        return self
-
-    def _check(self, key: str, arms: set[str], *measures: str | None) -> None:
-        for name in arms - set(self.arms):
-            raise ValueError(f"{key}: {name!r} is not among the arms")
-        for measure in {*measures} - {None, *self.measures}:
-            raise ValueError(f"{key}: {measure!r} is not among the measures")
-
-    @property
-    def has_plot(self) -> bool:
-        """Whether anything is drawn."""
-        return bool(self.plot or self.level_plots)
 
     def left_out(self, name: str) -> set[str]:
         """Return the phases that runs from a start leave out."""
@@ -344,31 +261,24 @@ def loaded_runs(study: Study, folder: Path) -> "Iterator[tuple[str, LoadedRecipe
 
 
 def output_problems(study: Study, folder: Path) -> Iterator[str]:
-    """Yield why files that a study names must not be written: it may be somebody else's.
-
-    Args:
-        study: That names them.
-        folder: Of its file.
-    """
+    """Yield why files that a study names must not be written: it may be somebody else's."""
     begin = {"page": (".md", f"# Study {study.name}\n"), "results": (".jsonl", '{"arm"')}
     for key, (suffix, first) in begin.items():
         if (named := getattr(study, key)) is None:
             continue
         path = folder / named
-        what = f"{key}: found {named!r}"
-        is_there = path.is_file() and not path.is_symlink()
         if path.suffix != suffix:
-            yield f"{what}; expected a name that ends in {suffix}"
-        elif is_there and path.stat().st_size:
-            with path.open("rb") as file:
-                if file.read(len(first.encode())) != first.encode():
-                    yield f"{what}, a file that this study has not made; expected another name"
-        elif not is_there and os.path.lexists(path):
-            yield f"{what}, a link or a folder; expected a plain file"
-        elif not is_there and key == "page" and path.with_suffix(".svg").exists():
-            yield f"{what}, beside whose place a picture is; expected another name"
-        elif not is_there and not path.resolve().is_relative_to(folder.resolve()):
-            yield f"{what}, outside the study's own folder; expected a name below {folder}"
+            yield f"{key}: found {named!r}; expected a name that ends in {suffix}"
+        elif path.is_file() and not path.is_symlink():
+            text = path.read_bytes()
+            if text and not text.startswith(first.encode()):
+                yield f"{key}: found {named!r}, a file that this study has not made"
+        elif (
+            os.path.lexists(path)
+            or not path.resolve().is_relative_to(folder.resolve())
+            or (key == "page" and path.with_suffix(".svg").exists())
+        ):
+            yield f"{key}: found {named!r}; expected a new file below {folder}"
 
 
 def _loaded(

@@ -9,26 +9,18 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from debate_report.timeline import Axis, tick_text, ticks
 from debate_studies.lines import (
     Finished,
     Runs,
-    counted,
-    gains,
     interval,
-    level_tables,
     seeds_of,
     with_interval,
 )
-from debate_studies.study_file import BEFORE, Compared
+from debate_studies.study_file import BEFORE, Compared, Study
 from debate_train.checkpoints.whole_files import write_whole
 from debate_train.recipe.files import opening
-
-if TYPE_CHECKING:
-    from debate_studies.study_file import LevelPlot, Study
-
 
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f")
 WIDTH, LEFT, RIGHT = 760, 250, 740
@@ -106,57 +98,7 @@ class Curves:
         return drawn
 
 
-@dataclass(frozen=True, slots=True)
-class ByLevel:
-    """Means with intervals by level, a line for each name.
-
-    Each point is where it stands, its mean and the ends of its band. With `names` of levels
-    these are equally far from each other, and a point stands at the number of its level.
-    """
-
-    title: str
-    across: str
-    lines: Mapping[str, Sequence[tuple[float, float, tuple[float, float] | None]]]
-    names: Sequence[str] = ()
-
-    @property
-    def height(self) -> int:
-        """Pixels of the panel."""
-        return HEAD + max(CURVES, 18 * len(self.lines)) + 2 * FOOT
-
-    def draw(self, top: int) -> list[str]:
-        """Return what stands at `top`: the names of the lines, 0 as a line, points and lines."""
-        points = [point for line in self.lines.values() for point in line]
-        across = Axis(*_roomy([place for place, *_ in points] or [0.0]), LEFT, RIGHT)
-        ends = [end for _, mean, band in points for end in (mean, *(band or ()))]
-        bottom = top + self.height - 2 * FOOT
-        up = Axis(*_roomy([0.0, *ends]), bottom, top + HEAD)
-        drawn = _heights(self.title, top, up)
-        levels = [*range(len(self.names))] or ticks(across.low, across.high, _MARKS)
-        for level in levels:
-            label = self.names[int(level)] if self.names else tick_text(level, levels, "number")
-            drawn.append(_text(across.at(level), bottom + 16, label, anchor="middle"))
-        drawn.append(_text((LEFT + RIGHT) / 2, bottom + 38, self.across, anchor="middle"))
-        for place, (name, line) in enumerate(self.lines.items()):
-            colour = COLOURS[place % len(COLOURS)]
-            drawn.append(_text(10, top + HEAD + 18 * place + 12, name, colour=colour))
-            # Lines stand beside each other by a few pixels, or their intervals would hide.
-            shifted = 4 * (place - (len(self.lines) - 1) / 2)
-            spots = [(across.at(where) + shifted, up.at(mean)) for where, mean, _ in line]
-            path = " ".join(f"{x},{y}" for x, y in spots)
-            drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}"/>')
-            for (x, y), (_, _, band) in zip(spots, line, strict=True):
-                drawn.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"/>')
-                if band is not None:
-                    low, high = map(up.at, band)
-                    drawn.append(f'<path d="M{x} {low}V{high}" stroke="{colour}"/>')
-        return drawn
-
-
-Panel = Dots | Curves | ByLevel
-
-
-def plot(panels: Sequence[Panel]) -> str:
+def plot(panels: Sequence[Dots | Curves]) -> str:
     """Return an SVG image of panels, one below the other."""
     drawn, top = list[str](), 0
     for panel in panels:
@@ -199,7 +141,7 @@ def _text(
     return f"<text {place} {style}>{escape(text)}</text>"
 
 
-def tables(study: "Study", lines: Sequence[Finished], image: Path) -> list[str]:
+def tables(study: Study, lines: Sequence[Finished], image: Path) -> list[str]:
     """Return the study's tables as Markdown, and write its plot where there is one.
 
     Args:
@@ -213,7 +155,6 @@ def tables(study: "Study", lines: Sequence[Finished], image: Path) -> list[str]:
         *_levels(study, runs, arms),
         "",
         *_compared(study, runs),
-        *level_tables(study, runs),
         "",
         *_each(study, runs, arms),
     ]
@@ -221,13 +162,13 @@ def tables(study: "Study", lines: Sequence[Finished], image: Path) -> list[str]:
         found += ["", *_falls(study, runs, arms)]
     if any(run.warnings for run in lines):
         found += ["", *_warnings(runs, arms)]
-    if study.has_plot:
+    if study.plot:
         image.parent.mkdir(parents=True, exist_ok=True)
         write_whole(image, _plot(study, runs, arms).encode())
     return found
 
 
-def page(study: "Study", file: Path, image: Path, found: Sequence[str]) -> str:
+def page(study: Study, file: Path, image: Path, found: Sequence[str]) -> str:
     """Return the page of a study: what it is about, the head of its file, its plot and its tables.
 
     Args:
@@ -239,7 +180,7 @@ def page(study: "Study", file: Path, image: Path, found: Sequence[str]) -> str:
     head = opening(file)
     about = [study.about, ""] if study.about else []
     said = ["The head of its file:", "", "```text", *head, "```", ""] if head else []
-    drawn = [f"![Plot of {study.name}]({image.name})", ""] if study.has_plot else []
+    drawn = [f"![Plot of {study.name}]({image.name})", ""] if study.plot else []
     source = f" from `{Path(study.results).name}`" if study.results else ""
     made = f"Written by `debate-study {file.name}`{source}."
     return "\n".join([f"# Study {study.name}", "", *about, made, "", *said, *drawn, *found, ""])
@@ -249,7 +190,7 @@ def _head(*cells: str) -> list[str]:
     return [f"| {' | '.join(cells)} |", "|---" * len(cells) + "|"]
 
 
-def _levels(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
+def _levels(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     """Mean over seeds before and after, and half the interval of the gain, for each arm."""
     rows = _head("arm", "seeds", "criterion missed", *study.measures)
     for arm in arms:
@@ -282,7 +223,7 @@ def differences(runs: Runs, one: Compared, measure: str) -> dict[int, float]:
     return found
 
 
-def _compared(study: "Study", runs: Runs) -> list[str]:
+def _compared(study: Study, runs: Runs) -> list[str]:
     """What was to be compared, with interval and test."""
     rows = _head("compared", "measure", "seeds", "mean [95 %]", "standard error", "range", "p")
     for one in study.compared:
@@ -301,7 +242,7 @@ def _compared(study: "Study", runs: Runs) -> list[str]:
     return rows
 
 
-def _each(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
+def _each(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     """All runs."""
     rows = _head("arm", "seed", "criterion", *study.measures)
     for arm in arms:
@@ -327,7 +268,7 @@ def fall(points: Sequence[Sequence[float]], bound: float) -> float | None:
     return found
 
 
-def _falls(study: "Study", runs: Runs, arms: Sequence[str]) -> list[str]:
+def _falls(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
     """How high each curve rose and where it ended, and in how many seeds it fell for good."""
     fell_cell = "ended more than .05 below the first"
     rows = _head("arm", "curve", "first", "highest", "last", "mean", fell_cell)
@@ -366,9 +307,9 @@ def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
     return rows
 
 
-def _plot(study: "Study", runs: Runs, arms: Sequence[str]) -> str:
-    """A panel for each plot by level, measure (change by arm, a dot a seed) or curve (a line)."""
-    panels: list[Panel] = [_by_level(study, one, runs) for one in study.level_plots]
+def _plot(study: Study, runs: Runs, arms: Sequence[str]) -> str:
+    """A panel for each measure (change by arm, a dot a seed) or curve (a line)."""
+    panels: list[Dots | Curves] = []
     for name in study.plot:
         if name in study.curves:
             lines = {
@@ -382,21 +323,6 @@ def _plot(study: "Study", runs: Runs, arms: Sequence[str]) -> str:
             title = f"{name}: after minus before, a dot for each seed, 95 % interval of the mean"
             panels.append(Dots(title, {arm: (each, _ends(each)) for arm, each in own.items()}))
     return plot(panels)
-
-
-def _by_level(study: "Study", one: "LevelPlot", runs: Runs) -> ByLevel:
-    chosen = {line.name: line for line in study.by_level}
-    levels = sorted({level for name in one.lines for level in chosen[name].levels})
-    lines = {}
-    for name in one.lines:
-        line = chosen[name]
-        seeds = seeds_of(runs, [*line.levels.values()])
-        lines[name] = [
-            (levels.index(place) if one.even else place, fmean(values), _ends(values))
-            for place, values in gains(line, counted(line, runs), seeds)
-        ]
-    names = [f"{level:g}" for level in levels] if one.even else []
-    return ByLevel(one.title, one.across, lines, names)
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float] | None:

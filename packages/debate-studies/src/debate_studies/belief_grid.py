@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from debate_studies.theory import model as measures
-from debate_studies.theory.model import (
+from debate_studies import belief_model as measures
+from debate_studies.belief_model import (
     BeliefModel,
     Critique,
     FindsRight,

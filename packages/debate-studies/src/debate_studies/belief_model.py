@@ -13,6 +13,12 @@ import numpy.typing as npt
 from debate_protocol.types import Protocol, TopologyName
 from debate_protocol.types import neighbours as seen_by
 
+__all__ = [
+    "BeliefModel", "FindsRight", "FixedShare", "Lift", "Simulated", "effective_voters",
+    "fixed_share_belief", "lemma_4_5", "lemma_4_7", "lemma_e1", "neighbours",
+    "neutral_correlation", "rounds_possible", "simulate", "symmetric", "theorem_4_4",
+]  # fmt: skip
+
 Floats = npt.NDArray[np.float64]
 Answers = npt.NDArray[np.int64]
 

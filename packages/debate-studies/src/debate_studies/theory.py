@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,11 +14,13 @@ from debate_protocol.command_line import DONE, add_options, heed_options
 from debate_protocol.transcripts.files import TranscriptError, read_transcripts
 from debate_protocol.types import Transcript, agents_by_policy
 from debate_rewards.estimates import Estimate
-from debate_studies.theory.grid import BY_ROUND, VOTES, drift_row, round_rows, settings, vote_row
-from debate_studies.theory.model import effective_voters
+from debate_studies.belief_grid import BY_ROUND, VOTES, drift_row, round_rows, settings, vote_row
+from debate_studies.belief_model import effective_voters
 from debate_train.commands.compare import Side, sides_of
 from debate_train.commands.recipe_command import exit_code
 from debate_train.interrupts import UsageError
+
+__all__ = ["in_words", "lay_beside"]
 
 _APART = " among agents who each hear as many others, but not the same ones"
 _HEARD = {
@@ -360,3 +363,7 @@ def _debates(side: Side) -> Iterator[tuple[str, list[Transcript]]]:
         rules = [one.protocol for one in debates]
         if rules and all(one.max_rounds > 1 and not agents_by_policy(one) for one in rules):
             yield mode, debates
+
+
+if __name__ == "__main__":
+    sys.exit(main())
