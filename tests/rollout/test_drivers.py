@@ -1,6 +1,5 @@
 """Lock-step play with small forms."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from debate_protocol.types import (
     Transcript,
     Turn,
 )
-from debate_rollout.drivers import FreeRunning, LockStep, play
+from debate_rollout.drivers import play
 from debate_rollout.engine import Capability, EngineConfigError, EngineFailure, Request
 from debate_rollout.engines import ScriptedEngine
 from debate_rollout.engines.scripted import ScriptedPlayer
@@ -147,29 +146,6 @@ def test_play_keeps_finished_debates_when_the_engine_fails_later() -> None:
     with pytest.raises(EngineFailure) as failure:
         play([form("a", 2), form("b", 1)], Watched(fail=in_round_1), max_tokens=9)
     assert [t.id for t in failure.value.finished] == ["b"]
-
-
-@pytest.mark.parametrize("driver", [LockStep(timeout_s=0.05), FreeRunning(timeout_s=0.05)])
-@pytest.mark.parametrize("hangs", [1, 2])
-def test_play_asks_a_batch_engine_again_when_a_call_hangs(driver: Any, hangs: int) -> None:
-    release = threading.Event()
-
-    class Hanging(Watched):
-        def generate(self, requests: Sequence[Request]) -> list[Reply]:
-            replies = super().generate(requests)
-            if len(self.calls) <= hangs:
-                release.wait(5.0)
-            return replies
-
-    engine = Hanging()
-    if hangs == 1:
-        (transcript,) = play([form("a", 1)], engine, max_tokens=9, driver=driver)
-        assert [t.text for t in transcript.turns] == ["a.0.0", "a.1.0"]
-        assert [len(call) for call in engine.calls] == [2, 1, 1]
-    else:
-        with pytest.raises(EngineFailure, match=r"agent 0.*TimeoutError: no reply within 0.05 s"):
-            play([form("a", 1)], engine, max_tokens=9, driver=driver)
-    release.set()
 
 
 def test_play_closes_every_debate_when_it_fails() -> None:

@@ -94,8 +94,8 @@ def test_load_leaves_the_old_adapter_serving_when_a_new_one_does_not_fit(
     name = next(iter(good.tensors))
     for bad, message in (
         (replace(good, tensors={**good.tensors, name: good.tensors[name][:, :-1]}), "shape"),
-        (replace(good, tensors={**good.tensors, name + "s": good.tensors[name]}), "nearest"),
-        (made(10, rank=16)[1], "rank 16; expected at most 8"),
+        (replace(good, tensors={**good.tensors, name + "s": good.tensors[name]}), "did you mean"),
+        (made(10, rank=16)[1], "rank 16, above 8"),
         (Weights(10, {}), "expected 'lora'"),
     ):
         with pytest.raises(WeightsError, match=message):

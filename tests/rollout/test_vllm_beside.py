@@ -166,18 +166,12 @@ def test_url_connects_to_a_running_server(
     engine.load(Weights(9, models[1].state_dict()))  # the first one's server runs on
 
 
-def test_an_engine_that_died_fails_every_request(where: str, engine: Any, models: Any) -> None:
+def test_an_engine_that_died_fails_every_request(engine: Any, models: Any) -> None:
     import psutil
 
-    if where == "own":
-        victim = psutil.Process(
-            engine._engine.engine_core.resources.engine_manager.processes[0].pid
-        )
-        computing, message = [victim], "EngineCore"
-    else:
-        victim = psutil.Process(engine._process._keeper.pid).children()[0]
-        computing = victim.children(recursive=True)
-        message = r"has ended \(exit code 137\); the end of its log, .*vllm-server-"
+    victim = psutil.Process(engine._process._keeper.pid).children()[0]
+    computing = victim.children(recursive=True)
+    message = r"has ended \(exit code 137\); the end of its log, .*vllm-server-"
     for process in computing:  # held, so that no reply can be ready before the end
         process.suspend()
     tickets = [engine.submit(one) for one in requests_for()]

@@ -20,12 +20,11 @@ from debate_rollout.engines.vllm import check_names, on_cpu, serving_arguments
         ("tensor_paralel_size", 2, "did you mean 'tensor_parallel_size'"),
         ("structured_outputs_config", {"reasoning_parser_plugin": "x.py"}, "no recipe sets it"),
         ("ec_manager_config", {"encoder_cache_manager_cls": "a.B"}, "no recipe sets it"),
-        ("compilation_config", {"backend": "a.b"}, r"compilation_config\.backend: no recipe sets"),
-        ("compilation_config", {"mode": {"x": 1}}, r"compilation_config\.mode: found .*a number"),
+        ("compilation_config", {"backend": "a.b"}, "compilation_config: no recipe sets"),
         ("attention_backend", "my.Backend", "found 'my.Backend'; expected a number"),
         ("moe_backend", {"a": 1}, "moe_backend: found"),
-        ("distributed_executor_backend", "my.module.Executor", "found .* a word of letters"),
-        ("distributed_executor_backend", "external_launcher", "expected one of mp, ray, uni"),
+        ("distributed_executor_backend", "my.module.Executor", "found .* a word of a-z"),
+        ("distributed_executor_backend", "external_launcher", "expected mp, ray, uni"),
         ("enable_sleep_mode", True, "no recipe sets it"),
     ],
 )
@@ -43,7 +42,7 @@ def test_vllm_args_pass_what_is_vllms_own() -> None:
         "max_num_batched_tokens": 8192,
         "kv_cache_dtype": "fp8_e5m2",
         "cpu_offload_gb": 1.5,
-        "compilation_config": {"cudagraph_mode": "FULL", "cudagraph_capture_sizes": [1, 2]},
+        "cudagraph_capture_sizes": [1, 2],
     }
     assert VllmEngine(vllm_args=given).vllm_args == given
 
@@ -92,5 +91,5 @@ def test_capabilities_name_the_weights_that_can_be_loaded() -> None:
 def test_a_former_key_is_refused_with_what_to_write_instead() -> None:
     with pytest.raises(ValidationError, match="type: vllm_server in place of process: own"):
         VllmEngine.model_validate({"process": "own"})
-    with pytest.raises(ValidationError, match="data_parallel_size: one process holds one engine"):
+    with pytest.raises(ValidationError, match="data_parallel_size: expected 1 in one process"):
         VllmEngine(vllm_args={"data_parallel_size": 2})

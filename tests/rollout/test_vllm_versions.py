@@ -12,7 +12,6 @@ from tests.rollout.vllm_stand_in import Router, StandIn, serving
 
 from debate_rollout.engine import (
     EndpointError,
-    EngineConfigError,
     Request,
     RetriesExhaustedError,
     Sampling,
@@ -100,17 +99,6 @@ def test_server_that_goes_away_for_good_is_waited_for_as_long_as_was_said(
         opened.callback(engine.close)
     with pytest.raises(EndpointError, match=r"waited 0\.2 s for it \(reconnect_timeout_s\)"):
         engine.generate(REQUESTS)
-
-
-def test_router_is_refused_when_not_all_its_servers_can_be_loaded(
-    opened: ExitStack, model: Any, byte_bpe: Any
-) -> None:
-    _, _, router = behind_a_router(opened)
-    engine = open_engine(opened, model, byte_bpe, router)
-    with pytest.raises(
-        EngineConfigError, match=r"several servers answer there; expected .*load_ur"
-    ):
-        engine.load(Weights(1, model.state_dict()))
 
 
 def test_adapters_are_loaded_again_into_a_server_that_has_forgotten_them(

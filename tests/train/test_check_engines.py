@@ -51,41 +51,6 @@ def test_process_errors_name_what_knows_of_one_process_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "visible", "shared"),
-    [
-        ({}, None, "0"),
-        ({}, "4,5", "4"),
-        ({"devices": "1, 0"}, None, "0"),
-        ({"devices": "5"}, "4,5", None),
-        ({"devices": "4,5"}, "4,5,6", "4"),
-        ({"transfer": "file"}, None, None),
-        ({"url": "http://host:8000"}, None, None),
-    ],
-)
-def test_process_errors_name_a_server_on_the_gpu_that_sends_its_weights(
-    engine: dict[str, Any], visible: str | None, shared: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    errors = process_errors(recipe(engine={"type": "vllm_server", "transfer": "nccl"} | engine), 1)
-    assert [error.partition("starts on GPU ")[2].partition(",")[0] for error in errors] == (
-        [] if shared is None else [shared]
-    )
-    assert all("rollout.engine.devices: found " in error for error in errors)
-
-
-def test_process_errors_follow_the_trainers_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    engine = {"type": "vllm_server", "transfer": "nccl"}
-    found = recipe(engine=engine)
-    elsewhere = found.model_copy(
-        update={"trainer": found.trainer.model_copy(update={"device": "cuda:1"})}
-    )
-    assert process_errors(found, 1) and not process_errors(elsewhere, 1)
-
-
-@pytest.mark.parametrize(
     ("engine", "size", "proposed"),
     [
         ({"type": "vllm_server"}, 8, 8),

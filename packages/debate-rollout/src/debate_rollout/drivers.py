@@ -1,7 +1,5 @@
 """Drivers: run debates against an engine, in lock-step or each at its own pace."""
 
-import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -293,7 +291,7 @@ def lock_step(
         debates: All are run to their ends.
         engine: Any engine; one that streams is sent a round at once and waited for.
         requests: Makes the requests.
-        timeout_s: Most seconds of a call of a batch engine, or of a request of one that streams.
+        timeout_s: Most seconds of a request of an engine that streams.
 
     Raises:
         EngineFailure: When a request fails, and again when it is tried alone.
@@ -326,13 +324,13 @@ def _answer(engine: Engine, asked: Sequence[Asked], timeout_s: float | None) -> 
     if stream is not None:
         return _wait_for_all(Flight(stream, timeout_s), asked)
     try:
-        return _call(engine, [one.request for one in asked], timeout_s)
+        return _call(engine, [one.request for one in asked])
     except Exception:
         # One by one: what failed as a batch may pass alone, and what fails again has a name.
         replies: list[Reply] = []
         for one in asked:
             try:
-                replies += _call(engine, [one.request], timeout_s)
+                replies += _call(engine, [one.request])
             except Exception as error:
                 raise one.failure(error) from error
         return replies
@@ -350,35 +348,11 @@ def _wait_for_all(flight: Flight, asked: Sequence[Asked]) -> list[Reply]:
     return [replies[one.place, one.number] for one in asked]
 
 
-def _call(engine: Engine, requests: list[Request], timeout_s: float | None) -> list[Reply]:
-    replies = (
-        engine.generate(requests)
-        if timeout_s is None
-        else _call_within(engine, requests, timeout_s)
-    )
+def _call(engine: Engine, requests: list[Request]) -> list[Reply]:
+    replies = engine.generate(requests)
     if len(replies) != len(requests):
         raise EngineFailure(f"the engine gave {len(replies)} replies to {len(requests)} requests")
     return replies
-
-
-def _call_within(engine: Engine, requests: list[Request], timeout_s: float) -> list[Reply]:
-    """Call the engine in a thread, which is left behind when it takes too long."""
-    ended: queue.SimpleQueue[list[Reply] | BaseException] = queue.SimpleQueue()
-
-    def call() -> None:
-        try:
-            ended.put(engine.generate(requests))
-        except BaseException as error:
-            ended.put(error)
-
-    threading.Thread(target=call, name="debate-rollout-generate", daemon=True).start()
-    try:
-        outcome = ended.get(timeout=timeout_s)
-    except queue.Empty:
-        raise TimeoutError(f"no reply within {timeout_s:g} s") from None
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
 
 
 _BURST = 64
@@ -466,32 +440,29 @@ class LockStep(Config):
 
     type: Literal["lock_step"] = "lock_step"
     timeout_s: float | None = Field(None, gt=0)
-    """Most seconds to wait for a reply; None is an hour, or no limit with batch engines."""
+    """Most seconds to wait for a reply of an engine that streams; None is an hour."""
 
 
-class FreeRunning(Config):
-    """Each debate goes on when its own replies are in; batch engines are run in lock-step."""
-
+class _Paced(Config):
     lets_overtake: ClassVar[bool] = True
     """Whether one debate may get ahead of another where the engine streams."""
 
-    type: Literal["free_running"] = "free_running"
-    in_flight: int = Field(1024, ge=1)
-    """Most debates that wait for replies at once."""
-    timeout_s: float | None = Field(None, gt=0)
-    """Most seconds to wait for a reply before it is asked for again."""
-
-
-class Auto(Config):
-    """`free_running` for engines that stream, `lock_step` for the others."""
-
-    lets_overtake: ClassVar[bool] = True
-
-    type: Literal["auto"] = "auto"
     in_flight: int = Field(1024, ge=1)
     """Most debates that wait for replies at once, with engines that stream."""
     timeout_s: float | None = Field(None, gt=0)
     """Most seconds to wait for a reply before it is asked for again."""
+
+
+class FreeRunning(_Paced):
+    """Each debate goes on when its own replies are in; batch engines are run in lock-step."""
+
+    type: Literal["free_running"] = "free_running"
+
+
+class Auto(_Paced):
+    """`free_running` for engines that stream, `lock_step` for the others."""
+
+    type: Literal["auto"] = "auto"
 
 
 DriverConfig = Auto | LockStep | FreeRunning

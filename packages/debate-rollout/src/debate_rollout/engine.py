@@ -280,14 +280,10 @@ class Place:
     Attributes:
         processes: Processes that train.
         lora_rank: Rank of the adapter that is trained, None where every parameter is.
-        gpu: Name of the GPU that rank 0 trains on, None where that is not known.
-        gpus: Names of the GPUs that a process which is started sees, in order.
     """
 
     processes: int = 1
     lora_rank: int | None = None
-    gpu: str | None = None
-    gpus: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +317,8 @@ class EngineSettings(Config):
     """Whether replies are sampled; False where the source of the questions writes them."""
     takes_folders: ClassVar[bool] = False
     """Whether `open` takes a folder or hub id rather than a model in memory."""
+    one_in_process: ClassVar[bool] = False
+    """Whether this process can hold no other such engine beside it."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Modules that must be importable."""
     install: ClassVar[str] = ""
@@ -359,23 +357,17 @@ class EngineSettings(Config):
         """Whether it is opened with a model and its tokenizer, or with neither."""
         return True
 
-    @property
-    def one_in_process(self) -> bool:
-        """Whether this process can hold no other such engine beside it."""
-        return False
-
     def script(self, demonstrate: Callable[..., str]) -> Script | None:
         """Return what agents say, made of the questions' demonstrations; None to sample."""
         return None
 
     def window(self) -> int | None:
         """Return the most tokens of prompt and reply that these settings allow, None for any."""
-        found: int | None = getattr(self, "context_window", None)
-        return found
+        return getattr(self, "context_window", None)
 
     def named_device(self) -> str:
         """Return the device it is to run on, `auto` where none is named."""
-        return "auto"
+        return getattr(self, "device", "auto")
 
     def missing_library(self) -> str | None:
         """Return what must be installed before it can be opened here, None for nothing."""

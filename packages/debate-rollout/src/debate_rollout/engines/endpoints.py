@@ -376,10 +376,8 @@ class OpenAISampler:
                     why = f"{error}; gave up after try {tries}"
                     raise RetriesExhaustedError(f"{self._url}: {why}") from None
                 if pause > longest:
-                    raise RetriesExhaustedError(
-                        f"{self._url}: {error}; it asks for a pause of {pause:.0f} s, longer than "
-                        f"longest_pause_s ({longest:g})"
-                    ) from None
+                    why = f"{error}; asks {pause:.0f} s, longer than longest_pause_s ({longest:g})"
+                    raise RetriesExhaustedError(f"{self._url}: {why}") from None
                 self._say_retry(error, pause, tries + 1)
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
@@ -437,10 +435,7 @@ class OpenAISampler:
             said = "no key was sent" if name is None else f"the key in {name} was refused"
             raise EndpointError(f"{where}: {said} for model {self._config.model!r}")
         if 300 <= status < 400:
-            raise EndpointError(
-                f"{where}: it points to another address, which is not followed; "
-                "write the final one in base_url"
-            )
+            raise EndpointError(f"{where}: it points to another address; write that in base_url")
         if says_overflow(content):
             temperature = request.sampling.temperature
             return Reply("", finish="context_overflow", temperature=temperature)

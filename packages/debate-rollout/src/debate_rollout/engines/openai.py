@@ -26,7 +26,9 @@ _OURS = frozenset(
 )  # fmt: skip
 """Fields of a request that the debate and the recipe set elsewhere."""
 _SECRET_NAME = re.compile(
-    r"api[_-]?key|access[_-]?(?:key|token)|authori[sz]ation|bearer|credential|password|secret", re.I
+    r'"[^"]*(api[_-]?key|access[_-]?(key|token)|authori[sz]ation|bearer|credential|password|secret)'
+    r'[^"]*":',
+    re.I,
 )
 _SECRET_VALUE = re.compile(r"\b(?:sk|pk|gsk|hf|xai|ghp)[-_][A-Za-z0-9_-]{12,}|\bBearer\s+\S{8,}")
 KEY = re.compile(r"[!-~]+")
@@ -95,8 +97,7 @@ class OpenAIEngine(EngineSettings):
         extra = "@" in parts.netloc or parts.query or parts.fragment
         if extra or _SECRET_VALUE.search(text):
             raise ValueError(
-                "found a user, a query, a fragment or a key (not shown); expected an address "
-                "without, as recipes are kept: the key comes from the variable in api_key_env"
+                "found a user, a query, a fragment or a key (not shown); the key is in api_key_env"
             )
         return text.rstrip("/")
 
@@ -105,8 +106,7 @@ class OpenAIEngine(EngineSettings):
     def _is_a_name(cls, name: str | None) -> str | None:
         if name is not None and not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
             raise ValueError(
-                "expected the name of an environment variable in capitals, such as "
-                "OPENAI_API_KEY; what was found is not shown, as it may be a key"
+                "expected the name of an environment variable in capitals (not shown: a key?)"
             )
         return name
 
@@ -126,16 +126,14 @@ class OpenAIEngine(EngineSettings):
         for name in body:
             if name in _OURS:
                 raise ValueError(f"{name} is set by the recipe or the engine; leave it out here")
-        place = _secret_place(body, "extra_body")
-        if place is not None:
-            raise ValueError(
-                f"{place} looks like a secret (not shown), and recipes are kept; the key comes "
-                "from the environment variable named in api_key_env"
-            )
         try:
-            json.dumps(body, allow_nan=False)
+            text = json.dumps(body, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"expected what JSON can hold; {error}") from None
+        if _SECRET_NAME.search(text) or _SECRET_VALUE.search(text):
+            raise ValueError(
+                "found what looks like a secret (not shown); the key comes from api_key_env"
+            )
         return body
 
     def open(
@@ -207,20 +205,3 @@ def is_near(host: str) -> bool:
         return ipaddress.ip_address(host).is_private
     except ValueError:
         return "." not in host or host.endswith((".local", ".internal", ".localhost"))
-
-
-def _secret_place(value: object, place: str) -> str | None:
-    """Return where something that looks like a secret stands."""
-    if isinstance(value, str):
-        return place if _SECRET_VALUE.search(value) else None
-    if isinstance(value, Mapping):
-        for name, below in value.items():
-            if _SECRET_NAME.search(str(name)) or _SECRET_VALUE.search(str(name)):
-                return f"a key in {place}"
-            found = _secret_place(below, f"{place}.{name}")
-            if found is not None:
-                return found
-    if isinstance(value, list | tuple):
-        places = (_secret_place(below, f"{place}.{k}") for k, below in enumerate(value))
-        return next((found for found in places if found is not None), None)
-    return None

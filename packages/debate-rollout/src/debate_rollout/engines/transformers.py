@@ -78,10 +78,6 @@ class TransformersEngine(EngineSettings):
         """Whether it computes on the device that trains."""
         return self.device in ("auto", "cpu")
 
-    def named_device(self) -> str:
-        """Return the device it is to run on."""
-        return self.device
-
     def problems(self, place: Place) -> list[str]:
         """Return what keeps it from serving a trainer."""
         if self.copy_model:

@@ -345,10 +345,8 @@ def _gather(out_BT: Tensor, logps_BT: Tensor, length_B: Tensor, reason_B: Tensor
     found = [Sampled(ids[:n], logps[:n], _FINISH[why]) for ids, logps, n, why in rows]
     if not all(map(math.isfinite, chain.from_iterable(one.logps for one in found))):
         raise NotFiniteError(
-            "the model's log-probabilities are not finite, so nothing can be sampled from it: its "
-            "weights hold NaN or infinity, or its numbers overflow. Look for a training step "
-            "that exploded (a lower trainer.learning_rate), a damaged model folder, or a dtype "
-            "too narrow for the model (float16)"
+            "the model's log-probabilities are not finite: found NaN or infinity; expected a lower "
+            "trainer.learning_rate, an undamaged model folder, or a wider dtype than float16"
         )
     return found
 

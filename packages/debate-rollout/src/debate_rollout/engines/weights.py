@@ -78,8 +78,7 @@ def _with_adapter(model: "PreTrainedModel", name: str, weights: Weights) -> "Pre
 
     if weights.adapter is None:
         raise WeightsError(
-            f"weights version {weights.version}: kind is 'lora' but `adapter` is None; "
-            "expected peft's LoraConfig as a dict"
+            f"weights version {weights.version}: expected peft's LoraConfig in `adapter`"
         )
     settings = {k: v for k, v in weights.adapter.items() if k != "peft_type"}
     if not hasattr(model, "peft_config"):

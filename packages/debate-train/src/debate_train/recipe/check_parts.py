@@ -29,7 +29,6 @@ from debate_train.recipe.context import (
     token_counter,
 )
 from debate_train.recipe.signal_check import hold
-from debate_train.trainers.launching import named_devices
 
 
 def known_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
@@ -226,10 +225,7 @@ def process_warnings(recipe: Recipe, size: int) -> list[str]:
 
 def _place(recipe: Recipe, size: int) -> Place:
     lora = recipe.model.lora
-    visible = named_devices() or [str(gpu) for gpu in range(64)]
-    chosen = recipe.trainer.named_device().partition(":")[2]
-    own = visible[int(chosen)] if chosen.isdecimal() and int(chosen) < len(visible) else visible[0]
-    return Place(size, None if lora is None else lora.rank, own, visible)
+    return Place(size, None if lora is None else lora.rank)
 
 
 def phase_errors(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> list[str]:

@@ -60,18 +60,11 @@ ALLOWED = frozenset(
      "mamba_ssm_cache_dtype", "disable_sliding_window", "disable_hybrid_kv_cache_manager",
      "prefix_caching_hash_algo", "attention_backend", "disable_cascade_attn",
      "enable_flashinfer_autotune", "optimization_level", "performance_mode",
-     "compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size",
+     "cudagraph_capture_sizes", "max_cudagraph_capture_size",
      "fully_sharded_loras", "max_cpu_loras", "safetensors_load_strategy", "language_model_only",
      "model_impl", "disable_log_stats")
 )  # fmt: skip
 """Arguments of vLLM that recipes set: speed and memory. Others may name code, files or hosts."""
-ALLOWED_BELOW: Mapping[str, frozenset[str]] = {
-    "compilation_config": frozenset(
-        ("mode", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size",
-         "compile_sizes", "use_inductor_graph_partition")
-    ),
-}  # fmt: skip
-"""Keys of those that are mappings."""
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
 """What vLLM takes for one of its own choices; an import path or a file has other characters."""
 
@@ -194,37 +187,31 @@ class VllmSettings(EngineSettings):
         for name in found:
             if name in OWN_SETTINGS:
                 raise ValueError(f"{name}: has a setting of its own; set {OWN_SETTINGS[name]}")
-        _check_allowed(found, ALLOWED, "")
+        _check_allowed(found)
         executor = found.get("distributed_executor_backend", "mp")
         if executor not in EXECUTORS:
-            raise ValueError(
-                f"distributed_executor_backend: found {executor!r}; expected one of "
-                f"{', '.join(EXECUTORS)}"
-            )
+            known = ", ".join(EXECUTORS)
+            raise ValueError(f"distributed_executor_backend: found {executor!r}, expected {known}")
         return found
 
 
-def _check_allowed(found: Mapping[str, object], allowed: frozenset[str], place: str) -> None:
+def _check_allowed(found: Mapping[str, object]) -> None:
     """Check names and values, which could otherwise name code for vLLM to run.
 
     Raises:
         ValueError: At the first that no recipe sets.
     """
     for name, value in found.items():
-        if name not in allowed:
+        if name not in ALLOWED:
             raise ValueError(
-                f"{place}{name}: no recipe sets it, as it is not for speed or memory; expected "
-                f"one of {', '.join(sorted(allowed))}{did_you_mean(name, allowed)}"
+                f"{name}: no recipe sets it, as it is not for speed or memory; expected "
+                f"one of {', '.join(sorted(ALLOWED))}{did_you_mean(name, ALLOWED)}"
             )
-        if isinstance(value, dict) and name in ALLOWED_BELOW:
-            _check_allowed(value, ALLOWED_BELOW[name], f"{place}{name}.")
-            continue
         for one in value if isinstance(value, list) else [value]:
             is_word = isinstance(one, str) and _WORD.fullmatch(one)
             if not is_word and not isinstance(one, bool | int | float | None):
                 raise ValueError(
-                    f"{place}{name}: found {one!r}; expected a number, true or false, or a word "
-                    "of letters, digits, - and _"
+                    f"{name}: found {one!r}; expected a number, true or false, or a word of a-z"
                 )
 
 
@@ -303,16 +290,13 @@ class VllmEngine(VllmSettings):
         "process": "no key for vLLM in this process, or type: vllm_server in place of process: own"
     }
 
+    one_in_process: ClassVar[bool] = True
+
     type: Literal["vllm"] = "vllm"
 
     @property
     def in_trainer(self) -> bool:
         """Whether it computes in the process that trains."""
-        return True
-
-    @property
-    def one_in_process(self) -> bool:
-        """A second vLLM that this process steps would end with the first."""
         return True
 
     def problems(self, place: Place) -> list[str]:
@@ -334,8 +318,7 @@ class VllmEngine(VllmSettings):
             )
         if self._size("data_parallel_size") > 1:
             raise ValueError(
-                "vllm_args.data_parallel_size: one process holds one engine; expected 1, or type: "
-                "vllm_server"
+                "vllm_args.data_parallel_size: expected 1 in one process, or type: vllm_server"
             )
         return self
 
@@ -410,22 +393,6 @@ class VllmServerEngine(VllmSettings):
         """Return what must be installed; vLLM itself only for a server that is started here."""
         return super().missing_library() if self.url is None else None
 
-    def problems(self, place: Place) -> list[str]:
-        """Return what keeps it from serving a trainer."""
-        found = super().problems(place)
-        if self.url is not None or self.transfer != "nccl" or place.gpu is None:
-            return found
-        served = list(place.gpus[: self.workers()])
-        if self.devices is not None:
-            served = [name.strip() for name in self.devices.split(",")]
-        if place.gpu in served:
-            found.append(
-                f"devices: found {self.devices or 'null'}, so the server starts on GPU "
-                f"{place.gpu}, from which the trainer sends weights, and NCCL refuses two "
-                "processes on one GPU; expected other GPUs, or transfer: file"
-            )
-        return found
-
     def sent_key(self) -> str | None:
         """Return which variable's value is sent where."""
         if self.url is None:
@@ -487,15 +454,13 @@ class VllmServerEngine(VllmSettings):
         settled = sorted(ABOUT_STARTING & self.model_fields_set)
         if self.url is not None and settled:
             raise ValueError(
-                f"{settled[0]}: set together with url, but a running server has settled it; "
-                "expected one of the two"
+                f"{settled[0]}: set together with url, whose server has settled it; expected one"
             )
         if self.api_key_env != "VLLM_API_KEY":
             for url in (self.url, *self.load_urls) if self.url else ():
                 refuse_other_key(self.api_key_env, url, self.api_key_host)
         if self.load_urls and (self.url is None or self.transfer == "nccl"):
             raise ValueError(
-                "load_urls: expected url, the router in front of them, and transfer: file (NCCL "
-                "reaches one server)"
+                "load_urls: expected url, the router in front of them, and transfer: file"
             )
         return self

@@ -73,6 +73,11 @@ class ServerProcess:
         """Exit code, None while it runs."""
         return self._keeper.poll()
 
+    def ends_within(self, seconds: float) -> None:
+        """Wait for its end, at most so long."""
+        with suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(seconds)
+
     def wait(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
         """Wait until the server is ready.
 
@@ -253,15 +258,6 @@ class NotServedError(EndpointError):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What a server says about itself; `label` is of its weights, None if it refreshes none."""
-
-    model: str
-    window: int
-    label: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Loaded:
     """What servers must serve.
 
@@ -308,10 +304,10 @@ class ServerControl:
         if self._process is not None and self._process.code is not None:
             raise EndpointError(self._process.obituary("has ended"))
 
-    async def describe(self) -> ServerFacts:
-        """Ask the server what it serves."""
+    async def describe(self) -> tuple[str, int, str | None]:
+        """Return the server's model, its window, and the label of its weights, if it has one."""
         (first, *_) = await self._models()
-        return ServerFacts(str(first["id"]), int(first["max_model_len"]), await self._label())
+        return str(first["id"]), int(first["max_model_len"]), await self._label()
 
     async def ask(
         self, model: str, prompt: Sequence[int], sampling: Mapping[str, object]
@@ -460,8 +456,7 @@ class ServerControl:
         except httpx.TransportError as error:
             await self._notice_the_end()
             raise UnreachableError(
-                f"{self.url}{path}: cannot be reached ({type(error).__name__}: {error}); expected "
-                "a vLLM server that answers there"
+                f"{self.url}{path}: cannot be reached ({type(error).__name__}: {error})"
             ) from error
         if found.status_code != 200:
             kind = NotServedError if found.status_code == 404 else EndpointError
@@ -474,7 +469,6 @@ class ServerControl:
 
     async def _notice_the_end(self) -> None:
         """Raise that the server has ended, if it was started here and ends in these seconds."""
-        for _ in range(50 if self._process is not None else 0):
-            self.check_alive()
-            await asyncio.sleep(0.1)
+        if self._process is not None:
+            await asyncio.to_thread(self._process.ends_within, 5.0)
         self.check_alive()

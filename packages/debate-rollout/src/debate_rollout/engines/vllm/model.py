@@ -123,8 +123,7 @@ class ServedModel:
     ) -> None:
         if folder is not None and not Path(folder).is_dir():
             raise EngineConfigError(
-                f"engine.shared_folder: found no directory {folder!r}; expected one that this "
-                "process and the server both see under this path"
+                f"engine.shared_folder: found no directory {folder!r}; expected a shared one"
             )
         self.renderer = Renderer(tokenizer, template_kwargs)
         self.folder = Path(tempfile.mkdtemp(prefix="debate-rollout-", dir=folder))
@@ -295,13 +294,11 @@ class ServedModel:
         rank = self._settings.max_lora_rank
         if rank is None or weights.adapter is None:
             raise EngineConfigError(
-                "engine.max_lora_rank: found None, or weights without `adapter`; "
-                "expected both to serve an adapter"
+                "engine.max_lora_rank: found None, or weights without `adapter`; expected both"
             )
         if cast(int, weights.adapter.get("r", rank)) > rank:
             raise WeightsError(
-                f"the adapter has rank {weights.adapter['r']}; expected at most {rank}, which "
-                "engine.max_lora_rank sets"
+                f"engine.max_lora_rank: an adapter has rank {weights.adapter['r']}, above {rank}"
             )
         shapes = self._shapes_of(weights.adapter)
         check_fits(shapes, weights.tensors)

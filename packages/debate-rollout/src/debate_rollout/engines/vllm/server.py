@@ -5,7 +5,6 @@ import logging
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +33,6 @@ from debate_rollout.engines.vllm.control import (
     Loaded,
     NotServedError,
     ServerControl,
-    ServerFacts,
     ServerProcess,
     UnreachableError,
     are_raw,
@@ -60,14 +58,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _TRIES = 3
 """Most times that a request is sent; before each but the first, servers get the weights again."""
-_LOOKS = 8
-"""Connections on which a server is asked what it serves: another may answer some of them."""
-_KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
-    (socket.IPPROTO_TCP, getattr(socket, name), value)
-    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
-    if hasattr(socket, name)
-]
-"""A reply may take long, so a machine that is gone is noticed by its silence to TCP: in 2 min."""
 
 
 class VllmServer:
@@ -125,7 +115,6 @@ class VllmServer:
         Raises:
             WeightsError: When names or shapes do not fit; nothing is changed then.
             EndpointError: When the server does not answer, or refreshes no weights.
-            EngineConfigError: When several servers answer, and not all of them can be loaded.
         """
         self._check_alive()
         refresh = self._load_adapter if weights.kind == "lora" else self._load_full
@@ -179,15 +168,10 @@ class VllmServer:
 
     def _control_of(self, url: str, headers: Mapping[str, str]) -> ServerControl:
         # vLLM drops idle connections after 5 s: ours end first, or a request meets a closing one.
-        limits = httpx.Limits(
-            max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0
-        )
-        transport = httpx.AsyncHTTPTransport(
-            limits=limits, trust_env=False, socket_options=_KEEP_ALIVE
-        )
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=2.0)
         timeout = httpx.Timeout(None, connect=10.0)
         client = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=timeout, transport=transport, trust_env=False
+            base_url=url, headers=headers, timeout=timeout, limits=limits, trust_env=False
         )
         self._clients.append(client)
         return ServerControl(url, client, self._process, self._config.reconnect_timeout_s)
@@ -201,19 +185,19 @@ class VllmServer:
         self._controls = [self._control_of(one, headers) for one in self._config.load_urls]
         self._controls = self._controls or [self._control]
 
-        def look(control: ServerControl) -> ServerFacts:
-            return self._background.run(control.describe(), 60.0, f"looking at {control.url}")
-
-        all_facts = [look(control) for control in self._controls]
-        facts = all_facts[0]
-        self._model, self._version = facts.model, 0
-        self.context_window = min(self._served.window or facts.window, facts.window)
+        facts = [
+            self._background.run(control.describe(), 60.0, f"looking at {control.url}")
+            for control in self._controls
+        ]
+        self._model, window, label = facts[0]
+        self._version = 0
+        self.context_window = min(self._served.window or window, window)
         self._served.window = self.context_window
         known: set[Capability] = set(self._config.capabilities)
-        if any(one.label is None for one in all_facts):
+        if label is None or any(fact[2] is None for fact in facts):
             known -= {"full_weights", "load_in_flight"}
-        elif facts.label is not None:
-            self._served.versions = {facts.label: 0}
+        else:
+            self._served.versions = {label: 0}
         self._loaded = Loaded(self._served.label)
         self.capabilities = frozenset(known)
         if self._config.transfer == "nccl" and "full_weights" in known:
@@ -305,13 +289,13 @@ class VllmServer:
             # Before the load: open requests may end by the new weights while it goes on elsewhere.
             self._served.serve(label, weights.version)
             try:
-                await self._now_serves(Loaded(label, await self._hand_over(tensors, label)))
+                self._keep(Loaded(label, await self._load_tensors(tensors, label)))
             except BaseException:
                 del self._served.versions[label]
                 raise
             self._version = weights.version
 
-    async def _hand_over(self, tensors: "Mapping[str, Tensor]", label: str) -> Path | None:
+    async def _load_tensors(self, tensors: "Mapping[str, Tensor]", label: str) -> Path | None:
         """Load tensors into all servers; return the file that they can be loaded from again."""
         if self._nccl is not None:
             async with self._control.paused():
@@ -343,7 +327,7 @@ class VllmServer:
         async with self._turnstile:
             loaded = Loaded(self._served.label, adapters=folders)
             await self._load_all(loaded)
-            await self._now_serves(loaded)
+            self._keep(loaded)
             self._adapters, self._version = adapters, weights.version
             self._folders |= folders
             unused = self._folders.keys() - {*folders, *self._sent.values()}
@@ -352,19 +336,8 @@ class VllmServer:
             for name in unused:
                 shutil.rmtree(self._folders.pop(name), ignore_errors=True)
 
-    async def _now_serves(self, loaded: Loaded) -> None:
-        """Note what is to be loaded again into a server that starts again.
-
-        Raises:
-            EngineConfigError: When other servers than those that were loaded answer, too.
-        """
-        for _ in range(0 if self._config.load_urls else _LOOKS):
-            other = await self._control.lacks(loaded)
-            if other is not None:
-                raise EngineConfigError(
-                    f"{self._url}: serves {other} after others were loaded, so several servers "
-                    "answer there; expected rollout.engine.load_urls, the URLs of all of them"
-                )
+    def _keep(self, loaded: Loaded) -> None:
+        """Note what is to be loaded again into a server that starts again."""
         if self._loaded.file is not None:
             self._loaded.file.unlink(missing_ok=True)
         self._loaded = loaded
