@@ -85,7 +85,7 @@ def test_load_leaves_the_old_weights_serving_when_new_ones_do_not_fit(
     good = dict(models[1].state_dict())
     engine.load(Weights(5, good))
     for bad, message in (
-        (good | {LAYER + "s": good[LAYER]}, f"nearest: '{LAYER}'"),
+        (good | {LAYER + "s": good[LAYER]}, f"did you mean '{LAYER}'"),
         (good | {LAYER: good[LAYER][:, :-1]}, r"expected \(64, 128\)"),
         ({k: v for k, v in good.items() if k != LAYER}, "missing"),
     ):

@@ -26,7 +26,6 @@ LONG_FILES: frozenset[str] = frozenset(
         "packages/debate-protocol/src/debate_protocol/prompts.py",
         "packages/debate-protocol/src/debate_protocol/types.py",
         "packages/debate-rollout/src/debate_rollout/drivers.py",
-        "packages/debate-rollout/src/debate_rollout/engines/vllm/__init__.py",
         "packages/debate-rollout/src/debate_rollout/testing.py",
         "packages/debate-train/src/debate_train/checkpoints/run_directory.py",
         "packages/debate-train/src/debate_train/monitoring/detectors.py",
