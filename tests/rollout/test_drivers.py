@@ -93,7 +93,7 @@ def test_play_takes_sampling_from_the_ask_unless_it_is_replaced() -> None:
     own, replaced = engine.calls[0][0].sampling, engine.calls[1][0].sampling
     assert (own.temperature, own.stop, own.seed, own.max_tokens) == (0.6, ("!",), 5, 3)
     assert (replaced.temperature, replaced.top_p, replaced.max_tokens) == (0.0, 0.9, 9)
-    with pytest.raises(EngineConfigError, match=r"sampling\.temprature.*did you mean 'temperature'"):
+    with pytest.raises(EngineConfigError, match=r"temprature.*did you mean 'temperature'"):
         play([form("a", 1)], engine, max_tokens=9, sampling={"temprature": 1.0})
 
 

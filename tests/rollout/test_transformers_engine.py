@@ -207,7 +207,7 @@ def test_load_refuses_weights_when_they_do_not_fit(model: Any, byte_bpe: Any) ->
     engine = TransformersEngine().open(model, byte_bpe)
     good = dict(model.state_dict())
     name = "model.layers.0.mlp.up_proj.weight"
-    with pytest.raises(WeightsError, match="did you mean|shape"):
+    with pytest.raises(WeightsError, match="did you mean"):
         engine.load(Weights(1, good | {"model.layers.0.mlp.up_proj.wieght": good[name]}))
     with pytest.raises(WeightsError, match=r"shape \(2, 2\); expected \(128, 64\)"):
         engine.load(Weights(1, good | {name: torch.zeros(2, 2)}))
