@@ -42,7 +42,7 @@ from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.monitoring.progress import Progress
-from debate_train.monitoring.tracking import NoTracking
+from debate_train.monitoring.tracking import Tracker
 from debate_train.recipe import Recipe
 from debate_train.running.loop import train
 from debate_train.running.run_context import RunContext, Saving, open_phase
@@ -198,7 +198,7 @@ def _run(
         run = RunContext(
             recipe=form.model_copy(update={"steps": steps}),
             directory=directory,
-            tracker=NoTracking(),
+            tracker=Tracker(),
             progress=progress,
             interrupts=Interrupts(),
             source=form.data.open(),

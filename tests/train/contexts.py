@@ -16,7 +16,7 @@ from debate_train.data import DataSource
 from debate_train.interrupts import Interrupts
 from debate_train.models.loaded_model import LoadedModel
 from debate_train.monitoring.progress import Progress
-from debate_train.monitoring.tracking import NoTracking
+from debate_train.monitoring.tracking import Tracker
 from debate_train.recipe import Recipe
 from debate_train.running.loop import train
 from debate_train.running.run_context import Ended, Phase, RunContext, Saving, open_phase
@@ -72,7 +72,7 @@ def context(recipe: Recipe, folder: Path, engine: Any, source: DataSource, token
     return RunContext(
         recipe=recipe,
         directory=RunDirectory.create(folder, "name: t\n"),
-        tracker=NoTracking(),
+        tracker=Tracker(),
         progress=Progress(Console(file=StringIO()), live=False),
         interrupts=Interrupts(),
         source=source,

@@ -10,7 +10,7 @@ from debate_rollout import engine as engines
 from debate_rollout.engines import TransformersEngine, VllmEngine, VllmServerEngine
 from debate_train.commands.cli import main
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.monitoring.tracking import NoTracking, Tracking
+from debate_train.monitoring.tracking import Tracker, Tracking
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import missing_libraries
 from debate_train.running import run as runs
@@ -103,7 +103,7 @@ def test_nothing_is_missing_for_a_server_that_runs_elsewhere(
     assert missing_libraries(recipe(scratch, {"type": "transformers"})) == []
 
 
-@pytest.mark.parametrize(("owner", "name"), [(NoTracking, "close"), (Tracking, "open")])
+@pytest.mark.parametrize(("owner", "name"), [(Tracker, "close"), (Tracking, "open")])
 def test_engine_is_closed_whatever_becomes_of_the_tracker(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, owner: type, name: str
 ) -> None:

@@ -12,7 +12,7 @@ from debate_rollout.engines.transformers_sampler import TransformersSampler
 from debate_train.checkpoints import run_directory
 from debate_train.checkpoints import run_directory as metrics_file
 from debate_train.monitoring.progress import Progress
-from debate_train.monitoring.tracking import NoTracking
+from debate_train.monitoring.tracking import Tracker
 from debate_train.playing import rollouts as playing_ahead
 from debate_train.playing.rollouts import Rollouts, read_lookahead
 from debate_train.running import loop, saving
@@ -43,7 +43,7 @@ def no_engine() -> None:
         ((saving, "step_metrics"), 2, fail, 2),  # trained, though not recorded
         ((metrics_file, "open_plain"), 2, no_room, 2),  # its row is in the checkpoint
         ((metrics_file, "open_plain"), 3, no_room, 2),  # and so is that of the look after it
-        ((NoTracking, "log"), 2, fail, 2),
+        ((Tracker, "log"), 2, fail, 2),
         ((Progress, "step"), 2, fail, 2),
     ],
 )

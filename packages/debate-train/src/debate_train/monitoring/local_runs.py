@@ -16,13 +16,13 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from debate_train.monitoring.tracking import COLUMNS, TURNS, Identity, Logged, Start
+from debate_train.monitoring.tracking import COLUMNS, TURNS, Identity, Logged, Service, Start
 
 TENSORBOARD_FOLDER = "tensorboard"
 _BUCKETS = 64
 
 
-class TensorBoardRun:
+class TensorBoardRun(Service):
     """Writes one event file for each start of the run.
 
     A file's name has no host name in it, as that of TensorBoard's own writer does. A resumed run
@@ -67,9 +67,6 @@ class TensorBoardRun:
         lines = "\n".join(f"- {name}: {value}" for name, value in values.items())
         self._write(Event(summary=text_pb("results", lines), step=self._step))
 
-    def keep(self, report: Path | None, checkpoint: Path | None) -> None:
-        """Keep nothing: the files are in the run directory."""
-
     def close(self, failed: bool) -> None:
         """End the file."""
         self._records.close()
@@ -82,7 +79,7 @@ class TensorBoardRun:
 FOLDER = "trackio"
 
 
-class TrackioRun:
+class TrackioRun(Service):
     """A run of trackio, named after the run and its identity, as names alone may come twice."""
 
     name = "trackio"
@@ -91,9 +88,9 @@ class TrackioRun:
         self._identity = Identity(start.folder / FOLDER)
         with _quietly():
             self._run = trackio.init(
-                project=start.project,
-                name=f"{start.name}-{self._identity.id}",
-                group=start.group,
+                project=start.shown["project"],
+                name=f"{start.shown['name']}-{self._identity.id}",
+                group=start.shown["group"],
                 config=dict(start.recipe),
                 resume="never" if self._identity.is_new else "allow",
                 embed=False,
@@ -112,9 +109,6 @@ class TrackioRun:
     def summarise(self, values: Mapping[str, object]) -> None:
         """Send final values as a last row, as trackio has no summary."""
         self._run.log(dict(values))
-
-    def keep(self, report: Path | None, checkpoint: Path | None) -> None:
-        """Keep nothing: the files are in the run directory."""
 
     def close(self, failed: bool) -> None:
         """Wait until all is written."""

@@ -1,4 +1,7 @@
-"""What a run hands to whoever tracks it, and what becomes of a tracker that fails."""
+"""Where a run is followed besides its directory: W&B, TensorBoard, trackio.
+
+What may leave the machine is decided here: `shareable` and `shareable_page`.
+"""
 
 import os
 import re
@@ -8,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -16,12 +19,61 @@ from pydantic import Field
 from debate_protocol.plugins import Config
 from debate_protocol.types import role_of
 from debate_rewards.answer_rewards import turn_verdicts
-from debate_rewards.reward import ReadDebate, ReadTurn, Score, read_debate
+from debate_rewards.reward import read_debate
 from debate_train.checkpoints.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from debate_train.batches.row_types import Batch, Floats
     from debate_train.batches.rows import Step
+
+
+_SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+_SHORTEST_SECRET = 8
+_PATH = re.compile(r"(?:\bfile://|(?<![\w:/.~-]))(?:/[^\s/:\"']+)+/(?P<name>[^\s/:\"']+)")
+"""A path from the root with at least two parts; of addresses those of files alone."""
+
+
+def shareable(value: object, environment: Mapping[str, str]) -> object:
+    """Return `value` with secrets as `[secret]`, and of absolute paths the last part alone.
+
+    A secret is the value of a variable whose name speaks of a key, token, password or the like.
+    """
+    if isinstance(value, Mapping):
+        return {key: shareable(item, environment) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [shareable(item, environment) for item in value]
+    if isinstance(value, str):
+        return _PATH.sub(r"…/\g<name>", _without_secrets(value, environment))
+    return value
+
+
+def _without_secrets(text: str, environment: Mapping[str, str]) -> str:
+    found = [
+        secret
+        for name, secret in environment.items()
+        if _SECRET_NAME.search(name) and len(secret) >= _SHORTEST_SECRET
+    ]
+    for secret in sorted(found, key=len, reverse=True):
+        text = text.replace(secret, "[secret]")
+    return text
+
+
+def shareable_page(text: str, resolved: Mapping[str, object], folder: Path) -> str:
+    """Return a page of a run without secrets, paths that its recipe names, its own, the user's."""
+    home, text = os.path.expanduser("~"), _without_secrets(text, os.environ)
+    named = {path: "…/" + path.rsplit("/", 1)[1] for path in _paths(resolved)}
+    named |= {str(folder.resolve()): "…"} | ({home: "~"} if home.count("/") > 1 else {})
+    for path in sorted(named, key=len, reverse=True):
+        text = text.replace(path, named[path])
+    return text
+
+
+def _paths(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from (match[0] for match in _PATH.finditer(value))
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _paths(item)
 
 
 Cell = str | int | float | None
@@ -34,28 +86,6 @@ TURNS = "transcripts/turns"
 """What the table of turns is called."""
 _BINS = 64
 _GROUPED = {"loss": "optim/loss", "tokens_per_s": "time/tokens_per_s"}
-
-
-class Tracker(Protocol):
-    """Where metrics go besides the run directory."""
-
-    def log(
-        self, phase: str, step: int, metrics: Mapping[str, object], made: "Step | None" = None
-    ) -> None:
-        """Send one row, with the debates and the advantages of the step that it is of, if any."""
-        ...
-
-    def summarise(self, values: Mapping[str, object]) -> None:
-        """Set final values of the run."""
-        ...
-
-    def keep(self, report: Path | None, checkpoint: Path | None) -> None:
-        """Send the run's report, its recipe and its last checkpoint, where that is wanted."""
-        ...
-
-    def close(self, *, failed: bool = False) -> None:
-        """End the run; a second call does nothing."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,75 +127,66 @@ class Start:
         folder: The run directory.
         resolved: The recipe as it is.
         recipe: The same without secrets and places on the disk.
-        name: Shown name of the run.
-        project: Its project.
-        group: Its group, if any.
-        entity: Whose it is in W&B, None for the account's own.
-        tags: Its tags there.
-        notes: What is said about it there.
+        shown: Name, project, group, entity, tags and notes.
         checkpoints: Whether the last checkpoint is sent.
     """
 
     folder: Path
     resolved: Mapping[str, object] = field(default_factory=dict)
     recipe: Mapping[str, object] = field(default_factory=dict)
-    name: str = ""
-    project: str = "debate"
-    group: str | None = None
-    entity: str | None = None
-    tags: Sequence[str] = ()
-    notes: str | None = None
+    shown: Mapping[str, Any] = field(default_factory=dict)
     checkpoints: bool = False
 
 
-class Service(Protocol):
-    """One place that a run is tracked at; it may raise anything."""
+class Service:
+    """One place where a run is tracked; it may raise anything."""
 
-    name: str
+    name = ""
     """As users know it."""
 
     def log(self, row: Logged) -> None:
         """Send one row."""
-        ...
 
     def summarise(self, values: Mapping[str, object]) -> None:
         """Set final values."""
-        ...
 
     def keep(self, report: Path | None, checkpoint: Path | None) -> None:
-        """Send files, where the service takes any."""
-        ...
+        """Send files; a service that takes none leaves them in the run directory."""
 
     def close(self, failed: bool) -> None:
         """End the run there."""
-        ...
 
 
-class NoTracking:
-    """Sends nothing."""
+class Identity:
+    """Which run of a service belongs to a run directory, and how many rows it has got."""
 
-    def log(
-        self, phase: str, step: int, metrics: Mapping[str, object], made: "Step | None" = None
-    ) -> None:
-        """Do nothing."""
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        identity, self._count = folder / "run-id.txt", folder / "rows-sent.txt"
+        self.is_new = not identity.exists()
+        self.id = secrets.token_hex(4) if self.is_new else identity.read_text().strip()
+        identity.write_text(self.id + "\n")
+        self._sent = int(self._count.read_text()) if self._count.exists() else 0
 
-    def summarise(self, values: Mapping[str, object]) -> None:
-        """Do nothing."""
+    def is_sent(self, row: Logged) -> bool:
+        """Return whether a row was sent before the run was resumed."""
+        return row.number < self._sent
 
-    def keep(self, report: Path | None, checkpoint: Path | None) -> None:
-        """Do nothing."""
+    def note(self, row: Logged) -> None:
+        """Note that a row is sent."""
+        self._sent = row.number + 1
+        self._count.write_text(f"{self._sent}\n")
 
-    def close(self, *, failed: bool = False) -> None:
-        """Do nothing."""
+
+View = Callable[[str, "Step"], tuple[Sequence[Sequence[Cell]], Mapping[str, "Floats"]]]
+"""Makes the table of turns and the histograms of a step."""
 
 
-class Trackers:
-    """Hands all to several services; one that fails is left out from there on, with one warning."""
+class Tracker:
+    """Hands rows to services; one that fails is left out from there on, with one warning."""
 
-    def __init__(
-        self, rows: int, view: "Callable[[str, Step], tuple[list[list[Cell]], dict[str, Floats]]]"
-    ) -> None:
-        """`rows` is how many there are already; `view` makes the table and histograms of a step."""
+    def __init__(self, rows: int = 0, view: View = lambda phase, step: ((), {})) -> None:
+        """`rows` is how many there are already."""
         self._services: list[Service] = []
         self._rows, self._view, self._sees = rows, view, True
 
@@ -181,7 +202,7 @@ class Trackers:
     def log(
         self, phase: str, step: int, metrics: Mapping[str, object], made: "Step | None" = None
     ) -> None:
-        """Send one row."""
+        """Send one row, with the debates and the advantages of the step that it is of, if any."""
         number, self._rows = self._rows, self._rows + 1
         if not self._services:
             return
@@ -192,7 +213,7 @@ class Trackers:
 
     def _seen(
         self, phase: str, made: "Step | None"
-    ) -> "tuple[list[list[Cell]], dict[str, Floats]]":
+    ) -> tuple[Sequence[Sequence[Cell]], Mapping[str, "Floats"]]:
         if made is not None and self._sees:
             try:
                 return self._view(phase, made)
@@ -206,7 +227,7 @@ class Trackers:
         self._all(lambda service: service.summarise(values))
 
     def keep(self, report: Path | None, checkpoint: Path | None) -> None:
-        """Send the run's files."""
+        """Send the run's report, its recipe and its last checkpoint, where that is wanted."""
         self._all(lambda service: service.keep(report, checkpoint))
 
     def close(self, *, failed: bool = False) -> None:
@@ -220,7 +241,6 @@ class Trackers:
                 self._services.remove(service)
 
     def _attempt(self, name: str, act: Callable[[], object]) -> bool:
-        """Do something; return whether it went well."""
         try:
             act()
         except Exception as error:  # Of any kind: a run of days is worth more than its curves.
@@ -240,171 +260,6 @@ def _reason(error: Exception) -> str:
 def grouped(name: str) -> str:
     """Return what trackers call a metric: each has a group before its first `/`."""
     return _GROUPED.get(name, name if "/" in name else f"train/{name}")
-
-
-class Identity:
-    """Which run of a service belongs to a run directory, and how many rows it has got."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        identity, self._count = folder / "run-id.txt", folder / "rows-sent.txt"
-        self.is_new = not identity.exists()
-        self.id = secrets.token_hex(4) if self.is_new else identity.read_text().strip()
-        identity.write_text(self.id + "\n")
-        try:
-            self._sent = int(self._count.read_text())
-        except (OSError, ValueError):
-            self._sent = 0
-
-    def is_sent(self, row: Logged) -> bool:
-        """Return whether a row was sent before the run was resumed."""
-        return row.number < self._sent
-
-    def note(self, row: Logged) -> None:
-        """Note that a row is sent."""
-        self._sent = row.number + 1
-        self._count.write_text(f"{self._sent}\n")
-
-
-_MOST_TEXT = 8_000
-"""Characters of a turn that are shown."""
-
-
-def turn_table(phase: str, step: "Step", most: int) -> list[list[Cell]]:
-    """Return the first turns of a step, a row each, as `COLUMNS` says.
-
-    `right` is right, wrong or unverifiable; `votes` are agents, as in `1>2, 2=3`; `credit` is what
-    the reward gave the whole turn in each stream; `advantage` is the mean over its tokens, None
-    where it is not trained on.
-    """
-    chosen, count = 0, 0
-    while chosen < len(step.transcripts) and count < most:
-        count += len(step.transcripts[chosen].turns)
-        chosen += 1
-    debates = [read_debate(transcript) for transcript in step.transcripts[:chosen]]
-    means = _mean_advantages(step.batch)
-    rows: list[list[Cell]] = []
-    scored = zip(debates, turn_verdicts(debates), step.scores, strict=False)
-    for place, (debate, verdicts, score) in enumerate(scored):
-        for turn in debate.judges.values():
-            verdict = verdicts.get(turn.key)
-            about: list[Cell] = [phase, step.number + 1, *_about(debate, turn)]
-            about.append(None if verdict is None else verdict.verdict)
-            rows.append([*about, *_earned(turn, score), _advantage(place, turn, means)])
-    return rows[:most]
-
-
-def _about(debate: ReadDebate, turn: ReadTurn) -> list[Cell]:
-    transcript = debate.transcript
-    role = role_of(transcript.protocol, turn.key.agent).name
-    asked, said = _plain(transcript.question.text), _plain(turn.turn.text)
-    return [_plain(transcript.id), asked, turn.key.agent, role, turn.key.round, said]
-
-
-def _earned(turn: ReadTurn, score: Score) -> list[Cell]:
-    votes = ", ".join(f"{one.left}{one.op}{one.right}" for one in turn.parsed.comparisons)
-    credits = [
-        f"{'/'.join(filter(None, (one.stream, one.component)))} {one.value:.3g}"
-        for one in score.credits
-        if (one.agent, one.round) == turn.key and one.span is None and one.value is not None
-    ]
-    return [votes, ", ".join(credits)]
-
-
-def _advantage(
-    debate: int, turn: ReadTurn, means: Mapping[tuple[int, int, bytes], float]
-) -> float | None:
-    reply = turn.turn.reply
-    if reply is None:
-        return None
-    return means.get((debate, turn.key.agent, np.array(reply.token_ids, np.int64).tobytes()))
-
-
-def _mean_advantages(batch: "Batch") -> dict[tuple[int, int, bytes], float]:
-    """Return the mean advantage of each turn's tokens, by debate, agent and these tokens."""
-    found = {}
-    for row in batch.rows:
-        for segment in range(1, int(row.segments.max(initial=0)) + 1):
-            own = row.segments == segment
-            key = row.debate, row.agent, row.tokens[own].astype(np.int64).tobytes()
-            found[key] = float(row.advantages[own].mean())
-    return found
-
-
-def _plain(text: str) -> str:
-    """Return a text that every service can encode, without what is beyond the most characters."""
-    return text[:_MOST_TEXT].encode("utf-8", "replace").decode()
-
-
-def histograms_of(batch: "Batch") -> "dict[str, Floats]":
-    """Return the advantages of all sampled tokens, and how many tokens each turn has."""
-    if not batch.rows:
-        return {}
-    advantages = [row.advantages[row.mask > 0] for row in batch.rows]
-    lengths = [np.bincount(row.segments)[1:] for row in batch.rows if row.segments.any()]
-    found = {"advantage": np.concatenate(advantages)}
-    if lengths:
-        found["turn_tokens"] = np.concatenate(lengths).astype(np.float32)
-    finite = {name: values[np.isfinite(values)] for name, values in found.items()}
-    return {f"histograms/{name}": values for name, values in finite.items() if len(values)}
-
-
-_SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
-_SHORTEST_SECRET = 8
-_PATH = re.compile(r"(?:\bfile://|(?<![\w:/.~-]))(?:/[^\s/:\"']+)+/(?P<name>[^\s/:\"']+)")
-"""A path from the root with at least two parts; of addresses those of files alone."""
-
-
-def shareable(value: object, environment: Mapping[str, str]) -> object:
-    """Return `value` with secrets as `[secret]`, and of absolute paths the last part alone.
-
-    A secret is the value of a variable whose name speaks of a key, token, password or the like.
-    """
-    return _shared(value, _secrets(environment))
-
-
-def _secrets(environment: Mapping[str, str]) -> list[str]:
-    """Return them, the longest first."""
-    found = [
-        text
-        for name, text in environment.items()
-        if _SECRET_NAME.search(name) and len(text) >= _SHORTEST_SECRET
-    ]
-    return sorted(found, key=len, reverse=True)
-
-
-def _shared(value: object, found: list[str]) -> object:
-    if isinstance(value, Mapping):
-        return {key: _shared(item, found) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_shared(item, found) for item in value]
-    if isinstance(value, str):
-        for secret in found:
-            value = value.replace(secret, "[secret]")
-        return _PATH.sub(r"…/\g<name>", value)
-    return value
-
-
-def shareable_page(text: str, resolved: Mapping[str, object], folder: Path) -> str:
-    """Return a page of a run without secrets, paths that its recipe names, its own, the user's."""
-    home = os.path.expanduser("~")
-    for secret in _secrets(os.environ):
-        text = text.replace(secret, "[secret]")
-    named = {path: "…/" + path.rsplit("/", 1)[1] for path in _paths(resolved)}
-    named |= {str(folder.resolve()): "…"} | ({home: "~"} if home.count("/") > 1 else {})
-    for path in sorted(named, key=len, reverse=True):
-        text = text.replace(path, named[path])
-    return text
-
-
-def _paths(value: object) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _paths(item)
-    elif isinstance(value, str):
-        yield from (match[0] for match in _PATH.finditer(value))
 
 
 class Tracking(Config):
@@ -435,8 +290,7 @@ class Tracking(Config):
     checkpoints: bool = False
     """Whether W&B gets the last checkpoint as an artifact at the end of the run."""
     peak_tflops: float | None = Field(None, gt=0)
-    """Peak of one training device in 10^12 FLOP/s, of which `time/mfu` is a share; null takes that
-    of GPUs whose datasheet is known, and measures no share on others."""
+    """Peak of one training device in 10^12 FLOP/s, the base of `time/mfu`; null looks it up."""
 
     def open(
         self, run_directory: RunDirectory, name: str, resolved: Mapping[str, object]
@@ -453,22 +307,13 @@ class Tracking(Config):
             name: Shown name of the run, unless `tracking.name` says another.
             resolved: The recipe; secrets of the environment and places on the disk are left out.
         """
-        shown: dict[str, Any] = {
-            "name": self.name or name,
-            "project": self.project,
-            "group": self.group,
-        }
-        shown |= {"entity": self.entity, "tags": self.tags, "notes": self.notes}
+        shown: dict[str, Any] = {"name": self.name or name}
+        for key in ("project", "group", "entity", "tags", "notes"):
+            shown[key] = getattr(self, key)
         parts: Any = shareable({"shown": shown, "recipe": dict(resolved)}, os.environ)
-        start = Start(
-            folder=run_directory.path,
-            resolved=resolved,
-            recipe=parts["recipe"],
-            checkpoints=self.checkpoints,
-            **parts["shown"],
-        )
+        start = Start(run_directory.path, resolved, checkpoints=self.checkpoints, **parts)
         rows = run_directory.metrics()
-        started = Trackers(len(rows), self._view)
+        started = Tracker(len(rows), self._view)
 
         def wandb() -> Service:
             from debate_train.monitoring.wandb_run import WandbRun
@@ -491,7 +336,7 @@ class Tracking(Config):
             started.add("TensorBoard", tensorboard)
         if self.trackio:
             started.add("trackio", trackio)
-        return started if started.names else NoTracking()
+        return started
 
     def missing_libraries(self) -> Iterator[str]:
         """Yield what is wanted and not installed here."""
@@ -503,8 +348,71 @@ class Tracking(Config):
                 )
 
     def _view(self, phase: str, step: "Step") -> "tuple[list[list[Cell]], dict[str, Floats]]":
-
         number = step.number + 1
         is_due = self.turns > 0 and (number == 1 or number % self.turns_every == 0)
         turns = turn_table(phase, step, self.turns) if is_due else []
         return turns, histograms_of(step.batch)
+
+
+_MOST_TEXT = 8_000
+"""Characters of a turn that are shown."""
+
+
+def turn_table(phase: str, step: "Step", most: int) -> list[list[Cell]]:
+    """Return the first turns of a step, a row each, as `COLUMNS` says.
+
+    `right` is right, wrong or unverifiable; `votes` are agents, as in `1>2, 2=3`; `credit` is what
+    the reward gave the whole turn in each stream; `advantage` is the mean over its tokens, None
+    where it is not trained on.
+    """
+    debates = [read_debate(transcript) for transcript in step.transcripts[:most]]
+    means, rows = _mean_advantages(step.batch), list[list[Cell]]()
+    scored = zip(debates, turn_verdicts(debates), step.scores, strict=False)
+    for place, (debate, verdicts, score) in enumerate(scored):
+        transcript = debate.transcript
+        for turn in debate.judges.values():
+            key, reply = turn.key, turn.turn.reply
+            votes = ", ".join(f"{one.left}{one.op}{one.right}" for one in turn.parsed.comparisons)
+            credits = [
+                f"{'/'.join(filter(None, (one.stream, one.component)))} {one.value:.3g}"
+                for one in score.credits
+                if (one.agent, one.round) == key and one.span is None and one.value is not None
+            ]
+            tokens = () if reply is None else reply.token_ids
+            row: list[Cell] = [phase, step.number + 1]
+            row += [_plain(transcript.id), _plain(transcript.question.text), key.agent]
+            row += [role_of(transcript.protocol, key.agent).name, key.round]
+            row += [_plain(turn.turn.text), verdicts[key].verdict if key in verdicts else None]
+            row += [votes, ", ".join(credits), means.get((place, key.agent, tuple(tokens)))]
+            rows.append(row)
+        if len(rows) >= most:
+            break
+    return rows[:most]
+
+
+def _mean_advantages(batch: "Batch") -> dict[tuple[int, int, tuple[int, ...]], float]:
+    """Return the mean advantage of each turn's tokens, by debate, agent and these tokens."""
+    found = {}
+    for row in batch.rows:
+        for segment in range(1, int(row.segments.max(initial=0)) + 1):
+            own = row.segments == segment
+            key = row.debate, row.agent, tuple(row.tokens[own].tolist())
+            found[key] = float(row.advantages[own].mean())
+    return found
+
+
+def _plain(text: str) -> str:
+    """Return a text that every service can encode, without what is beyond the most characters."""
+    return text[:_MOST_TEXT].encode("utf-8", "replace").decode()
+
+
+def histograms_of(batch: "Batch") -> "dict[str, Floats]":
+    """Return the advantages of all sampled tokens, and how many tokens each turn has."""
+    if not batch.rows:
+        return {}
+    found = {"advantage": np.concatenate([row.advantages[row.mask > 0] for row in batch.rows])}
+    lengths = [np.bincount(row.segments)[1:] for row in batch.rows if row.segments.any()]
+    if lengths:
+        found["turn_tokens"] = np.concatenate(lengths).astype(np.float32)
+    finite = {name: values[np.isfinite(values)] for name, values in found.items()}
+    return {f"histograms/{name}": values for name, values in finite.items() if len(values)}

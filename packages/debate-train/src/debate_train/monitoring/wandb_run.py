@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import wandb
 import yaml
 
-from debate_train.monitoring.tracking import Identity, Logged, Start, shareable_page
+from debate_train.monitoring.tracking import Identity, Logged, Service, Start, shareable_page
 
 _HOST = "api.wandb.ai"
 _START_S = 4
@@ -23,7 +23,7 @@ _PLACES = {"WANDB_DATA_DIR": "data", "WANDB_CACHE_DIR": "cache", "WANDB_ARTIFACT
 """Where wandb keeps copies until they are sent, in the run's folder unless the user says where."""
 
 
-class WandbRun:
+class WandbRun(Service):
     """A run of Weights & Biases; row k of it is row k of `metrics.jsonl`, drawn over its `step`.
 
     All its files are in the folder `wandb` of the run, so that `wandb sync` has them.
@@ -51,12 +51,7 @@ class WandbRun:
     def _started(self) -> Any:
         start, mode = self._start, "online" if _is_online() else "offline"
         arguments: dict[str, Any] = {
-            "project": start.project,
-            "entity": start.entity,
-            "group": start.group,
-            "tags": start.tags,
-            "name": start.name,
-            "notes": start.notes,
+            **start.shown,
             "id": self._identity.id,
             "dir": str(start.folder),
             "config": start.recipe,
