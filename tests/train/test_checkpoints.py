@@ -168,21 +168,6 @@ def altered_state(path: Path, state: str) -> None:
     resealed(path)
 
 
-def pickled(path: Path, name: str) -> None:
-    torch.save({"state": Attack()}, path / name)
-    resealed(path)
-
-
-def linked(path: Path) -> None:
-    shutil.move(path / "weights", path.parent / "weights")
-    (path / "weights").symlink_to(path.parent / "weights")
-
-
-def linked_whole(path: Path) -> None:
-    shutil.move(path, path.parent / "elsewhere")
-    path.symlink_to(path.parent / "elsewhere")
-
-
 def outside(path: Path) -> None:
     manifest = json.loads((path / MANIFEST).read_text())
     manifest["files"]["../../weights"] = manifest["files"].pop("weights")
@@ -212,10 +197,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "step": (lambda p: resealed(p, step=4), "written after 4 steps, not 5"),
     "state": (lambda p: altered_state(p, '{"step": "x"}'), "its state.json cannot be read"),
     "other state": (lambda p: altered_state(p, '{"step": 6}'), "its state.json is of step 6"),
-    "pickle": (lambda p: pickled(p, "optimizer.pt"), "optimizer.pt could run code"),
-    "weights as pickle": (lambda p: pickled(p, "pytorch_model.bin"), "could run code"),
-    "linked": (linked, "weights is a link or a device"),
-    "linked whole": (linked_whole, "it is a link"),
     "outside": (outside, "weights is missing"),
 }
 

@@ -44,9 +44,7 @@ NEW = [
 RESUMED = [
     pytest.param(lambda f: f / "absent", "found no such folder", id="absent"),
     pytest.param(a_file, "found no such folder", id="file"),
-    pytest.param(used, "recipe.yaml is a folder, expected a plain file", id="damaged"),
-    pytest.param(read_only, "Permission denied", marks=as_root, id="read-only"),
-    pytest.param(lambda _: NO_FOLDER_CAN_BE_MADE_IN, "cannot write to", marks=no_proc),
+    pytest.param(used, "found no recipe.yaml", id="damaged"),
 ]
 
 

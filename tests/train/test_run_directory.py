@@ -88,7 +88,7 @@ def test_discard_unused_keeps_what_has_trained(tmp_path):
 
 def test_create_refuses_when_the_path_is_a_file(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(RunDirectoryError, match="found a file, expected a folder"):
+    with pytest.raises(RunDirectoryError, match="cannot write to"):
         RunDirectory.create(tmp_path / "file", RECIPE)
     with pytest.raises(RunDirectoryError, match="cannot write to"):
         RunDirectory.create(tmp_path / "file" / "run", RECIPE)
@@ -114,7 +114,7 @@ def test_create_refuses_when_writing_is_not_permitted(tmp_path):
 def test_open_refuses_when_there_is_no_run(tmp_path):
     with pytest.raises(RunDirectoryError, match="no such folder"):
         RunDirectory.open(tmp_path / "absent")
-    with pytest.raises(RunDirectoryError, match=r"expected a recipe\.yaml"):
+    with pytest.raises(RunDirectoryError, match=r"found no recipe\.yaml"):
         RunDirectory.open(tmp_path)
 
 

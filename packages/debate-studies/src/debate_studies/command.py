@@ -19,7 +19,6 @@ from debate_studies.study_file import (
     read_study,
 )
 from debate_studies.tables import page, tables
-from debate_train.checkpoints.run_directory import layout_problem
 from debate_train.checkpoints.whole_files import write_whole
 from debate_train.commands.recipe_command import exit_code
 from debate_train.interrupts import RunFailure, UsageError, raise_interrupts
@@ -163,10 +162,6 @@ def _run(
     # What is wrong with the last arm should be known before the first one runs.
     list(loaded_runs(chosen, folder))
     root.mkdir(parents=True, exist_ok=True)
-    names = [*chosen.starts, *chosen.arms]
-    folders = tuple(f"{name}-{seed}" for name in names for seed in chosen.all_seeds())
-    if problem := layout_problem(root, ("*.*",), folders):
-        raise UsageError(f"cannot run a study in {root}: {problem}, as a study writes it")
     lines.file.parent.mkdir(parents=True, exist_ok=True)
     options = [] if arguments.nproc is None else ["--nproc", str(arguments.nproc)]
     places = [{"CUDA_VISIBLE_DEVICES": gpus} for gpus in arguments.devices]

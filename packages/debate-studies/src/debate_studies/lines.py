@@ -3,7 +3,6 @@
 import fcntl
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,6 @@ from scipy.stats import t
 
 from debate_protocol.plugins import Config
 from debate_train.checkpoints.run_directory import as_written, with_hash
-from debate_train.checkpoints.whole_files import open_plain
 from debate_train.interrupts import UsageError
 
 
@@ -103,8 +101,7 @@ class Lines:
     def add(self, run: Finished) -> None:
         """Write a line at the end, at once, unless another call has written one of its run."""
         line = json.dumps(with_hash(run.model_dump(exclude_defaults=True))) + "\n"
-        number = open_plain(self.file, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-        with os.fdopen(number, "a+b") as file:
+        with self.file.open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # Until it is closed.
             if (run.arm, run.seed) not in self.done():
                 text = self.file.read_bytes()

@@ -29,7 +29,7 @@ from debate_studies.study_file import (
     without_scratch,
 )
 from debate_train.checkpoints.run_directory import read_as_written
-from debate_train.checkpoints.whole_files import open_plain, write_whole
+from debate_train.checkpoints.whole_files import write_whole
 from debate_train.interrupts import RunFailure, UsageError, handled, heeded
 
 _STOPPING = (
@@ -118,7 +118,7 @@ def _closed_at_end() -> Iterator[int]:
 
 
 def _opened(log: Path) -> BinaryIO:
-    return os.fdopen(open_plain(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+    return log.open("ab")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -23,7 +22,6 @@ from debate_train.interrupts import RunFailure, UsageError
 
 MANIFEST = "manifest.json"
 FORMAT = "debate-checkpoint/2"
-_CODE = {".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".py", ".so"}
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -59,14 +57,6 @@ class Origin(Config):
         )
 
 
-def is_recipe(text: str) -> bool:
-    """Return whether a text is a recipe, as far as a mapping shows that."""
-    try:
-        return isinstance(yaml.safe_load(text), dict) and bool(yaml.safe_load(text))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return False
-
-
 def _hash(value: object) -> str:
     """Hash what a part of a recipe means: not its comments, nor the order of its keys."""
     text = json.dumps(value, sort_keys=True, default=str)
@@ -91,7 +81,7 @@ class Manifest(Config):
 
 def seal(directory: Path, step: int, origin: Origin) -> None:
     """Bring every file to the disk and write the manifest, the last file of a checkpoint."""
-    found = dict(_files(directory))
+    found = _files(directory)
     mode = stat.S_IMODE(directory.stat().st_mode) & 0o666  # By the umask; safetensors takes 0600.
     for path in found.values():
         path.chmod(mode)
@@ -102,38 +92,43 @@ def seal(directory: Path, step: int, origin: Origin) -> None:
         file.write(manifest.model_dump_json(indent=1))
         file.flush()
         os.fsync(file.fileno())
-    for folder in {path.parent for _, path in _files(directory)}:
+    for folder in {directory, *(path.parent for path in found.values())}:
         sync_directory(folder)
 
 
 def verify(directory: Path, step: int, origin: Origin) -> None:
-    """Read every byte of a checkpoint, and none of it as code.
+    """Read every byte of a checkpoint.
 
     Raises:
         RefusedCheckpoint: It is torn, altered or of another run; the message says how.
     """
-    if directory.is_symlink():
-        raise RefusedCheckpoint("it is a link; expected a folder of this run")
-    if not directory.is_dir():
-        raise RefusedCheckpoint("it is a file; expected a folder of this run")
-    found = dict(_files(directory))
-    if MANIFEST not in found:
-        raise RefusedCheckpoint(
-            f"it holds no {MANIFEST}: it is not complete, or another version wrote it"
-        )
     try:
-        content = json.loads(found.pop(MANIFEST).read_bytes())
-        if isinstance(content, dict) and content.get("format") != FORMAT:
+        content = json.loads((directory / MANIFEST).read_bytes())
+        if content.get("format") != FORMAT:
             raise RefusedCheckpoint(
                 f"its format is {content.get('format')!r}; this version reads {FORMAT!r}"
             )
         manifest = Manifest.model_validate(content)
-    except (OSError, ValueError, RecursionError, ValidationError) as error:
+    except FileNotFoundError as error:
+        raise RefusedCheckpoint(
+            f"it holds no {MANIFEST}: it is not complete, or another version wrote it"
+        ) from error
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise RefusedCheckpoint(f"its {MANIFEST} cannot be read") from error
     _check_origin(manifest.origin, origin)
     if manifest.step != step:
         raise RefusedCheckpoint(f"it was written after {manifest.step} steps, not {step}")
-    _check_files(found, manifest.files)
+    found = _files(directory)
+    for name in sorted(set(found) ^ set(manifest.files)):
+        which = "is missing" if name in manifest.files else f"is not named in its {MANIFEST}"
+        raise RefusedCheckpoint(f"{name} {which}")
+    for name, path in found.items():  # All sizes first: this tells most damage at once.
+        size, expected = path.stat().st_size, manifest.files[name].bytes
+        if size != expected:
+            raise RefusedCheckpoint(f"{name} has {size} bytes instead of {expected}")
+    for name, record in file_records(found).items():
+        if record != manifest.files[name]:
+            raise RefusedCheckpoint(f"{name} is not as it was written (SHA-256 differs)")
 
 
 def _check_origin(found: Origin, expected: Origin) -> None:
@@ -144,19 +139,11 @@ def _check_origin(found: Origin, expected: Origin) -> None:
         raise RefusedCheckpoint("it belongs to a run with another base model or tokenizer")
 
 
-def _check_files(found: Mapping[str, Path], expected: Mapping[str, FileRecord]) -> None:
-    for name in sorted(set(found) ^ set(expected)):
-        which = "is missing" if name in expected else f"is not named in its {MANIFEST}"
-        raise RefusedCheckpoint(f"{name} {which}")
-    for name, path in found.items():
-        if path.suffix in _CODE:
-            raise RefusedCheckpoint(f"{name} could run code; expected safetensors and text")
-        size = path.stat().st_size
-        if size != expected[name].bytes:
-            raise RefusedCheckpoint(f"{name} has {size} bytes instead of {expected[name].bytes}")
-    for name, record in file_records(found).items():
-        if record != expected[name]:
-            raise RefusedCheckpoint(f"{name} is not as it was written (SHA-256 differs)")
+def _files(directory: Path) -> dict[str, Path]:
+    """Return all files of a checkpoint but its manifest, by name."""
+    found = (path for path in sorted(directory.rglob("*")) if not path.is_dir())
+    named = {path.relative_to(directory).as_posix(): path for path in found}
+    return {name: path for name, path in named.items() if name != MANIFEST}
 
 
 def file_records(files: Mapping[str, Path]) -> dict[str, FileRecord]:
@@ -171,28 +158,9 @@ def _record(path: Path) -> FileRecord:
     return FileRecord(bytes=path.stat().st_size, sha256=digest)
 
 
-def _files(directory: Path, below: str = "") -> Iterator[tuple[str, Path]]:
-    """Name all files of a folder and its folders.
-
-    Raises:
-        RefusedCheckpoint: Something is neither a file nor a folder: links lead elsewhere.
-    """
-    for path in sorted(directory.iterdir()):
-        mode = path.lstat().st_mode
-        name = f"{below}{path.name}"
-        if stat.S_ISDIR(mode):
-            yield from _files(path, f"{name}/")
-        elif stat.S_ISREG(mode):
-            yield name, path
-        else:
-            raise RefusedCheckpoint(f"{name} is a link or a device; expected plain files")
-
-
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _STATE, _BEST = "state.json", "best.json"
 _NAME = re.compile(r"step-(\d{6,})")
-RECIPE_COPY = "recipe.yaml"
-_NO_ROOM = re.compile(r"os error \d+|allocate memory|out of memory|No space left|File too large")
 _WRITING, _REPLACED, _REMOVED, _REFUSED = ".writing-", ".replaced-", ".removed-", "refused-"
 
 
@@ -257,7 +225,7 @@ class Checkpoint:
     """Why newer ones are not used."""
 
 
-Check = Callable[[Path, RunState], None]
+Check = Callable[[RunState], None]
 
 
 class Checkpoints:
@@ -267,14 +235,10 @@ class Checkpoints:
         root: their folder.
         origin: the run they belong to.
         keep_last: how many are kept besides the best.
-        recipe: of the run, as it was started; each keeps a copy.
     """
 
-    def __init__(
-        self, root: Path, origin: Origin, keep_last: int, recipe: str | None = None
-    ) -> None:
+    def __init__(self, root: Path, origin: Origin, keep_last: int) -> None:
         self._root, self._origin, self._keep_last = root, origin, keep_last
-        self._recipe = recipe
         root.mkdir(parents=True, exist_ok=True)
         finish_replacing(root)
 
@@ -293,18 +257,14 @@ class Checkpoints:
             unfinished.mkdir()
             save(unfinished)
             (unfinished / _STATE).write_text(_finite_json(state), encoding="utf-8")
-            if self._recipe is not None:
-                (unfinished / RECIPE_COPY).write_text(self._recipe, encoding="utf-8")
             seal(unfinished, state.step, self._origin)
             if final.exists():
                 os.replace(final, self._root / f"{_REPLACED}{number}")
             os.replace(unfinished, final)
             sync_directory(self._root)
             self._mark_best(state.best)
-        except Exception as error:
+        except (OSError, SafetensorError, MemoryError) as error:
             finish_replacing(self._root)
-            if not _is_about_room(error):
-                raise
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise RunFailure(
                 f"cannot write {final}: {reason}; the checkpoints before it are whole: make room "
@@ -354,7 +314,7 @@ class Checkpoints:
             try:
                 state = self._read(path)
                 if check is not None:
-                    check(path, state)
+                    check(state)
             except RefusedCheckpoint as error:
                 refused.append((path, str(error)))
                 continue
@@ -380,11 +340,7 @@ class Checkpoints:
         try:
             state = TypeAdapter(RunState).validate_json((path / _STATE).read_bytes())
         except (OSError, ValidationError) as error:
-            where = ""
-            if isinstance(error, ValidationError):
-                first = error.errors()[0]
-                where = f": {'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise RefusedCheckpoint(f"its {_STATE} cannot be read{where}") from error
+            raise RefusedCheckpoint(f"its {_STATE} cannot be read: {error}") from error
         if state.step != step:
             raise RefusedCheckpoint(f"its {_STATE} is of step {state.step}")
         return state
@@ -444,30 +400,7 @@ def _remove(root: Path, prefix: str) -> None:
 
 
 def _remove_one(path: Path) -> None:
-    """Remove a folder, or what stands in its place; a link is removed, not what it leads to."""
-    if path.is_symlink() or not path.is_dir():
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-    else:
+    if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_about_room(error: Exception) -> bool:
-    """Return whether a disk or memory had no room; libraries say so in their own ways."""
-    if isinstance(error, OSError | SafetensorError | MemoryError):
-        return True
-    return _NO_ROOM.search(str(error)) is not None
-
-
-def kept_recipe(root: Path) -> str | None:
-    """Return the recipe of the run from its newest checkpoint that is whole, if there is one."""
-    found = {int(m[1]): p for p in root.glob("step-*") if (m := _NAME.fullmatch(p.name))}
-    for step in sorted(found, reverse=True):
-        try:
-            text = (found[step] / RECIPE_COPY).read_text(encoding="utf-8")
-            if is_recipe(text):
-                verify(found[step], step, Origin.of(text))
-                return text
-        except (OSError, ValueError, RefusedCheckpoint):
-            continue
-    return None
+    else:
+        path.unlink(missing_ok=True)

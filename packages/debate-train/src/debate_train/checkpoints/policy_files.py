@@ -175,35 +175,6 @@ def load_policy(directory: Path, loaded: LoadedModel) -> None:
         ) from error
 
 
-def check_policy(directory: Path, loaded: LoadedModel, types: set[torch.dtype]) -> None:
-    """Refuse weights that `load_policy` would refuse, of another type, or not finite.
-
-    Args:
-        directory: a checkpoint.
-        loaded: the model that they are to be of.
-        types: those that a run may have written.
-
-    Raises:
-        ModelError: They are; the message names the first.
-    """
-    targets = _targets(loaded)
-    try:
-        source = _source(directory, loaded, targets)
-        for name in source.names():
-            tensor = source.read(name)
-            if name in targets and tensor.shape != targets[name].shape:
-                found, expected = tuple(tensor.shape), tuple(targets[name].shape)
-                raise ValueError(f"{name} of shape {found} instead of {expected}")
-            if tensor.dtype not in types | {targets[name].dtype}:
-                raise ValueError(f"{name} of type {str(tensor.dtype).removeprefix('torch.')}")
-            if not bool(torch.isfinite(tensor).all()):
-                raise ValueError(f"{name} that is not finite")
-    except (RuntimeError, OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"checkpoint {directory}: found weights that cannot be loaded: {error}"
-        ) from error
-
-
 def stored_policy(directory: Path, loaded: LoadedModel) -> Callable[[str], Tensor]:
     """Return what reads a policy's value of one of the model's parameters, by its name.
 

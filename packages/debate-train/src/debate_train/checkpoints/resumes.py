@@ -2,16 +2,13 @@
 
 import hashlib
 import json
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import yaml
 
 from debate_report.run_files import shown_change
-from debate_train.checkpoints import RefusedCheckpoint, RunState, is_recipe
+from debate_train.checkpoints import RefusedCheckpoint, RunState
 from debate_train.checkpoints.run_directory import (
     ENVIRONMENT,
     LATER_RECIPES,
@@ -19,11 +16,8 @@ from debate_train.checkpoints.run_directory import (
     RunDirectory,
     describe_environment,
 )
-from debate_train.checkpoints.trainer_state import check_contents
 from debate_train.checkpoints.whole_files import write_whole
-from debate_train.interrupts import RecipeError, UsageError
-from debate_train.models.loaded_model import LoadedModel
-from debate_train.recipe import Recipe
+from debate_train.interrupts import RecipeError
 from debate_train.recipe.files import Changes, recipe_changes
 
 
@@ -58,8 +52,7 @@ def changes_since(directory: RunDirectory, step: int, resolved_yaml: str) -> Cha
     earlier = {_first_step(path): path for path in directory.path.glob(LATER_RECIPES)}
     before = directory.recipe
     for first in sorted(number for number in earlier if number <= step):
-        text = earlier[first].read_text(encoding="utf-8", errors="replace")
-        before = text if is_recipe(text) else before
+        before = earlier[first].read_text(encoding="utf-8")
     return recipe_changes(before, resolved_yaml)
 
 
@@ -83,28 +76,15 @@ def note_resume(directory: RunDirectory, step: int, resolved_yaml: str) -> Chang
         directory.note_record(path)
     now = {**describe_environment(), "from_step": step + 1, "changes": changes}
     path = directory.path / ENVIRONMENT
-    first = environment_of(path)
-    first["resumed"] = [*cast(list[object], first["resumed"]), now]
+    # Of a folder whose making was stopped there is none, and that of now is taken.
+    try:
+        first: dict[str, Any] = dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        first = describe_environment()
+    first["resumed"] = [*first.get("resumed", []), now]
     text = json.dumps(first, indent=2, ensure_ascii=False, allow_nan=False)
     write_whole(path, (text + "\n").encode())
     return changes
-
-
-def environment_of(path: Path) -> dict[str, object]:
-    """Return what an environment.json holds; one that cannot be read is begun again, with a word.
-
-    Of a folder whose making was stopped there is none, and that of now is taken.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict) and isinstance(found.setdefault("resumed", []), list):
-            return found
-    except FileNotFoundError:
-        return {**describe_environment(), "resumed": []}
-    except (OSError, ValueError, RecursionError):
-        pass
-    print(f"warning: {path} cannot be read: what it said of the start is lost", file=sys.stderr)
-    return {"resumed": []}
 
 
 def shown_changes(changes: Changes, step: int) -> str:
@@ -113,43 +93,25 @@ def shown_changes(changes: Changes, step: int) -> str:
     return f"resumed with another recipe from step {step + 1} on: {listed}"
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeCheck:
-    """Refuses checkpoints that the rest of the run directory, or this recipe, does not fit."""
+def refuse_other_files(directory: RunDirectory, state: RunState) -> None:
+    """Refuse a checkpoint whose rows of metrics or samples are not those of the run directory.
 
-    recipe: Recipe
-    directory: RunDirectory
-    loaded: LoadedModel
-
-    def __call__(self, path: Path, state: RunState) -> None:
-        """Check one checkpoint whose files are as its manifest says.
-
-        Raises:
-            RefusedCheckpoint: It does not fit; the message says what.
-        """
-        for problem in (*self._row_problems(state), *self._record_problems(state)):
-            raise RefusedCheckpoint(problem)
-        phases = list(self.recipe.phase_recipes().values())
-        phase = phases[state.phase] if state.phase < len(phases) else None
-        try:
-            check_contents(path, state, phase, self.loaded)
-        except UsageError as error:
-            text = str(error).removeprefix(f"checkpoint {path}: ").splitlines()[0]
-            raise RefusedCheckpoint(text) from error
-
-    def _row_problems(self, state: RunState) -> Iterator[str]:
-        """Compare the rows of metrics that the checkpoint counts with those in the file."""
-        with self.directory.metrics_path.open("rb") as file:
-            lines = file.readlines()[: state.rows]
-        if len(lines) != state.rows:
-            yield f"metrics.jsonl has {len(lines)} rows, of which it counts {state.rows}"
-        if hashlib.sha256(b"".join(lines)).hexdigest() != state.metrics_sha256:
-            yield f"the first {state.rows} rows of metrics.jsonl are not as they were written"
-
-    def _record_problems(self, state: RunState) -> Iterator[str]:
-        for name, digest in state.records.items():
-            path = self.directory.path / name
-            if not path.is_file():
-                yield f"{name} is missing, which was written before it"
-            elif hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-                yield f"{name} is not as it was written"
+    Raises:
+        RefusedCheckpoint: They are not; the message says which.
+    """
+    with directory.metrics_path.open("rb") as file:
+        lines = file.readlines()[: state.rows]
+    if len(lines) != state.rows:
+        raise RefusedCheckpoint(
+            f"metrics.jsonl has {len(lines)} rows, of which it counts {state.rows}"
+        )
+    if hashlib.sha256(b"".join(lines)).hexdigest() != state.metrics_sha256:
+        raise RefusedCheckpoint(
+            f"the first {state.rows} rows of metrics.jsonl are not as they were written"
+        )
+    for name, digest in state.records.items():
+        path = directory.path / name
+        if not path.is_file():
+            raise RefusedCheckpoint(f"{name} is missing, which was written before it")
+        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise RefusedCheckpoint(f"{name} is not as it was written")

@@ -7,9 +7,7 @@ import os
 import platform
 import re
 import shutil
-import stat
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Transcript
-from debate_train.checkpoints import RunState, finish_replacing, is_recipe, kept_recipe
+from debate_train.checkpoints import RunState, finish_replacing
 from debate_train.checkpoints.whole_files import (
     LOCK,
     DirectoryLock,
@@ -39,58 +37,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-RUN_FOLDERS = (
-    "transcripts",
-    "tokens",
-    "evaluations",
-    "checkpoints",
-    "offline",
-    "wandb",
-    "tensorboard",
-    "trackio",
-)
-RUN_FILES = (
-    LOCK,
-    "recipe.yaml",
-    "metrics.jsonl",
-    "results.json",
-    "environment.json",
-    "recipe-from-step-*.yaml",
-    "report.html",
-    "phase_start.safetensors",
-    "transcripts/*",
-    "tokens/*",
-    "evaluations/*",
-    "offline/*",
-    "checkpoints/best.json",
-    "wandb/*.txt",
-    "tensorboard/*",
-    "trackio/*",
-)
-"""Plain files and folders of a run, in or below its folder."""
 _UNBORN = re.compile(r"\.recipe\.yaml\.\d+")
 """The only file, beside the lock, of a run that was killed while its folder was made."""
 
 
 class RunDirectoryError(UsageError):
     """The output directory cannot be used; the message says which, why, and what to do."""
-
-
-def layout_problem(path: Path, files: tuple[str, ...], folders: tuple[str, ...]) -> str | None:
-    """Return what in a folder is a link, or is not what a run has there; None where all is well.
-
-    Args:
-        path: The folder.
-        files: Patterns of names of plain files, in it or in one of `folders`.
-        folders: Names of folders in it.
-    """
-    expected = [(path / name, stat.S_ISDIR, "a folder") for name in folders]
-    expected += [(one, stat.S_ISREG, "a plain file") for x in files for one in sorted(path.glob(x))]
-    for found, is_kind, kind in expected:
-        if found.is_symlink() or (found.exists() and not is_kind(found.stat().st_mode)):
-            what = "a link" if found.is_symlink() else "a folder" if found.is_dir() else "a file"
-            return f"{found.relative_to(path)} is {what}, expected {kind}"
-    return None
 
 
 def refuse_used(path: Path, held: bool = False) -> None:
@@ -106,7 +58,6 @@ def refuse_used(path: Path, held: bool = False) -> None:
     """
     try:
         found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-        _refuse_file(path, path)
         if LOCK in found:
             found.remove(LOCK)
             if not held:
@@ -122,31 +73,22 @@ def refuse_used(path: Path, held: bool = False) -> None:
         )
 
 
-def _refuse_file(found: Path, path: Path) -> None:
-    if found.exists() and not found.is_dir():
-        which = "" if found == path else f" {found}"
-        raise RunDirectoryError(
-            f"cannot write a run to {path}: found a file{which}, expected a folder; "
-            "choose another --output"
-        )
-
-
 def refuse_absent(path: Path) -> None:
-    """Refuse to go on with a run where there is none, or where something stands in its place.
+    """Refuse to go on with a run where there is none.
 
     Raises:
-        RunDirectoryError: So it is.
+        RunDirectoryError: The folder or its recipe is not there.
     """
     if not path.is_dir():
-        raise RunDirectoryError(
-            f"cannot resume {path}: found no such folder, expected the folder of an earlier "
-            "run; check the path, or start a new run without --resume"
-        )
-    if problem := layout_problem(path, RUN_FILES, RUN_FOLDERS):
-        raise RunDirectoryError(
-            f"cannot resume {path}: {problem}, as a run writes it; put it back, or start in "
-            "another folder without --resume"
-        )
+        found = "no such folder"
+    elif not (path / RECIPE).is_file():
+        found = f"no {RECIPE}"
+    else:
+        return
+    raise RunDirectoryError(
+        f"cannot resume {path}: found {found}, expected the folder of an earlier "
+        "run; check the path, or start a new run without --resume"
+    )
 
 
 def refuse_unusable(path: Path, *, is_there: bool) -> None:
@@ -168,7 +110,12 @@ def refuse_unusable(path: Path, *, is_there: bool) -> None:
             refuse_used(path)
         # No folder is made to try it: another run might find it there, or miss it.
         nearest = next(folder for folder in (path, *path.parents) if folder.exists())
-        _refuse_file(nearest, path)
+        if not nearest.is_dir():
+            which = "" if nearest == path else f" {nearest}"
+            raise RunDirectoryError(
+                f"cannot write a run to {path}: found a file{which}, expected a folder; "
+                "choose another --output"
+            )
         with TemporaryFile(dir=nearest) as file:
             file.write(b"\n")
             file.flush()
@@ -203,26 +150,6 @@ def written(path: Path) -> Iterator[None]:
         raise RunFailure(
             f"cannot write {path}: {reason}; make room or repair the disk, then go on with --resume"
         ) from error
-
-
-def lost_recipe(path: Path) -> str | None:
-    """Return the copy that a checkpoint keeps where the folder's own recipe is lost."""
-    try:
-        if is_recipe((path / RECIPE).read_text(encoding="utf-8")):
-            return None
-        problem = f"its {RECIPE} holds no recipe"
-    except FileNotFoundError:
-        problem = f"expected a {RECIPE}, found none"
-    except UnicodeDecodeError:
-        problem = f"its {RECIPE} is no text"
-    kept = kept_recipe(path / "checkpoints")
-    if kept is None:
-        raise RunDirectoryError(
-            f"cannot resume {path}: {problem}, and no checkpoint keeps a copy; start a new run "
-            "without --resume in another folder"
-        )
-    print(f"warning: {path}: {problem}; the copy in a checkpoint is used", file=sys.stderr)
-    return kept
 
 
 def last_time(path: Path) -> float:
@@ -449,7 +376,6 @@ class RunDirectory:
         self.path = path
         self._lock = lock
         self._was_there = was_there
-        self._lost_recipe: str | None = None
         self._return: RunState | None = None
         self.has_begun = False
         """Whether the run writes here: before that it may still be refused."""
@@ -498,11 +424,9 @@ class RunDirectory:
         path = Path(path)
         refuse_absent(path)
         try:
-            recipe = lost_recipe(path)
             run = cls(path, DirectoryLock(path))
         except OSError as error:
             raise not_writable(path, error) from error
-        run._lost_recipe = recipe
         try:
             run._mend()
         except OSError as error:
@@ -525,8 +449,6 @@ class RunDirectory:
     @property
     def recipe(self) -> str:
         """The resolved recipe that the run was started with, as YAML."""
-        if self._lost_recipe is not None:
-            return self._lost_recipe
         return (self.path / RECIPE).read_text(encoding="utf-8")
 
     @property
@@ -591,9 +513,6 @@ class RunDirectory:
     def begin(self) -> None:
         """Drop what was written after the checkpoint that is resumed from, once."""
         self.has_begun = True
-        if self._lost_recipe is not None:
-            write_whole(self.path / RECIPE, self._lost_recipe.encode())
-            self._lost_recipe = None
         if self._return is not None:
             self.go_back(self._return.rows, self._return.step)
             self._return = None

@@ -7,10 +7,9 @@ counts stand in `trainer.json`. Nothing in it depends on how a trainer splits th
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,37 +19,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from debate_protocol.plugins import Config
-from debate_train.checkpoints import RefusedCheckpoint
-from debate_train.checkpoints.policy_files import StoredTensors, check_policy, write_tensors
+from debate_train.checkpoints.policy_files import StoredTensors, write_tensors
 from debate_train.interrupts import ModelError
-from debate_train.models.loaded_model import trained_adapters, trained_parameters
 from debate_train.trainers.optimizers import StateLayout
 
 if TYPE_CHECKING:
-    from debate_train.checkpoints import RunState
-    from debate_train.models.loaded_model import LoadedModel
-    from debate_train.recipe import Recipe
+    pass
 
 
 _FILE = "random.json"
-
-
-_Word = Annotated[int, Field(ge=0, lt=2**32)]
-
-
-class _States(Config):
-    python: tuple[
-        Literal[3], Annotated[list[_Word], Field(min_length=625, max_length=625)], float | None
-    ]
-    numpy: tuple[
-        Literal["MT19937"],
-        Annotated[list[_Word], Field(min_length=624, max_length=624)],
-        Annotated[int, Field(ge=0, le=624)],
-        Annotated[int, Field(ge=0, le=1)],
-        float,
-    ]
-    torch: str
-    cuda: list[str]
 
 
 def seed_all(seed: int) -> None:
@@ -100,29 +77,18 @@ def load_random_states(directory: Path) -> None:
     Raises:
         ModelError: There are none, or they are not random states.
     """
-    with _readable(directory):
-        found = _read(directory)
-        version, words, gauss = found.python
-        random.setstate((version, tuple(words), gauss))
-        name, keys, place, has_gauss, cached = found.numpy
-        np.random.set_state((name, np.array(keys, np.uint32), place, has_gauss, cached))
-        torch.set_rng_state(_tensor(found.torch))
-        for device, state in enumerate(found.cuda[: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(_tensor(state), device)
-
-
-def _read(directory: Path) -> _States:
-    return _States.model_validate_json((directory / _FILE).read_bytes())
-
-
-@contextmanager
-def _readable(directory: Path) -> Iterator[None]:
     try:
-        yield
-    except (OSError, ValueError, TypeError, RuntimeError, OverflowError) as error:
-        reason = str(error).splitlines()[0]
+        found = json.loads((directory / _FILE).read_bytes())
+        version, words, gauss = found["python"]
+        random.setstate((version, tuple(words), gauss))
+        name, keys, place, has_gauss, cached = found["numpy"]
+        np.random.set_state((name, np.array(keys, np.uint32), place, has_gauss, cached))
+        torch.set_rng_state(_tensor(found["torch"]))
+        for device, state in enumerate(found["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(_tensor(state), device)
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise ModelError(
-            f"{directory / _FILE}: found no random states ({reason}); expected them as written"
+            f"{directory / _FILE}: found no random states ({error}); expected them as written"
         ) from error
 
 
@@ -208,11 +174,6 @@ class StoredTrainerState:
         others = [n for n in self.counts.optimizer_steps if n not in shapes]
         if others:
             raise self._refusal(f"state of {', '.join(others[:3])}, which is not trained")
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """Names of tensors of other shapes and types than the parameter's."""
-        return self._kept.others
 
     def of(self, name: str) -> ParameterState | None:
         """Return the state of a parameter, None where nothing is kept of it."""
@@ -323,41 +284,3 @@ def set_schedule(schedule: LambdaLR, steps: int) -> None:
     for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     schedule._last_lr = rates
-
-
-def check_contents(
-    directory: Path, state: "RunState", phase: "Recipe | None", loaded: "LoadedModel"
-) -> None:
-    """Read the weights and the optimizer state that a run would go on with.
-
-    Args:
-        directory: a checkpoint whose files are as its manifest says.
-        state: what its `state.json` holds.
-        phase: the recipe of the phase that it is in; None after the last.
-        loaded: the model, whole.
-
-    Raises:
-        RefusedCheckpoint: A tensor is not finite.
-        UsageError: They are of another model, or of another optimizer.
-    """
-    rounded = {torch.bfloat16} if phase is None or phase.trainer.keeps_masters else set()
-    types = {p.dtype for p in loaded.model.parameters()} | rounded
-    check_policy(directory, loaded, types)
-    if phase is None or state.step == state.phase_start:
-        return  # The next phase opens a trainer of its own.
-    training = trained_adapters(loaded.lora, phase.debate)
-    trained = trained_parameters(replace(loaded, training=training))
-    shapes = {name: tuple(p.shape) for name, p in trained.items()}
-    stored = StoredTrainerState(directory, shapes, phase.trainer.optimizer.state_layout())
-    for what in _not_finite(stored):
-        raise RefusedCheckpoint(f"its {what} is not finite")
-
-
-def _not_finite(stored: StoredTrainerState) -> Iterator[str]:
-    for name in stored.counts.optimizer_steps:
-        found = stored.of(name)
-        assert found is not None
-        tensors = dict(found.moments) | ({} if found.master is None else {"master": found.master})
-        for part, tensor in tensors.items():
-            if part not in stored.others and not bool(torch.isfinite(tensor).all()):
-                yield f"{part} of {name}"

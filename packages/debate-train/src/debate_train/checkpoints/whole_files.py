@@ -18,36 +18,11 @@ _UNFINISHED = re.compile(r"\..+\.\d+(\.part)?|\.tmp\w{6}")
 """Names of unfinished files: of `whole_file`, of `write_transcripts` and of safetensors."""
 
 
-def open_plain(path: Path, flags: int) -> int:
-    """Open a file in a folder that may come from somebody else; return its descriptor.
-
-    A link there could lead to any file of the user's, so that none is followed, and a file with a
-    second name is another one, too.
-
-    Raises:
-        OSError: It is a link or no plain file, or cannot be opened.
-    """
-    try:
-        number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(error.errno, f"{path.name} is a link, expected a plain file") from error
-        raise
-    found = os.fstat(number)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        os.close(number)
-        what = (
-            "is a link, too: a second name of a file" if found.st_nlink > 1 else "is no plain file"
-        )
-        raise OSError(errno.EINVAL, f"{path.name} {what}")
-    return number
-
-
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a name to write to, moved onto `path` only when the writing ended well."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.unlink(missing_ok=True)  # It might be a link that somebody put there.
+    unfinished.unlink(missing_ok=True)
     try:
         unfinished.touch(exist_ok=False)
         mode = stat.S_IMODE(unfinished.stat().st_mode)
@@ -79,7 +54,8 @@ def cut_torn_line(path: Path) -> bool:
     Returns:
         Whether there was one.
     """
-    with os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT), "rb+") as file:
+    path.touch()
+    with path.open("rb+") as file:
         size = end = file.seek(0, os.SEEK_END)
         while end:
             start = max(0, end - _BLOCK)
@@ -137,7 +113,6 @@ class DirectoryLock:
         if not has_fcntl:
             raise UsageError(NO_WINDOWS)
         self._path = directory / LOCK
-        os.close(open_plain(self._path, os.O_RDWR | os.O_CREAT))  # Refuses links and folders.
         self._lock = _acquired(self._path)
         if self._lock is not None:
             self._path.write_text(f"{os.getpid()}\n")
@@ -158,11 +133,7 @@ def refuse_in_use(directory: Path) -> None:
         OSError: The lock is no plain file, or cannot be read.
     """
     path = directory / LOCK
-    try:
-        os.close(open_plain(path, os.O_RDWR))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    if (lock := _acquired(path)) is not None:
+    if path.exists() and (lock := _acquired(path)) is not None:
         lock.release()
 
 

@@ -6,7 +6,6 @@ are then those of an evaluation that nobody stopped.
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +20,6 @@ from debate_rollout.routing import HeardEngine
 from debate_train.checkpoints.run_directory import (
     as_written,
     describe_environment,
-    layout_problem,
     not_writable,
     read_as_written,
     refuse_used,
@@ -30,10 +28,8 @@ from debate_train.checkpoints.run_directory import (
     written,
 )
 from debate_train.checkpoints.whole_files import (
-    LOCK,
     DirectoryLock,
     cut_torn_line,
-    open_plain,
     remove_unfinished,
     write_whole,
 )
@@ -97,13 +93,6 @@ class ResumableFolder:
         self.close()
 
 
-def refuse_links(path: Path, files: Sequence[str], folders: Sequence[str] = ()) -> None:
-    """Refuse a folder in which a link leads elsewhere, or something stands in a file's place."""
-    own = (LOCK, RECIPE, ENVIRONMENT, *files)
-    if path.is_dir() and (problem := layout_problem(path, own, tuple(folders))):
-        raise UsageError(f"cannot use {path}: {problem}; choose another --output")
-
-
 _LINE = TypeAdapter(dict[str, Reply])
 
 
@@ -132,7 +121,7 @@ class ReplyJournal:
                     "file, and its policy is measured again"
                 ) from None
             self.known = found | self.known
-        self._file = os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
+        self._file = path.open("ab")
 
     def append(self, replies: Iterable[tuple[str, Reply]]) -> None:
         """Keep the replies of one call; of two with one key the first."""
@@ -160,7 +149,6 @@ def journaled(engine: Engine, journal: ReplyJournal) -> HeardEngine:
 SCHEMA = "debate-eval/1"
 RESULTS, TABLE, PLAN = "results.json", "results.csv", "evaluation.json"
 _FOLDERS = ("policies", "transcripts", "replies")
-_FILES = (PLAN, RESULTS, TABLE, "policies/*", "replies/*", "transcripts/*/*")
 
 Plan = Mapping[str, Any]
 """What an evaluation measures, by which one that is resumed is known to be the same."""
@@ -184,7 +172,6 @@ class EvaluationDirectory(ResumableFolder):
     def __init__(
         self, path: Path, plan: Plan, resolved_yaml: str | None = None, *, resume: bool = False
     ) -> None:
-        refuse_links(path, _FILES, _FOLDERS)
         if not resume:
             refuse_used(path)
         elif not path.is_dir():

@@ -3,7 +3,6 @@
 import argparse
 import json
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.drivers import play_each
 from debate_rollout.engine import Engine, streaming
-from debate_train.checkpoints.whole_files import cut_torn_line, open_plain
+from debate_train.checkpoints.whole_files import cut_torn_line
 from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
@@ -25,7 +24,7 @@ from debate_train.commands.recipe_command import (
     run_recipe,
     say_loading,
 )
-from debate_train.commands.resumable import RECIPE, ResumableFolder, refuse_links
+from debate_train.commands.resumable import RECIPE, ResumableFolder
 from debate_train.interrupts import UsageError, interruptible
 from debate_train.monitoring.progress import Progress
 from debate_train.playing import named_debates
@@ -55,7 +54,6 @@ class Collection(ResumableFolder):
     """
 
     def __init__(self, path: Path, resolved_yaml: str) -> None:
-        refuse_links(path, (TRANSCRIPTS,))
         super().__init__(path, TRANSCRIPTS, b"")
         self.file = path / TRANSCRIPTS
         try:
@@ -68,7 +66,7 @@ class Collection(ResumableFolder):
                 _compare(yaml.safe_load(kept.read_text(encoding="utf-8")), resolved_yaml, path)
             self.write(RECIPE, resolved_yaml)
             self.keep_environment(resumed=True)
-            self._file = os.fdopen(open_plain(self.file, os.O_WRONLY | os.O_APPEND), "ab")
+            self._file = self.file.open("ab")
         except BaseException:
             self._lock.release()
             raise

@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from io import StringIO
-from pathlib import Path
 
 import numpy as np
 import trackio

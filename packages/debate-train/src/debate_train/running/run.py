@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from debate_report import write_report
 from debate_train.checkpoints import Checkpoint, Checkpoints, Origin, RunState
 from debate_train.checkpoints.policy_files import model_print, weight_prints
 from debate_train.checkpoints.resumes import (
-    ResumeCheck,
     note_resume,
     refuse_another_run,
+    refuse_other_files,
     shown_changes,
 )
 from debate_train.checkpoints.run_directory import RunDirectory, refuse_unusable
@@ -159,8 +159,7 @@ def _load_model(recipe: Recipe) -> LoadedModel:
 
 def _checkpoints(recipe: Recipe, directory: RunDirectory, loaded: LoadedModel) -> Checkpoints:
     origin = Origin.of(directory.recipe, model_print(loaded))
-    keep_last = recipe.checkpoint.keep_last
-    return Checkpoints(directory.checkpoints_path, origin, keep_last, directory.recipe)
+    return Checkpoints(directory.checkpoints_path, origin, recipe.checkpoint.keep_last)
 
 
 def _plan_return(
@@ -175,7 +174,7 @@ def _plan_return(
     Nothing of the run is changed until that is called: a recipe may still be refused.
     """
     refuse_another_run(directory, text)
-    start = checkpoints.newest(ResumeCheck(recipe, directory, loaded))
+    start = checkpoints.newest(partial(refuse_other_files, directory))
     if start is None:
         print("warning: no checkpoint was written yet: the run begins again", file=sys.stderr)
     for note in () if start is None else start.notes:
