@@ -180,22 +180,6 @@ def test_evaluation_goes_on_only_with_the_models_that_it_began_with(
     assert (policies / "b.json").read_text() == kept["b"]
 
 
-@pytest.mark.parametrize("name", ["transcripts/b", "transcripts/a/debate.jsonl", "policies/a.json"])
-def test_strangers_evaluation_leads_to_no_file_of_mine(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    folder, mine = tmp_path / "found", tmp_path / "mine"
-    mine.mkdir()
-    (mine / ".debate.jsonl.123").write_text("precious")
-    for inner in ("transcripts/a", "policies"):
-        (folder / inner).mkdir(parents=True)
-    (folder / name).symlink_to(mine)
-    named = ["--policy", "b=recipe", "--output", str(folder)]
-    assert main([str(home / "small.yaml"), *CHANGES, *named, "--resume"]) == 2
-    assert f"cannot use {folder}: {name} is a link" in capsys.readouterr().err
-    assert [path.name for path in mine.iterdir()] == [".debate.jsonl.123"]
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
 def test_recipes_own_model_is_known_by_its_files(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
