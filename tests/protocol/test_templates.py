@@ -97,8 +97,11 @@ def test_templates_serve_forms_with_one_prompt_when_asked_to(play: Play) -> None
 @pytest.mark.parametrize(
     ("style", "message"),
     [
-        ({"opening": "$qestion $debate"}, r"found \$qestion, expected .* did you mean \$question"),
-        ({"opening": "$Question $debate"}, r"did you mean \$question"),
+        (
+            {"opening": "$qestion $debate"},
+            r"found \$qestion, expected .* mean '\$question'",
+        ),
+        ({"opening": "$Question $debate"}, r"did you mean '\$question'"),
         ({"system": "It costs $5"}, r"found a \$ without a name"),
         ({"news": "$debate $x"}, r"found \$x, expected one of \$agent, .* write \$\$ for a dollar"),
         ({"opening": "Solve. $debate"}, r"opening: expected \$question"),

@@ -143,7 +143,7 @@ def function(transcripts): return []
             "other = broken:Other",
             "expected a subclass of debate_rewards.",
         ),
-        (NOT_A_REWARD, "v2 = broken:Other", "found a name that is taken"),
+        (NOT_A_REWARD, "v2 = broken:Other", "has taken; expected another one"),
     ],
 )
 def test_reward_that_cannot_be_used_is_named_and_left_out(site, module, entries, message):
@@ -162,7 +162,7 @@ def test_reward_that_cannot_be_used_is_named_and_left_out(site, module, entries,
 def test_second_reward_of_a_name_is_named_and_left_out(site):
     install(site, "debate-brevity", BREVITY, "brevity = debate_brevity:Brevity")
     install(site, "other-brevity", BREVITY, "brevity = other_brevity:Brevity")
-    with pytest.warns(VariantNotLoadedWarning, match="debate_brevity brings the first"):
+    with pytest.warns(VariantNotLoadedWarning, match="debate_brevity has taken"):
         found = rewards()
     assert found["brevity"].__module__ == "debate_brevity"
 

@@ -366,17 +366,6 @@ def _agent_id(digits: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A text and the rules it is read by; as `parse` takes them."""
-
-    text: str
-    contract: Contract
-    author: int | None
-    num_agents: int | None
-    think: ThinkMode
-
-
-@dataclass(frozen=True, slots=True)
 class SectionText:
     """The text of a section and where it stands in the original text.
 
@@ -414,7 +403,7 @@ class Parsed:
     problems: tuple[str, ...] = ()
     spoken: str = field(default="", compare=False, repr=False)
     """The response without thinking tags or, with `think="drop"`, without thinking blocks."""
-    reading: Reading | None = field(default=None, compare=False, repr=False)
+    reading: tuple[object, ...] | None = field(default=None, compare=False, repr=False)
 
 
 _BRACES = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
@@ -533,7 +522,7 @@ def parse(
     if strict and parsed.problems:
         raise ParseError(rules.name, parsed.problems)
     spoken = _without_holes(text, (0, len(text)), found.holes).strip()
-    return replace(parsed, spoken=spoken, reading=Reading(text, rules, author, num_agents, think))
+    return replace(parsed, spoken=spoken, reading=(text, rules, author, num_agents, think))
 
 
 def _parse_free_text(text: str, rules: Contract, holes: list[Range]) -> Parsed:

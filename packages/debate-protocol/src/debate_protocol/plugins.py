@@ -9,7 +9,6 @@ The entry point names a pydantic model with a field `type: Literal["devils_advoc
 group's protocol asks for. From then on recipes can name it like one of ours.
 """
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, reduce
@@ -86,19 +85,13 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
         found = dict(self.own)
         others = () if self.group is None else entry_points(group=self.group)
         for entry in sorted(others, key=lambda e: (e.name, e.value)):
-            if not entry.name.isprintable():
-                self._warn(entry, "found a name that cannot be printed; expected letters")
-                continue
             known = found.get(entry.name)
             if known is None:
                 loaded = self._load(entry)
-                if loaded is not None:
-                    found[entry.name] = loaded
-            elif entry.name in self.own:
-                self._warn(entry, "found a name that is taken; expected another one")
+                found |= {} if loaded is None else {entry.name: loaded}
             elif entry.value != f"{known.__module__}:{known.__qualname__}":
-                first = known.__module__
-                self._warn(entry, f"found a second one of this name; {first} brings the first")
+                taken = f"found a name that {known.__module__} has taken; expected another one"
+                self._warn(entry, taken)
         return found
 
     def __getitem__(self, name: str) -> type[BaseModel]:
@@ -147,16 +140,7 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
     def _load(self, entry: EntryPoint) -> type[BaseModel] | None:
         try:
             loaded = entry.load()
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # Whatever another package does, our own variants must work.
-            module = getattr(sys.modules.get(entry.module), "__spec__", None)
-            if isinstance(error, AttributeError) and getattr(module, "_initializing", False):
-                error = AttributeError(
-                    f"{entry.attr} is not there yet where {entry.module} reads settings of its "
-                    "kind; expected its definition above that"
-                )
+        except (Exception, SystemExit) as error:  # Our own variants must work all the same.
             said = (str(error).splitlines() or [""])[0]
             self._warn(entry, f"cannot be imported: {type(error).__name__}: {said}")
             return None
@@ -171,20 +155,12 @@ class Variants(Mapping[str, type[BaseModel]], Generic[P]):
             return f"found {loaded!r}; expected a pydantic model"
         if _tag(loaded) != name:
             return f'expected a field type: Literal["{name}"] = "{name}" in {loaded.__name__}'
-        owed = self.protocol
-        where = f"{owed.__module__}.{owed.__qualname__}"
-        is_protocol = getattr(owed, "_is_protocol", False)
-        if not is_protocol and not issubclass(loaded, owed):
-            return f"expected a subclass of {where}"
+        base = self.protocol
+        if not issubclass(loaded, base):
+            return f"expected a subclass of {base.__module__}.{base.__qualname__}"
         missing = sorted(getattr(loaded, "__abstractmethods__", ()))
-        missing += [
-            member
-            for member in sorted(_members(owed) if is_protocol else ())
-            if member not in loaded.model_fields
-            and not any(member in vars(parent) for parent in loaded.__mro__)
-        ]
         if missing:
-            return f"{loaded.__name__} has no {', '.join(missing)}; expected what {where} describes"
+            return f"{loaded.__name__} has no {', '.join(missing)}; expected what its base asks for"
         return None
 
     def _warn(self, entry: EntryPoint, problem: str) -> None:
@@ -214,17 +190,6 @@ def variants_of(annotation: object) -> tuple[type[BaseModel], ...]:
         if isinstance(mark, Variants)
         for model in mark.values()
     )
-
-
-def _members(protocol: type) -> set[str]:
-    """Return what a protocol asks for; Python 3.11 has no function for it."""
-    parents = (parent for parent in protocol.__mro__ if getattr(parent, "_is_protocol", False))
-    return {
-        name
-        for parent in parents
-        for name in vars(parent)
-        if not name.startswith("_") or name == "__call__"
-    }
 
 
 def _tag(model: type[BaseModel]) -> str:

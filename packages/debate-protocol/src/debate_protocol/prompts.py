@@ -1,15 +1,14 @@
 """What an agent reads before it speaks: its view, and the styles and templates of its prompt."""
 
-import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from debate_protocol.parsing import Contract, neutralised
+from debate_protocol.parsing import Contract, did_you_mean, neutralised
 from debate_protocol.plugins import Config
 from debate_protocol.types import Message, Question
 
@@ -127,17 +126,23 @@ def question_kind(question: Question) -> str:
 
 def question_text(view: View) -> str:
     """Return passage, question and choices, with tags disarmed."""
+    parts = _question_parts(view)
+    shown = [
+        f"{name.capitalize()}:\n{text}"
+        for name, text in parts.items()
+        if text or name == "question"
+    ]
+    return "\n\n".join(shown)
+
+
+def _question_parts(view: View) -> dict[str, str]:
     question = view.question
-    parts = []
-    passage = question.meta.get("passage")
-    if passage:
-        parts.append(f"Passage:\n{view.inserted(str(passage))}")
-    parts.append(f"Question:\n{view.inserted(question.text)}")
-    choices = labelled_choices(question)
-    if choices:
-        listed = "\n".join(view.inserted(f"{label}. {choice}") for label, choice in choices)
-        parts.append(f"Choices:\n{listed}")
-    return "\n\n".join(parts)
+    choices = (f"{label}. {choice}" for label, choice in labelled_choices(question))
+    return {
+        "passage": view.inserted(str(question.meta.get("passage") or "")),
+        "question": view.inserted(question.text),
+        "choices": "\n".join(map(view.inserted, choices)),
+    }
 
 
 QUESTION_PLACES = ("question", "text", "passage", "choices", "answer_form")
@@ -146,14 +151,12 @@ QUESTION_PLACES = ("question", "text", "passage", "choices", "answer_form")
 
 def question_values(view: View) -> dict[str, str]:
     """Return what stands at the places of templates that a question alone fills."""
-    question = view.question
-    choices = (f"{label}. {choice}" for label, choice in labelled_choices(question))
+    parts = _question_parts(view)
     return {
+        **parts,
         "question": question_text(view),
-        "text": view.inserted(question.text),
-        "passage": view.inserted(str(question.meta.get("passage") or "")),
-        "choices": "\n".join(map(view.inserted, choices)),
-        "answer_form": answer_form(question, view.contract.kind),
+        "text": parts["question"],
+        "answer_form": answer_form(view.question, view.contract.kind),
     }
 
 
@@ -163,7 +166,8 @@ def labelled_choices(question: Question) -> list[tuple[str, str]]:
     if isinstance(choices, Mapping):
         return [(str(label), str(choice)) for label, choice in choices.items()]
     if isinstance(choices, Sequence) and not isinstance(choices, str):
-        return [(_letter(i), str(choice)) for i, choice in enumerate(choices)]
+        letters = [chr(ord("A") + i) if i < 26 else str(i + 1) for i in range(len(choices))]
+        return [(letter, str(choice)) for letter, choice in zip(letters, choices, strict=True)]
     return []
 
 
@@ -187,8 +191,10 @@ def answer_form(question: Question, kind_of_contract: str) -> str:
     return ""
 
 
-def _letter(index: int) -> str:
-    return chr(ord("A") + index) if index < 26 else str(index + 1)
+def chat(system: str, user: str) -> tuple[Message, ...]:
+    """Return a system message, if there is any, and a user message."""
+    asked = Message(role="user", content=user)
+    return (Message(role="system", content=system), asked) if system else (asked,)
 
 
 _SOLUTION = "your reasoning, step by step, and your answer to the question."
@@ -216,20 +222,13 @@ def full_opening(view: View) -> tuple[Message, ...]:
     if view.turns:
         parts.append(f"The debate so far:\n\n{turn_blocks(view.turns)}")
     parts += [_identity(view), task(view)]
-    return (
-        Message(role="system", content=rules(view)),
-        Message(role="user", content="\n\n".join(parts)),
-    )
+    return chat(rules(view), "\n\n".join(parts))
 
 
 def full_news(view: View) -> str:
     """Return the user message with what was said since the agent last spoke."""
-    parts = [
-        f"Round {view.round + 1}. Responses of other agents:",
-        turn_blocks(view.turns),
-        task(view),
-    ]
-    return "\n\n".join(parts)
+    head = f"Round {view.round + 1}. Responses of other agents:"
+    return "\n\n".join([head, turn_blocks(view.turns), task(view)])
 
 
 def rules(view: View) -> str:
@@ -287,9 +286,8 @@ def _section_rule(view: View, section: str, form: str) -> str:
 
 
 def _identity(view: View) -> str:
-    if view.persona is None:
-        return f"You are Agent {view.agent}."
-    return f"You are Agent {view.agent}, the {view.persona.name}. {view.persona.style}".rstrip()
+    persona = "." if view.persona is None else f", the {view.persona.name}. {view.persona.style}"
+    return f"You are Agent {view.agent}{persona}".rstrip()
 
 
 def _comment_task(view: View) -> str:
@@ -305,12 +303,10 @@ def _comment_task(view: View) -> str:
 
 
 def _own_failure(view: View) -> str:
-    if view.contract.kind == "xml":
-        return (
-            f"No {_words(view.contract.answer_section)} could be read in your last response; "
-            "keep to the sections this time."
-        )
-    return "No final answer could be read in your last response; keep to its form this time."
+    xml = view.contract.kind == "xml"
+    what = _words(view.contract.answer_section) if xml else "final answer"
+    form = "the sections" if xml else "its form"
+    return f"No {what} could be read in your last response; keep to {form} this time."
 
 
 def _section_steps(view: View) -> list[str]:
@@ -387,7 +383,7 @@ _LEFT_OUT = ("consensus", "consensus_reason")
 def compact_opening(view: View) -> tuple[Message, ...]:
     """Return the messages that begin an agent's conversation."""
     lines = [f"Agent {view.agent}", *_question_lines(view), *_turn_lines(view)]
-    return (Message(role="user", content="\n".join(lines)),)
+    return chat("", "\n".join(lines))
 
 
 def compact_news(view: View) -> str:
@@ -409,17 +405,12 @@ def _question_lines(view: View) -> list[str]:
 def _turn_lines(view: View) -> list[str]:
     lines: list[str] = []
     for turn in view.turns:
-        lines += _lines_of(turn, view)
+        fields = {name: view.inserted(_one_line(t)) for name, t in (turn.fields or {}).items()}
+        answer = fields.pop(view.contract.answer_section or "answer", "")
+        said = NO_RESPONSE if turn.fields is None else answer
+        lines.append(f"Agent {turn.agent} : {said}".rstrip())
+        lines += [f"{name} : {text}" for name, text in fields.items() if name not in _LEFT_OUT]
     return lines
-
-
-def _lines_of(turn: SeenTurn, view: View) -> list[str]:
-    if turn.fields is None:
-        return [f"Agent {turn.agent} : {NO_RESPONSE}"]
-    fields = {name: view.inserted(_one_line(text)) for name, text in turn.fields.items()}
-    answer = fields.pop(view.contract.answer_section or "answer", "")
-    others = [f"{name} : {text}" for name, text in fields.items() if name not in _LEFT_OUT]
-    return [f"Agent {turn.agent} : {answer}".rstrip(), *others]
 
 
 def _one_line(text: str) -> str:
@@ -487,9 +478,7 @@ class PromptTemplates(Config):
     def opening_messages(self, view: View) -> tuple[Message, ...]:
         """Return the messages that begin an agent's conversation."""
         values = _template_values(view)
-        user = Message(role="user", content=filled(self.opening, values))
-        system = filled(self.system, values)
-        return (Message(role="system", content=system), user) if system else (user,)
+        return chat(filled(self.system, values), filled(self.opening, values))
 
     def news_text(self, view: View) -> str:
         """Return the user message with what was said since the agent last spoke."""
@@ -515,18 +504,13 @@ def with_known_places(text: str, known: tuple[str, ...]) -> str:
     Raises:
         ValueError: It has another one, or a dollar without a name.
     """
-    template = Template(text)
-    for name in template.get_identifiers():
-        if name not in known:
-            near = difflib.get_close_matches(name.lower(), known, n=1)
-            hint = f"; did you mean ${near[0]}?" if near else ""
-            raise ValueError(
-                f"found ${name}, expected one of {_listed(known)}; write $$ for a dollar sign{hint}"
-            )
-    if not template.is_valid():
+    unknown = [f"${name}" for name in places(text) if name not in known]
+    if unknown or not Template(text).is_valid():
+        listed = [f"${name}" for name in known]
         raise ValueError(
-            f"found a $ without a name, expected one of {_listed(known)}; "
-            "write $$ for a dollar sign"
+            f"found {unknown[0] if unknown else 'a $ without a name'}, expected one of "
+            f"{', '.join(listed)}; write $$ for a dollar sign"
+            f"{did_you_mean(unknown[0].lower(), listed) if unknown else ''}"
         )
     return text
 
@@ -546,26 +530,18 @@ def places(text: str) -> list[str]:
     return Template(text).get_identifiers()
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(f"${name}" for name in names)
-
-
 Style = StyleName | PromptTemplates
-
-_OPENINGS: Mapping[StyleName, Callable[[View], tuple[Message, ...]]] = {
-    "full": full_opening,
-    "compact": compact_opening,
-}
-_NEWS: Mapping[StyleName, Callable[[View], str]] = {"full": full_news, "compact": compact_news}
 
 
 def opening(style: Style, view: View) -> tuple[Message, ...]:
     """Return the messages that begin an agent's conversation, or that restate the whole debate."""
     if isinstance(style, PromptTemplates):
         return style.opening_messages(view)
-    return _OPENINGS[style](view)
+    return compact_opening(view) if style == "compact" else full_opening(view)
 
 
 def news(style: Style, view: View) -> str:
     """Return the user message with what was said since the agent last spoke."""
-    return style.news_text(view) if isinstance(style, PromptTemplates) else _NEWS[style](view)
+    if isinstance(style, PromptTemplates):
+        return style.news_text(view)
+    return compact_news(view) if style == "compact" else full_news(view)

@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 from debate_protocol.parsing import (
     Contract,
     Parsed,
-    Reading,
     ThinkMode,
     did_you_mean,
     get_contract,
@@ -517,11 +516,10 @@ def parse_turn(transcript: Transcript, turn: Turn) -> Parsed:
     rules = transcript.protocol
     think: ThinkMode = "drop" if rules.extra.get("think") == "drop" else "unwrap"
     contract = get_contract(rules.contract)
-    wanted = Reading(turn.text, contract, turn.agent, rules.num_agents, think)
+    wanted = (turn.text, contract, turn.agent, rules.num_agents, think)
     if turn.parsed is None or turn.parsed.reading != wanted:
-        found = parse(
-            turn.text, contract, author=turn.agent, num_agents=rules.num_agents, think=think
-        )
+        text, _, author, num_agents, _ = wanted
+        found = parse(text, contract, author=author, num_agents=num_agents, think=think)
         # Turns are frozen; this field follows from the others and no comparison reads it.
         object.__setattr__(turn, "parsed", found)
         return found

@@ -12,7 +12,7 @@ from debate_protocol.forms.debate_state import new_ask, parsed_of, record_replie
 from debate_protocol.forms.settings import (
     MOST,
     DebateStart,
-    FreeTextSettings,
+    SampledSettings,
     SpeakingSettings,
     named_or_own,
 )
@@ -25,6 +25,7 @@ from debate_protocol.prompts import (
     StyleName,
     View,
     answer_form,
+    chat,
     compact_opening,
     filled,
     insertable,
@@ -128,10 +129,7 @@ class ExchangeTemplates(Config):
         guided = None if target is None else getattr(self, f"guided_{name}")
         text: str = getattr(self, name) if guided is None else guided
         values = _values(view, target or "")
-        user = Message(role="user", content=filled(text, values))
-        system = filled(self.system, values)
-        found = (Message(role="system", content=system), user) if system else (user,)
-        return found, guided is not None
+        return chat(filled(self.system, values), filled(text, values)), guided is not None
 
 
 def _values(view: View, target: str) -> dict[str, str]:
@@ -220,7 +218,7 @@ def _actor(view: View) -> tuple[Message, ...]:
     form = answer_form(view.question, view.contract.kind)
     rules = f"Answer the question. Reason step by step. {form}".rstrip()
     if not view.turns:
-        return _messages(rules, question_text(view), _FIRST)
+        return chat(rules, f"{question_text(view)}\n\n{_FIRST}")
     *answers, feedback = view.turns
     own = next(turn for turn in answers if turn.agent == view.agent)
     others = [turn for turn in answers if turn is not own]
@@ -230,12 +228,12 @@ def _actor(view: View) -> tuple[Message, ...]:
     parts.append(_turn_block(f"A critic's feedback on {about}", feedback))
     if view.own_turn_failed:
         parts.append(_UNREAD)
-    return _messages(f"{rules} {_QUOTED}", *parts, _AGAIN)
+    return chat(f"{rules} {_QUOTED}", "\n\n".join([*parts, _AGAIN]))
 
 
 def _critic(view: View) -> tuple[Message, ...]:
     parts = [question_text(view), *(_turn_block("The response", turn) for turn in view.turns)]
-    return _messages(_CRITIC_RULES, *parts, "Give your feedback.")
+    return chat(_CRITIC_RULES, "\n\n".join([*parts, "Give your feedback."]))
 
 
 def _steered(
@@ -251,16 +249,8 @@ def _steered(
     return (*before, Message(role=last["role"], content=last["content"] + added))
 
 
-def _messages(rules: str, *parts: str) -> tuple[Message, ...]:
-    return (
-        Message(role="system", content=rules),
-        Message(role="user", content="\n\n".join(parts)),
-    )
-
-
 def _turn_block(title: str, turn: SeenTurn) -> str:
-    text = NO_RESPONSE if turn.fields is None else "\n\n".join(turn.fields.values())
-    return f"{title}:\n<turn>\n{text}\n</turn>"
+    return f"{title}:\n<turn>\n{_said(turn)}\n</turn>"
 
 
 ExchangeStyle = Annotated[
@@ -269,24 +259,10 @@ ExchangeStyle = Annotated[
 ]
 
 
-class ExchangeSettings(FreeTextSettings):
-    """Settings of forms whose prompts are written for actors and a critic."""
-
-    style: ExchangeStyle = "full"  # type: ignore[assignment]
-    """What agents are shown: `full` instructions, `compact` for tiny models, or own templates."""
-
-    def speaking(self) -> SpeakingSettings:
-        """Return how a single reply is prompted and sampled: as an actor's first answer."""
-        found = super().speaking()
-        if isinstance(self.style, ExchangeTemplates):
-            return found.model_copy(update={"style": self.style.single()})
-        return found
-
-
 class Exchange:
     """Makes asks of any state of one debate; every prompt is made from that state alone."""
 
-    def __init__(self, form: ExchangeSettings, begin: DebateStart) -> None:
+    def __init__(self, form: "ActorCritic", begin: DebateStart) -> None:
         self.form = form
         self.begin = begin
         self.rules = form.protocol()
@@ -423,23 +399,6 @@ def _changed(question: Question, right: str) -> list[str]:
     return [f"{right} + 1"] if kind == "math" and right.strip() else []
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What is to be sampled.
-
-    Attributes:
-        guides: The answers to steer to; each turn gets a branch for each.
-        first_round: States of earlier rounds are left alone.
-        count: How many continuations value a state.
-        critic_alone: Continue critics' turns alone.
-    """
-
-    guides: Sequence[str]
-    first_round: int
-    count: int
-    critic_alone: bool
-
-
 @dataclass(slots=True)
 class _State:
     """A state of the debate after a natural turn or after a branch of it (`guide` is set)."""
@@ -452,7 +411,7 @@ class _State:
 
 
 def sampled_beside(
-    exchange: Exchange, turns: Sequence[Turn], wanted: Beside
+    exchange: Exchange, turns: Sequence[Turn], guides: Sequence[str]
 ) -> Generator[Yielded, Sent, tuple[Turn, ...]]:
     """Sample branches and continuations of a debate that was held; return its turns with them.
 
@@ -462,30 +421,31 @@ def sampled_beside(
     follows the last round. Continuations keep neither prompt nor tokens, which nothing trains on,
     but how many tokens they took (`Turn.token_counts`).
     """
+    form = exchange.form
     spoken = {turn.key: turn for turn in turns}
     states = [
         _State(place, None, f"{turn.agent}.{turn.round}/natural", turn)
         for place, turn in enumerate(turns)
-        if turn.round >= wanted.first_round
+        if turn.round >= form.first_sampled_round()
     ]
     beside = [
         _State(s.place, guide, f"{s.turn.agent}.{s.turn.round}/guide{i}", s.turn)
         for s in states
-        for i, guide in enumerate(wanted.guides)
+        for i, guide in enumerate(guides)
     ]
     asks = [exchange.ask(s.turn.key, spoken, s.name, s.guide) for s in beside]
     for state, turn in zip(beside, (yield from _spoken(exchange, asks)), strict=True):
         state.turn = turn
     states += beside
     continued = [state for state in states if state.turn.round < turns[-1].round]
-    if wanted.critic_alone:
+    if form.continued == "critic":
         continued = [state for state in continued if state.turn.agent == exchange.critic]
-    yield from _continue(continued, exchange, spoken, wanted.count)
+    yield from _continue(continued, exchange, spoken)
     return tuple(_with_states(place, turn, states) for place, turn in enumerate(turns))
 
 
 def _continue(
-    states: Sequence[_State], exchange: Exchange, spoken: Mapping[TurnKey, Turn], count: int
+    states: Sequence[_State], exchange: Exchange, spoken: Mapping[TurnKey, Turn]
 ) -> Generator[Yielded, Sent, None]:
     critic = exchange.critic
     tried: list[tuple[_State, str]] = []
@@ -495,7 +455,7 @@ def _continue(
         keys = [TurnKey(critic, round)]
         if agent == critic:
             keys = [TurnKey(actor, round + 1) for actor in exchange.actors]
-        for name in (f"{state.name}/{k}" for k in range(count)):
+        for name in (f"{state.name}/{k}" for k in range(exchange.form.continuations)):
             tried += [(state, name)] * len(keys)
             asks += [exchange.ask(key, _held(spoken, state.turn), name) for key in keys]
     first = yield from _spoken(exchange, asks)
@@ -540,7 +500,7 @@ def _with_states(place: int, turn: Turn, states: Sequence[_State]) -> Turn:
     return replace(turn, branches=tuple(branches), continuations=tuple(natural))
 
 
-class ActorCritic(ExchangeSettings):
+class ActorCritic(SampledSettings):
     """Agent 0, the actor, answers; agent 1, the critic, gives feedback; the actor answers again.
 
     Each sees the question and the last exchange only: the actor its own last turn and the
@@ -567,6 +527,8 @@ class ActorCritic(ExchangeSettings):
     """
 
     type: Literal["actor_critic"] = "actor_critic"
+    style: ExchangeStyle = "full"  # type: ignore[assignment]
+    """What agents are shown: `full` instructions, `compact` for tiny models, or own templates."""
     num_agents: int = Field(default=2, ge=2, le=MOST)
     """Actors, and a critic as the last."""
     max_rounds: int = Field(default=5, ge=1, le=MOST)
@@ -579,8 +541,20 @@ class ActorCritic(ExchangeSettings):
     schedule: ClassVar[Schedule] = "sequential"
     sample_keys: ClassVar[tuple[str, ...]] = ("continuations",)
 
+    def speaking(self) -> SpeakingSettings:
+        """Return how a single reply is prompted and sampled: as an actor's first answer."""
+        found = super().speaking()
+        if isinstance(self.style, ExchangeTemplates):
+            return found.model_copy(update={"style": self.style.single()})
+        return found
+
     @model_validator(mode="after")
     def _branches_are_valued(self) -> Self:
+        if self.contract_rules().kind == "xml":
+            raise ValueError(
+                f"contract: found {str(self.contract_rules())!r}, but this form reads free text; "
+                "expected boxed or answer_line"
+            )
         if self.guided and not self.continuations:
             raise ValueError(
                 "guided: found true with continuations 0, so that no branch has a value; "
@@ -599,7 +573,7 @@ class ActorCritic(ExchangeSettings):
         natural = self.num_agents * self.max_rounds - 1
         if not self.continuations:
             return natural
-        answers = self.max_rounds - self._first_sampled_round()
+        answers = self.max_rounds - self.first_sampled_round()
         if answers < 1:
             return natural
         guides = 2 if self.guided else 0
@@ -609,7 +583,8 @@ class ActorCritic(ExchangeSettings):
         rollouts = turns * (answers - 1) * (1 + guides) * self.continuations
         return natural + guides * (self.num_agents * answers - 1) + rollouts
 
-    def _first_sampled_round(self) -> int:
+    def first_sampled_round(self) -> int:
+        """Return the first round whose states are valued."""
         return 1 if self.guided and not self.guide_round_zero else 0
 
     def own_roles(self) -> tuple[AgentRole, ...]:
@@ -639,13 +614,8 @@ class ActorCritic(ExchangeSettings):
                     return gate
         turns = list(spoken.values())
         if self.continuations:
-            wanted = Beside(
-                self._guides(exchange, turns),
-                self._first_sampled_round(),
-                self.continuations,
-                self.continued == "critic",
-            )
-            turns = list((yield from sampled_beside(exchange, turns, wanted)))
+            guides = self._guides(exchange, turns)
+            turns = list((yield from sampled_beside(exchange, turns, guides)))
         return begin.transcript(exchange.rules, turns, "max_rounds")
 
     def _guides(self, exchange: Exchange, turns: list[Turn]) -> tuple[str, ...]:

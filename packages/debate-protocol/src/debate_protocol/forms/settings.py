@@ -375,8 +375,7 @@ class DebateForm(SpeakingSettings):
     def persona(self, agent: int) -> Persona | None:
         """Return the agent's persona: its role's, else that of its number."""
         chosen = self._chosen(agent)
-        own = None if chosen is None else chosen.persona
-        return super().persona(agent) if own is None else own
+        return chosen.persona if chosen and chosen.persona else super().persona(agent)
 
     def temperature_of(self, agent: int) -> float:
         """Return the temperature the agent is sampled at: its role's, its persona's, or all's."""
@@ -491,21 +490,6 @@ class SampledSettings(DebateForm):
         return self
 
 
-class FreeTextSettings(SampledSettings):
-    """Settings of forms that read free text: their prompts leave no room for sections."""
-
-    @field_validator("contract")
-    @classmethod
-    def _contract_is_free_text(cls, chosen: str | OwnContract) -> str | OwnContract:
-        kind = get_contract(chosen).kind if isinstance(chosen, str) else chosen.kind
-        if kind == "xml":
-            name = chosen if isinstance(chosen, str) else chosen.name
-            raise ValueError(
-                f"found {name!r}, but this form reads free text; expected boxed or answer_line"
-            )
-        return chosen
-
-
 class DebateSettings(DebateForm):
     """What parallel and sequential debates share.
 
@@ -546,40 +530,6 @@ class DebateSettings(DebateForm):
     on_failure: Literal["abort", "continue"] = "continue"
     stop_when_agreed: bool = False
 
-    @field_validator("num_agents")
-    @classmethod
-    def _agents_are_several(cls, num_agents: int) -> int:
-        if num_agents < 2:
-            raise ValueError(
-                f"found {num_agents}, but a debate needs at least 2 agents; "
-                "for one agent use type: direct"
-            )
-        return num_agents
-
-    @model_validator(mode="after")
-    def _conversation_fits_history(self) -> Self:
-        if self.conversation == "append" and self.history_rounds not in (-1, 1):
-            raise ValueError(
-                f"conversation: append needs history_rounds -1 or 1, found {self.history_rounds}; "
-                "a dialogue that only grows cannot leave rounds out: use conversation: rebuild"
-            )
-        if self.conversation == "append" and self.own_rounds != -1:
-            raise ValueError(
-                f"conversation: append needs own_rounds -1, found {self.own_rounds}; an agent's "
-                "own turns stay in a dialogue that only grows: use conversation: rebuild"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _turns_can_be_read(self) -> Self:
-        turns = self.num_agents * self.max_rounds
-        if turns > MOST_TURNS:
-            raise ValueError(
-                f"num_agents: found {self.num_agents} agents for {self.max_rounds} rounds, "
-                f"{turns:,} turns that refer to each other; expected at most {MOST_TURNS}"
-            )
-        return self
-
     @model_validator(mode="before")
     @classmethod
     def _roles_are_counted(cls, data: Any) -> Any:
@@ -597,7 +547,28 @@ class DebateSettings(DebateForm):
         return {**data, "num_agents": sum(counts) + len(roles) - len(counts)}
 
     @model_validator(mode="after")
-    def _topology_fits_agents(self) -> Self:
+    def _agents_fit(self) -> Self:
+        agents, turns = self.num_agents, self.num_agents * self.max_rounds
+        if agents < 2:
+            raise ValueError(
+                f"num_agents: found {agents}, but a debate needs at least 2 agents; for one agent "
+                "use type: direct"
+            )
+        if self.conversation == "append" and self.history_rounds not in (-1, 1):
+            raise ValueError(
+                f"conversation: append needs history_rounds -1 or 1, found {self.history_rounds}; "
+                "a dialogue that only grows cannot leave rounds out: use conversation: rebuild"
+            )
+        if self.conversation == "append" and self.own_rounds != -1:
+            raise ValueError(
+                f"conversation: append needs own_rounds -1, found {self.own_rounds}; an agent's "
+                "own turns stay in a dialogue that only grows: use conversation: rebuild"
+            )
+        if turns > MOST_TURNS:
+            raise ValueError(
+                f"num_agents: found {agents} agents for {self.max_rounds} rounds, {turns:,} turns "
+                f"that refer to each other; expected at most {MOST_TURNS}"
+            )
         rules = self.protocol()
         check_topology(rules)
         check_roles(rules)

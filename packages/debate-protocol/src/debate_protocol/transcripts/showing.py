@@ -1,7 +1,7 @@
 """One debate as text for a terminal."""
 
 import re
-import unicodedata
+import textwrap
 from collections.abc import Iterator
 
 from debate_protocol.types import Transcript, Turn, parse_turn, turn_failed
@@ -26,7 +26,6 @@ def escaped_xml(document: bytes) -> bytes:
     return CONTROL.sub(lambda match: f"&#{ord(match.group())};", text).encode()
 
 
-_WORD = re.compile(r"\S+|\s+")
 _MIN_WIDTH = 20
 
 
@@ -99,40 +98,16 @@ def _heading(text: str, emphasis: bool) -> str:
 def _wrapped(text: str, indent: str, width: int | None) -> list[str]:
     """Return the lines of a text, made safe, indented and, with a width, wrapped."""
     lines = escaped(text).split("\n")
-    if width is None:
-        return [f"{indent}{line}".rstrip() for line in lines]
-    room = max(width, _MIN_WIDTH) - len(indent)
-    return [f"{indent}{row}".rstrip() for line in lines for row in _rows(line, room)]
+    if width is not None:
+        room = max(width, _MIN_WIDTH) - len(indent)
+        lines = [row for line in lines for row in _rows(line.expandtabs(4), room)]
+    return [f"{indent}{line}".rstrip() for line in lines]
 
 
-def _rows(line: str, room: int) -> Iterator[str]:
+def _rows(line: str, room: int) -> list[str]:
     """Break a line before words; what follows keeps its margin, and only long words are cut."""
-    line = line.expandtabs(4).rstrip()
-    words = line.lstrip()
-    margin = line[: min(len(line) - len(words), room // 2)]
-    row, used = [margin], len(margin)
-    for word in _WORD.findall(words):
-        size = _cells(word)
-        if used + size > room and used > len(margin) and len(margin) + size <= room:
-            yield "".join(row)
-            row, used = [margin], len(margin)
-            if word.isspace():
-                continue
-        # What is longer than a row, as text without spaces may be, is set by characters.
-        for part in word if used + size > room else (word,):
-            size = _cells(part)
-            if used + size > room:
-                yield "".join(row)
-                row, used = [margin], len(margin)
-            row.append(part)
-            used += size
-    yield "".join(row)
-
-
-def _cells(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    marks = sum(unicodedata.category(character) in ("Mn", "Me", "Cf") for character in text)
-    return len(text) + wide - marks
+    margin = line[: min(len(line) - len(line.lstrip()), room // 2)]
+    wrapped = textwrap.wrap(
+        margin + line.lstrip(), room, subsequent_indent=margin, break_on_hyphens=False
+    )
+    return wrapped or [""]
