@@ -8,14 +8,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
-from debate_protocol.parsing import (
-    Contract,
-    Parsed,
-    ThinkMode,
-    did_you_mean,
-    get_contract,
-    parse,
-)
+from debate_protocol.parsing import Contract, Parsed, ThinkMode, did_you_mean, get_contract, parse
 
 Role = Literal["system", "user", "assistant"]
 Schedule = Literal["parallel", "sequential"]
