@@ -107,7 +107,7 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
 @pytest.mark.parametrize(
     ("changes", "options", "said"),
     [
-        ({"arm": {}}, [], "unknown key; did you mean arms?"),
+        ({"arm": {}}, [], "unknown key; did you mean 'arms'?"),
         ({"plot": ["dirrect"]}, [], "'dirrect' is among neither the measures nor the curves"),
         (
             {"measures": {"direct": "eval/direct/acuracy"}, "compared": [], "plot": []},
@@ -117,7 +117,7 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
         (
             {"settings": ["reward.value=zero_one"]},
             [],
-            "starts.warm: command line: reward.value: unknown key; did you mean values?",
+            "starts.warm: command line: reward.value: unknown key; did you mean 'values'?",
         ),
         (
             {"starts": {"warm": {"recipe": "grpo_puzzle", "phases": ["warm"]}}},

@@ -34,6 +34,8 @@ LONG_FILES: frozenset[str] = frozenset(
         "packages/debate-train/src/debate_train/batches/forward.py",
         "packages/debate-train/src/debate_train/losses.py",
         "packages/debate-train/src/debate_train/models/model_files.py",
+        "packages/debate-train/src/debate_train/recipe/files.py",
+        "packages/debate-train/src/debate_train/recipe/plan.py",
         "packages/debate-train/src/debate_train/trainers/torch_session.py",
         "packages/debate-train/src/debate_train/monitoring/tracking.py",
         "packages/debate-train/src/debate_train/playing/rollouts.py",

@@ -23,7 +23,7 @@ from debate_train.batches.packs import empty_pack
 from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import Lora, lora_config
-from debate_train.recipe.plan_memory import Layout, shape_of
+from debate_train.recipe.plan import Layout, shape_of
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.torch_session import (
     KnownLogps,

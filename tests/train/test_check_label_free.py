@@ -7,7 +7,7 @@ import pytest
 
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.signal_check import lessons_of
+from debate_train.recipe.signal_check import SignalCheck
 
 REPLIES = {
     "debate": {"type": "direct", "style": "compact", "personas": "none"},
@@ -39,7 +39,7 @@ def recipe(reward: dict[str, Any], agents: int = 5, **changes: Any) -> Recipe:
 )
 def test_check_is_content_with_rewards_without_answers(phase: Recipe) -> None:
     assert not any("teach" in text or "learned" in text for text in check(phase).warnings)
-    lessons = lessons_of(phase)
+    lessons = SignalCheck.of(phase)
     assert lessons is not None and lessons.taught == set(lessons.given)
 
 
@@ -51,7 +51,7 @@ def test_check_warns_of_a_majority_of_two() -> None:
 @pytest.mark.parametrize("consensus", ["correlated_agreement", "determinant_mutual_information"])
 def test_check_plays_as_many_questions_as_judges_need(consensus: str) -> None:
     phase = recipe({"type": "v2", "consensus": consensus})
-    lessons = lessons_of(phase)
+    lessons = SignalCheck.of(phase)
     assert lessons is not None and lessons.taught == set(lessons.given)
     assert ("judge", "") in lessons.given
     too_few = recipe(

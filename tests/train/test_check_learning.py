@@ -8,7 +8,7 @@ import pytest
 
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.signal_check import lessons_of, scripted_step, small_recipe, use_of
+from debate_train.recipe.signal_check import SignalCheck, scripted_step, small_recipe, use_of
 
 PLAIN = {"style": "compact", "personas": "none"}
 V2, VERIFIABLE = {"type": "v2"}, {"type": "verifiable"}
@@ -38,13 +38,16 @@ def of_type(name: str, **settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("debate", "why"),
     [
-        ({"num_agents": 2}, "found debate.num_agents 2"),
-        ({"max_rounds": 1}, "found one parallel round"),
-        ({"history_rounds": 0, "conversation": "rebuild"}, "found debate.history_rounds 0"),
+        ({"num_agents": 2}, "found 2 agents"),
+        ({"max_rounds": 1}, "found 5 agents, 1 round,"),
+        ({"history_rounds": 0, "conversation": "rebuild"}, "history_rounds 0; expected"),
         ({"contract": "boxed"}, "contract boxed has no comparison section"),
         ({"contract": {"name": "poem", "sections": ["poem"]}}, "contract poem has no comparison"),
-        ({"num_agents": 4, "topology": "sparse", "degree": 1}, "4 agents and degree 1"),
-        ({"type": "sequential", "num_agents": 2}, "found debate.num_agents 2"),
+        (
+            {"num_agents": 4, "topology": "sparse", "degree": 1},
+            "topology sparse, degree 1 and",
+        ),
+        ({"type": "sequential", "num_agents": 2}, "found 2 agents"),
     ],
 )
 def test_check_warns_when_no_vote_can_count(reward: str, debate: dict[str, Any], why: str) -> None:
@@ -145,7 +148,7 @@ def test_check_names_values_that_reach_no_token(changes: dict[str, Any], why: st
 def test_check_is_content_where_every_value_may_reach_a_token(changes: dict[str, Any]) -> None:
     warnings = check(recipe(**changes)).warnings
     assert not any("teach" in text or "learned" in text for text in warnings)
-    lessons = lessons_of(recipe(**changes))
+    lessons = SignalCheck.of(recipe(**changes))
     assert lessons is not None and lessons.taught == set(lessons.given)
 
 
@@ -269,7 +272,7 @@ def test_check_counts_demonstrations_that_weigh_nothing(tmp_path: Path) -> None:
     data = {"type": "questions", "path": str(path), "batch_size": 16}
     report = check(supervised(data=data, debate=PLAIN | {"type": "direct", "contract": "boxed"}))
     (warning,) = report.warnings
-    assert "of 16 demonstrated turns 0 are longer than" in warning
+    assert "of 16 demonstrated turns 8 hold" in warning
     assert report.errors == ()
 
 

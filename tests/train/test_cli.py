@@ -89,7 +89,7 @@ def test_main_breaks_its_lines_between_words_on_a_terminal_alone(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("stepz=1", "command line: stepz: unknown key; did you mean steps?"),
+        ("stepz=1", "command line: stepz: unknown key; did you mean 'steps'?"),
         ("steps=many", "command line: steps: found 'many'; expected a whole number"),
         ("reward.type=v3", "reward.type: found 'v3'; expected one of v2, win_rate"),
         ("debate.num_agents=1", "debate.num_agents: found 1, but a debate needs at least 2 agents"),
@@ -120,7 +120,7 @@ def test_main_returns_2_with_one_message_when_recipe_is_wrong(
 
 def test_main_returns_2_when_recipe_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes/quickstrat.yaml"]) == 2
-    assert "did you mean recipes/quickstart.yaml?" in capsys.readouterr().err
+    assert "did you mean 'recipes/quickstart.yaml'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [[], ["--chek"], ["r.yaml", "--output"]])

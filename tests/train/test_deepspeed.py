@@ -13,7 +13,7 @@ from debate_train.checkpoints.policy_files import save_policy
 from debate_train.interrupts import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
-from debate_train.recipe.plan_memory import Kept, memory, shape_of
+from debate_train.recipe.plan import Kept, memory, shape_of
 from debate_train.trainers import DeepSpeedTrainer
 from debate_train.trainers.trainer import Buckets
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
-from debate_train.recipe.explain import description, summary
+from debate_train.recipe.describe import description, summary
 from debate_train.recipe.files import SHIPPED, load_recipe
 from debate_train.recipe.problems import Schema, annotation_of, schema_of
 
@@ -99,8 +99,8 @@ def test_explain_says_what_a_key_means(capsys: pytest.CaptureFixture[str]) -> No
     assert explained(capsys, "--explain", "rollout.max_tokens").splitlines() == [
         "rollout.max_tokens",
         "  Most tokens of one reply.",
-        "  type: whole number, in tokens",
-        "  range: at least 1",
+        "  type: int",
+        "  range: >= 1",
         "  default: 1024",
     ]
     components = explained(capsys, "--explain", "reward.components")
@@ -134,8 +134,8 @@ def test_explain_of_a_recipe_shows_its_own_variant_and_value(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--explain", "trainer.lerning_rate"], "did you mean trainer.learning_rate?"),
-        (["--explain", "learning_rate"], "did you mean trainer.learning_rate"),
+        (["--explain", "trainer.lerning_rate"], "did you mean 'trainer.learning_rate'?"),
+        (["--explain", "learning_rate"], "did you mean 'trainer.learning_rate'"),
         (["--explain", "trainer.optimizer.x.y"], "trainer.optimizer.x: there is no such key"),
         (["quickstart", "--explain", "reward.components"], "found type v2, which has no such key"),
         (["--explain", ""], "expected name, seed, steps"),

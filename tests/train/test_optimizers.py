@@ -13,7 +13,7 @@ from debate_train.batches.row_types import Batch
 from debate_train.interrupts import ModelError, RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.recipe.plan_memory import Kept, memory
+from debate_train.recipe.plan import Kept, memory
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
 from debate_train.trainers.torch_session import trainable
 
@@ -184,7 +184,7 @@ def test_8_bit_optimizer_says_what_to_install_when_it_is_missing(
     ],
 )
 def test_plan_counts_what_the_optimizer_keeps(optimizer: dict[str, Any], each: float) -> None:
-    from debate_train.recipe.plan_memory import Shape
+    from debate_train.recipe.plan import Shape
 
     shape = Shape(1000, 100, 4, layers=1, hidden=1, queries=1, keys=1, ffn=1)
     kept = trainer(optimizer).optimizer.state_layout().bytes_each

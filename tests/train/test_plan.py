@@ -13,7 +13,7 @@ from debate_train.commands.cli import main
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
 from debate_train.models.loaded_model import Lora, with_adapter
-from debate_train.recipe.plan_memory import memory, shape_of
+from debate_train.recipe.plan import memory, shape_of
 from debate_train.trainers import TorchTrainer
 
 QWEN3_8B = {
@@ -116,7 +116,7 @@ def test_plan_counts_the_judge_that_a_recipe_brings(
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if line.startswith("  2*")]
     assert len(rows) == 4 and all(" fits |" in line for line in rows)  # One of each phase.
-    assert "its engine (vllm_server) takes 72.00 GB of its own GPUs" in printed
+    assert "it takes 72.00 GB of its own GPUs" in printed
 
 
 def test_plan_says_what_a_run_in_several_processes_needs_when_it_would_be_refused(
@@ -128,21 +128,12 @@ def test_plan_says_what_a_run_in_several_processes_needs_when_it_would_be_refuse
     assert "expected vllm_server" in printed
     assert main(["selfplay_v2", qwen, "--plan", "rollout.engine.type=vllm_server"]) == 0
     printed = capsys.readouterr().out
-    # Stage 1 sends each gradient and each weight once, 2 and 3 the gradients of every pack.
-    assert "as it is" not in printed and "of the stages that fit, 1 sends least" in printed
+    assert "as it is" not in printed
 
 
-def test_plan_says_what_would_make_it_fit_when_nothing_does(
-    qwen: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_says_that_nothing_fits(qwen: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selfplay_v2", qwen, "--plan", "trainer.gradient_checkpointing=false"]) == 0
-    # Rows alone in their packs keep 154 GB: neither GPUs, adapters nor smaller packs help.
-    assert "it would with trainer.gradient_checkpointing=true\n" in capsys.readouterr().out
-    # All parameters: 16 bytes each of 8.19 B are 131 GB; 8 ranks share them out at stage 3.
-    every = ["model.lora=null", "rollout.engine.max_lora_rank=null", "--gpus", "1"]
-    assert main(["selfplay_v2", qwen, "--plan", *every]) == 0
-    lora = "model.lora.rank=32 rollout.engine.max_lora_rank=32"
-    assert f"it would with {lora}, or --gpus 8\n" in capsys.readouterr().out
+    assert "no stage fits" in capsys.readouterr().out  # Rows alone in their packs keep 154 GB.
 
 
 def test_plan_places_an_engine_where_a_run_starts_it_when_it_is_split(
@@ -153,7 +144,7 @@ def test_plan_places_an_engine_where_a_run_starts_it_when_it_is_split(
     assert main(["selfplay_v2", qwen, "--plan", "--gpus", "4", beside]) == 0
     printed = capsys.readouterr().out
     assert "4 trainer ranks, 0 GPUs for engines alone" in printed
-    assert "engine: on 2 GPUs, with 36.0 of 80 GB each" in printed
+    assert "it takes 36.00 GB of rank 0's GPU" in printed
     assert main(["selfplay_v2", qwen, "--plan", "--gpus", "1", beside]) == 2
     assert "--gpus: found 1, of which the engine takes 2" in capsys.readouterr().err
     served = f"rollout.engine={{type: vllm_server, devices: '2,3', max_lora_rank: 32, {two}}}"
@@ -175,8 +166,7 @@ def test_plan_says_over_how_many_gpus_an_engine_must_be_split_when_it_fits_none(
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert main(["selfplay_v2", qwen, "--plan", SERVED]) == 0
     printed = capsys.readouterr().out
-    assert "does not fit on one GPU, with 36.0 of 80 GB" in printed
-    assert "its weights take 141.9 GB" in printed
+    assert "141.9 GB of weights; it takes 36.00 GB" in printed and "do not fit" in printed
     assert "vllm_args.tensor_parallel_size=8" in printed
 
 

@@ -93,13 +93,12 @@ def test_plan_counts_the_models_of_all_policies(
     # Copies of 8.19 B weights of 2 bytes for the rival, and with adapters of 8.28 B for the trained
     # policy and its start.
     printed = free("type: transformers")
-    assert "policy start: 8.28 B parameters, 16.56 GB of weights, not trained" in printed
-    assert "policy rival: 8.19 B parameters, 16.38 GB of weights, not trained" in printed
-    assert "  30.5 of 80 GB are free for training" in printed  # 80 - 2 * 16.56 - 16.38
+    assert "policy start: 8.28 B parameters, 16.6 GB of weights" in printed
+    assert "policy rival: 8.19 B parameters, 16.4 GB of weights" in printed
+    assert "30.5 of 80 GB are free for training" in printed  # 80 - 2 * 16.56 - 16.38
     printed = free("type: transformers, device: cpu")
-    assert "takes 0.00 GB" in printed and "  46.9 of 80 GB are free for training" in printed
+    assert "takes 0.00 GB" in printed and "46.9 of 80 GB are free for training" in printed
     # A server has GPUs of its own, which a rank cannot have.
     printed = free("type: vllm_server, devices: '1'", "--gpus", "2")
     assert "1 trainer rank, 1 GPUs for engines alone" in printed
     assert "policy rival: " in printed and "takes 36.00 GB of its own GPUs" in printed
-    assert "engine of policy rival: on one GPU, with 36.0 of 80 GB" in printed

@@ -85,7 +85,7 @@ def test_phase_and_argument_change_to_a_named_contract_and_back(tmp_path: Path) 
     ("old", "new", "message"),
     [
         ("name: 007", "nam: x",
-         r"own.yaml:12: debate.contract.nam: unknown key; did you mean name\?"),
+         r"own.yaml:12: debate.contract.nam: unknown key; did you mean 'name'\?"),
         ("[verdict, comparison]", "[verdict, Comparison]", "section 'Comparison'; expected a low"),
         ("verdict: yes", "verdikt: x", "instructions for 'verdikt'.*did you mean 'verdict'"),
         ("name: 007", "name: boxed", "'boxed' is built in; choose another name"),
@@ -93,10 +93,10 @@ def test_phase_and_argument_change_to_a_named_contract_and_back(tmp_path: Path) 
          r"own.yaml:17: debate.style.opening: found \$qestion.* did you mean \$question\?"),
         ("degree: 5", "degree: 7", "found 7; topology sparse expects .* of 1 to 5"),
         ("    opening: |", "    openin: |",
-         r"debate.style.openin: unknown key; did you mean opening\?"),
+         r"debate.style.openin: unknown key; did you mean 'opening'\?"),
         ("{name: no, style: Doubt.}", "{nmae: x}",
-         r"debate.personas.1.nmae: unknown key; did you mean name\?"),
-        ("sparse", "sparce", "topology: found 'sparce'; expected .* did you mean sparse"),
+         r"debate.personas.1.nmae: unknown key; did you mean 'name'\?"),
+        ("sparse", "sparce", "topology: found 'sparce'; expected .* did you mean 'sparse'"),
     ],
 )  # fmt: skip
 def test_recipe_is_refused_with_its_line_when_a_part_of_its_own_is_wrong(

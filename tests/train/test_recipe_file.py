@@ -143,7 +143,7 @@ def test_name_that_is_misspelt_gets_the_nearest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RecipeError, match=r"did you mean sdrl_freq_puzzle\?$"):
+    with pytest.raises(RecipeError, match=r"did you mean 'sdrl_freq_puzzle'\?$"):
         find_recipe("sdrl_freq_puzle")
 
 

@@ -36,7 +36,7 @@ def test_type_change_refuses_key_given_together_when_new_variant_lacks_it(tmp_pa
 
 def test_phase_error_names_phase_and_line(tmp_path: Path) -> None:
     path = write(tmp_path, "name: a\nphases:\n  warm:\n    stepz: 3\n")
-    assert refusal(path) == f"phase warm: {path}:4: stepz: unknown key; did you mean steps?"
+    assert refusal(path) == f"phase warm: {path}:4: stepz: unknown key; did you mean 'steps'?"
 
 
 def test_phase_refuses_phases_within(tmp_path: Path) -> None:
@@ -54,13 +54,14 @@ def test_extends_names_nearest_file_when_missing(tmp_path: Path) -> None:
     write(tmp_path, ZERO, "base.yaml")
     path = write(tmp_path, "# a comment\nextends: bsae.yaml\n")
     assert refusal(path).startswith(f"{path}:2: extends: no file")
-    assert refusal(path).endswith("did you mean base.yaml?")
+    assert refusal(path).endswith("did you mean 'base.yaml'?")
 
 
 def test_unknown_key_names_line_and_nearest(tmp_path: Path) -> None:
     path = write(tmp_path, "name: a\ntrainer:\n  type: zero\n  lerning_rate: 1\n")
     assert (
-        refusal(path) == f"{path}:4: trainer.lerning_rate: unknown key; did you mean learning_rate?"
+        refusal(path)
+        == f"{path}:4: trainer.lerning_rate: unknown key; did you mean 'learning_rate'?"
     )
 
 
@@ -72,14 +73,14 @@ def test_unknown_key_names_the_type_that_has_it(tmp_path: Path) -> None:
 def test_unknown_key_points_to_the_place_where_it_exists(tmp_path: Path) -> None:
     message = refusal(write(tmp_path, "name: a\n"), "learning_rate=1")
     assert (
-        message == "command line: learning_rate: unknown key; did you mean trainer.learning_rate?"
+        message == "command line: learning_rate: unknown key; did you mean 'trainer.learning_rate'?"
     )
 
 
 def test_unknown_variant_names_line_found_and_tags(tmp_path: Path) -> None:
     path = write(tmp_path, "name: a\ntrainer:\n  type: zreo\n")
     assert refusal(path) == (
-        f"{path}:3: trainer.type: found 'zreo'; expected one of plain, zero; did you mean zero?"
+        f"{path}:3: trainer.type: found 'zreo'; expected one of plain, zero; did you mean 'zero'?"
     )
 
 
@@ -141,7 +142,7 @@ def test_unreadable_file_is_one_message(tmp_path: Path, text: str, expected: str
 
 def test_missing_file_names_nearest(tmp_path: Path) -> None:
     write(tmp_path, ZERO, "selfplay.yaml")
-    assert refusal(tmp_path / "selfplai.yaml").endswith(f"did you mean {tmp_path}/selfplay.yaml?")
+    assert refusal(tmp_path / "selfplai.yaml").endswith(f"did you mean '{tmp_path}/selfplay.yaml'?")
 
 
 def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:

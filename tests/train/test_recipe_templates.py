@@ -10,12 +10,11 @@ import pytest
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
 from debate_train.recipe.describe import METHODS, recipe_schema, template
-from debate_train.recipe.files import SHIPPED, load_recipe, recipe_names
-from debate_train.recipe.yaml_source import read_yaml
+from debate_train.recipe.files import SHIPPED, load_recipe, read_yaml, recipe_names
 
 
 def test_every_template_is_a_recipe_that_ships() -> None:
-    shipped = {name for sizes in METHODS.values() for name, _ in sizes.values()}
+    shipped = {one.split()[0] for sizes in METHODS.values() for one in sizes.values()}
     assert shipped <= set(recipe_names())
 
 
@@ -23,7 +22,7 @@ def test_every_template_is_a_recipe_that_ships() -> None:
 def test_template_is_the_recipe_that_ships_with_a_comment_at_each_key(
     method: str, size: str, tmp_path: Path
 ) -> None:
-    shipped, changes = METHODS[method][size]
+    shipped, *changes = METHODS[method][size].split()
     path = tmp_path / "mine.yaml"
     path.write_text(template(method, size, "mine", ()))
     wanted = load_recipe(shipped, ["name=mine", *changes], model=Recipe).recipe
@@ -58,7 +57,7 @@ def test_init_writes_a_new_file_and_says_what_is_next(
     [
         (["--method", "sdlr"], "--method: found 'sdlr'; expected one of selfplay, sdrl"),
         (["--method", "sdrl", "--size", "9b"], "--size: found '9b'; expected one of cpu, 4b, 8b"),
-        (["--method", "sdrl", "stepz=1"], "stepz: unknown key; did you mean steps?"),
+        (["--method", "sdrl", "stepz=1"], "stepz: unknown key; did you mean 'steps'?"),
     ],
 )
 def test_init_refuses_what_there_is_not(

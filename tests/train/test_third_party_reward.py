@@ -77,6 +77,6 @@ def test_recipe_takes_a_reward_of_another_package(site: Path) -> None:
 def test_recipe_says_what_is_wrong_with_a_reward_of_another_package(site: Path) -> None:
     kind, key, value = checks(site, ["reward.type=brevty"], ["reward.wrds=3"], ["reward.words=0"])
     assert kind[0] == key[0] == value[0] == 2
-    assert "did you mean brevity?" in kind[1]
-    assert "reward.wrds: unknown key; did you mean words?" in key[1]
+    assert "did you mean 'brevity'?" in kind[1]
+    assert "reward.wrds: unknown key; did you mean 'words'?" in key[1]
     assert "reward.words: found 0; expected at least 1" in value[1]

@@ -68,7 +68,7 @@ def test_what_on_step_end_raises_ends_the_run_after_a_checkpoint(tmp_path: Path)
 @pytest.mark.parametrize(
     ("recipe", "overrides", "message"),
     [
-        ("quickstrat", [], "did you mean quickstart?"),
+        ("quickstrat", [], "did you mean 'quickstart'?"),
         ({"name": "t", "stepz": 1}, [], "^recipe: steps: missing; expected a value"),
         (SMALL, ["debate.num_agents=3", "rollout.max_tokens=4000"], "above the window"),
     ],

@@ -402,7 +402,3 @@ class EngineSettings(Config):
     def alone(self) -> Self:
         """Return the settings for a model that nobody else will change."""
         return self
-
-    def for_adapter(self, rank: int) -> Mapping[str, object]:
-        """Return the settings that an adapter of this rank needs, by key."""
-        return {}

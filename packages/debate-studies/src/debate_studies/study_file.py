@@ -13,8 +13,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
 from debate_protocol.plugins import Config
 from debate_train.interrupts import UsageError
 from debate_train.recipe import FolderName
-from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe
-from debate_train.recipe.yaml_source import read_yaml
+from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe, read_yaml
 
 if TYPE_CHECKING:
     from debate_train.recipe import Recipe

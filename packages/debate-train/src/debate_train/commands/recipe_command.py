@@ -169,7 +169,7 @@ def _fitted(line: str, stream: TextIO) -> str:
 
 def _explain(key: str, loaded: "LoadedRecipe[Recipe] | None") -> int:
     from debate_train.recipe import Recipe
-    from debate_train.recipe.explain import explain
+    from debate_train.recipe.describe import explain
 
     held: dict[str, object] = {}
     if loaded is not None:

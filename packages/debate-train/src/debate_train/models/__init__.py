@@ -67,10 +67,6 @@ class PretrainedModel(Config):
             return None
         return self.name if Path(self.name).is_dir() or self.revision is None else None
 
-    def with_lora(self, lora: Lora) -> "PretrainedModel | None":
-        """Return the model with an adapter to train, None where it has one."""
-        return None if self.lora is not None else self.model_copy(update={"lora": lora})
-
     def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:
         """Load model and tokenizer, with its LoRA adapters, whose start `seed` draws.
 

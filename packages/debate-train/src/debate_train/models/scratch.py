@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from debate_protocol.plugins import Config
-from debate_train.models.loaded_model import LoadedModel, Lora
+from debate_train.models.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -52,10 +52,6 @@ class ScratchModel(Config):
 
     def folder(self) -> None:
         """Return None: its weights are on no disk."""
-        return None
-
-    def with_lora(self, lora: Lora) -> None:
-        """Return None: it is small, and every parameter is trained."""
         return None
 
     def load(self, seed: int, *, with_values: bool = True) -> LoadedModel:

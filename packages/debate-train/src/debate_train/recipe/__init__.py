@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -32,24 +33,26 @@ if TYPE_CHECKING:
 
 
 class ExitCriterion(Config):
-    """What a phase must reach, on the dev split, before it may end."""
+    """What a phase must reach, on the dev split, before it may end.
+
+    Args:
+        metric: Name as in the evaluation, such as eval/judge/accuracy.
+        at_least: The least value of `metric` that meets it.
+        also_at_least: Further measures that one evaluation must reach, each with the least that is
+            wanted.
+        every: Steps between two evaluations, from the phase's `steps` on.
+        max_steps: The phase ends here even if the criterion is not met.
+        if_missed: What happens to the phases after a miss; `fail` ends the run with exit code 1.
+    """
 
     renamed: ClassVar[Mapping[str, str]] = {"when_shut": "if_missed"}
 
     metric: str
-    """Name as in the evaluation, such as eval/judge/accuracy."""
     at_least: float
-    """The least value of `metric` that meets it."""
     also_at_least: dict[str, float] = Field(default_factory=dict)
-    """Further measures, each with the least that is wanted of it: the phase ends when all are
-    reached at one look."""
     every: int = Field(50, ge=1)
-    """Steps between two looks, from the phase's `steps` on."""
     max_steps: int = Field(1000, ge=1)
-    """The phase ends here even if the criterion is not met."""
     if_missed: Literal["skip_rest", "go_on", "fail"] = "skip_rest"
-    """What happens to the phases after one that missed its criterion; `fail` ends the run there,
-    with a checkpoint and exit code 1."""
 
     @property
     def wanted(self) -> tuple[tuple[str, float], ...]:
@@ -78,12 +81,15 @@ class ExitCriterion(Config):
 
 
 class KeepBest(Config):
-    """Which checkpoint is kept besides the last ones."""
+    """Which checkpoint is kept besides the last ones.
+
+    Args:
+        metric: Name as in the evaluation on the dev split, such as eval/majority/accuracy.
+        mode: Whether the largest or the smallest value is best.
+    """
 
     metric: str
-    """Name as in the evaluation on the dev split, such as eval/majority/accuracy."""
     mode: Literal["max", "min"] = "max"
-    """Whether the largest or the smallest value is best."""
 
     def is_better(self, value: float, best: "Best | None") -> bool:
         """Return whether a value is better than the best so far; equal ones are not."""
@@ -93,37 +99,39 @@ class KeepBest(Config):
 
 
 class Checkpointing(Config):
-    """When the run can be resumed from."""
+    """When the run can be resumed from.
+
+    Args:
+        every: Steps between checkpoints; 0 counts minutes alone.
+        every_minutes: Minutes after which a step is followed by a checkpoint; 0 counts steps alone.
+        keep_last: How many of the last checkpoints are kept.
+        keep_best: Whenever an evaluation on the dev split is the best so far, a checkpoint is kept.
+    """
 
     every: int = Field(0, ge=0)
-    """Steps between checkpoints; 0 counts minutes alone."""
     every_minutes: float = Field(15.0, ge=0)
-    """Minutes after which a step is followed by a checkpoint; 0 counts steps alone. They are also
-    written at the end of phases, on interrupts, and when a run fails between two updates."""
     keep_last: int = Field(2, ge=1)
-    """How many of the last checkpoints are kept."""
     keep_best: KeepBest | None = None
-    """Whenever a look at the dev split is the best so far, a checkpoint is written and kept."""
 
 
 class Recording(Config):
-    """What the run directory keeps of rollouts."""
+    """What the run directory keeps of rollouts.
+
+    Args:
+        every: Steps between two recorded samples.
+        debates: Debates in each sample: their transcripts, and their tokens with credits.
+    """
 
     every: int = Field(10, ge=1)
-    """Steps between two recorded samples."""
     debates: int = Field(4, ge=0)
-    """Debates in each sample: their transcripts, and their tokens with credits."""
-
-
-_LONGEST_NAME = 100
 
 
 def _names_one_file(name: str) -> str:
-    parts = {"/", "\\", "\0"} & set(name)
-    if parts or name in ("", ".", "..") or not name.isprintable() or len(name) > _LONGEST_NAME:
+    is_long = len(name) > 100
+    if {"/", "\\"} & set(name) or name in ("", ".", "..") or not name.isprintable() or is_long:
         raise ValueError(
-            f"found {name[:60]!r}; expected a name that a folder can have: at most "
-            f"{_LONGEST_NAME} characters and none of / and \\"
+            f"found {name[:60]!r}; expected a name that a folder can have: at most 100 characters "
+            "and none of / and \\"
         )
     return name
 
@@ -133,15 +141,17 @@ FolderName = Annotated[str, AfterValidator(_names_one_file)]
 
 
 class KeepIf(Config):
-    """What must not have fallen on the dev split for the weights of a phase to be kept."""
+    """What must not have fallen on the dev split for the weights of a phase to be kept.
+
+    Args:
+        metric: Name as in the evaluation, such as eval/majority/accuracy.
+        since: The phase whose start it is compared with and comes back; None is the phase itself.
+        tolerance: How far it may fall.
+    """
 
     metric: str
-    """Name as in the evaluation, such as eval/majority/accuracy."""
     since: str | None = None
-    """The phase at whose start it is measured first, and whose start comes back if it has fallen;
-    None is the phase itself, an earlier one takes back all phases from that one on."""
     tolerance: float = Field(0.0, ge=0)
-    """How far it may fall."""
 
     def described(self, phase: str) -> str:
         """Return what it asks of a phase, in one sentence."""
@@ -162,23 +172,8 @@ class KeepIf(Config):
         return self.metric in end and end[self.metric] >= least - self.tolerance
 
 
-def since_problems(rules: Mapping[str, KeepIf | None]) -> Iterator[str]:
-    """Yield what is wrong with the phases that the rules of phases, in order, name."""
-    names = list(rules)
-    for place, (name, rule) in enumerate(rules.items()):
-        known = names[: place + 1]
-        if rule is not None and rule.since is not None and rule.since not in known:
-            yield (
-                f"phases.{name}.keep_if.since: found {rule.since!r}; expected this phase or one "
-                f"before it: {', '.join(known)}{did_you_mean(rule.since, known)}"
-            )
-
-
 PARTS = ("model", "data", "debate", "reward", "loss", "trainer")
 """Keys that may be left out where their first variant has a default for everything."""
-
-
-_MOST_PHASES = 100
 
 
 class Recipe(Config):
@@ -186,53 +181,54 @@ class Recipe(Config):
 
     `phases` maps a name to the differences of that phase from the rest of the recipe; phases run
     in the order they are written. Without phases the recipe is its own only phase.
+
+    Args:
+        name: Names the run's folder below `runs/`.
+        seed: Decides everything that is drawn.
+        steps: Optimizer steps; a step plays `data.batch_size` questions once.
+        model: What is trained.
+        data: The questions that are debated, and those that are measured on.
+        debate: The form of the debates: who speaks when, and what they see of each other.
+        rollout: How debates are sampled.
+        pipeline: How far ahead of training debates are played.
+        reward: What turns, or parts of them, are worth.
+        advantage: What values are compared with before they weigh tokens.
+        loss: What an update minimises.
+        offline: Learn from a set of examples that is made once, at the phase's start.
+        trainer: The optimizer, its schedule, and the processes that train.
+        evaluation: When and how the policy is measured on held-out questions.
+        exit_criterion: What a phase must reach on the dev split before later phases run.
+        keep_if: Keep a phase's weights only if what is measured on the dev split has not fallen.
+        health: What is watched while a phase samples and learns, and what stops it.
+        checkpoint: When the run can be resumed from.
+        recording: What the run directory keeps of rollouts.
+        tracking: Whether and where the run is tracked.
+        phases: Names to differences from the rest of the recipe, run in the order they are written.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"gate": "exit_criterion"}
 
     name: FolderName
-    """Names the run's folder below `runs/`."""
     seed: int = Field(0, ge=0, lt=2**63)
-    """Decides everything that is drawn."""
     steps: int = Field(ge=0)
-    """Optimizer steps; a step plays `data.batch_size` questions once."""
     model: ModelChoice
-    """What is trained."""
     data: DataChoice
-    """The questions that are debated, and those that are measured on."""
     debate: FormConfig
-    """The form of the debates: who speaks when, and what they see of each other."""
     rollout: Rollout = Rollout()
-    """How debates are sampled."""
     pipeline: Pipeline = Pipeline()
-    """How far ahead of training debates are played."""
     reward: RewardChoice
-    """What turns, or parts of them, are worth."""
     advantage: AdvantageChoice = Grouped()
-    """What values are compared with before they weigh tokens."""
     loss: LossConfig
-    """What an update minimises."""
     offline: OfflineChoice | None = None
-    """Learn from a set of examples that is made once, at the phase's start, in the place of the
-    debates of each step."""
     trainer: TrainerChoice
-    """The optimizer, its schedule, and the processes that train."""
     evaluation: Evaluation = Evaluation()
-    """When and how the policy is measured on held-out questions."""
     exit_criterion: ExitCriterion | None = None
-    """What a phase must reach on the dev split before later phases run."""
     keep_if: KeepIf | None = None
-    """Keep a phase's weights only if what is measured on the dev split has not fallen."""
     health: Health = Health()
-    """What is watched while a phase samples and learns, and what stops it."""
     checkpoint: Checkpointing = Checkpointing()
-    """When the run can be resumed from."""
     recording: Recording = Recording()
-    """What the run directory keeps of rollouts."""
     tracking: Tracking = Tracking()
-    """Whether and where the run is tracked."""
-    phases: dict[FolderName, dict[str, Any]] = Field(default_factory=dict, max_length=_MOST_PHASES)
-    """Names to differences from the rest of the recipe, run in the order they are written."""
+    phases: dict[FolderName, dict[str, Any]] = Field(default_factory=dict, max_length=100)
 
     def phase_recipes(self) -> dict[str, "Recipe"]:
         """Return each phase as a whole recipe, in order.
@@ -297,67 +293,56 @@ class Recipe(Config):
         return {**{key: {} for key in PARTS}, **data} if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")
-    def _criterion_can_be_met(self) -> "Recipe":
-        criterion = self.exit_criterion
+    def _parts_fit_each_other(self) -> Self:
+        problems = chain(
+            self._evaluation_problems(),
+            self._policy_problems(),
+            self._other_form_problems(),
+            self._update_problems(),
+        )
+        if (problem := next(problems, None)) is not None:
+            raise ValueError(problem)
+        return self
+
+    def _evaluation_problems(self) -> Iterator[str]:
+        criterion, keep, best = self.exit_criterion, self.keep_if, self.checkpoint.keep_best
+        before = self.evaluation.before
         if criterion is not None and criterion.max_steps < self.steps:
-            raise ValueError(
+            yield (
                 f"exit_criterion.max_steps: found {criterion.max_steps}, but the phase has "
                 f"{self.steps} steps before the criterion is looked at; expected at least as many"
             )
-        if (criterion or self.keep_if) is not None and self.evaluation.questions == 0:
+        if (criterion or keep) is not None and self.evaluation.questions == 0:
             what = "keep_if" if criterion is None else "an exit criterion"
-            raise ValueError(
-                f"evaluation.questions: found 0, but {what} measures on them; expected at least 1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _measured_phase_is_there(self) -> Self:
-        before = self.evaluation.before
+            yield f"evaluation.questions: found 0, but {what} measures on them; expected at least 1"
         if self.phases and before is not None and before not in self.phases:
-            raise ValueError(
+            yield (
                 f"evaluation.before: found {before!r}, expected one of {', '.join(self.phases)}"
                 f"{did_you_mean(before, self.phases)}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _wanted_figures_are_measured(self) -> Self:
-        best, setup = self.checkpoint.keep_best, self.evaluated()
+        setup = self.evaluated()
         # What is best may be measured in another phase; an exit criterion in its own.
-        criterion, keep = self.exit_criterion, self.keep_if
-        also = tuple(criterion.also_at_least) if criterion is not None else ()
         for where, names, known in (
             ("exit_criterion.metric", [criterion.metric] if criterion else (), setup.measured()),
-            ("exit_criterion.also_at_least", also, setup.measured()),
+            (
+                "exit_criterion.also_at_least",
+                criterion.also_at_least if criterion else (),
+                setup.measured(),
+            ),
             ("keep_if.metric", [keep.metric] if keep else (), setup.measured()),
             ("checkpoint.keep_best.metric", [best.metric] if best else (), list(setup.figures())),
             ("evaluation.headline", self.evaluation.headline or (), list(setup.rows())),
         ):
             for name in names:
                 if name not in known:
-                    raise ValueError(
+                    yield (
                         f"{where}: {name!r} is not measured; expected one of "
                         f"{', '.join(known)}{did_you_mean(name, known)}"
                     )
-        return self
 
-    @model_validator(mode="after")
-    def _rounded_weights_have_masters(self) -> "Recipe":
-        trainer = self.trainer
-        if not self.phases:
-            problem = trainer.type_problem({self.model.dtype})
-            if problem is not None:
-                raise ValueError(problem)
-        return self
-
-    @model_validator(mode="after")
-    def _policies_are_there(self) -> "Recipe":
-        for name in (TRAINED, START):
-            if name in self.rollout.policies:
-                raise ValueError(
-                    f"rollout.policies.{name}: the name is taken; expected another one"
-                )
+    def _policy_problems(self) -> Iterator[str]:
+        for name in {TRAINED, START} & self.rollout.policies.keys():
+            yield f"rollout.policies.{name}: the name is taken; expected another one"
         known = [TRAINED, START, *self.rollout.policies]
         setup = self.evaluated()
         forms = [("debate", self.debate), ("evaluation.debate", setup.form)]
@@ -366,40 +351,57 @@ class Recipe(Config):
         for where, form in forms:
             for role in roles_of(form.protocol()):
                 if role.policy not in known:
-                    raise ValueError(
+                    yield (
                         f"{where}.roles.{role.name}.policy: found {role.policy!r}, expected one of "
                         f"{', '.join(known)} (rollout.policies){did_you_mean(role.policy, known)}"
                     )
                 if problem := unknown_adapter(self.model.lora, role.adapter):
-                    raise ValueError(f"{where}.roles.{role.name}.adapter: {problem}")
-        return self
+                    yield f"{where}.roles.{role.name}.adapter: {problem}"
 
-    @model_validator(mode="after")
-    def _forms_train_the_same(self) -> Self:
+    def _other_form_problems(self) -> Iterator[str]:
         lora, mine = self.model.lora, self.debate
         for number, form in enumerate(self.rollout.other_forms):
             where = f"rollout.other_forms.{number}"
             if str(form.contract_rules()) != str(mine.contract_rules()):
-                raise ValueError(
+                yield (
                     f"{where}.contract: found {form.contract_rules()}, expected that of debate, "
                     f"{mine.contract_rules()}"
                 )
             if set(trained_adapters(lora, form)) - set(trained_adapters(lora, mine)):
-                raise ValueError(f"{where}.roles: expected adapters that debate trains, too")
-        return self
+                yield f"{where}.roles: expected adapters that debate trains, too"
 
-    @model_validator(mode="after")
-    def _selected_debates_have_gates(self) -> Self:
-        gates = getattr(self.debate, "gate_after", ())
-        problem = self.rollout.select_problem(gates, self.debate.turn_count())
-        if problem is not None and not self.phases:
-            raise ValueError(f"rollout.{problem}")
-        return self
+    def _update_problems(self) -> Iterator[str]:
+        """Yield what no update can use, such as stale samples under a loss without any bound."""
+        loss, trainer, stale = self.loss, self.trainer, self.pipeline.max_staleness
+        if not self.phases:
+            if problem := trainer.type_problem({self.model.dtype}):
+                yield problem
+            gates = getattr(self.debate, "gate_after", ())
+            if problem := self.rollout.select_problem(gates, self.debate.turn_count()):
+                yield f"rollout.{problem}"
+        if not loss.takes_off_policy and (trainer.makes_several or stale > 0):
+            found = f"pipeline.max_staleness {stale}"
+            if trainer.makes_several:
+                found = (
+                    f"trainer.epochs {trainer.epochs} and minibatch_size {trainer.minibatch_size}"
+                )
+            yield (
+                f"loss.type: found {loss.type} with {found}, so samples are of older weights and "
+                "nothing bounds what they do; expected ppo_clip, dapo or grpo, or "
+                "loss.allow_off_policy: true"
+            )
 
     def keep_problems(self) -> list[str]:
         """Return what is wrong with the phases that `keep_if` of phases name."""
-        phases = self.phase_recipes()
-        return list(since_problems({name: phase.keep_if for name, phase in phases.items()}))
+        names, found = list(self.phase_recipes()), list[str]()
+        for place, (name, phase) in enumerate(self.phase_recipes().items(), start=1):
+            since = None if phase.keep_if is None else phase.keep_if.since
+            if since is not None and since not in names[:place]:
+                found.append(
+                    f"phases.{name}.keep_if.since: found {since!r}; expected this phase or one "
+                    f"before it: {', '.join(names[:place])}{did_you_mean(since, names[:place])}"
+                )
+        return found
 
     def sampling_problem(self) -> str | None:
         """Return why what is sampled cannot be trained on; collecting debates may do it.
@@ -428,22 +430,3 @@ class Recipe(Config):
                 "top_k and min_p are those of evaluations, and debate-rollout takes any)"
             )
         return None
-
-    @model_validator(mode="after")
-    def _stale_samples_are_bounded(self) -> "Recipe":
-        """Refuse losses without any bound where samples are of older weights than the update's."""
-        loss, trainer = self.loss, self.trainer
-        if loss.takes_off_policy:
-            return self
-        if trainer.makes_several or self.pipeline.max_staleness > 0:
-            found = (
-                f"trainer.epochs {trainer.epochs} and minibatch_size {trainer.minibatch_size}"
-                if trainer.makes_several
-                else f"pipeline.max_staleness {self.pipeline.max_staleness}"
-            )
-            raise ValueError(
-                f"loss.type: found {loss.type} with {found}, so samples are of older weights and "
-                "nothing bounds what they do; expected ppo_clip, dapo or grpo, or "
-                "loss.allow_off_policy: true"
-            )
-        return self

@@ -39,12 +39,7 @@ from debate_train.recipe.context import (
     overlap_lines,
     step_counts,
 )
-from debate_train.recipe.signal_check import (
-    learning_warnings,
-    lessons_of,
-    truth_errors,
-    use_of,
-)
+from debate_train.recipe.signal_check import SignalCheck, truth_error, use_of
 
 
 def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
@@ -54,15 +49,12 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
         phase: The phase.
         answers: Whether its questions have answers.
     """
-    yield from _precision_warnings(phase)
-    yield from _overlap_warnings(phase)
-    yield from _schedule_warnings(phase)
+    yield from _trainer_warnings(phase)
     if phase.loss.supervised:
         return
-    streams = phase.advantage.streams
-    lessons = lessons_of(phase, answers=answers) if phase.steps else None
-    judged = lessons is None or (lessons.asked and not lessons.teaches_nothing)
-    use = use_of(phase)
+    streams, use = phase.advantage.streams, use_of(phase)
+    signal = SignalCheck.of(phase, answers=answers) if phase.steps else None
+    judged = signal is None or (signal.asked and not signal.teaches_nothing)
     for reward in phase.reward.parts().values():
         few = reward.few_judges(use)
         yield from ((few,) if judged and few else ())
@@ -81,8 +73,31 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
                 f"advantage.streams: no stream covers section {section} of the contract, so "
                 "nothing in it is learned; expected it in the sections of a stream"
             )
-    if lessons is not None:
-        yield from learning_warnings(phase, lessons)
+    if signal is not None:
+        yield from signal.warnings(phase)
+
+
+def _trainer_warnings(phase: Recipe) -> Iterator[str]:
+    trainer, criterion, engine = phase.trainer, phase.exit_criterion, phase.rollout.engine
+    has_masters = phase.model.lora is not None or trainer.keeps_masters
+    if phase.model.dtype != "float32" and not has_masters:
+        yield (
+            f"model.dtype: every parameter is trained in {phase.model.dtype}, where updates below "
+            "about a 500th of a weight are lost to rounding; expected float32, model.lora, or "
+            "trainer.type: deepspeed with bf16: true, which keeps float32 weights beside"
+        )
+    if phase.pipeline.max_staleness and engine.in_trainer:
+        yield (
+            f"pipeline.max_staleness: {engine.type} samples in the process that trains, so little "
+            "runs at once; expected an engine with a device or a process of its own"
+        )
+    falls_to_0 = trainer.schedule != "constant" and trainer.min_lr_ratio == 0
+    if falls_to_0 and criterion is not None and criterion.max_steps > phase.steps:
+        yield (
+            f"trainer.schedule: {trainer.schedule} has a learning rate of 0 after {phase.steps:,} "
+            f"steps, but the exit criterion is waited for up to step {criterion.max_steps:,}; "
+            "expected trainer.min_lr_ratio above 0, or schedule: constant"
+        )
 
 
 def crash_cost(recipe: Recipe) -> str:
@@ -107,80 +122,43 @@ def process_crash_cost(size: int) -> tuple[str, ...]:
 
 def run_warnings(recipe: Recipe) -> Iterator[str]:
     """Yield one sentence for each such setting of the run as a whole."""
-    saving = recipe.checkpoint
-    if saving.every_minutes == 0:
-        for name, phase in recipe.phase_recipes().items():
-            if phase.steps > 1 and not 0 < saving.every < phase.steps:
-                yield (
-                    f"checkpoint.every: found {saving.every} and no every_minutes, so a crash "
-                    f"costs all {phase.steps:,} steps of phase {name}; expected fewer steps than "
-                    f"that, such as {max(1, phase.steps // 4)}, or every_minutes: 15"
-                )
-    best = saving.keep_best
-    looks = any(
-        p.exit_criterion is not None or p.evaluation.every > 0
-        for p in recipe.phase_recipes().values()
-    )
-    if best is not None and not looks:
+    saving, phases = recipe.checkpoint, recipe.phase_recipes()
+    for name, phase in phases.items():
+        if not saving.every_minutes and phase.steps > 1 and not 0 < saving.every < phase.steps:
+            yield (
+                f"checkpoint.every: found {saving.every} and no every_minutes, so a crash costs "
+                f"all {phase.steps:,} steps of phase {name}; expected fewer steps than that, or "
+                "every_minutes: 15"
+            )
+    measured = any(p.exit_criterion or p.evaluation.every > 0 for p in phases.values())
+    if saving.keep_best is not None and not measured:
         yield (
-            f"checkpoint.keep_best: {best.metric} is never measured while the run trains, so no "
-            "checkpoint is the best; expected evaluation.every above 0, or an exit criterion"
-        )
-
-
-def _overlap_warnings(phase: Recipe) -> Iterator[str]:
-    engine = phase.rollout.engine
-    if phase.pipeline.max_staleness and engine.in_trainer:
-        yield (
-            f"pipeline.max_staleness: {engine.type} samples in the process that trains, so little "
-            "runs at once; expected an engine with a device or a process of its own, such as "
-            "vllm_server"
-        )
-
-
-def _schedule_warnings(phase: Recipe) -> Iterator[str]:
-    trainer, criterion = phase.trainer, phase.exit_criterion
-    falls_to_0 = trainer.schedule != "constant" and trainer.min_lr_ratio == 0
-    if falls_to_0 and criterion is not None and criterion.max_steps > phase.steps:
-        yield (
-            f"trainer.schedule: {trainer.schedule} has a learning rate of 0 after {phase.steps:,} "
-            f"steps, so nothing is learned while the exit criterion is waited for, up to step "
-            f"{criterion.max_steps:,}; expected trainer.min_lr_ratio above 0, or schedule: constant"
-        )
-
-
-def _precision_warnings(phase: Recipe) -> Iterator[str]:
-    has_masters = phase.model.lora is not None or phase.trainer.keeps_masters
-    if phase.model.dtype != "float32" and not has_masters:
-        yield (
-            f"model.dtype: every parameter is trained in {phase.model.dtype}, where updates below "
-            "about a 500th of a weight are lost to rounding; expected float32, model.lora, or "
-            "trainer.type: deepspeed with bf16: true, which keeps float32 weights beside"
+            f"checkpoint.keep_best: {saving.keep_best.metric} is never measured while the run "
+            "trains, so no checkpoint is the best; expected evaluation.every above 0, or an exit "
+            "criterion"
         )
 
 
 def split_warnings(phase: Recipe, source: DataSource) -> list[str]:
     """Say which splits that a phase is measured on hold no question, or one that it trains on."""
-    looks = phase.evaluation.every or phase.exit_criterion or phase.keep_if
-    measured: list[Split] = ["dev", "test"] if looks else ["test"]
-    size = phase.evaluation.questions
-    if not size:
-        return []
-    trained = {identity(question) for question in source.batch(0)}
-    held = {
-        name: {identity(question) for question in source.split(name, size)} for name in measured
-    }
-    return [
-        f"data: {len(trained & asked)} of the {len(trained)} questions of step 1 are in the "
-        f"{split} split, too, whose measures then say little; expected splits that share none"
-        for split, asked in held.items()
-        if trained & asked
-    ] + [
-        f"evaluation: the {split} split holds no question, so that nothing is measured on it; "
-        "expected more questions, a larger data.holdout, or data.test_path"
-        for split, asked in held.items()
-        if not asked
-    ]
+    measures_dev = phase.evaluation.every or phase.exit_criterion or phase.keep_if
+    measured: list[Split] = ["dev", "test"] if measures_dev else ["test"]
+    size, found = phase.evaluation.questions, list[str]()
+    trained = {identity(question) for question in source.batch(0)} if size else set()
+    for split in measured if size else ():
+        asked = {identity(question) for question in source.split(split, size)}
+        if trained & asked:
+            found.append(
+                f"data: {len(trained & asked)} of the {len(trained)} questions of step 1 are in "
+                f"the {split} split, too, whose measures then say little; expected splits that "
+                "share none"
+            )
+        if not asked:
+            found.append(
+                f"evaluation: the {split} split holds no question, so that nothing is measured on "
+                "it; expected more questions, a larger data.holdout, or data.test_path"
+            )
+    return found
 
 
 SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking")
@@ -210,6 +188,11 @@ class Findings:
         self.warnings: list[str] = []
         self.errors: list[str] = []
 
+    def report(self) -> CheckReport:
+        """Return what was found, each finding once."""
+        warnings, errors = (tuple(dict.fromkeys(one)) for one in (self.warnings, self.errors))
+        return CheckReport(tuple(self.lines), warnings, errors)
+
 
 def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
     """Check a recipe; loads no weights, downloads nothing, writes nothing.
@@ -219,13 +202,11 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
     found = Findings()
     check_model(recipe, found, with_tokenizer)
     phases = recipe.phase_recipes()
-    views: dict[str, DataView] = {}
-    for data in (recipe.data, *(phase.data for phase in phases.values())):
-        if _identity(data) not in views:
-            view = views[_identity(data)] = look_at_data(data)
-            found.lines += view.lines
-            found.errors += view.errors
     stages = {_identity(one.data): one.data for one in (recipe, *phases.values())}
+    views = {key: look_at_data(data) for key, data in stages.items()}
+    for view in views.values():
+        found.lines += view.lines
+        found.errors += view.errors
     try:
         found.lines += overlap_lines(views, stages)
     except UsageError as refusal:
@@ -246,12 +227,11 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
                 windows.look(phase, form, view.longest)
             for form in other_forms(phase):
                 windows.look(phase, form, view.longest, "evaluation: ")
-        where = f"phase {name}: " if recipe.phases else ""
         if recipe.rollout.engine.is_sampled:
             _check_learning(name if recipe.phases else "", phase, view, counter, found)
         found.errors += phase_errors(name, phase, recipe, view)
         if problem := phase.sampling_problem():
-            found.errors.append(where + problem)
+            found.errors.append(f"phase {name}: {problem}" if recipe.phases else problem)
         if error := reference_error(phase.loss.reference_policy):
             found.errors.append(error)
         found.errors += [
@@ -260,13 +240,11 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
             for key in SHARED_BY_PHASES
             if getattr(phase, key) != getattr(recipe, key)
         ]
-    found.lines += key_lines(recipe)
-    found.lines.append(crash_cost(recipe))
+    found.lines += [*key_lines(recipe), crash_cost(recipe)]
     found.warnings += [*run_warnings(recipe), *adapter_warnings(recipe)]
     # What to install before it can run here: it may run elsewhere.
     found.warnings += [*missing_libraries(recipe), *recipe.tracking.missing_libraries()]
-    warnings, errors = (tuple(dict.fromkeys(one)) for one in (found.warnings, found.errors))
-    return CheckReport(tuple(found.lines), warnings, errors)
+    return found.report()
 
 
 def _check_learning(
@@ -274,55 +252,51 @@ def _check_learning(
 ) -> None:
     """Say what a phase cannot learn; `name` is empty where there are no phases."""
     where, key = (f"phase {name}: ", f"phases.{name}.") if name else ("", "")
-    answers = view.has_answers(phase.data)
-    refused = list(truth_errors(phase, answers=answers)) if phase.steps else []
-    found.errors += [key + f"reward.type: {text}" for text in refused]
-    rule = phase.rollout.select
+    answers, rule = view.has_answers(phase.data), phase.rollout.select
+    refused = truth_error(phase) if phase.steps and not answers else None
+    warnings, errors = list(warnings_of(phase, answers=answers)), list[str]()
+    if refused is not None:  # What is refused needs no warning.
+        errors.append(f"reward.type: {refused}")
+        warnings = [text for text in warnings if not text.endswith(refused)]
     if phase.steps and not answers and rule is not None and rule.needs_answers:
-        found.errors.append(
-            f"{key}rollout.select: found informative, which keeps questions answered both right "
-            "and wrong, but no training question has an answer, so that all are left out; expected "
+        errors.append(
+            "rollout.select: found informative, which keeps questions answered both right and "
+            "wrong, but no training question has an answer, so that all are left out; expected "
             "data.fields.answer to name a key that rows have, or another rule"
         )
-    found.warnings += [
-        where + text
-        for text in warnings_of(phase, answers=answers)
-        if not text.endswith(tuple(refused))  # What is refused needs no warning.
-    ]
-    if phase.steps:
-        found.errors += [key + text for text in imitation_errors(phase)]
+    errors += imitation_errors(phase) if phase.steps else ()
     if view.source is not None:
-        found.warnings += [where + text for text in split_warnings(phase, view.source)]
-    if view.source is not None and counter is not None:
-        seen = see_demonstrations(phase, view.source, counter)
-        found.warnings += [where + text for text in seen.warnings]
-        found.errors += [key + text for text in seen.errors]
+        warnings += split_warnings(phase, view.source)
+        if counter is not None:
+            wrong, weightless = see_demonstrations(phase, view.source, counter)
+            errors += filter(None, [wrong])
+            warnings += filter(None, [weightless])
+    found.warnings += [where + text for text in warnings]
+    found.errors += [key + text for text in errors]
 
 
 def check_collecting(recipe: Recipe) -> CheckReport:
     """Check what `debate-rollout` takes of a recipe; loads no weights, downloads nothing."""
     found = Findings()
-    engine = recipe.rollout.engine
-    if "tokens" in engine.capabilities:
+    if "tokens" in recipe.rollout.engine.capabilities:
         check_model(recipe, found)
     view = look_at_data(recipe.data)
     found.lines += view.lines
     found.errors += view.errors
-    questions = recipe.steps * recipe.data.batch_size
-    debates, direct, turns = (
-        recipe.steps * n for n in step_counts(recipe, recipe.data.batch_size)[:3]
-    )
+    steps, size = recipe.steps, recipe.data.batch_size
+    debates, direct, turns = (steps * n for n in step_counts(recipe, size)[:3])
     beside = f" and {many(direct, 'direct reply')}" if direct else ""
     found.lines.append(
-        f"collect: {many(recipe.steps, 'step')} x {many(recipe.data.batch_size, 'question')} = "
-        f"{many(questions, 'question')}; {many(debates, 'debate')}{beside}; "
+        f"collect: {many(steps, 'step')} x {many(size, 'question')} = "
+        f"{many(steps * size, 'question')}; {many(debates, 'debate')}{beside}; "
         f"{many(turns, 'turn')}, at most {turns * recipe.rollout.max_tokens:,} tokens in replies"
     )
     found.lines += key_lines(recipe)
     if not found.errors:
         for form in recipe.forms:
             Windows(found.lines, found.errors).look(recipe, form, view.longest)
-    return CheckReport(tuple(found.lines), tuple(missing_libraries(recipe)), tuple(found.errors))
+    found.warnings += missing_libraries(recipe)
+    return found.report()
 
 
 def _identity(data: DataSettings) -> str:
@@ -346,18 +320,11 @@ def check_model(recipe: Recipe, found: Findings, with_tokenizer: bool = True) ->
 
 def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
     """Say what one step and the whole phase play, in one vocabulary."""
-    questions, copies = phase.data.batch_size, phase.rollout.debates_per_question
-    counts = step_counts(phase, questions)
-    debates, direct, turns, samples = counts[:4]
-    trained = len(phase.debate.trained_agents())
-    of_what = "turn" if samples == turns else "turn that is trained on"
-    if samples < turns and samples - direct == debates * trained:
-        of_what = "agent and debate"
-    beside = f" + {many(direct, 'direct reply')}" if direct else ""
-    steps, most = phase.steps, "" if phase.trainer.minibatch_size is None else "at most "
-    rows = samples if phase.offline is None else phase.offline.batch_size
+    steps, offline, criterion = phase.steps, phase.offline, phase.exit_criterion
+    counts = step_counts(phase, phase.data.batch_size)
+    most = "" if phase.trainer.minibatch_size is None else "at most "
+    rows = counts.samples if offline is None else offline.batch_size
     updates = phase.trainer.update_count(rows)
-    criterion = phase.exit_criterion
     extended = f" to {criterion.max_steps:,} (exit criterion)" if criterion else ""
     found.lines.append(
         f"phase {name}: {steps:,}{extended} steps of "
@@ -365,38 +332,56 @@ def _arithmetic(name: str, phase: Recipe, found: Findings) -> None:
     )
     if phase.keep_if is not None:
         found.lines.append(f"  {phase.keep_if.described(name)}")
-    if phase.offline is not None:
+    if offline is None:
+        found.lines += _played_lines(phase, counts, f"{most}{many(steps * updates, 'update')}")
+    else:
         try:
-            found.lines += offline_lines(phase)
+            taken = made_of(phase, offline)
         except UsageError as error:
             found.errors.append(str(error))
-        return
-    found.lines += [
-        f"  a step: {many(questions, 'question')} x {many(copies, 'debate')} = "
-        f"{many(debates, 'debate')}; x {_shape(phase, counts)}{beside} = "
-        f"{many(turns, 'turn')}; {many(samples, 'sample')} "
-        f"(one for each {of_what})",
-        f"  in all: {many(questions * steps, 'question')}, {many(debates * steps, 'debate')}, "
-        f"{many(turns * steps, 'turn')}, {many(samples * steps, 'sample')}, "
-        f"{most}{many(steps * updates, 'update')}, "
-        f"at most {turns * steps * phase.rollout.max_tokens:,} tokens in replies",
-    ]
-    found.lines += [f"  {change}" for change in phase.reward.changes()]
-    if phase.rollout.oversample > 1:
-        found.lines.append(_oversampling_line(phase, counts.drawn_turns))
-    if phase.pipeline.max_staleness:
-        ahead = many(phase.pipeline.max_staleness, "step")
-        found.lines.append(
-            f"  up to {ahead} played ahead of training, with weights at most {ahead} old"
-        )
-    if phase.loss.supervised:
+            return
+        found.lines += [
+            f"  examples ({offline.type}), made once: {taken}",
+            f"  a step: {offline.batch_size:,} of them; in all {offline.batch_size * steps:,}, "
+            "epoch after epoch",
+        ]
+    if offline is not None or phase.loss.supervised:
         found.lines.append("  supervised: log-probabilities are taken at temperature 1")
     else:
-        found.lines.append(
-            f"  temperatures {_temperatures(phase)}: log-probabilities are taken at them"
-        )
+        each = dict.fromkeys(phase.debate.temperature_of(i) for i in range(phase.debate.num_agents))
+        temperatures = ", ".join(f"{t:g}" for t in each)
+        found.lines.append(f"  temperatures {temperatures}: log-probabilities are taken at them")
     if phase.evaluation.questions:
         found.lines.append(evaluation_line(phase))
+
+
+def _played_lines(phase: Recipe, counts: StepCounts, updates: str) -> Iterator[str]:
+    debates, direct, turns, samples = counts[:4]
+    steps, questions, rollout = phase.steps, phase.data.batch_size, phase.rollout
+    of_what = "turn" if samples == turns else "turn that is trained on"
+    if samples < turns and samples - direct == debates * len(phase.debate.trained_agents()):
+        of_what = "agent and debate"
+    beside = f" + {many(direct, 'direct reply')}" if direct else ""
+    yield (
+        f"  a step: {many(questions, 'question')} x {many(rollout.debates_per_question, 'debate')} "
+        f"= {many(debates, 'debate')}; x {_shape(phase, counts)}{beside} = {many(turns, 'turn')}; "
+        f"{many(samples, 'sample')} (one for each {of_what})"
+    )
+    yield (
+        f"  in all: {many(questions * steps, 'question')}, {many(debates * steps, 'debate')}, "
+        f"{many(turns * steps, 'turn')}, {many(samples * steps, 'sample')}, {updates}, "
+        f"at most {turns * steps * rollout.max_tokens:,} tokens in replies"
+    )
+    yield from (f"  {change}" for change in phase.reward.changes())
+    if rollout.oversample > 1:
+        yield (
+            f"  a step draws up to {rollout.oversample} batches of {many(questions, 'question')} "
+            f"until {questions:,} are kept: at most {counts.drawn_turns * rollout.max_tokens:,} "
+            "tokens in replies"
+        )
+    if phase.pipeline.max_staleness:
+        ahead = many(phase.pipeline.max_staleness, "step")
+        yield f"  up to {ahead} played ahead of training, with weights at most {ahead} old"
 
 
 def _shape(phase: Recipe, counts: StepCounts) -> str:
@@ -410,28 +395,6 @@ def _shape(phase: Recipe, counts: StepCounts) -> str:
     if form.turn_count() != form.num_agents * form.max_rounds:
         return many(form.turn_count(), "turn")
     return f"{many(form.num_agents, 'agent')} x {many(form.max_rounds, 'round')}"
-
-
-def offline_lines(phase: Recipe) -> list[str]:
-    """Say what a phase plays once for its set of examples, and how many of these a step takes."""
-    offline = phase.offline
-    assert offline is not None
-    lines = [
-        f"  examples ({offline.type}), made once: {made_of(phase)}",
-        f"  a step: {offline.batch_size:,} of them; in all {offline.batch_size * phase.steps:,}, "
-        "epoch after epoch",
-        "  supervised: log-probabilities are taken at temperature 1",
-    ]
-    return lines + ([evaluation_line(phase)] if phase.evaluation.questions else [])
-
-
-def _oversampling_line(phase: Recipe, turns: int) -> str:
-    """Say how many questions a step may draw; `turns` are those of all of them."""
-    batches, questions = phase.rollout.oversample, phase.data.batch_size
-    return (
-        f"  a step draws up to {batches} batches of {many(questions, 'question')} until "
-        f"{questions:,} are kept: at most {turns * phase.rollout.max_tokens:,} tokens in replies"
-    )
 
 
 def evaluation_line(phase: Recipe) -> str:
@@ -457,8 +420,3 @@ def other_forms(phase: Recipe) -> list[DebateForm]:
             found.append(form)
             known += [form, direct_form(form)]  # Whose prompt is none longer than the debate's.
     return found
-
-
-def _temperatures(phase: Recipe) -> str:
-    each = [phase.debate.temperature_of(i) for i in range(phase.debate.num_agents)]
-    return ", ".join(f"{t:g}" for t in (each if len(set(each)) > 1 else each[:1]))

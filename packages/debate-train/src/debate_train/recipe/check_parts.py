@@ -14,7 +14,7 @@ from debate_train.models import ModelConfig
 from debate_train.models.loaded_model import trained_adapters
 from debate_train.models.policies import START, PolicyConfig, StartPolicy, Trained
 from debate_train.offline.example_set import harm_of, look_at_demonstrations, read_debates
-from debate_train.offline.offline_set import PLAYED
+from debate_train.offline.offline_set import PLAYED, OfflineSettings
 from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
 from debate_train.recipe.context import (
@@ -39,31 +39,34 @@ def known_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
 def used_policies(recipe: Recipe) -> dict[str, PolicyConfig]:
     """Return the policies that speak in the recipe's debates besides the trained one."""
     known = known_policies(recipe)
-    names: list[str] = []
+    names: dict[str, None] = {}
     for phase in recipe.phase_recipes().values():
         for form in (phase.debate, *(one.form for _, one in phase.evaluated().plays())):
-            names += [role.policy for role in roles_of(form.protocol())]
-    return {name: known[name] for name in dict.fromkeys(names) if name in known}
+            names |= dict.fromkeys(role.policy for role in roles_of(form.protocol()))
+    return {name: known[name] for name in names if name in known}
+
+
+def _trained(recipe: Recipe) -> Trained:
+    return Trained(recipe.rollout.engine, recipe.model, recipe.seed)
 
 
 def role_lines(phase: Recipe) -> list[str]:
     """Say who speaks for each role and what is trained; nothing where all are equals."""
-    roles = roles_of(phase.debate.protocol())
+    roles, known = roles_of(phase.debate.protocol()), known_policies(phase)
     if len(roles) == 1 and roles[0].trains:
         return []
-    trained = Trained(phase.rollout.engine, phase.model, phase.seed)
-    known = known_policies(phase)
     said = []
     for role in roles:
-        agents = f"{role.count} agent{'' if role.count == 1 else 's'}"
         speaker = "the trained policy"
         if role.adapter is not None:
             speaker += f", adapter {role.adapter}"
         if role.policy != TRAINED:
-            speaker = f"policy {role.policy} ({known[role.policy].described(trained)})"
-        fate = "trained on" if role.trains else "not trained on"
-        answers = "" if role.answers else ", owes no answer"
-        said.append(f"  role {role.name}: {agents}, {speaker}, {fate}{answers}")
+            speaker = f"policy {role.policy} ({known[role.policy].described(_trained(phase))})"
+        said.append(
+            f"  role {role.name}: {many(role.count, 'agent')}, {speaker}, "
+            f"{'trained on' if role.trains else 'not trained on'}"
+            f"{'' if role.answers else ', owes no answer'}"
+        )
     return said
 
 
@@ -78,13 +81,12 @@ def missing_libraries(recipe: Recipe) -> list[str]:
 
 def engines_used(recipe: Recipe) -> dict[str, EngineSettings]:
     """Return the engines of all policies by where they are chosen, the trained one's first."""
-    trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
-    found = {"rollout.engine": trained.engine}
+    found: dict[str, EngineSettings] = {"rollout.engine": recipe.rollout.engine}
     for name, policy in used_policies(recipe).items():
         key = f"rollout.policies.{name}.engine"
         if name not in recipe.rollout.policies:
             key = f"rollout.engine (for policy {name})"
-        found[key] = policy.engine_config(trained)
+        found[key] = policy.engine_config(_trained(recipe))
     return found
 
 
@@ -99,7 +101,6 @@ def policy_errors(recipe: Recipe, *, with_tokenizer: bool = True) -> list[str]:
 
     Without their tokenizers, models in directories need a configuration alone.
     """
-    trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
     found = [*_adapter_errors(recipe)] + [
         f"phases.{name}.rollout.policies: found a difference, but a run opens its policies once; "
         "expected it outside of phases"
@@ -109,7 +110,7 @@ def policy_errors(recipe: Recipe, *, with_tokenizer: bool = True) -> list[str]:
     found += [
         f"rollout.policies.{name}.{problem}"
         for name, policy in used_policies(recipe).items()
-        for problem in policy.problems(trained, with_tokenizer=with_tokenizer)
+        for problem in policy.problems(_trained(recipe), with_tokenizer=with_tokenizer)
     ]
     engines = engines_used(recipe)
     first, *others = [key for key, one in engines.items() if one.one_in_process] or [""]
@@ -131,8 +132,7 @@ def _adapter_errors(recipe: Recipe) -> Iterator[str]:
             f"{len(lora.adapters)} in model.lora.adapters; expected transformers, vllm or "
             "vllm_server"
         )
-    for name, phase in recipe.phase_recipes().items():
-        where = f"phases.{name}." if recipe.phases else ""
+    for where, phase in _places(recipe):
         most, trained = phase.trainer.adapters_at_once, trained_adapters(lora, phase.debate)
         if len(trained) > most:
             yield (
@@ -143,16 +143,22 @@ def _adapter_errors(recipe: Recipe) -> Iterator[str]:
             )
 
 
-def adapter_warnings(recipe: Recipe) -> Iterator[str]:
-    """Yield which adapters no role trains."""
+def _places(recipe: Recipe) -> list[tuple[str, Recipe]]:
+    """Return each phase with what its keys begin with."""
+    phases = recipe.phase_recipes().items()
+    return [(f"phases.{name}." if recipe.phases else "", phase) for name, phase in phases]
+
+
+def adapter_warnings(recipe: Recipe) -> list[str]:
+    """Return which adapters no role trains."""
     lora, phases = recipe.model.lora, recipe.phase_recipes().values()
     used = {name for phase in phases for name in trained_adapters(lora, phase.debate)}
-    for name in () if lora is None else lora.adapters:
-        if name not in used:
-            yield (
-                f"model.lora.adapters: found {name!r}, which no role that is trained on names, so "
-                f"it stays as it is; expected debate.roles.NAME.adapter: {name}"
-            )
+    return [
+        f"model.lora.adapters: found {name!r}, which no role that is trained on names, so it stays "
+        f"as it is; expected debate.roles.NAME.adapter: {name}"
+        for name in (() if lora is None else lora.adapters)
+        if name not in used
+    ]
 
 
 NEEDED = {"tokens": "token ids", "logps": "log-probabilities"}
@@ -179,14 +185,13 @@ def engine_errors(recipe: Recipe) -> list[str]:
 
 def process_errors(recipe: Recipe, size: int) -> list[str]:
     """Return which trainers and engines cannot be used in so many processes."""
-    engine, found = recipe.rollout.engine, []
-    for name, phase in recipe.phase_recipes().items():
-        where = f"phases.{name}." if recipe.phases else ""
-        if size > 1 and not phase.trainer.several_processes:
-            found.append(
-                f"{where}trainer.type: found {phase.trainer.type} in {size} processes; expected "
-                "deepspeed (trainer.type=deepspeed), or one process"
-            )
+    engine = recipe.rollout.engine
+    found = [
+        f"{where}trainer.type: found {phase.trainer.type} in {size} processes; expected deepspeed "
+        "(trainer.type=deepspeed), or one process"
+        for where, phase in _places(recipe)
+        if size > 1 and not phase.trainer.several_processes
+    ]
     known = set() if size == 1 else set(engine.problems(_place(recipe, 1)))  # Said by a check.
     problems = engine.problems(_place(recipe, size))
     return [*found, *(f"rollout.engine.{text}" for text in problems if text not in known)]
@@ -208,12 +213,11 @@ def device_errors(recipe: Recipe) -> list[str]:
     for name, phase in recipe.phase_recipes().items():
         where = f"phases.{name}." if "trainer" in recipe.phases.get(name, {}) else ""
         named[f"{where}trainer.device"] = phase.trainer.named_device()
-    absent = {key: (device, absent_device(device)) for key, device in named.items()}
     return [
         f"{key}: found {device!r}, which cannot be used here ({why}); expected auto, or a device "
         "of this machine"
-        for key, (device, why) in absent.items()
-        if why is not None
+        for key, device in named.items()
+        if (why := absent_device(device)) is not None
     ]
 
 
@@ -231,14 +235,12 @@ def _place(recipe: Recipe, size: int) -> Place:
 def phase_errors(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> list[str]:
     """Return what keeps a phase from using its engine."""
     engine = phase.rollout.engine
-    if engine.is_sampled:
-        if engine == recipe.rollout.engine:
-            return []
+    if engine.is_sampled and engine != recipe.rollout.engine:
         return [
             f"phases.{name}.rollout.engine: found a difference, but a run has one engine; "
             "expected it outside of phases, or type: demonstrations"
         ]
-    if data.can_demonstrate is False:
+    if not engine.is_sampled and data.can_demonstrate is False:
         return [
             f"phases.{name}.rollout.engine.type: found demonstrations, but the {phase.data.type} "
             "data has none; expected a worked solution in every row (data.fields.solution)"
@@ -268,7 +270,7 @@ class Windows:
         Where nobody knows a window, only that of the trained policy is named: that of an endpoint
         is the endpoint's affair.
         """
-        trained = Trained(phase.rollout.engine, phase.model, phase.seed)
+        trained, reply = _trained(phase), phase.rollout.max_tokens
         agents: dict[str, list[int]] = {}
         for agent in range(form.num_agents):
             agents.setdefault(form.policy_of(agent), []).append(agent)
@@ -280,44 +282,37 @@ class Windows:
                 key = f"rollout.policies.{name}." if name in phase.rollout.policies else ""
                 model, engine = policy.sampled_model(trained), policy.engine_config(trained)
             window = _window(model, engine, key)
-            if name == TRAINED or window.tokens is not None:
-                counter, reply = self.counter(name, model), phase.rollout.max_tokens
-                longest = longest_prompt(form, question, reply, counter, own)
-                whose = "" if name == TRAINED else f" of policy {name}"
-                text = f"{what}context{whose}: {_said(longest, reply, counter)}"
-                row = _longest_row(question, longest, window)
-                self._compare(text, longest.prompt_tokens + reply, window, row)
-
-    def _compare(self, text: str, total: int, window: Window, row: str) -> None:
-        if window.tokens is None:
-            self.lines.append(
-                f"  {text}; window {window.source}: set model.context_window to check it"
+            if name != TRAINED and window.tokens is None:
+                continue
+            counter = self.counter(name, model)
+            longest = longest_prompt(form, question, reply, counter, own)
+            total = longest.prompt_tokens + reply
+            text = (
+                f"{what}context{'' if name == TRAINED else f' of policy {name}'}: at most "
+                f"{total:,} tokens (prompt {longest.prompt_tokens:,} of agent {longest.agent} in "
+                f"round {longest.round + 1} + reply {reply:,}; {counter.how})"
             )
-        elif total <= window.tokens:
-            self.lines.append(f"  {text}; window {window.tokens:,} ({window.source})")
-        else:
-            self.errors.append(
-                f"{text} is above the window of {window.tokens:,} ({window.source}); lower "
-                "rollout.max_tokens, debate.num_agents or debate.max_rounds, or set "
-                f"debate.max_chars_per_field or debate.history_rounds=1{row}"
-            )
+            if window.tokens is None:
+                text += f"; window {window.source}: set model.context_window to check it"
+                self.lines.append(f"  {text}")
+            elif total <= window.tokens:
+                self.lines.append(f"  {text}; window {window.tokens:,} ({window.source})")
+            else:
+                self.errors.append(_too_long(text, question, longest, window))
 
 
-def _said(longest: Longest, reply: int, counter: TokenCounter) -> str:
+def _too_long(text: str, question: Question | None, longest: Longest, window: Window) -> str:
+    """Say what to lower; name the longest question where it is a large part."""
+    row, tokens = "", longest.question_tokens
+    if question is not None and 2 * tokens >= (window.tokens or 0):
+        row = (
+            f"; the longest question, id {question.id!r:.80}, alone has {tokens:,} tokens "
+            f"({question.text!r:.60})"
+        )
     return (
-        f"at most {longest.prompt_tokens + reply:,} tokens (prompt {longest.prompt_tokens:,} of "
-        f"agent {longest.agent} in round {longest.round + 1} + reply {reply:,}; {counter.how})"
-    )
-
-
-def _longest_row(question: Question | None, longest: Longest, window: Window) -> str:
-    """Name the longest question where it is a large part of what does not fit."""
-    tokens = longest.question_tokens
-    if question is None or 2 * tokens < (window.tokens or 0):
-        return ""
-    return (
-        f"; the longest question, id {question.id!r:.80}, alone has {tokens:,} tokens "
-        f"({question.text!r:.60})"
+        f"{text} is above the window of {window.tokens:,} ({window.source}); lower "
+        "rollout.max_tokens, debate.num_agents or debate.max_rounds, or set "
+        f"debate.max_chars_per_field or debate.history_rounds=1{row}"
     )
 
 
@@ -332,60 +327,50 @@ def _window(model: ModelConfig | None, engine: EngineSettings, key: str) -> Wind
     return window
 
 
-_TURNS = 128
-"""About how many demonstrated turns are looked at."""
-
-
 def imitation_errors(phase: Recipe) -> Iterator[str]:
     """Yield what is wrong with the phase's loss for the replies that it gets."""
     demonstrated = not phase.rollout.engine.is_sampled
-    made_for, offline = phase.loss.learns_from, phase.offline
+    loss, made_for, offline = phase.loss.type, phase.loss.learns_from, phase.offline
     if offline is not None:
         if offline.path is None and (problem := offline.problem(phase.debate)):
             yield f"offline.{problem}"
+        found = f"with offline.type {offline.type}, which"
         if made_for != offline.teaches:
             wanted = "dpo" if offline.teaches == "pairs" else "sft"
-            yield (
-                f"loss.type: found {phase.loss.type} with offline.type {offline.type}, which gives "
-                f"{offline.teaches}; expected {wanted}"
-            )
+            yield f"loss.type: found {loss} {found} gives {offline.teaches}; expected {wanted}"
         if offline.held_out and offline.teaches != "pairs":
             yield (
-                f"offline.held_out: found {offline.held_out} with offline.type {offline.type}, "
-                "which gives no pairs to measure a preference on; expected 0, or leave it out"
+                f"offline.held_out: found {offline.held_out} {found} gives no pairs to measure a "
+                "preference on; expected 0, or leave it out"
             )
         if demonstrated and offline.teaches != "demonstrations":
             yield (
-                f"rollout.engine.type: found demonstrations with offline.type {offline.type}, "
-                "which compares replies of the policy; expected another engine"
+                f"rollout.engine.type: found demonstrations {found} compares replies of the "
+                "policy; expected another engine"
             )
-        return
-    if made_for == "pairs":
+    elif made_for == "pairs":
         yield (
-            f"loss.type: found {phase.loss.type}, which learns from preference pairs, without a "
-            "set of them; expected offline: {type: guided_pairs} or answer_pairs"
+            f"loss.type: found {loss}, which learns from preference pairs, without a set of them; "
+            "expected offline: {type: guided_pairs} or answer_pairs"
         )
-    if made_for == "demonstrations" and not demonstrated:
+    elif made_for == "demonstrations" and not demonstrated:
         yield (
-            f"loss.type: found {phase.loss.type} with replies that {phase.rollout.engine.type} "
-            "samples, which it would imitate as they are; expected rollout.engine.type: "
-            "demonstrations, or a loss for samples, such as reinforce"
+            f"loss.type: found {loss} with replies that {phase.rollout.engine.type} samples, which "
+            "it would imitate as they are; expected rollout.engine.type: demonstrations, or a loss "
+            "for samples, such as reinforce"
         )
-    if demonstrated and made_for != "demonstrations":
+    if offline is None and demonstrated and made_for != "demonstrations":
         yield (
-            f"loss.type: found {phase.loss.type} with demonstrations, which no policy sampled; "
-            "expected sft"
+            f"loss.type: found {loss} with demonstrations, which no policy sampled; expected sft"
         )
 
 
-def made_of(phase: Recipe) -> str:
+def made_of(phase: Recipe, offline: OfflineSettings) -> str:
     """Return what the examples of a phase are taken from: debates that are played, or of files.
 
     Raises:
         UsageError: There are no such files.
     """
-    offline, rollout = phase.offline, phase.rollout
-    assert offline is not None
     if offline.path is not None:
         read = read_debates(offline)
         asked = len({identity(debate.question) for debate in read})
@@ -395,7 +380,7 @@ def made_of(phase: Recipe) -> str:
             f"{many(len(turns), 'turn')}, {sum(not turn.prompt for turn in turns):,} of them "
             "without the prompt"
         )
-    questions = offline.questions or PLAYED
+    questions, rollout = offline.questions or PLAYED, phase.rollout
     debates, _, count, *_ = step_counts(phase, questions)
     return (
         f"{many(questions, 'question')} x {many(rollout.debates_per_question, 'debate')} = "
@@ -404,33 +389,28 @@ def made_of(phase: Recipe) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What is wrong with demonstrations that were looked at."""
-
-    errors: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+_TURNS = 128
+"""About how many demonstrated turns are looked at."""
 
 
-def see_demonstrations(phase: Recipe, source: DataSource, counter: TokenCounter) -> Seen:
-    """Play some debates of demonstrations and look at what would be imitated.
+def see_demonstrations(
+    phase: Recipe, source: DataSource, counter: TokenCounter
+) -> tuple[str | None, str | None]:
+    """Play some debates of demonstrations; return what is wrong with them, and what weighs nothing.
 
     Replies are cut at `rollout.max_tokens` where `counter` counts and does not estimate.
     """
-    engine = phase.rollout.engine
-    script = engine.script(source.demonstrate)
+    script = phase.rollout.engine.script(source.demonstrate)
     if script is None or not source.can_demonstrate:
-        return Seen()
-    most, cut = phase.rollout.max_tokens, 0
+        return None, None
+    most = phase.rollout.max_tokens
 
     def say(ask: Ask) -> Reply:
-        nonlocal cut
         text = script(ask)
         tokens = counter.count(text) if counter.is_exact else 0
-        if tokens <= most:
-            return Reply(text)
-        cut += 1
-        return Reply(text[: len(text) * most // tokens], "length")
+        return (
+            Reply(text) if tokens <= most else Reply(text[: len(text) * most // tokens], "length")
+        )
 
     copies = {"debates_per_question": 1, "direct_per_question": 0}
     once = phase.model_copy(update={"rollout": phase.rollout.model_copy(update=copies)})
@@ -438,15 +418,11 @@ def see_demonstrations(phase: Recipe, source: DataSource, counter: TokenCounter)
     questions = source.batch(0)[: max(len(phase.forms), _TURNS // turns)]
     played = [hold(run, say) for _, run in named_debates(once, questions, "check")]
     found = look_at_demonstrations(played)
-    key = "rollout.engine.type: "
     if problem := harm_of(found, str(phase.debate.contract_rules())):
-        return Seen(errors=(key + problem,))
-    if found["failed"] or cut:
-        return Seen(
-            warnings=(
-                f"{key}of {found['turns']:,} demonstrated turns {cut:,} are longer than "
-                f"rollout.max_tokens and {found['failed']:,} hold no readable answer: these weigh "
-                "nothing",
-            )
-        )
-    return Seen()
+        return f"rollout.engine.type: {problem}", None
+    if not found["failed"]:
+        return None, None
+    return None, (
+        f"rollout.engine.type: of {found['turns']:,} demonstrated turns {found['failed']:,} hold "
+        "no readable answer within rollout.max_tokens: these weigh nothing"
+    )

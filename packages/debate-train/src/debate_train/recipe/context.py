@@ -90,18 +90,17 @@ def token_counter(model: ModelConfig | None) -> TokenCounter:
             lambda text: len(words.encode(text, add_special_tokens=False)), 2, 1, "counted"
         )
     file = Path(model.source) / "tokenizer.json"
-    if file.is_file():
-        from tokenizers import Tokenizer
+    if not file.is_file():
+        return _ESTIMATE
+    from tokenizers import Tokenizer
 
-        with reading_model(model.source, "tokenizer"):
-            tokenizer = Tokenizer.from_file(str(file))
-        return TokenCounter(
-            lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids),
-            16,
-            32,
-            "counted with its tokenizer",
-        )
-    return _ESTIMATE
+    with reading_model(model.source, "tokenizer"):
+        tokenizer = Tokenizer.from_file(str(file))
+    return replace(
+        _ESTIMATE,
+        count=lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids),
+        how="counted with its tokenizer",
+    )
 
 
 def context_window(model: ModelConfig) -> Window:
@@ -138,26 +137,26 @@ def longest_prompt(
     """
     contract = form.contract_rules()
     # A long question stands in every prompt, and is counted once.
-    question, inserted_tokens = _stand_in(question, contract, counter)
+    question, sizes = _stand_in(question, contract, counter)
+    clipped, shown = form.speaking().max_chars_per_field, max_tokens
+    if clipped is not None:
+        shown = min(max_tokens, max(1, len(contract.sections)) * (clipped + _CLIP_MARK))
     longest = Longest(0, 0, 0)
-    shown_tokens = _most_shown(form.speaking().max_chars_per_field, contract, max_tokens)
     count = lru_cache(maxsize=4096)(counter.count)
 
     def tokens(message: Message) -> int:
-        content = message["content"]
-        reply = max_tokens if message["role"] == "assistant" else shown_tokens
-        inserted = content.count(_REPLY) * reply
-        text = content.replace(_REPLY, "")
-        for mark, size in inserted_tokens.items():
-            inserted += content.count(mark) * size
+        text, total = message["content"], counter.per_message
+        reply = max_tokens if message["role"] == "assistant" else shown
+        for mark, size in {_REPLY: reply, **sizes}.items():
+            total += text.count(mark) * size
             text = text.replace(mark, "")
-        return count(text) + inserted + counter.per_message
+        return count(text) + total
 
     for asks in held(form, question):
         for ask in () if isinstance(asks, Gate) else asks:
             found = counter.per_prompt + sum(tokens(message) for message in ask.messages)
             if found > longest.prompt_tokens and (agents is None or ask.agent in agents):
-                longest = Longest(found, ask.agent, ask.round, sum(inserted_tokens.values()))
+                longest = Longest(found, ask.agent, ask.round, sum(sizes.values()))
     return longest
 
 
@@ -183,23 +182,12 @@ def _stand_in(
     """Return a question of one mark for each of its texts, and how many tokens a mark is."""
     if question is None:
         return Question("longest", _QUESTION), {_QUESTION: ASSUMED_QUESTION_TOKENS}
-
-    def tokens(text: str) -> int:
-        return counter.count(neutralised(text, contract))
-
-    sizes = {_QUESTION: tokens(question.text)}
+    sizes = {_QUESTION: counter.count(neutralised(question.text, contract))}
     meta = dict(question.meta)
     if passage := meta.get("passage"):
-        sizes[_PASSAGE] = tokens(str(passage))
+        sizes[_PASSAGE] = counter.count(neutralised(str(passage), contract))
         meta["passage"] = _PASSAGE
     return replace(question, text=_QUESTION, meta=meta), sizes
-
-
-def _most_shown(max_chars: int | None, contract: Contract, max_tokens: int) -> int:
-    """Return the most tokens that peers see of one reply."""
-    if max_chars is None:
-        return max_tokens
-    return min(max_tokens, max(1, len(contract.sections)) * (max_chars + _CLIP_MARK))
 
 
 def _longest_reply(contract: Contract, agent: int) -> str:
@@ -214,27 +202,33 @@ def _longest_reply(contract: Contract, agent: int) -> str:
 
 
 class Part(NamedTuple):
-    """The turns of debates up to a gate, or from one to the next."""
+    """The turns of debates up to a gate, or from one to the next.
+
+    Attributes:
+        debates: Debates that come so far.
+        turns: Of each.
+        trained: Those of the turns that are trained on.
+    """
 
     debates: int
-    """That come so far."""
     turns: int
-    """Of each."""
     trained: int
-    """Those of the turns that are trained on."""
 
 
 class StepCounts(NamedTuple):
-    """What some questions make; `direct` replies are among the turns and samples."""
+    """What some questions make; `direct` replies are among the turns and samples.
+
+    Attributes:
+        drawn_turns: The turns with those of all questions that over-sampling may draw.
+        parts: Of the debates of the first form.
+    """
 
     debates: int
     direct: int
     turns: int
     samples: int
     drawn_turns: int
-    """The turns with those of all questions that over-sampling may draw."""
     parts: tuple[Part, ...]
-    """Of the debates of the first form."""
 
 
 def step_counts(recipe: Recipe, questions: int) -> StepCounts:
@@ -320,17 +314,22 @@ def look_at_data(data: DataSettings, *, trains: bool = True) -> DataView:
         trains: Whether there have to be questions to train on.
     """
     if unread := data.unread():
+        text = f"{unread.key}: {unread.why}"
         if unread.is_error:
-            return DataView(errors=(f"{unread.key}: {unread.why}",))
-        taken = f"questions are taken to have at most {ASSUMED_QUESTION_TOKENS} tokens"
-        return DataView((f"{unread.key}: {unread.why}; {taken}",))
+            return DataView(errors=(text,))
+        return DataView(
+            (f"{text}; questions are taken to have at most {ASSUMED_QUESTION_TOKENS} tokens",)
+        )
     try:
         source = data.open()
         if trains:
             source.batch(0)
     except UsageError as error:
         return DataView(errors=(str(error),))
-    longest = max(data.looked_at(source), key=_shown_length)
+    longest = max(
+        data.looked_at(source),
+        key=lambda one: len(one.text) + sum(len(str(one.meta.get(key, ""))) for key in _SHOWN),
+    )
     lines = (data.summary(source), *source.notes)
     return DataView(lines, (), longest, source.can_demonstrate, source)
 
@@ -351,10 +350,6 @@ def overlap_lines(views: Mapping[str, DataView], stages: Mapping[str, DataSettin
         for name, own in opened.items()
     ]
     return [said for said in found if said]
-
-
-def _shown_length(question: Question) -> int:
-    return len(question.text) + sum(len(str(question.meta.get(key, ""))) for key in _SHOWN)
 
 
 def many(count: int, noun: str) -> str:

@@ -1,6 +1,6 @@
 """From a YAML file and `key=value` arguments to a checked recipe.
 
-OmegaConf reads YAML and interpolates; the merge rule is ours (`recipe_merge`); pydantic decides
+OmegaConf reads YAML and interpolates; the merge rule is ours (`problems.merge`); pydantic decides
 what is valid. `extends: other.yaml` makes a file a mapping of differences.
 """
 
@@ -10,25 +10,264 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import yaml
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import (
+    InterpolationResolutionError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
+from omegaconf.omegaconf import get_yaml_loader  # type: ignore[attr-defined]
+from omegaconf.resolvers import oc
 from pydantic import BaseModel, ValidationError
 
+from debate_protocol.plugins import did_you_mean
 from debate_train.interrupts import RecipeError
-from debate_train.recipe.problems import PHASES, WHOLE_PHASES, Problems, Schema, merge
-from debate_train.recipe.yaml_source import (
+from debate_train.recipe.problems import (
+    PHASES,
+    WHOLE_PHASES,
     KeyPath,
     Origin,
+    Problems,
     Reading,
-    Source,
-    read_overrides,
-    read_yaml,
-    resolve,
+    Schema,
+    merge,
     value_at,
 )
+
+COMMAND_LINE = "command line"
+LARGEST_FILE = 256 << 10
+LONGEST_ARGUMENT = 64 << 10
+_MOST_BITS = 64
+_NULLS = ("", "~", "null", "Null", "NULL")
+_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}"
+    for name in ("map", "seq", "str", "int", "float", "bool", "null", "merge", "value")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The values of one file or command line, interpolations unresolved, and their origins."""
+
+    data: dict[Any, Any]
+    origins: dict[KeyPath, Origin]
+
+
+class _Loader(get_yaml_loader()):  # type: ignore[misc]
+    """OmegaConf's loader, which also refuses aliases that expand; says where a value is wrong."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """Return the value of a node: text, a number, a list or a mapping."""
+        if node.tag not in _TAGS:
+            problem = f"found the tag {node.tag!r}; expected text, numbers, lists and mappings"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        try:
+            value: object = super().construct_object(node, deep)
+            if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+                raise ValueError(f"a number of {value.bit_length()} bits")
+            return value
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception as error:  # Constructors raise whatever their parsers do.
+            problem = f"found {str(node.value)[:60]!r}, {_first_line(error)}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from error
+
+
+def parse(text: str, name: str) -> Source:
+    """Return the values of a text; `name` is said in messages.
+
+    Raises:
+        RecipeError: It is not YAML, or is not a mapping.
+    """
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return Source({}, {})
+        if not isinstance(node, yaml.MappingNode) or node.tag not in _TAGS:
+            raise RecipeError(f"{name}:1: found no `key: value` lines; expected a YAML mapping")
+        return Source(loader.construct_document(node), dict(_origins(node, name)))
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or _first_line(error)
+        raise RecipeError(f"{name}{line}: not readable as YAML ({problem})") from error
+    except RecursionError as error:
+        raise RecipeError(f"{name}: nested too deeply") from error
+    finally:
+        loader.dispose()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+
+
+def _origins(node: yaml.Node, name: str, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Origin]]:
+    children: list[tuple[Any, yaml.Node, yaml.Node]] = []
+    if isinstance(node, yaml.MappingNode):
+        children = [(key.value, below, key) for key, below in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        children = [(index, below, below) for index, below in enumerate(node.value)]
+    for key, below, marked in children:
+        is_plain = isinstance(below, yaml.ScalarNode) and below.style in (None, "")
+        raw = below.value if is_plain else None
+        yield (*path, key), Origin(name, marked.start_mark.line + 1, raw)
+        yield from _origins(below, name, (*path, key))
+
+
+def read_yaml(path: Path) -> Source:
+    """Read one file.
+
+    Raises:
+        RecipeError: It cannot be read, is not YAML, or is not a mapping.
+    """
+    try:
+        with path.open("rb") as file:
+            found = file.read(LARGEST_FILE + 1)
+        if len(found) > LARGEST_FILE:
+            raise RecipeError(
+                f"{path}: found more than {LARGEST_FILE >> 10} KiB; expected a YAML recipe"
+            )
+        return parse(found.decode("utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise RecipeError(
+            f"{path}: byte {error.start} is not UTF-8; expected a YAML recipe"
+        ) from error
+    except OSError as error:
+        raise RecipeError(
+            f"{path}: cannot be read ({error.strerror}); expected a YAML recipe"
+        ) from error
+
+
+def read_overrides(arguments: Sequence[str]) -> Source:
+    """Read `key=value` arguments into one nested mapping of differences; later ones win.
+
+    Raises:
+        RecipeError: An argument is not of that form.
+    """
+    data: dict[Any, Any] = {}
+    origins: dict[KeyPath, Origin] = {}
+    for argument in arguments:
+        if not is_utf8(argument) or len(argument) > LONGEST_ARGUMENT:
+            raise RecipeError(
+                f"{COMMAND_LINE}: found {argument[:30]!a}... of {len(argument):,} characters; "
+                f"expected key=value in UTF-8 of at most {LONGEST_ARGUMENT:,}"
+            )
+        key, equals, text = argument.partition("=")
+        path = tuple(key.strip().split("."))
+        if not equals or not all(path):
+            raise RecipeError(
+                f"{COMMAND_LINE}: found {argument!r}; expected key=value with a dotted key, "
+                "such as debate.num_agents=5"
+            )
+        place = data
+        for part in path[:-1]:
+            below = place.get(part)
+            place[part] = below if isinstance(below, dict) else {}
+            place = place[part]
+        place[path[-1]] = _value(argument, text.strip())
+        origins[path] = Origin(COMMAND_LINE, raw=text.strip())
+        for below_path in _paths(place[path[-1]], path):
+            origins.setdefault(below_path, Origin(COMMAND_LINE))
+    return Source(data, origins)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be written to a file."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _value(argument: str, text: str) -> object:
+    try:
+        value = parse(f"value: {text}", f"{COMMAND_LINE} {argument[:200]!r}").data["value"]
+    except (RecipeError, KeyError):
+        if text[:1] in "[{\"'":
+            raise
+        return text
+    if value is None and text not in _NULLS:
+        return text  # YAML took it for a comment
+    if isinstance(value, str) and text[:1] not in "\"'":
+        return text
+    return value
+
+
+def _paths(value: object, path: KeyPath) -> Iterator[KeyPath]:
+    for key, below in value.items() if isinstance(value, dict) else ():
+        yield (*path, key)
+        yield from _paths(below, (*path, key))
+
+
+_ABSENT = object()
+
+
+def resolve(raw: dict[Any, Any]) -> Reading:
+    """Resolve the interpolations of merged raw values.
+
+    Raises:
+        RecipeError: One cannot be resolved.
+    """
+    environment: list[tuple[str, str]] = []
+
+    def env(key: str, default: object = _ABSENT) -> object:
+        value = oc.env(key) if default is _ABSENT else oc.env(key, default)
+        environment.append((key, os.environ.get(key, "")))
+        return value
+
+    # Every variable that is read is noted, whatever expression reads it.
+    OmegaConf.register_resolver("oc.env", env, replace=True)
+    try:
+        resolved, written = _both(OmegaConf.create(raw), environment)
+    except MissingMandatoryValue as error:
+        raise RecipeError(f"{error.full_key}: found ??? (left open); expected a value") from error
+    except OmegaConfBaseException as error:
+        reason = _first_line(error)
+        if isinstance(error, InterpolationResolutionError) and "Environment variable" in reason:
+            reason = reason[reason.index("Environment variable") :].rstrip('"')
+        raise RecipeError(
+            f"{error.full_key or 'recipe'}: {reason}; expected an interpolation such as "
+            "${oc.env:NAME} of a variable that is set, ${oc.env:NAME,default}, or ${other.key} of "
+            "this recipe"
+        ) from error
+    except RecursionError as error:
+        raise RecipeError("recipe: an interpolation leads back to itself") from error
+    finally:
+        OmegaConf.register_resolver("oc.env", oc.env, replace=True)
+    return Reading(resolved, written, tuple(set(environment)))
+
+
+def _both(held: Any, environment: list[tuple[str, str]]) -> tuple[Any, Any]:
+    """Return a value as it is resolved, and as it is written."""
+    if isinstance(held, DictConfig):
+        pairs = {key: _item(held, key, environment) for key in held}
+        return {k: pair[0] for k, pair in pairs.items()}, {k: pair[1] for k, pair in pairs.items()}
+    if isinstance(held, ListConfig):
+        items = [_item(held, index, environment) for index in range(len(held))]
+        return [pair[0] for pair in items], [pair[1] for pair in items]
+    return held, held
+
+
+def _item(
+    parent: DictConfig | ListConfig, key: Any, environment: list[tuple[str, str]]
+) -> tuple[Any, Any]:
+    read = len(environment)
+    value = parent[key]
+    if not OmegaConf.is_interpolation(parent, key):
+        return _both(value, environment)
+    if OmegaConf.is_config(value):
+        value = OmegaConf.to_container(value, resolve=True)
+    if len(environment) == read:
+        return value, value
+    raw: Any = OmegaConf.to_container(parent, resolve=False)
+    return value, raw[key]
+
 
 Changes = dict[str, dict[str, object]]
 """Full dotted keys, each with its values `before` and `now`; one that is not there is left out."""
@@ -42,12 +281,10 @@ def recipe_changes(before: str, now: str) -> Changes:
     old, new = (dict(_leaf_values(yaml.safe_load(text) or {})) for text in (before, now))
     return {
         key: {
-            when: _json(values[key])
-            for when, values in (("before", old), ("now", new))
-            if key in values
+            when: values[key] for when, values in (("before", old), ("now", new)) if key in values
         }
         for key in old | new
-        if key not in old or key not in new or not _same(old[key], new[key])
+        if key not in old or key not in new or repr(old[key]) != repr(new[key])
     }
 
 
@@ -56,23 +293,10 @@ def _leaf_values(values: Mapping[object, object], above: str = "") -> Iterator[t
         name = f"{above}{key}"
         if isinstance(value, Mapping) and value:
             yield from _leaf_values(value, f"{name}.")
+        elif isinstance(value, float) and not math.isfinite(value):  # JSON has no such number.
+            yield name, yaml.safe_dump(value).split()[0]
         else:
             yield name, value
-
-
-def _same(one: object, other: object) -> bool:
-    return type(one) is type(other) and bool(one == other)
-
-
-def _json(value: object) -> object:
-    """Return what JSON can hold; numbers that are not finite as YAML writes them."""
-    if isinstance(value, Mapping):
-        return {str(key): _json(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_json(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
-    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
 
 
 HERE = Path("recipes")
@@ -100,26 +324,18 @@ def find_recipe(name: str | Path) -> Path:
         RecipeError: There is none; names the nearest.
     """
     path = Path(name)
-    if "\0" in str(name) or not is_utf8(str(name)):
-        raise RecipeError(
-            f"{str(name)[:200]!a}: found no name of a file; expected a recipe (.yaml)"
-        )
-    if path.is_file():
-        return path
-    named = named_recipe(str(name))
-    if named is not None:
-        return named
-    if path.is_dir():
-        raise RecipeError(f"{path}: found a directory; expected a recipe file (.yaml)")
+    found = path if path.is_file() else named_recipe(str(name))
+    if found is not None:
+        return found
     if os.path.lexists(path):
         raise RecipeError(f"{path}: found no file that can be read; expected a recipe file (.yaml)")
     is_path = len(path.parts) > 1 and path.parent.is_dir()
-    names = {file.stem: str(file) for file in path.parent.glob("*.yaml")} if is_path else {}
-    names = names or {one: one for one in recipe_names()}
-    near = get_close_matches(path.stem, names, n=1)
-    hint = f"; did you mean {names[near[0]]}?" if near else ""
+    files = [str(file) for file in path.parent.glob("*.yaml")] if is_path else []
+    known = files or recipe_names()
+    wanted = str(path.with_suffix(".yaml")) if files else path.stem
     raise RecipeError(
-        f"{path}: no such recipe; expected a YAML file or a name (debate-train recipes){hint}"
+        f"{path}: no such recipe; expected a YAML file or a name (debate-train recipes)"
+        f"{did_you_mean(wanted, known)}"
     )
 
 
@@ -136,15 +352,6 @@ def recipe_names() -> list[str]:
 def headings() -> dict[str, str]:
     """Return what each recipe says in the first sentences of its opening comment, by name."""
     return {name: _heading(find_recipe(name)) for name in recipe_names()}
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether a text can be written to a file."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def opening(path: Path) -> list[str]:
@@ -245,55 +452,46 @@ def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
             f"{where}: extends: found {parent_name!r}; expected one file, relative to this one"
         )
     parent_path = path.parent / parent_name
-    if "\0" in parent_name or not is_utf8(parent_name):
-        raise RecipeError(f"{where}: extends: found {parent_name!a}; expected the name of a file")
     if not parent_path.is_file():
         parent_path = named_recipe(parent_name) or parent_path
     if not parent_path.is_file():
         names = [file.name for file in parent_path.parent.glob("*.yaml")]
-        near = get_close_matches(parent_path.name, names, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(parent_path.name, names)
         raise RecipeError(f"{where}: extends: no file {parent_path}{hint}")
     parent = _extended(parent_path, schema, (*chain, real))
     return _merged(parent, child, schema, [])
 
 
 def _merged(base: Source, change: Source, schema: Schema, dropped: list[str]) -> Source:
-    for path, value in _leaves(change.data):
-        _refuse_key_below_value(base.data, path, value, change.origins.get(path), schema)
+    _refuse_keys_below_values(base.data, change.data, schema, change.origins, ())
     data = merge(base.data, change.data, schema, dropped=dropped)
     return Source(data, {**base.origins, **change.origins})
 
 
-def _refuse_key_below_value(
-    base: dict[Any, Any], path: KeyPath, value: object, origin: Origin | None, schema: Schema
+def _refuse_keys_below_values(
+    base: dict[Any, Any],
+    change: dict[Any, Any],
+    schema: Schema,
+    origins: Mapping[KeyPath, Origin],
+    above: KeyPath,
 ) -> None:
     """Refuse `data.path.x=1` where `data.path` is text: lists and scalars have no keys.
 
     A name may give way to a mapping where either may stand, as in `debate.contract`.
     """
-    place, holder = schema, base
-    for end in range(1, len(path)):
-        place = place.child(path[end - 1], holder)
-        try:
-            held = value_at(base, path[:end])
-        except KeyError:
-            return
-        if isinstance(held, str) and place.models:
-            return
-        holder = held if isinstance(held, dict) else {}
-        if held is not None and not isinstance(held, dict):
-            key, kind = ".".join(map(str, path)), "a list" if isinstance(held, list) else "a value"
+    for key, value in change.items():
+        held, place, path = base.get(key), schema.child(key, base), (*above, key)
+        if not isinstance(value, dict) or not value or held is None:
+            continue
+        if isinstance(held, dict):
+            _refuse_keys_below_values(held, value, place, origins, path)
+        elif not (isinstance(held, str) and place.models):
+            where = next(one for at, one in origins.items() if at[: len(path)] == path)
+            kind = "a list" if isinstance(held, list) else "a value"
             raise RecipeError(
-                f"{origin}: {key}: {'.'.join(map(str, path[:end]))} is {kind} ({held!r}) and has "
-                f"no keys; give it whole"
+                f"{where}: {'.'.join(map(str, path))} is {kind} ({held!r}) and has no keys; give "
+                "it whole"
             )
-
-
-def _leaves(data: object, path: KeyPath = ()) -> list[tuple[KeyPath, object]]:
-    if isinstance(data, dict) and data:
-        return [leaf for key, value in data.items() for leaf in _leaves(value, (*path, key))]
-    return [(path, data)]
 
 
 def _validated(
@@ -315,8 +513,7 @@ def _validated(
             for path, text in typed.items():
                 _set(reading.resolved, path, text)
                 _set(reading.written, path, text)
-    problems.refuse_truth_as_number(recipe)
-    problems.refuse_large_numbers(recipe)
+    problems.refuse_misread_numbers(recipe)
     return recipe
 
 

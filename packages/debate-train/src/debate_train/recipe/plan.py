@@ -1,137 +1,441 @@
-"""`--plan`: memory of each rank and bytes moved per step, from the recipe and the model's shape."""
+"""`--plan`: memory of each rank and bytes moved per step, from the recipe and the model's shape.
 
-from collections.abc import Callable, Iterator, Sequence
+`docs/scaling.md` has the formulas, what they leave out and how they were measured.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import combinations
+from typing import TYPE_CHECKING
 
 from debate_rollout.engine import Footprint
 from debate_train.interrupts import UsageError
-from debate_train.models.loaded_model import Lora
+from debate_train.models import ModelConfig
+from debate_train.models.loaded_model import Lora, lora_config
+from debate_train.models.model_files import reason_of
 from debate_train.models.policies import Trained
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import process_errors, used_policies
-from debate_train.recipe.context import (
-    longest_prompt,
-    look_at_data,
-    step_counts,
-    token_counter,
-)
-from debate_train.recipe.plan_memory import Kept, Layout, Shape, shape_of
-from debate_train.trainers.trainer import DEFAULT_BUCKETS
+from debate_train.recipe.context import longest_prompt, look_at_data, step_counts, token_counter
+from debate_train.trainers.trainer import DEFAULT_BUCKETS, Buckets
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A policy with a model of its own on this machine, and what its engine takes."""
-
-    name: str
-    """Of the policy; empty for the one that is trained."""
-    engine: str
-    key: str
-    """Where its engine is chosen."""
-    shape: Shape
-    takes: Footprint
-
-
-@dataclass(frozen=True, slots=True)
-class Engines:
-    """The engines of a run; the first samples from the policy that is trained.
+class Shape:
+    """What the arithmetic needs of a model.
 
     Attributes:
-        served: All.
-        alone: GPUs that no rank trains on.
+        parameters: All weights, adapters included.
+        trained: Those that are trained.
+        weight_bytes: Bytes of one weight.
+        layers: Transformer layers.
+        hidden: Width of the residual stream.
+        queries: Features of all query heads of a layer.
+        keys: Features of all key heads of a layer.
+        ffn: Features of the MLP, or of all experts that a token passes.
+        experts: Experts that a token is routed to.
+        vocabulary: Logits of a token.
+        norms_heads: Whether queries and keys of each head are normed, as in Qwen3.
+        adapter: Features between the two matrices of all LoRA adapters of a layer; 0 is none.
+        wide_adapters: Whether adapters are float32 beside weights of half precision.
     """
 
-    served: Sequence[Served]
-    alone: int
+    parameters: int
+    trained: int
+    weight_bytes: int
+    layers: int
+    hidden: int
+    queries: int
+    keys: int
+    ffn: int
+    experts: int = 0
+    vocabulary: int = 0
+    norms_heads: bool = False
+    adapter: int = 0
+    wide_adapters: bool = False
 
-    @classmethod
-    def of(cls, recipe: Recipe, shape: Shape, gpu_bytes: float) -> "Engines":
-        """Return the engines of a recipe; loads no weights.
+    @property
+    def bytes(self) -> int:
+        """Bytes of one copy of the weights."""
+        return self.weight_bytes * self.parameters
 
-        Args:
-            recipe: What would be run.
-            shape: Of the model that is trained.
-            gpu_bytes: Memory of a GPU.
+    @property
+    def trained_bytes(self) -> int:
+        """Bytes of one trained weight, and of its gradient."""
+        return 4 if self.wide_adapters else self.weight_bytes
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Bytes of keys and values that an engine keeps of a token."""
+        return 2 * self.layers * self.keys * self.weight_bytes
+
+    def activation_bytes(self, recompute: bool = False) -> int:
+        """Return the bytes of a token at the peak of a backward pass, without the output head.
+
+        Recomputed layers keep what enters them, and one layer at a time all it needs. The layer
+        whose gradient is computed holds gradients of its MLP and residuals beside.
         """
-        trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
-        found = [("", trained.engine, "rollout.engine", shape)]
-        for name, policy in used_policies(recipe).items():
-            model = policy.sampled_model(trained)
-            if model is not None:
-                own = shape if model == trained.model else shape_of(model)
-                engine = policy.engine_config(trained)
-                place = f"policies.{name}." if name in recipe.rollout.policies else ""
-                found.append((name, engine, f"rollout.{place}engine", own))
-        served = [
-            Served(name, engine.type, key, own, engine.footprint(own.bytes, gpu_bytes))
-            for name, engine, key, own in found
-        ]
-        # Engines that share take the first GPUs of those that ranks are on; one process has one.
-        sharing = [one.takes.gpus - 1 for one in served if one.takes.shares]
-        beside = 0 if recipe.trainer.several_processes else max([0, *sharing])
-        return cls(served, beside + sum(one.takes.gpus for one in served if not one.takes.shares))
+        width, layer = self.weight_bytes, self._layer_bytes()
+        kept = self.layers * (width * self.hidden if recompute else layer)
+        # The last norm, and the hidden states that actions are drawn from.
+        kept += self._norm_bytes(self.hidden) + 2 * width * self.hidden
+        return kept + self._bytes_at_work(recompute)
 
-    @property
-    def trained(self) -> Footprint:
-        """What the engine of the trained policy takes."""
-        return self.served[0].takes
+    def peak_bytes(self, tokens: int, recompute: bool = False) -> int:
+        """Return the bytes at the peak of a pack's passes, with the output head.
 
-    @property
-    def gpus(self) -> int:
-        """GPUs that engines compute on."""
-        sharing = max(one.takes.gpus if one.takes.shares else 0 for one in self.served)
-        return sharing + sum(one.takes.gpus for one in self.served if not one.takes.shares)
-
-    @property
-    def reserved(self) -> float:
-        """Bytes of the GPU that engines share with rank 0."""
-        return sum(one.takes.reserved for one in self.served)
-
-    def lines(self, longest: int, gpu_memory: float) -> Iterator[str]:
-        """Say what each policy beside the trained one holds, and which engine has too little room.
-
-        Args:
-            longest: Tokens of the longest row.
-            gpu_memory: Of one GPU, in GB.
+        The head's gradient is done before the first layer is at work.
         """
-        for one in self.served:
-            if one.name:
-                where = "of its own GPUs" if not one.takes.shares else "of rank 0's GPU"
-                reserved = one.takes.room if not one.takes.shares else one.takes.reserved
-                yield (
-                    f"policy {one.name}: {count(one.shape.parameters)} parameters, "
-                    f"{one.shape.bytes / 1e9:.2f} GB of weights, not trained; its engine "
-                    f"({one.engine}) takes {(reserved or 0.0) / 1e9:.2f} GB {where}"
-                )
-            yield from _room(one, longest, gpu_memory)
+        at_work = self._bytes_at_work(recompute)
+        kept = self.activation_bytes(recompute) - at_work
+        return kept * tokens + max(at_work * tokens, self._head_bytes(tokens))
+
+    def _head_bytes(self, tokens: int) -> int:
+        from debate_train.batches.forward import GPU_CHUNK_LOGITS
+
+        chunk = min(GPU_CHUNK_LOGITS, tokens * self.vocabulary)
+        # Logits of one chunk and their slopes, while the next one's logits are computed. A gradient
+        # of the head is added up in float32.
+        gradient = 0 if self.adapter else 4 * self.vocabulary * self.hidden
+        return 3 * self.weight_bytes * chunk + gradient
+
+    def _bytes_at_work(self, recompute: bool) -> int:
+        """Return what a layer needs of a token while its gradient is computed."""
+        gradients = 2 * self.weight_bytes * (self.ffn + self.hidden)
+        return gradients + (self._layer_bytes() if recompute else 0)
+
+    def _layer_bytes(self) -> int:
+        """Return the bytes that a layer keeps of a token for its backward pass."""
+        width, heads = self.weight_bytes, self.queries + self.keys
+        layer = 2 * (self._norm_bytes(self.hidden) + width * self.hidden)
+        layer += self._norm_bytes(heads) if self.norms_heads else 0
+        # Rotated queries and keys, values, the attention's output; the vectors of a gated MLP.
+        layer += 2 * width * heads + 4 * width * self.ffn
+        layer += 2 * self.experts * width * self.hidden  # What enters and leaves each expert.
+        if not self.wide_adapters:
+            return layer + width * self.adapter
+        # Each adapter keeps its own float32 copy of what enters it: three of the first norm's
+        # output, two of the second's, in place of those in half precision.
+        copies = 4 * (5 * self.hidden + self.queries + self.ffn + self.adapter)
+        return layer + copies - width * (2 * self.hidden + self.ffn)
+
+    def _norm_bytes(self, features: int) -> int:
+        """Return the bytes that an RMSNorm keeps: its float32 input, and what weights multiply."""
+        return (4 + (0 if self.adapter else self.weight_bytes)) * features
 
 
-def _room(one: Served, longest: int, gpu_memory: float) -> Iterator[str]:
-    shape, engine = one.shape, one.takes
-    if engine.room is None:
+def shape_of(model: ModelConfig, wide_adapters: bool = False) -> Shape:
+    """Return a model's shape from its configuration; loads no weights.
+
+    Args:
+        model: What is trained.
+        wide_adapters: Whether the trainer leaves LoRA adapters in float32.
+
+    Raises:
+        UsageError: There is no configuration, or none that a model can be built from.
+    """
+    if model.source is None:
+        return _shape(model.load(0).model.config, model, wide_adapters)
+    config = model.load_config()
+    try:
+        return _shape(config, model, wide_adapters)
+    except Exception as error:
+        raise UsageError(
+            f"model.name: found a configuration of {model.name!r} that no model can be planned "
+            f"from ({reason_of(error)}); expected a causal language model with attention layers"
+        ) from error
+
+
+def _shape(config: "PreTrainedConfig", model: ModelConfig, wide_adapters: bool) -> Shape:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        built = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    parameters = trained = sum(p.numel() for p in built.parameters())
+    text = config.get_text_config()
+    norms_heads = any(name.endswith("q_norm") for name, _ in built.named_modules())
+    adapter = 0
+    if model.lora is not None:
+        one, features = _adapter(built, model.lora)
+        trained = one * max(1, len(model.lora.adapters))
+        parameters += trained
+        adapter = features // text.num_hidden_layers
+    heads = text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    experts, ffn = _mlp(text)
+    return Shape(
+        parameters=parameters,
+        trained=trained,
+        weight_bytes=4 if model.dtype == "float32" else 2,
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        queries=heads * size,
+        keys=(getattr(text, "num_key_value_heads", None) or heads) * size,
+        ffn=ffn,
+        experts=experts,
+        vocabulary=text.vocab_size,
+        norms_heads=norms_heads,
+        adapter=adapter,
+        wide_adapters=wide_adapters and adapter > 0 and model.dtype != "float32",
+    )
+
+
+def _adapter(built: object, lora: Lora) -> tuple[int, int]:
+    """Return parameters and inner features of an adapter; peft knows which layers get one."""
+    import torch
+    from peft import get_peft_model
+
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapted = get_peft_model(built, lora_config(lora))
+    trained = {name: p for name, p in adapted.named_parameters() if p.requires_grad}
+    features = sum(p.shape[0] for name, p in trained.items() if ".lora_A." in name)
+    return sum(p.numel() for p in trained.values()), features
+
+
+def _mlp(text: "PreTrainedConfig") -> tuple[int, int]:
+    """Return the experts that a token passes, none in a dense model, and all their features."""
+    experts = getattr(text, "num_experts_per_tok", None) or 0
+    if not experts:
+        return 0, text.intermediate_size
+    one = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
+    shared = getattr(text, "shared_expert_intermediate_size", None) or 0
+    shared += (getattr(text, "n_shared_experts", None) or 0) * one
+    return experts, experts * one + shared
+
+
+MASTER, MOMENTS = 4, 8.0
+"""Bytes of a float32 master weight, and of AdamW's two moments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of one rank.
+
+    Attributes:
+        weights: Weights, sharded at stage 3.
+        gradients: Gradients of trained weights.
+        optimizer: Masters and moments.
+        reference: A copy of what is trained, in CPU memory.
+        activations: What a pack's passes keep.
+        buffers: What DeepSpeed takes beside, at the peak of passes or of an update, whichever is
+            higher.
+        offloaded: What of weights and optimizer is kept in CPU memory.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    reference: float
+    activations: float
+    buffers: float = 0.0
+    offloaded: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Return what the rank's own device holds."""
+        held = self.weights + self.gradients + self.optimizer
+        return held + self.activations + self.buffers - self.offloaded
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes that are kept of a trained parameter, beside itself.
+
+    Attributes:
+        moments: By the optimizer.
+        sums: Of gradients of several packs, where DeepSpeed's `grad_accum_dtype` names a type.
+        buckets: Sizes of DeepSpeed's buffers.
+        is_offloaded: Whether masters and moments lie in CPU memory, where updates are made.
+    """
+
+    moments: float = MOMENTS
+    sums: int | None = None
+    buckets: Buckets = DEFAULT_BUCKETS
+    is_offloaded: bool = False
+
+    def gradient_bytes(self, width: int, stage: int) -> int:
+        """Return the bytes of a gradient at a stage, of a parameter of `width` bytes."""
+        if stage == 0 or self.sums in (None, width):
+            return width
+        # Stage 1 keeps the sums beside gradients as they are computed.
+        return self.sums + (width if stage == 1 else 0)
+
+
+def _passing(shape: Shape, stage: int, ranks: int, kept: Kept) -> float:
+    """Return the bytes of DeepSpeed's buffers while a pack's passes are made."""
+    width, buckets = shape.trained_bytes, kept.buckets
+    reduced = buckets.reduced_together(shape.trained)
+    if stage < 3:
+        each = (kept.sums or width) if stage == 1 else width
+        return float(each * reduced * (2 if buckets.twice else 1))
+    # Gathered parameters lie beside their shards. Parameters used last in the forward pass stay,
+    # as far as those of the backward pass that come before them: half of the distance.
+    gathered = min(shape.parameters, buckets.reuse // 2 + buckets.prefetch)
+    return float(width * reduced + (shape.weight_bytes * gathered if ranks > 1 else 0))
+
+
+def _updating(shape: Shape, stage: int, ranks: int, kept: Kept) -> float:
+    """Return the bytes that an update holds when activations are gone.
+
+    DeepSpeed copies a rank's gradients into one tensor, and that into float32, before the
+    gradients are freed; at stage 3 the bucket stays allocated.
+    """
+    width = shape.trained_bytes
+    reduced = kept.buckets.reduced_together(shape.trained)
+    bucket = float(width * reduced) if stage == 3 else 0.0
+    if kept.is_offloaded:
+        return bucket
+    summed = kept.sums or width
+    copies = summed if summed == MASTER else summed + MASTER
+    return bucket + copies * shape.trained / ranks
+
+
+def memory(
+    shape: Shape,
+    stage: int,
+    ranks: int,
+    activations: int,
+    reference: bool,
+    kept: Kept = Kept(),
+) -> Memory:
+    """Return the bytes of one rank at a ZeRO stage whose packs keep so many for activations."""
+    width, trained = shape.trained_bytes, shape.trained
+    sharded = {level: ranks if stage >= level else 1 for level in (1, 2, 3)}
+    # DeepSpeed keeps float32 masters from stage 1 on, also of float32 weights.
+    masters = MASTER * trained / ranks if stage else 0.0
+    buffers = 0.0
+    if stage:
+        updating = _updating(shape, stage, ranks, kept) - activations
+        buffers = max(_passing(shape, stage, ranks, kept), updating)
+    return Memory(
+        weights=(shape.weight_bytes * shape.parameters + (width - shape.weight_bytes) * trained)
+        / sharded[3],
+        gradients=kept.gradient_bytes(width, stage) * trained / sharded[2],
+        optimizer=masters + kept.moments * trained / sharded[1],
+        reference=width * trained / sharded[3] if reference else 0.0,
+        activations=activations,
+        buffers=buffers,
+    )
+
+
+def moved(shape: Shape, stage: int, ranks: int, packs: int, reference: bool) -> tuple[float, float]:
+    """Return the bytes that one rank sends in an update of so many packs.
+
+    Returns:
+        To reduce gradients; to gather updated parameters (stages 1, 2), or parameters in every
+        pass (stage 3).
+    """
+    sent = shape.weight_bytes * shape.trained * (ranks - 1) / ranks
+    if stage == 0:
+        return 2 * sent, 0.0
+    if stage == 1:
+        return sent, sent
+    if stage == 2:  # Reduced after every pack, so that no rank holds whole gradients.
+        return packs * sent, sent
+    passes = packs * (3 if reference else 2)
+    return packs * sent, passes * sent * shape.parameters / shape.trained
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A phase on so many ranks.
+
+    Attributes:
+        shape: Of the model that is trained.
+        ranks: Processes that train.
+        rows: Most rows of a step.
+        longest: Tokens of its longest row.
+        budget: The recipe's `tokens_per_micro_batch`.
+        updates: Updates that a step's rows are divided among.
+        recompute: Whether layers are recomputed in the backward pass.
+        reference: Whether a copy of what is trained is kept.
+        offload_optimizer: Whether the optimizer lies in CPU memory.
+        offload_params: Whether parameters do, at stage 3.
+        stages: Those that its precision and its optimizer can be trained at.
+        kept: What is kept of a trained parameter.
+    """
+
+    shape: Shape
+    ranks: int
+    rows: int
+    longest: int
+    budget: int
+    updates: int = 1
+    recompute: bool = False
+    reference: bool = False
+    offload_optimizer: bool = False
+    offload_params: bool = False
+    stages: tuple[int, ...] = (0, 1, 2, 3)
+    kept: Kept = Kept()
+
+    @property
+    def pack(self) -> int:
+        """Return the tokens of a pack; a row that is longer than the budget stands alone."""
+        return min(max(self.budget, self.longest), self.rows * self.longest)
+
+    @property
+    def packs(self) -> int:
+        """Return the packs of a rank in an update."""
+        return max(1, math.ceil(self.rows * self.longest / self.updates / self.pack / self.ranks))
+
+    def memory(self, stage: int) -> Memory:
+        """Return the bytes of one rank at a stage."""
+        # DeepSpeed, which has the stages above 0, makes adapters the model's type.
+        shape = replace(self.shape, wide_adapters=False) if stage else self.shape
+        activations = shape.peak_bytes(self.pack, self.recompute)
+        kept = replace(self.kept, is_offloaded=self.offload_optimizer)
+        found = memory(shape, stage, self.ranks, activations, self.reference, kept)
+        offloaded = found.optimizer if self.offload_optimizer and stage else 0.0
+        offloaded += found.weights if self.offload_params and stage == 3 else 0.0
+        return replace(found, offloaded=offloaded)
+
+
+Served = tuple[str, str, Shape, Footprint]
+"""A policy with a model of its own here: its name, its engine's key, its model, what that takes."""
+
+
+def _served(recipe: Recipe, shape: Shape, gpu_bytes: float) -> list[Served]:
+    """Return the engines of a run, that of the trained policy first; loads no weights."""
+    trained = Trained(recipe.rollout.engine, recipe.model, recipe.seed)
+    found = [("trained", "rollout.engine", shape, trained.engine.footprint(shape.bytes, gpu_bytes))]
+    for name, policy in used_policies(recipe).items():
+        model = policy.sampled_model(trained)
+        if model is not None:
+            own = shape if model == trained.model else shape_of(model)
+            place = f"policies.{name}." if name in recipe.rollout.policies else ""
+            takes = policy.engine_config(trained).footprint(own.bytes, gpu_bytes)
+            found.append((name, f"rollout.{place}engine", own, takes))
+    return found
+
+
+def _engine_lines(one: Served, longest: int) -> Iterator[str]:
+    """Say what an engine holds, and over how many GPUs it must be split."""
+    name, key, shape, takes = one
+    room = takes.reserved if takes.room is None else takes.room
+    where = "of rank 0's GPU" if takes.shares else "of its own GPUs"
+    yield (
+        f"engine of policy {name}: {count(shape.parameters)} parameters, {shape.bytes / 1e9:.1f} "
+        f"GB of weights; it takes {room / 1e9:.2f} GB {where}"
+    )
+    if takes.room is None:
         return
-    what = f"engine of policy {one.name}" if one.name else "engine"
-    weights, a_token = shape.bytes, shape.cache_bytes_per_token
-    on = "one GPU" if engine.split == 1 else f"{engine.split} GPUs"
-    room = f"{engine.room / 1e9:.1f} of {gpu_memory:g} GB{' each' * (engine.split > 1)}"
-    spare = engine.split * engine.room - weights
-    if spare >= longest * a_token:
-        yield (
-            f"{what}: on {on}, with {room}, it keeps about {spare / a_token:,.0f} tokens "
-            "of key-value cache beside its weights"
-        )
+    token, split = shape.cache_bytes_per_token, takes.split
+    needed = shape.bytes + longest * token
+    if split * takes.room >= needed:
+        cached = (split * takes.room - shape.bytes) / token
+        yield f"  beside its weights it keeps about {cached:,.0f} tokens of key-value cache"
         return
-    needed = weights + longest * a_token
-    split = engine.split
-    while split * engine.room < needed:
+    while split * takes.room < needed:
         split *= 2
     yield (
-        f"{what}: it does not fit on {on}, with {room}: its weights take "
-        f"{weights / 1e9:.1f} GB, a row of {longest:,} tokens {longest * a_token / 1e9:.1f}; "
-        f"expected {one.key}.vllm_args.tensor_parallel_size={split}, or a larger "
-        f"{one.key}.gpu_memory_utilization"
+        f"  its weights and a row of {longest:,} tokens do not fit; expected "
+        f"{key}.vllm_args.tensor_parallel_size={split}, or a larger {key}.gpu_memory_utilization"
     )
 
 
@@ -143,111 +447,26 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
-_MOST_RANKS = 4096
-
-Change = Callable[[Layout, float], tuple[str, Layout] | None]
-"""Takes a layout and the bytes that are free; returns what to set and the layout with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class WithLora:
-    """The recipe with an adapter."""
-
-    settings: str
-    shape: Callable[[], Shape]
-
-
-def advice(layout: Layout, free: float, lora: WithLora | None, alone: int) -> str:
-    """Return the fewest changes that make a layout fit, as one line.
-
-    Args:
-        layout: fits at no stage.
-        free: bytes for training on a GPU.
-        lora: None where the recipe has it, or cannot.
-        alone: GPUs that engines take for themselves.
-    """
-
-    def adapter(layout: Layout, free: float) -> tuple[str, Layout] | None:
-        return None if lora is None else (lora.settings, replace(layout, shape=lora.shape()))
-
-    def more_gpus(layout: Layout, free: float) -> tuple[str, Layout] | None:
-        ranks = layout.ranks
-        while ranks <= _MOST_RANKS:
-            ranks *= 2
-            if (wider := replace(layout, ranks=ranks)).least <= free:
-                trainer = "" if layout.deepspeed else "trainer.type=deepspeed "
-                return f"{trainer}--gpus {ranks + alone}", wider
-        return None
-
-    changes: list[Change] = [_recompute, adapter, _offload, _fewer_tokens, more_gpus]
-    for count in range(1, len(changes) + 1):
-        tried = (_after(layout, free, chosen) for chosen in combinations(changes, count))
-        found = [" with ".join(settings) for settings in tried if settings]
-        if found:
-            return f"no stage fits; by these numbers it would with {', or '.join(found)}"
-    return (
-        f"no stage fits: a rank needs {layout.least / 1e9:.1f} GB or more, and no setting of the "
-        f"trainer brings that to {max(0.0, free) / 1e9:.1f}; expected larger GPUs, a smaller "
-        "model, or shorter rows (rollout.max_tokens)"
-    )
-
-
-def _after(layout: Layout, free: float, changes: Sequence[Change]) -> list[str]:
-    """Return what to set when the layout fits after all of these changes, else nothing."""
-    settings = []
-    for change in changes:
-        changed = change(layout, free)
-        if changed is None:
-            return []
-        setting, layout = changed
-        settings.append(setting)
-    return settings if layout.least <= free else []
-
-
-def _recompute(layout: Layout, free: float) -> tuple[str, Layout] | None:
-    if layout.recompute:
-        return None
-    return "trainer.gradient_checkpointing=true", replace(layout, recompute=True)
-
-
-def _fewer_tokens(layout: Layout, free: float) -> tuple[str, Layout] | None:
-    """Packs never get shorter than the longest row."""
-    if layout.pack <= layout.longest:
-        return None
-    shortest = replace(layout, budget=layout.longest)
-    shape = layout.shape
-    head = shape.head_bytes(layout.pack) - shape.head_bytes(layout.longest)
-    spare = (free - shortest.least - head) // shape.activation_bytes(layout.recompute)
-    budget = layout.longest + max(0, int(spare))
-    budget = max(layout.longest, budget // 1024 * 1024)
-    if budget >= layout.budget:
-        return None
-    return f"trainer.tokens_per_micro_batch={budget}", replace(layout, budget=budget)
-
-
-def _offload(layout: Layout, free: float) -> tuple[str, Layout] | None:
-    if layout.offload_optimizer or not layout.deepspeed:
-        return None
-    return "trainer.offload_optimizer=true", replace(layout, offload_optimizer=True)
-
-
 def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
-    """Return what is printed: each phase's memory by stage, and what a step moves.
+    """Return what is printed: each phase's memory by stage, what an update moves, and engines.
 
     Args:
-        recipe: what would be trained.
-        gpus: of all machines together; a served vLLM takes its own of them.
-        gpu_memory: of one, in GB (10^9 bytes).
+        recipe: What would be trained.
+        gpus: Of all machines together; a served vLLM takes its own of them.
+        gpu_memory: Of one, in GB (10^9 bytes).
     """
-    shape = shape_of(recipe.model, _keeps_wide_adapters(recipe))
-    engines = Engines.of(recipe, shape, gpu_memory * 1e9)
-    ranks = gpus - engines.alone
-    if gpus < engines.gpus or ranks < 1:
-        least = max(engines.gpus, engines.alone + 1)
-        who = "the engine takes" if len(engines.served) == 1 else "engines take"
+    shape = shape_of(recipe.model, recipe.trainer.widens_adapters)
+    served = _served(recipe, shape, gpu_memory * 1e9)
+    # Engines that share take the first GPUs of those that ranks are on; one process has one.
+    own = sum(takes.gpus for *_, takes in served if not takes.shares)
+    sharing = max(takes.gpus if takes.shares else 0 for *_, takes in served)
+    alone = own + (0 if recipe.trainer.several_processes else max(0, sharing - 1))
+    ranks = gpus - alone
+    if gpus < sharing + own or ranks < 1:
+        who = "the engine takes" if len(served) == 1 else "engines take"
         raise UsageError(
-            f"--gpus: found {gpus}, of which {who} {engines.gpus}, {engines.alone} of "
-            f"them alone; expected at least {least}"
+            f"--gpus: found {gpus}, of which {who} {sharing + own}, {alone} of them alone; "
+            f"expected at least {max(sharing + own, alone + 1)}"
         )
     lines = [
         f"model: {count(shape.parameters)} parameters, {count(shape.trained)} trained, "
@@ -256,13 +475,18 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
         f"{shape.cache_bytes_per_token:,} of key-value cache a token"
     ]
     lines += [f"as it is, the recipe is refused: {e}" for e in process_errors(recipe, ranks)]
-    longest = 0
+    free, longest = gpu_memory * 1e9 - sum(takes.reserved for *_, takes in served), 0
     for name, phase in recipe.phase_recipes().items():
         layout = _layout(phase, shape, ranks)
         longest = max(longest, layout.longest)
-        lines.append(f"phase {name}: {_on(layout, engines.alone)}")
-        lines += _stages(phase, layout, engines, gpu_memory)
-    return [*lines, *engines.lines(longest, gpu_memory)]
+        lines.append(
+            f"phase {name}: {ranks} trainer rank{'s' * (ranks > 1)}, {alone} GPUs for engines "
+            f"alone; at most {layout.rows:,} rows of {layout.longest:,} tokens a step: an update "
+            f"has {layout.packs} packs of {layout.pack:,} a rank; {max(0.0, free) / 1e9:.1f} of "
+            f"{gpu_memory:g} GB are free for training on rank 0's GPU"
+        )
+        lines += _stages(phase, layout, free)
+    return lines + [line for one in served for line in _engine_lines(one, longest)]
 
 
 def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
@@ -280,7 +504,6 @@ def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
         updates=trainer.update_count(rows) // trainer.epochs,
         recompute=trainer.gradient_checkpointing,
         reference=policy is not None and (policy != "base" or phase.model.lora is None),
-        deepspeed=sharding is not None,
         offload_optimizer=sharding is not None and sharding.offload_optimizer,
         offload_params=sharding is not None and sharding.offload_params,
         stages=(1, 2, 3) if is_half else (0,) if trainer.optimizer.needs_whole else (0, 1, 2, 3),
@@ -292,23 +515,11 @@ def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
     )
 
 
-def _on(layout: Layout, alone: int) -> str:
-    return (
-        f"{layout.ranks} trainer rank{'s' * (layout.ranks > 1)}, {alone} GPUs for engines alone; "
-        f"at most {layout.rows:,} rows of {layout.longest:,} tokens a step: an update has "
-        f"{layout.packs} packs of {layout.pack:,} a rank"
-    )
-
-
-def _stages(phase: Recipe, layout: Layout, engines: Engines, gpu_memory: float) -> Iterator[str]:
-    yield (
-        "  stage  weights  gradients  optimizer  CPU: ref.  activations  buffers   total GB"
-        "   | an update: gradients  gathers GB"
-    )
-    engine, free = engines.trained, gpu_memory * 1e9 - engines.reserved
+def _stages(phase: Recipe, layout: Layout, free: float) -> Iterator[str]:
+    head = "  stage  weights  gradients  optimizer  CPU: ref.  activations  buffers   total GB"
+    yield f"{head}      | sent GB"
     sharding = phase.trainer.sharding()
-    chosen = None if sharding is None else sharding.stage
-    fitting = [s for s in layout.stages if layout.memory(s).total <= free]
+    fitting: list[int] = []
     for stage in range(4):
         if stage not in layout.stages:
             why = "bfloat16 and float16 need stage 1 or above"
@@ -316,55 +527,25 @@ def _stages(phase: Recipe, layout: Layout, engines: Engines, gpu_memory: float) 
                 why = f"{phase.trainer.optimizer.label} needs parameters whole: stage 0"
             yield f"  {stage}  refused: {why}"
             continue
-        need, sent = layout.memory(stage), layout.moved(stage)
+        need = layout.memory(stage)
+        sent = moved(layout.shape, stage, layout.ranks, layout.packs, layout.reference)
         parts = (need.weights, need.gradients, need.optimizer, need.reference, need.activations)
         shown = "".join(f"{part / 1e9:11.2f}" for part in parts) + f"{need.buffers / 1e9:9.2f}"
-        mark = "*" if stage == chosen else " "
-        fits = "fits" if stage in fitting else "no  "
+        mark = "*" if sharding is not None and stage == sharding.stage else " "
+        if need.total <= free:
+            fitting.append(stage)
         yield (
-            f"  {stage}{mark} {shown} {need.total / 1e9:9.2f} {fits} |"
-            f"{sent.gradients / 1e9:15.2f} {sent.gathers / 1e9:11.2f}"
+            f"  {stage}{mark} {shown} {need.total / 1e9:9.2f} "
+            f"{'fits' if need.total <= free else 'no  '} | {sum(sent) / 1e9:.2f}"
         )
-    to_engine = layout.moved(layout.stages[0]).to_engine / 1e9
-    each = "the engine" if engine.replicas == 1 else f"each of {engine.replicas} engine replicas"
-    yield (
-        f"  {max(0.0, free) / 1e9:.1f} of {gpu_memory:g} GB are free for training on rank 0's "
-        f"GPU; {to_engine:.2f} GB of weights go to {each} a step"
-    )
     if not fitting:
-        yield "  " + advice(layout, free, _with_lora(phase), engines.alone)
-    elif chosen is not None and chosen not in fitting:
-        yield f"  stage {chosen} does not fit; it would with trainer.zero_stage={fitting[0]}"
-    if len(fitting) > 1 and layout.ranks > 1 and chosen is not None:
-        sizes = {s: layout.moved(s).gradients + layout.moved(s).gathers for s in fitting}
-        least = min(fitting, key=lambda s: sizes[s])
-        yield (
-            f"  of the stages that fit, {least} sends least: {sizes[least] / 1e9:.2f} GB an update "
-            "from each rank"
-        )
-
-
-def _with_lora(phase: Recipe) -> WithLora | None:
-    """Return what a phase is with LoRA, None where it has it or cannot."""
-    model, lora = phase.model, Lora()
-    adapted = model.with_lora(lora)
-    if adapted is None:
-        return None
-    settings = f"model.lora.rank={lora.rank}"
-    for key, value in phase.rollout.engine.for_adapter(lora.rank).items():
-        settings += f" rollout.engine.{key}={value}"
-    return WithLora(settings, cache(lambda: shape_of(adapted, _keeps_wide_adapters(phase))))
-
-
-def _keeps_wide_adapters(recipe: Recipe) -> bool:
-    """Return whether adapters stay in peft's float32; DeepSpeed makes them the model's type."""
-    return recipe.trainer.widens_adapters
+        yield "  no stage fits"
 
 
 def _most_rows(phase: Recipe) -> tuple[int, int]:
     """Return the rows of a step, at most as many as turns, and the longest context."""
-    reply, count = phase.rollout.max_tokens, token_counter(phase.model)
+    reply, counter = phase.rollout.max_tokens, token_counter(phase.model)
     question = look_at_data(phase.data).longest
-    prompts = [longest_prompt(form, question, reply, count) for form in phase.forms]
+    prompts = [longest_prompt(form, question, reply, counter) for form in phase.forms]
     longest = max(prompt.prompt_tokens for prompt in prompts)
     return step_counts(phase, phase.data.batch_size).samples, longest + reply

@@ -3,16 +3,16 @@
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from debate_protocol.plugins import variants_of
+from debate_protocol.plugins import did_you_mean, variants_of
 from debate_train.interrupts import RecipeError
-from debate_train.recipe.yaml_source import KeyPath, Origin, Reading, value_at
+
+KeyPath = tuple[str | int, ...]
 
 PHASES = "phases"
 """Values below this key are differences of the whole recipe."""
@@ -76,13 +76,12 @@ def schema_of(annotation: object) -> Schema:
     models: list[type[BaseModel]] = []
     values: Schema | None = None
     for option in _options(annotation):
+        origin = get_origin(option)
         if isinstance(option, type) and issubclass(option, BaseModel):
             models.append(option)
-        elif isinstance(get_origin(option), type) and issubclass(
-            cast(type, get_origin(option)), Mapping
-        ):
+        elif isinstance(origin, type) and issubclass(origin, Mapping):
             values = schema_of(get_args(option)[1])
-        elif get_origin(option) in (list, tuple):
+        elif origin in (list, tuple):
             items = schema_of(get_args(option)[0])
             values = values if items == NOWHERE else items
     return Schema(tuple(models), values)
@@ -162,44 +161,79 @@ def merge(
         path: Where this is, for `dropped`; empty at the top, else it ends with a dot.
         dropped: Receives one line for each change of type that dropped keys.
     """
-    merged = _keys_that_stay(base, change, schema, path, dropped)
-    if "type" in change:
+    merged, old, new = dict(base), schema.tag(base), change.get("type")
+    variant = schema.variants.get(new) if isinstance(new, str) else None
+    if variant is not None and new != old:
+        fields = variant.model_fields
+        gone = [
+            key
+            for key, value in base.items()
+            if key != "type" and not (key in fields and can_hold(annotation_of(fields[key]), value))
+        ]
+        merged = {key: value for key, value in base.items() if key not in gone}
+        if gone and dropped is not None:
+            dropped.append(f"{path}type: {old} -> {new} drops {', '.join(map(str, gone))}")
+    if "type" in change:  # Decides what may stand at the other keys.
         merged["type"] = change["type"]
     for key, value in change.items():
-        old = merged.get(key)
         if isinstance(value, Mapping):
-            merged[key] = merge(
-                old if isinstance(old, Mapping) else {},
-                value,
-                schema.child(key, merged),
-                path=f"{path}{key}.",
-                dropped=dropped,
-            )
-        else:
-            merged[key] = value
+            held, below = merged.get(key), schema.child(key, merged)
+            inner = held if isinstance(held, Mapping) else {}
+            value = merge(inner, value, below, path=f"{path}{key}.", dropped=dropped)
+        merged[key] = value
     return merged
 
 
-def _keys_that_stay(
-    base: Mapping[str, object],
-    change: Mapping[str, object],
-    schema: Schema,
-    path: str,
-    dropped: list[str] | None,
-) -> dict[str, object]:
-    old, new = schema.tag(base), change.get("type")
-    variant = schema.variants.get(new) if isinstance(new, str) else None
-    if variant is None or new == old:
-        return dict(base)
-    fields = variant.model_fields
-    gone = [
-        key
-        for key, value in base.items()
-        if key != "type" and not (key in fields and can_hold(annotation_of(fields[key]), value))
-    ]
-    if gone and dropped is not None:
-        dropped.append(f"{path}type: {old} -> {new} drops {', '.join(map(str, gone))}")
-    return {key: value for key, value in base.items() if key not in gone}
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value was given. `raw` is a plain scalar as typed, before YAML read it."""
+
+    source: str
+    line: int | None = None
+    raw: str | None = None
+
+    def __str__(self) -> str:
+        """Return `file:line`, or the source alone."""
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
+
+def value_at(data: object, path: KeyPath) -> object:
+    """Return the value at a path; KeyError where there is none."""
+    for part in path:
+        if not isinstance(data, dict | list):
+            raise KeyError(part)
+        try:
+            data = data[part]  # type: ignore[index]
+        except (IndexError, TypeError) as error:
+            raise KeyError(part) from error
+    return data
+
+
+SHORTEST_SECRET = 4
+"""Shorter environment values are not searched for in messages: they match by accident."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The two readings of a recipe's raw values.
+
+    Attributes:
+        resolved: Every interpolation replaced by its value; what a run uses.
+        written: The same, but text that draws on the environment stays as it is written;
+            what goes to files and messages.
+        environment: The variables that were read, as (name, value).
+    """
+
+    resolved: dict[Any, Any]
+    written: dict[Any, Any]
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def redact(self, text: str) -> str:
+        """Return the text with environment values replaced by the interpolation."""
+        for name, value in sorted(self.environment, key=lambda item: -len(item[1])):
+            if len(value) >= SHORTEST_SECRET:
+                text = text.replace(value, f"${{oc.env:{name}}}")
+        return text
 
 
 MOST_PROBLEMS = 7
@@ -215,12 +249,14 @@ _KINDS = {
     "list": "a list",
     "tuple": "a list",
 }
-_PLAIN = {"none_required": "null", "finite_number": "a finite number"}
-_BOUNDS = {
+_EXPECTED = {
+    "none_required": "null",
+    "finite_number": "a finite number",
     "greater_than": "more than {gt}",
     "greater_than_equal": "at least {ge}",
     "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
+    "literal_error": "{expected}",
 }
 
 
@@ -263,32 +299,24 @@ class Problems:
                 continue
             if detail["type"] == "literal_error" and repr(origin.raw) not in detail["msg"]:
                 continue
-            held = self._held(path, self._reading.resolved)
+            held = _held(self._reading.resolved, path)
             if isinstance(held, bool | int | float):
                 typed[path] = str(held) if "${" in origin.raw else origin.raw
         return typed
 
-    def refuse_truth_as_number(self, recipe: BaseModel) -> None:
-        """Refuse `yes` or `no` where a number stands: pydantic would read them as 1 and 0."""
-        for path in _truths(self._reading.resolved):
+    def refuse_misread_numbers(self, recipe: BaseModel) -> None:
+        """Refuse `yes` where a number stands, which pydantic reads as 1, and endless numbers."""
+        for path, raw in _leaves(self._reading.resolved):
             held: object = recipe
             for key in path:
                 held = _below(held, key)
-            if isinstance(held, int | float) and not isinstance(held, bool):
+            if isinstance(held, bool) or not isinstance(held, int | float):
+                continue
+            if isinstance(raw, bool):
                 raise RecipeError(self._say(path, f"found {self._found(path)}; expected a number"))
-
-    def refuse_large_numbers(self, recipe: BaseModel) -> None:
-        """Refuse whole numbers that no computer counts to, which cannot even be printed."""
-        for path in _leaf_paths(self._reading.resolved):
-            held: object = recipe
-            for key in path:
-                held = _below(held, key)
             if isinstance(held, int) and abs(held) >= _MOST:
-                raise RecipeError(
-                    self._say(
-                        path, f"found a number of {held.bit_length()} bits; expected at most 63"
-                    )
-                )
+                text = f"found a number of {held.bit_length()} bits; expected at most 63"
+                raise RecipeError(self._say(path, text))
 
     def _path(self, detail: ErrorDetails) -> KeyPath:
         """Return where in the data an error stands: its location without union branches."""
@@ -309,139 +337,103 @@ class Problems:
 
     def _line(self, path: KeyPath, details: list[ErrorDetails]) -> str:
         first = details[0]
-        if first["type"] == "extra_forbidden":
+        kind, written = first["type"], self._reading.written
+        if kind == "extra_forbidden":
             return self._say(path, self._unknown_key(path))
-        if first["type"].startswith("union_tag"):
-            return self._say((*path, "type"), self._unknown_variant(path, first))
-        if first["type"] == "missing":
-            return self._say(path, f"missing; expected {_named(first)}")
-        if first["type"] in ("value_error", "assertion_error"):
+        if kind.startswith("union_tag"):
+            known = str(first.get("ctx", {}).get("expected_tags", "")).replace("'", "")
+            tags = known.split(", ") if known else list(self._place(path)[0].variants)
+            path = (*path, "type")
+            found = _held(written, path)
+            what = "missing" if found is None else f"found {found!r}"
+            hint = did_you_mean(found, tags)
+            return self._say(path, f"{what}; expected one of {', '.join(tags)}{hint}")
+        if kind == "missing":
+            return self._say(path, f"missing; expected a value for {path[-1]}")
+        if kind in ("value_error", "assertion_error"):
             return self._say(path, str(first["ctx"]["error"]))
         wanted = list(dict.fromkeys(_wanted(detail) for detail in details))
-        hint = self._nearest(path, details)
+        names = [
+            name
+            for detail in details
+            if detail["type"] == "literal_error"
+            for name in _wanted(detail).replace(" or ", ", ").split(", ")
+        ]
+        hint = did_you_mean(_held(written, path), names)
         return self._say(path, f"found {self._found(path)}; expected {' or '.join(wanted)}{hint}")
 
     def _say(self, path: KeyPath, text: str) -> str:
-        where = self._where(path)
+        """Name the origin of a path, or of the nearest mapping that holds it."""
+        known = (path[:end] for end in range(len(path), 0, -1) if path[:end] in self._origins)
+        nearest = next(known, None)
+        where = self._place_name if nearest is None else str(self._origins[nearest])
         key = ".".join(map(str, path))
         return f"{where}: {key}: {text}" if key else f"{where}: {text}"
-
-    def _where(self, path: KeyPath) -> str:
-        """Return the origin of a path, or of the nearest mapping that holds it."""
-        for end in range(len(path), 0, -1):
-            if path[:end] in self._origins:
-                return str(self._origins[path[:end]])
-        return self._place_name
 
     def _unknown_key(self, path: KeyPath) -> str:
         name = str(path[-1])
         place, data = self._place(path[:-1])
-        keys = place.keys(data) or ()
-        near = get_close_matches(name, keys, n=1)
         owners = [tag for tag, model in place.variants.items() if name in model.model_fields]
         if owners:
             return f"unknown key; expected it with type {' or '.join(owners)}"
-        elsewhere = [] if near else find_key(self._schema, name)
-        if near or elsewhere:
-            return f"unknown key; did you mean {(near or elsewhere)[0]}?"
-        return f"unknown key; expected one of {', '.join(keys)}"
-
-    def _unknown_variant(self, path: KeyPath, detail: ErrorDetails) -> str:
-        known = str(detail.get("ctx", {}).get("expected_tags", "")).replace("'", "")
-        tags = known.split(", ") if known else list(self._place(path)[0].variants)
-        found = self._held((*path, "type"), self._reading.written)
-        near = get_close_matches(str(found), tags, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        what = "missing" if found is None else f"found {found!r}"
-        return f"{what}; expected one of {', '.join(tags)}{hint}"
+        keys = place.keys(data) or ()
+        hint = did_you_mean(name, keys)
+        if not hint and (elsewhere := find_key(self._schema, name)):
+            hint = did_you_mean(elsewhere[0], elsewhere[:1])
+        return f"unknown key{hint or '; expected one of ' + ', '.join(keys)}"
 
     def _place(self, path: KeyPath) -> tuple[Schema, Mapping[str, object]]:
         schema, data = self._schema, self._reading.resolved
-        path_so_far: KeyPath = ()
-        for key in path:
+        for end, key in enumerate(path, start=1):
             below = data.get(key)
             schema = schema.child(key, data)
             data = below if isinstance(below, dict) else {}
-            path_so_far = (*path_so_far, key)
-            tag = self._tags.get(path_so_far)
+            tag = self._tags.get(path[:end])
             if tag in schema.variants:
                 data = {"type": tag, **data}
         return schema, data
 
     def _found(self, path: KeyPath) -> str:
         """Return a short form of what was written, never a value of the environment."""
-        held = self._held(path, self._reading.written)
+        held = _held(self._reading.written, path)
         origin = self._origins.get(path)
-        if isinstance(held, dict):
-            return "a mapping of keys"
-        if isinstance(held, list):
-            return "a list"
+        if isinstance(held, dict | list):
+            return "a mapping of keys" if isinstance(held, dict) else "a list"
         if origin is not None and origin.raw is not None and "${" not in origin.raw:
             return repr(origin.raw) if isinstance(held, str) else origin.raw or "nothing"
         text = repr(held) if held is not None else "nothing"
         return text if len(text) <= 60 else text[:57] + "..."
 
-    def _nearest(self, path: KeyPath, details: list[ErrorDetails]) -> str:
-        held = self._held(path, self._reading.written)
-        names = [
-            name.strip("' ")
-            for detail in details
-            if detail["type"] == "literal_error"
-            for name in str(detail["ctx"]["expected"]).replace(" or ", ", ").split(",")
-        ]
-        near = get_close_matches(str(held), names, n=1)
-        return f"; did you mean {near[0]}?" if near else ""
 
-    def _held(self, path: KeyPath, data: object) -> object:
-        try:
-            return value_at(data, path)
-        except KeyError:
-            return None
+def _held(data: object, path: KeyPath) -> object:
+    try:
+        return value_at(data, path)
+    except KeyError:
+        return None
 
 
 def _wanted(detail: ErrorDetails) -> str:
-    kind, context = detail["type"], detail.get("ctx", {})
-    if kind in _BOUNDS:
-        return _BOUNDS[kind].format(**context)
-    if kind == "literal_error":
-        return str(context["expected"]).replace("'", "")
-    if kind in _PLAIN:
-        return _PLAIN[kind]
-    if kind.endswith(("_type", "_parsing", "_from_float")):
-        name = _KINDS.get(kind.split("_")[0])
-        if name is not None:
-            return name
+    kind = detail["type"]
+    if kind in _EXPECTED:
+        return _EXPECTED[kind].format(**detail.get("ctx", {})).replace("'", "")
+    if kind.endswith(("_type", "_parsing", "_from_float")) and kind.split("_")[0] in _KINDS:
+        return _KINDS[kind.split("_")[0]]
     message = detail["msg"]
     return message[:1].lower() + message[1:]
 
 
-def _named(detail: ErrorDetails) -> str:
-    return f"a value for {detail['loc'][-1]}"
-
-
-_Items = Iterable[tuple[str | int, object]]
-
-
-def _truths(data: object, path: KeyPath = ()) -> list[KeyPath]:
-    if isinstance(data, bool):
-        return [path]
+def _leaves(data: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    """Yield each value that is no mapping and no list; phases are looked at by themselves."""
+    items: Iterable[tuple[str | int, object]]
     if isinstance(data, dict):
-        items: _Items = [(key, value) for key, value in data.items() if key != PHASES]
-    else:
-        items = enumerate(data) if isinstance(data, list) else ()
-    return [found for key, value in items for found in _truths(value, (*path, key))]
-
-
-def _leaf_paths(data: object, path: KeyPath = ()) -> Iterator[KeyPath]:
-    if isinstance(data, dict):
-        items: _Items = [(key, value) for key, value in data.items() if key != PHASES]
+        items = [(key, value) for key, value in data.items() if key != PHASES]
     elif isinstance(data, list):
         items = enumerate(data)
     else:
-        yield path
+        yield path, data
         return
     for key, value in items:
-        yield from _leaf_paths(value, (*path, key))
+        yield from _leaves(value, (*path, key))
 
 
 def _below(held: object, key: str | int) -> object:

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
@@ -16,15 +16,20 @@ from debate_protocol.types import (
     Reply,
     Sent,
     Transcript,
-    Turn,
     TurnKey,
 )
-from debate_rewards.reward import RewardConfig, RewardContext, read_debate, score_debates
+from debate_rewards.reward import (
+    ReadDebate,
+    RewardConfig,
+    RewardContext,
+    read_debate,
+    score_debates,
+)
 from debate_rollout.rendering import TokenText
-from debate_train.advantages import TurnAdvantages
 from debate_train.batches.rows import stream_credit, turn_tokens
 from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
+from debate_train.recipe.context import many
 
 Script = Callable[[Ask], Reply]
 Taught = tuple[str, str]
@@ -34,23 +39,23 @@ _QUESTIONS, _COPIES, _AGENTS, _ROUNDS, _ROLLOUTS = 2, 4, 8, 4, 2
 _TURNS = 512
 """Most turns of a step that is played; larger debates are not."""
 _RIGHT, _WRONG = "7", ("8", "9")
+STEPS = 6
+"""Scripted steps after which a value that never came is taken never to come."""
 
 
 def small_recipe(phase: Recipe) -> Recipe | None:
     """Return the phase with debates small enough to play, None where that is another debate."""
-    debate, rollout = phase.debate, phase.rollout
     copies = {
-        name: min(getattr(rollout, name), _COPIES)
+        name: min(getattr(phase.rollout, name), _COPIES)
         for name in ("debates_per_question", "direct_per_question")
     }
     try:
-        debate = debate.at_most(_AGENTS, _ROUNDS, _ROLLOUTS)
+        debate = phase.debate.at_most(_AGENTS, _ROUNDS, _ROLLOUTS)
     except ValueError:  # A topology that does not fit fewer agents.
         return None
-    turns = debate.turn_count() * copies["debates_per_question"] * _questions(phase)
-    if turns > _TURNS:
+    if debate.turn_count() * copies["debates_per_question"] * _questions(phase) > _TURNS:
         return None
-    rollout = rollout.model_copy(update={**copies, "other_forms": ()})
+    rollout = phase.rollout.model_copy(update={**copies, "other_forms": ()})
     return phase.model_copy(update={"debate": debate, "rollout": rollout})
 
 
@@ -68,13 +73,13 @@ def scripted_step(
         answers: Whether the questions have answers.
         failures: Whether some turns cannot be read.
     """
-    count = min(recipe.data.batch_size, _questions(recipe))
     answer = _RIGHT if answers else None
     questions = [
-        Question(f"q{i}", f"question {i}", answer, {"kind": "number"}) for i in range(count)
+        Question(f"q{i}", f"question {i}", answer, {"kind": "number"})
+        for i in range(min(recipe.data.batch_size, _questions(recipe)))
     ]
     return [
-        hold(run, _Rich(recipe, f"{name}/{failures}", failures))
+        hold(run, _Script(recipe.rollout.max_tokens, f"{name}/{failures}", failures))
         for name, run in named_debates(recipe, questions, f"check/{number}")
     ]
 
@@ -95,63 +100,33 @@ def hold(run: DebateRun, script: Script) -> Transcript:
             return transcript
 
 
-def taught(recipe: Recipe, transcripts: Sequence[Transcript]) -> set[Taught]:
-    """Return which streams of which components give any character a value that is not 0."""
-    advantages = recipe.advantage(transcripts, score_debates(recipe.reward, transcripts))
-    found: set[Taught] = set()
-    for transcript, by_turn in zip(transcripts, advantages, strict=True):
-        for turn in transcript.turns:
-            found.update(_taught_by(recipe, transcript, turn, by_turn))
-    return found
-
-
-def _taught_by(
-    recipe: Recipe, transcript: Transcript, turn: Turn, by_turn: TurnAdvantages
-) -> Iterator[Taught]:
-    own = by_turn.get(turn.key, [])
-    tokens = None
-    for component in dict.fromkeys(a.component for a in own if a.value != 0):
-        if tokens is None:
-            text = TokenText(turn.text, tuple(range(len(turn.text))))
-            tokens = turn_tokens(transcript, turn, text)
-        parts = [a for a in own if a.component == component]
-        values, _ = stream_credit(tokens, parts, recipe.advantage.streams)
-        for name, row in zip(recipe.advantage.streams, values, strict=True):
-            if row.any():
-                yield name, component
-
-
-class _Rich:
+class _Script:
     """Says all that a contract has room for, differently in every turn."""
 
-    def __init__(self, recipe: Recipe, name: str, failures: bool) -> None:
+    def __init__(self, max_tokens: int, name: str, failures: bool) -> None:
         self._right: dict[TurnKey, bool] = {}
-        self._name, self._failures = name, failures
-        self._most = recipe.rollout.max_tokens
+        self._most, self._name, self._failures = max_tokens, name, failures
 
     def __call__(self, ask: Ask) -> Reply:
         chance = random.Random(f"{self._name}/{ask.seed}/{ask.agent}/{ask.round}")
         right = chance.random() < 0.5
         self._right[TurnKey(ask.agent, ask.round)] = right
-        text = self._text(ask, right, chance)
+        answer = _RIGHT if right else chance.choice(_WRONG)
+        contract = ask.contract
+        if contract is None or contract.kind == "boxed":
+            text = f"so \\boxed{{{answer}}}"
+        elif contract.kind == "answer_line":
+            text = f"so\nAnswer: {answer}"
+        else:
+            text = self._sections(contract, ask, answer, chance)
         if self._failures and chance.random() < 0.3:
             text = "?"
         tokens = self._most if chance.random() < 0.3 else chance.randint(1, self._most)
         return Reply(text, token_ids=(0,) * tokens, logps=(0.0,) * tokens)
 
-    def _text(self, ask: Ask, right: bool, chance: random.Random) -> str:
-        answer = _RIGHT if right else chance.choice(_WRONG)
-        contract = ask.contract
-        if contract is None or contract.kind == "boxed":
-            return f"so \\boxed{{{answer}}}"
-        if contract.kind == "answer_line":
-            return f"so\nAnswer: {answer}"
-        return self._sections(contract, ask, answer, chance)
-
     def _sections(self, contract: Contract, ask: Ask, answer: str, chance: random.Random) -> str:
-        latest = {
-            key.agent: self._right.get(key, False) for key in sorted(ask.shown, key=_by_round)
-        }
+        shown = sorted(ask.shown, key=lambda key: (key.round, key.agent))
+        latest = {key.agent: self._right.get(key, False) for key in shown}
         said: dict[str, object] = {
             "evaluation": " ".join(
                 f"Agent {agent} is {'right' if ok else 'wrong'}." for agent, ok in latest.items()
@@ -161,15 +136,11 @@ class _Rich:
                 for a, b in combinations(sorted(latest), 2)
             ),
             "consensus": "NO",
+            contract.answer_section or "": answer,
         }
-        said[contract.answer_section or ""] = answer
         return "\n".join(
             f"<{name}>{said.get(name) or 'N/A'}</{name}>" for name in contract.sections
         )
-
-
-def _by_round(key: TurnKey) -> tuple[int, int]:
-    return key.round, key.agent
 
 
 def _verdict(left: bool, right: bool, chance: random.Random) -> str:
@@ -178,19 +149,33 @@ def _verdict(left: bool, right: bool, chance: random.Random) -> str:
     return ">" if left else "<"
 
 
-STEPS = 6
-"""Scripted steps after which a value that never came is taken never to come."""
+def _taught(recipe: Recipe, transcripts: Sequence[Transcript]) -> Iterator[Taught]:
+    """Yield which streams of which components give any character a value that is not 0."""
+    advantages = recipe.advantage(transcripts, score_debates(recipe.reward, transcripts))
+    for transcript, by_turn in zip(transcripts, advantages, strict=True):
+        for turn in transcript.turns:
+            own = by_turn.get(turn.key, [])
+            for component in dict.fromkeys(a.component for a in own if a.value != 0):
+                text = TokenText(turn.text, tuple(range(len(turn.text))))
+                parts = [a for a in own if a.component == component]
+                tokens = turn_tokens(transcript, turn, text)
+                values, _ = stream_credit(tokens, parts, recipe.advantage.streams)
+                for name, row in zip(recipe.advantage.streams, values, strict=True):
+                    if row.any():
+                        yield name, component
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class SignalCheck:
     """What scripted debates of a phase taught.
 
-    `given` are the streams that the reward has values for and that are trained, by component;
-    `taught` those of them in which some token had an advantage, `from_failures` those in which
-    one had where turns failed. `asked` says whether anybody was shown two others, and so is asked
-    to compare them, `compares` whether the contract has room for it, `answers` whether the
-    questions have any.
+    Attributes:
+        given: The streams that the reward has values for and that are trained, by component.
+        taught: Those of them in which some token had an advantage.
+        from_failures: Those in which one had where turns failed.
+        asked: Whether anybody was shown two others, and so is asked to compare them.
+        compares: Whether the contract has room for comparisons.
+        answers: Whether the questions have answers.
     """
 
     given: tuple[Taught, ...]
@@ -200,40 +185,100 @@ class Lessons:
     compares: bool
     answers: bool
 
+    @classmethod
+    def of(cls, phase: Recipe, *, answers: bool = True) -> "SignalCheck | None":
+        """Play scripted debates of a phase.
+
+        Args:
+            phase: The phase.
+            answers: Whether its questions have answers.
+
+        Returns:
+            None where that says nothing: nothing is trained or nothing is sampled, the reward is
+            of another package, or the debate is too large to play.
+        """
+        small = small_recipe(phase)
+        parts = phase.reward.parts().values()
+        if small is None or phase.loss.supervised or not all(part.can_be_tried for part in parts):
+            return None
+        given = _given(phase)
+        found: dict[bool, set[Taught]] = {False: set(), True: set()}
+        debates: list[ReadDebate] = []
+        with _quiet():
+            for failures, so_far in found.items():
+                for number in range(STEPS):
+                    if any(one.issuperset(given) for one in (so_far, found[False])):
+                        break
+                    step = scripted_step(small, number, answers=answers, failures=failures)
+                    so_far.update(_taught(small, step))
+                    debates += map(read_debate, step)
+        return cls(
+            given=given,
+            taught=frozenset(found[False]),
+            from_failures=frozenset(found[True]),
+            asked=any(one.expected_pairs(turn) for one in debates for turn in one.turns.values()),
+            compares=any(one.compares for one in debates),
+            answers=answers,
+        )
+
     @property
     def teaches_nothing(self) -> bool:
         """Whether no value reached any token, other than from failed turns."""
         return not self.taught.intersection(self.given)
 
+    def warnings(self, phase: Recipe) -> Iterator[str]:
+        """Yield one sentence for each value of the reward that never reaches a token, and why."""
+        parts, streams = phase.reward.parts(), phase.advantage.streams
+        if not self.given and any(stream in streams for stream in phase.reward.streams):
+            yield (
+                "nothing is learned: every stream that the reward has values for has weight 0; "
+                "expected a weight in advantage.streams, or in reward.components"
+            )
+        reasons = {one: self._reason(phase, *one) for one in self.given if one not in self.taught}
+        if self.teaches_nothing:
+            only = (
+                "only failed turns teach anything" if self.from_failures else "nothing is learned"
+            )
+            yield from (f"{only}: {reason}" for reason in dict.fromkeys(reasons.values()))
+            return
+        said = {part.few_judges(use_of(phase)) for part in parts.values()}  # Warned of already.
+        together: dict[tuple[str, str], list[str]] = {}
+        for (stream, component), reason in reasons.items():
+            where = f"reward.components.{component}" if component else "reward"
+            together.setdefault((where, reason), []).append(stream)
+        for (where, reason), names in together.items():
+            if reason not in said:
+                yield f"{where}: no value of stream {' and '.join(names)} reaches a token: {reason}"
 
-def lessons_of(phase: Recipe, *, answers: bool = True) -> Lessons | None:
-    """Play scripted debates of a phase.
+    def _reason(self, phase: Recipe, stream: str, component: str) -> str:
+        """Return why a stream has no value: the first of the causes that are known."""
+        for name, reward in phase.reward.parts().items():
+            if component in ("", name) and stream in reward.streams:
+                reason = (
+                    (None if self.answers else _without_answers(reward))
+                    or self._without_votes(phase, reward)
+                    or reward.why_no_signal(stream, use_of(phase))
+                )
+                if reason is not None:
+                    return reason
+        return _levelled(phase, stream)
 
-    Args:
-        phase: The phase.
-        answers: Whether its questions have answers.
-
-    Returns:
-        None where that says nothing: nothing is trained or nothing is sampled, the reward is of
-        another package, or the debate is too large to play.
-    """
-    small = small_recipe(phase)
-    parts = phase.reward.parts().values()
-    if small is None or phase.loss.supervised or not all(part.can_be_tried for part in parts):
-        return None
-    given = tuple(_given(phase))
-    found: dict[bool, set[Taught]] = {False: set(), True: set()}
-    played: list[Transcript] = []
-    with _quiet():
-        for failures, taught_so_far in found.items():
-            for number in range(STEPS):
-                if taught_so_far.issuperset(given) or (failures and found[False].issuperset(given)):
-                    break
-                step = scripted_step(small, number, answers=answers, failures=failures)
-                taught_so_far |= taught(small, step)
-                played += step
-    asked, compares = _asked(played)
-    return Lessons(given, frozenset(found[False]), frozenset(found[True]), asked, compares, answers)
+    def _without_votes(self, phase: Recipe, reward: RewardConfig) -> str | None:
+        debate, rules = phase.debate, phase.debate.protocol()
+        if "votes" not in reward.needed() or (self.compares and self.asked):
+            return None
+        if not self.compares:
+            return (
+                f"{reward.type} counts comparisons, and contract {debate.contract_rules()} has no "
+                "comparison section; expected three_section, five_section, or one of your own with "
+                "that section"
+            )
+        return (
+            f"{reward.type} counts comparisons, and nobody is shown two other agents to compare: "
+            f"found {many(debate.num_agents, 'agent')}, {many(debate.max_rounds, 'round')}, "
+            f"topology {rules.topology}, degree {rules.degree or 'none'} and history_rounds "
+            f"{rules.history_rounds}; expected at least 3 agents, who see two others' earlier turns"
+        )
 
 
 @contextmanager
@@ -248,37 +293,10 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def learning_warnings(phase: Recipe, lessons: Lessons) -> Iterator[str]:
-    """Yield one sentence for each value of the reward that never reaches a token, with a reason."""
-    if not lessons.given:
-        if any(stream in phase.advantage.streams for stream in phase.reward.streams):
-            yield (
-                "nothing is learned: every stream that the reward has values for has weight 0; "
-                "expected a weight in advantage.streams, or in reward.components"
-            )
-        return
-    parts = phase.reward.parts()
-    dead = [one for one in lessons.given if one not in lessons.taught]
-    reasons = {one: _reason(phase, parts, one, lessons) for one in dead}
-    if lessons.teaches_nothing:
-        only = "only failed turns teach anything" if lessons.from_failures else "nothing is learned"
-        for reason in dict.fromkeys(reasons.values()):
-            yield f"{only}: {reason}"
-        return
-    said = {part.few_judges(use_of(phase)) for part in parts.values()}  # Warned of by themselves.
-    for component, reason in dict.fromkeys((c, reasons[s, c]) for s, c in dead):
-        streams = " and ".join(s for s, c in dead if c == component and reasons[s, c] == reason)
-        where = f"reward.components.{component}" if component else "reward"
-        if reason not in said:
-            yield f"{where}: no value of stream {streams} reaches a token: {reason}"
-
-
-def truth_errors(phase: Recipe, *, answers: bool) -> Iterator[str]:
-    """Yield an error where the phase learns from answers alone, and its questions have none."""
-    parts = phase.reward.parts().values()
-    without = [_without_answers(part) for part in parts]
-    if not answers and without[0] is not None and all(without):
-        yield without[0]
+def truth_error(phase: Recipe) -> str | None:
+    """Return an error where the phase learns from answers alone, when its questions have none."""
+    without = [_without_answers(part) for part in phase.reward.parts().values()]
+    return without[0] if all(without) else None
 
 
 def use_of(phase: Recipe) -> RewardContext:
@@ -293,45 +311,18 @@ def use_of(phase: Recipe) -> RewardContext:
     )
 
 
-def _given(phase: Recipe) -> Iterator[Taught]:
-    """Yield the trained streams that have values, with the component that gives these."""
+def _given(phase: Recipe) -> tuple[Taught, ...]:
+    """Return the trained streams that have values, with the component that gives these."""
     reward, streams = phase.reward, phase.advantage.streams
     weights = reward.part_weights()
-    seen: set[Taught] = set()
-    for name, part in reward.parts().items():
-        for stream in part.streams if weights[name] != 0 else ():
-            one = (stream, name if reward.adds_advantages else "")
-            trained = stream in streams and streams[stream].weight != 0
-            if trained and one not in seen:
-                seen.add(one)
-                yield one
-
-
-def _asked(transcripts: Sequence[Transcript]) -> tuple[bool, bool]:
-    debates = [read_debate(transcript) for transcript in transcripts]
-    asked = any(debate.expected_pairs(turn) for debate in debates for turn in debate.turns.values())
-    return asked, any(debate.compares for debate in debates)
-
-
-def _reason(
-    phase: Recipe,
-    parts: Mapping[str, RewardConfig],
-    one: Taught,
-    lessons: Lessons,
-) -> str:
-    """Return why a stream has no value: the first of the causes that are known."""
-    stream, component = one
-    found = [p for name, p in parts.items() if component in ("", name)]
-    rewards = [p for p in found if stream in p.streams]
-    for reward in rewards:
-        reason = (
-            (None if lessons.answers else _without_answers(reward))
-            or _without_votes(phase, reward, lessons)
-            or reward.why_no_signal(stream, use_of(phase))
+    return tuple(
+        dict.fromkeys(
+            (stream, name if reward.adds_advantages else "")
+            for name, part in reward.parts().items()
+            for stream in part.streams
+            if weights[name] != 0 and stream in streams and streams[stream].weight != 0
         )
-        if reason is not None:
-            return reason
-    return _levelled(phase, stream)
+    )
 
 
 def _without_answers(reward: RewardConfig) -> str | None:
@@ -343,59 +334,14 @@ def _without_answers(reward: RewardConfig) -> str | None:
     )
 
 
-def _without_votes(phase: Recipe, reward: RewardConfig, lessons: Lessons) -> str | None:
-    if "votes" not in reward.needed():
-        return None
-    if not lessons.compares:
-        return (
-            f"{reward.type} counts comparisons, and contract {phase.debate.contract_rules()} has "
-            "no comparison section; expected three_section, five_section, or a contract of your "
-            "own with that section"
-        )
-    if not lessons.asked:
-        return (
-            f"{reward.type} counts comparisons, and nobody is shown two other agents to compare: "
-            f"{_why_unseen(phase)}"
-        )
-    return None
-
-
-def _why_unseen(phase: Recipe) -> str:
-    debate, rules = phase.debate, phase.debate.protocol()
-    if debate.num_agents < 3:
-        return (
-            f"found debate.num_agents {debate.num_agents}; expected at least 3 agents, as nobody "
-            "judges themselves"
-        )
-    if rules.schedule == "parallel" and debate.max_rounds == 1:
-        return (
-            "found one parallel round, in which all speak at once; expected debate.max_rounds "
-            "above 1, or debate.type: sequential"
-        )
-    if rules.history_rounds == 0 and rules.schedule == "parallel":
-        return (
-            "found debate.history_rounds 0, which shows no earlier round; expected -1, or the "
-            "number of rounds to show"
-        )
-    return (
-        f"found debate.topology {rules.topology} with {debate.num_agents} agents and degree "
-        f"{rules.degree or 'none'}; expected all, or a degree of at least 2"
-    )
-
-
 def _levelled(phase: Recipe, stream: str) -> str:
-    own = phase.advantage.streams[stream]
-    baseline = phase.advantage.baseline_of(stream)
-    sections = phase.debate.contract_rules().sections
+    own, baseline = phase.advantage.streams[stream], phase.advantage.baseline_of(stream)
+    contract = phase.debate.contract_rules()
+    sections = contract.sections
     if sections and not any(own.section_weight(stream, section) for section in sections):
         return (
             f"advantage.streams.{stream}.sections: found none that is a section of contract "
-            f"{phase.debate.contract_rules()}; expected some of {', '.join(sections)}"
-        )
-    if phase.debate.turn_count() == 1 and baseline != "none":
-        return (
-            "advantage.baseline: a direct reply is alone in its group, so every advantage is 0; "
-            "expected baseline: question_round with rollout.debates_per_question above 1, or batch"
+            f"{contract}; expected some of {', '.join(sections)}"
         )
     return (
         f"advantage.baseline: found {baseline}, under which every value is alone in its group, or "

@@ -162,10 +162,6 @@ class VllmSettings(EngineSettings):
         """Return the settings with the trainer's dtype, where they name none."""
         return self.model_copy(update={"dtype": dtype}) if self.dtype == "auto" else self
 
-    def for_adapter(self, rank: int) -> Mapping[str, object]:
-        """Return the rank that must be served."""
-        return {"max_lora_rank": rank}
-
     def idle_gpus(self, gpus: int, where: str) -> list[str]:
         """Return that some of so many GPUs wait while it samples, if they do."""
         used = self.workers()
