@@ -1,7 +1,6 @@
 import json
 import math
 import random
-import re
 from html.parser import HTMLParser
 
 import pytest
@@ -153,19 +152,6 @@ def test_page_is_well_formed_and_loads_nothing(page):
     assert allowed.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in allowed
 
 
-def test_model_text_is_escaped_and_still_readable(page):
-    text = "".join(checked(page).texts)
-    assert "<script>alert('hacked')</script>" in text
-    assert "🦉👩‍👩‍👧‍👦 漢字かな" in text
-    assert "[U+202E]gnitirwer[U+202C]" in text
-    assert not re.search("[\x00\x1b\u202e]", page)
-
-
-def test_long_text_is_clipped_and_says_so(page):
-    assert "x" * 4000 in page and "x" * 6000 not in page
-    assert "more characters in the transcript file" in page
-
-
 def test_every_part_is_there(page):
     found = checked(page)
     text = " ".join(found.texts)
@@ -180,13 +166,6 @@ def test_every_part_is_there(page):
         "Judge accuracy",
         "KL to the reference",
         "Time a step",
-        "First steps",
-        "Last steps",
-        "A disagreement",
-        "Round 2",
-        "✓ right",
-        "✗ wrong",
-        "Agent 0 > Agent 2",
         "name: tiny # <b>not bold</b>",
         "torch_threads",
     ):

@@ -23,6 +23,12 @@ def debate(name="d", **changes):
     return Transcript(name, question, Protocol(2), changes.pop("turns", turns), **changes)
 
 
+def listed(page):
+    """How many debates the page has."""
+    index = page.partition('id="debate-index">')[2].partition("<")[0]
+    return len(json.loads(index)["debates"])
+
+
 @pytest.fixture
 def run(tmp_path):
     """Write a run directory from texts of its files, and return its report."""
@@ -48,13 +54,13 @@ def rows(*values, name="loss"):
 def test_a_line_that_cannot_be_read_hides_itself_alone(run):
     good, other = json_line(to_json(debate("good"))), json_line(to_json(debate("other")))
     page = run(transcripts__rl_000001_jsonl=good + b'{"id": \n' + other)
-    assert page.count('class="debate"') == 2
+    assert listed(page) == 2
     assert "1 line of transcripts could not be read, the first: rl_000001.jsonl:2: not JSON" in page
 
 
 def test_a_torn_last_line_is_no_complaint(run):
     page = run(transcripts__rl_1_jsonl=json_line(to_json(debate())) + b'{"id": "to')
-    assert page.count('class="debate"') == 1
+    assert listed(page) == 1
     assert "could not be read" not in page
 
 
@@ -81,8 +87,8 @@ def test_a_debate_whose_answers_cannot_be_judged_says_why(run):
     odd = debate()
     odd = to_json(odd) | {"question": {"text": "?", "answer": "4", "meta": {"kind": "word"}}}
     page = run(transcripts__rl_1_jsonl=json_line(odd) + json_line(to_json(debate("fine"))))
-    assert "cannot be shown" in page and "meta.kind: found &#39;word&#39;" in page
-    assert page.count('class="debate"') == 1
+    assert "could not be read, the first: " in page and "meta.kind: found &#39;word&#39;" in page
+    assert listed(page) == 1
 
 
 @pytest.mark.parametrize(
@@ -142,23 +148,6 @@ def test_hundreds_of_phases_are_bounded(run):
     assert "<summary>phase 0 by" in page and "<summary>phase 299 by" in page
     assert "… 280 more phases in metrics.jsonl" in page
     assert len(page) < 1_500_000
-
-
-def test_a_debate_of_many_turns_is_bounded(run):
-    turns = tuple(Turn(agent, 0, "<solution>4</solution>") for agent in range(400))
-    large = debate(turns=turns)
-    large = Transcript(large.id, large.question, Protocol(400), turns)
-    page = run(transcripts__rl_1_jsonl=json_line(to_json(large)))
-    assert page.count("<h5>Agent ") == 100
-    assert "… 300 more turns in the transcript file" in page
-
-
-def test_a_long_failure_stays_short_and_may_break_anywhere(run):
-    turns = (Turn(0, 0, "x", failure="y" * 5000),)
-    page = run(transcripts__rl_1_jsonl=json_line(to_json(debate(turns=turns))))
-    assert "4,808 more characters in the transcript file" in page
-    assert "y" * 201 not in page
-    assert re.search(r"\.badge \{[^}]*overflow-wrap: anywhere", page)
 
 
 def test_a_part_that_cannot_be_made_costs_itself_alone(run, tmp_path, monkeypatch):

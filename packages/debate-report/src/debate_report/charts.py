@@ -26,7 +26,6 @@ DIGIT, LETTER = 6.2, 5.9
 """Widths that are enough for a character of the axes, in pixels."""
 MAX_DRAWN = 300
 MAX_HOVER = 72
-MAX_ROWS = 12
 DOTS_BELOW = 40
 MAX_SERIES = 6
 MAX_RAW = 3
@@ -78,7 +77,7 @@ class Marks:
 
 
 def line_chart(chart: Chart, along: Along | None = None, marks: Marks | None = None) -> Markup:
-    """Return a figure of lines, with a legend and its numbers folded below.
+    """Return a figure of lines, with a legend.
 
     Of many noisy points the bold line is a running mean; of a few lines a pale one has the values.
 
@@ -97,8 +96,6 @@ def line_chart(chart: Chart, along: Along | None = None, marks: Marks | None = N
         why=chart.why,
         bounded=bool(chart.bounds),
         columns=list(_columns(series, along, chart.form)),
-        head=["step", *(line.label for line in series)],
-        numbers=_numbers(series, along, chart.form),
     )
 
 
@@ -276,21 +273,3 @@ def _spoken(line: Series, form: Form, along: Along) -> str:
         f"{line.label} from {write_value(start, form)} at {along.said(first)} "
         f"to {write_value(end, form)} at {along.said(last)}"
     )
-
-
-def _numbers(series: Sequence[Series], along: Along, form: Form) -> list[list[str]]:
-    known = [dict(line.points) for line in series]
-    positions = sorted({position for line in known for position in line})
-    if len(positions) > MAX_ROWS:
-        places = {round(k * (len(positions) - 1) / (MAX_ROWS - 1)) for k in range(MAX_ROWS)}
-        positions = [positions[place] for place in sorted(places)]
-    return [
-        [
-            along.said(position).removeprefix(f"{along.unit} "),
-            *(
-                write_value(points[position], form) if position in points else ""
-                for points in known
-            ),
-        ]
-        for position in positions
-    ]

@@ -165,9 +165,8 @@ def comparison(runs: Sequence[RunFiles]) -> Markup:
     labels = [run.name for run in runs]
     about, more = _differences(runs)
     groups = list(_groups(runs, labels))
-    alike = _alike(runs)
-    rows, scale = _drawn_changes(runs, alike)
-    one = len(alike) == 1
+    # Runs that differ in nothing but the seed can be averaged.
+    one = not [row for row in _differences(runs)[0] if row[0] not in ("seed", "name")]
     return render(
         "comparison.html",
         head=["key of the recipe", *labels],
@@ -176,28 +175,11 @@ def comparison(runs: Sequence[RunFiles]) -> Markup:
         summaries=[(run.name, said) for run in runs if (said := _summary(run))],
         labels=labels[:MAX_RUNS],
         columns=["measure", *labels, *(["mean ± deviation"] if one else ())],
-        heads=["before", "after", "mean change ± deviation"]
-        if one
-        else [
-            group[0].name if len(group) == 1 else f"{', '.join(run.name for run in group)} (mean)"
-            for group in alike
-        ],
-        rows=rows,
-        scale=scale,
         results=list(_results(runs, with_mean=one)),
         open_groups=groups[:FIRST_GROUPS],
         folded_groups=groups[FIRST_GROUPS:],
         left_out=max(0, len(runs) - MAX_RUNS),
     )
-
-
-def _alike(runs: Sequence[RunFiles]) -> list[list[RunFiles]]:
-    """Return groups of runs whose recipes are the same but for the seed, which can be averaged."""
-    groups: dict[str, list[RunFiles]] = {}
-    for run in runs:
-        same = {key: value for key, value in recipe_of(run).items() if key not in ("seed", "name")}
-        groups.setdefault(repr(sorted(_leaves(same))), []).append(run)
-    return list(groups.values())
 
 
 def _leaves(value: object, where: str = "") -> Iterator[tuple[str, str]]:
@@ -227,64 +209,6 @@ def _rows(run: RunFiles) -> dict[str, Mapping[str, object]]:
     table = (run.results or {}).get("table")
     rows = [row for row in table if isinstance(row, Mapping)] if isinstance(table, list) else []
     return {str(row.get("measure", ""))[:100]: row for row in rows}
-
-
-def _drawn_changes(
-    runs: Sequence[RunFiles], alike: Sequence[Sequence[RunFiles]]
-) -> tuple[list[dict[str, object]], str]:
-    """Return each measure, with means and the change of each run drawn, and the largest change.
-
-    Means are over runs that are alike; where not all are, each group has a cell.
-    """
-    tables = [_rows(run) for run in runs]
-    measures = list(dict.fromkeys(name for table in tables for name in table))
-    changes = {name: [_interval(table.get(name, {})) for table in tables] for name in measures}
-    ends = [abs(value) for found in changes.values() for one in found if one for value in one]
-    most = max([*ends, 1e-9])
-    axis, rows = Axis(-most, most, 8, 272), list[dict[str, object]]()
-    for name in measures:
-        own = [(place, one) for place, one in enumerate(changes[name]) if one]
-        if not own:
-            continue
-        kind = next((str(table[name].get("name", "")) for table in tables if name in table), "")
-        rows.append(
-            {
-                "measure": name,
-                "why": meaning(kind),
-                "cells": _cells(name, alike),
-                "height": 13 * len(own) + 6,
-                "dots": [
-                    (
-                        min(place + 1, MAX_RUNS + 1),
-                        9 + 13 * row,
-                        *map(axis.at, one),
-                        f"{runs[place].name}: {one[0]:+.3f}",
-                    )
-                    for row, (place, one) in enumerate(own)
-                ],
-                "zero": axis.at(0),
-            }
-        )
-    return rows, f"{most:.2g}"
-
-
-def _cells(name: str, alike: Sequence[Sequence[RunFiles]]) -> list[str]:
-    """Return before, after and change of runs that are alike; several groups have a cell each."""
-    found: list[list[str]] = []
-    for group in alike:
-        rows = [row for run in group if (row := _rows(run).get(name))]
-        changes = [one[0] for row in rows if (one := _interval(row)) is not None]
-        ends = [[_mean(row.get(end)) for row in rows] for end in ("before", "after")]
-        means = [[value for value in values if value is not None] for values in ends]
-        if not changes:
-            found.append(["–"])
-            continue
-        found.append([*(write_value(fmean(own), "number") for own in means), _spread(changes)])
-    return (
-        found[0]
-        if len(found) == 1
-        else [own[0] if len(own) == 1 else f"{own[0]} → {own[1]} ({own[2]})" for own in found]
-    )
 
 
 def _results(runs: Sequence[RunFiles], *, with_mean: bool) -> Iterator[list[str]]:

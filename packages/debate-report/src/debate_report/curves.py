@@ -61,7 +61,6 @@ def curves(run: RunFiles) -> Markup:
     along = phases({one.name: one.steps for one in shown})
     known = placed([one.rows for one in shown], [one.muted for one in shown], along)
     marks = _marks(shown, along) if shown else Marks()
-    several = len(shown) > 1
     head, rows = _about(shown)
     return render(
         "curves.html",
@@ -69,7 +68,7 @@ def curves(run: RunFiles) -> Markup:
         head=head,
         stages=rows,
         groups=list(groups(known, along, marks, _bounds(shown, along))) if shown else [],
-        single=[_alone(one, with_charts=several) for one in shown],
+        single=[_alone(one) for one in shown],
     )
 
 
@@ -179,25 +178,15 @@ def _bounds(shown: Sequence[Stage], along: Along) -> dict[str, list[Bound]]:
     return found
 
 
-def _alone(stage: Stage, *, with_charts: bool) -> dict[str, object]:
-    """Return a phase by itself: its charts, where they would not say the same, and its measures."""
-    steps = {step_of(row) for row in stage.rows}
-    along = phases({stage.name: stage.steps})
-    known = placed([stage.rows], [stage.muted], along)
-    marks = Marks(alarms=_marks([stage], along).alarms)
-    drawn = groups(known, along, marks, _bounds([stage], along)) if with_charts else ()
+def _alone(stage: Stage) -> dict[str, object]:
+    """Return all measures of a phase."""
     measures = series_of(stage.rows)
     return {
         "name": stage.name,
-        "steps": len(steps),
-        "charts": [chart for group in drawn for chart in _list(group["charts"])],
+        "steps": len({step_of(row) for row in stage.rows}),
         "measured": len(measures),
         "measures": [_measure(name, measures[name]) for name in sorted(measures)[:MAX_MEASURES]],
     }
-
-
-def _list(values: object) -> list[object]:
-    return values if isinstance(values, list) else []
 
 
 def _mode_panels(known: Known) -> Iterator[Panel]:

@@ -5,10 +5,11 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from debate_protocol.types import Question, Transcript, TurnKey
+from debate_protocol.types import Question, Transcript, Turn, TurnKey
 from debate_report.run_files import read_debates
 from debate_rewards.answer_checking import check
 from debate_rewards.decisions import answer_text, majority, peer_vote
@@ -124,6 +125,23 @@ class Debates:
                     where = run, names.get(phase, phase), step
                     self.found.append(Recorded(*where, **own, evaluated=tokens is None))
 
+    def add_imported(self, run: int, debates: Sequence[Transcript]) -> None:
+        """Read rollouts of a file, whose rows say what their tokens or replies earned."""
+        for debate in debates:
+            turns = [{"agent": turn.agent, "round": turn.round, **_earned(debate, turn)}
+                     for turn in debate.turns]  # fmt: skip
+            returns = [reward] if isinstance(reward := debate.meta.get("reward"), float) else []
+            step = debate.meta.get("step")
+            try:
+                own = self._known(
+                    debate, {"turns": turns, "returns": returns}, {"streams": ["reply"]}
+                )
+            except Exception as error:
+                self._note(1, f"{debate.id}: {error}")
+            else:
+                where = run, "rollouts", int(step) if isinstance(step, int | float) else 0
+                self.found.append(Recorded(*where, **own, evaluated=False))
+
     def _known(
         self, debate: Transcript, earned: Mapping[str, Any], credit: Mapping[str, Any]
     ) -> dict[str, Any]:
@@ -172,6 +190,18 @@ def states(one: Recorded) -> Iterator[tuple[TurnKey, str | None, str | None]]:
     """Yield each turn in order of rounds: its key, its answer, and whether that is right."""
     for key in sorted(one.read.turns, key=lambda key: (key.round, key.agent)):
         yield key, one.answers[key], one.verdicts.get(key)
+
+
+def _earned(debate: Transcript, turn: Turn) -> dict[str, Any]:
+    """Return where tokens of a reply begin and the advantage of each; else of the whole reply."""
+    advantages = debate.meta.get("advantages")
+    if isinstance(advantages, list) and len(debate.turns) == 1:
+        tokens = debate.meta["tokens"]
+        starts = [0, *accumulate(map(len, tokens))][: len(advantages)]
+        return {"starts": starts, "tokens": [[1, advantage, 1] for advantage in advantages]}
+    advantage = debate.meta.get("advantage")
+    known = isinstance(advantage, int | float)
+    return {"starts": [0], "tokens": [[1, advantage, 1]]} if known else {}
 
 
 def _dicts(values: object) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from debate_protocol.command_line import (
     BAD_USAGE,
     DONE,
     FAILED,
+    UsageError,
     add_options,
     complain,
     heed_options,
@@ -30,7 +31,7 @@ from debate_report.comparison import (
 )
 from debate_report.curves import curves, seconds_of
 from debate_report.debates import Debates
-from debate_report.run_files import RunFiles, finite, read_run
+from debate_report.run_files import RunFiles, finite, read_run, read_source
 from debate_report.society import society
 from debate_report.timeline import render, write_duration
 
@@ -39,16 +40,21 @@ MAX_PHASE_CHARS = 300
 
 
 def write_report(run_dir: Path, path: Path | None = None) -> Path:
-    """Write the report of a run from what is there, and return its path.
+    """Write the report of a run, an evaluation, a study or rollouts, and return its path.
 
     Args:
-        run_dir: The run directory.
-        path: The file to write; None is `report.html` in the run directory.
+        run_dir: The folder, or a file.
+        path: The file to write; None is `report.html` in the folder, or `FILE.html` beside a file.
 
     Raises:
-        FileNotFoundError: The folder is not a run directory.
+        FileNotFoundError: There is nothing of the kind.
+        UsageError: A file of rollouts cannot be read.
     """
-    return _written(path or run_dir / "report.html", make_page(read_run(run_dir)))
+    return _written(path or _beside(run_dir), make_page(read_source(run_dir)))
+
+
+def _beside(source: Path) -> Path:
+    return source / "report.html" if source.is_dir() else source.with_name(f"{source.name}.html")
 
 
 def write_comparison(run_dirs: Sequence[Path], path: Path) -> Path:
@@ -86,6 +92,10 @@ def make_page(run: RunFiles) -> str:
     """Return the report as text; the same files give the same text."""
     found = read_all([run])
     debates = _debates([run], found)
+    if not run.rows and not run.recipe:
+        return _page(
+            run.name, Markup(), (*_figures(run), ("debates", "Debates", debates.shown)), debates
+        )
     parts = (
         ("results", "Before and after", _part(lambda: results(run.results))),
         ("curves", "Learning curves", _part(lambda: curves(run))),
@@ -94,6 +104,13 @@ def make_page(run: RunFiles) -> str:
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
     )
     return _page(run.name, _part(lambda: _facts(run)), parts, debates)
+
+
+def _figures(run: RunFiles) -> list[tuple[str, str, Markup]]:
+    if not run.figures:
+        return []
+    head, *rows = run.figures
+    return [("results", "Results", _part(lambda: render("figures.html", head=head, rows=rows)))]
 
 
 def make_comparison(runs: Sequence[RunFiles]) -> str:
@@ -211,14 +228,14 @@ def report_main(argv: Sequence[str] | None = None) -> int:
         heed_options(arguments)
         runs: list[Path] = arguments.run_dirs
         output: Path = arguments.output or (
-            runs[0] / "report.html" if len(runs) == 1 else Path("comparison.html")
+            _beside(runs[0]) if len(runs) == 1 else Path("comparison.html")
         )
         try:
             if len(runs) == 1:
                 path = write_report(runs[0], output)
             else:
                 path = write_comparison(runs, output)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, UsageError) as error:
             complain(parser.prog, error)
             return BAD_USAGE
         except OSError as error:
@@ -234,9 +251,16 @@ def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
     parser = argparse.ArgumentParser(
         prog="debate-report",
-        description="Write report.html from the files of a run directory, or one page of several.",
+        description="Write one page of a run, of several runs, of an evaluation or a study, or of "
+        "rollouts of TRL, verifiers and prime-rl.",
     )
-    parser.add_argument("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help="folder of a run")
+    parser.add_argument(
+        "run_dirs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="folder of a run or evaluation, or a file",
+    )
     parser.add_argument(
         "--output",
         type=Path,

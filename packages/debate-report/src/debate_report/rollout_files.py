@@ -1,4 +1,4 @@
-"""Rollouts of TRL and verifiers, and debates of any file, as transcripts."""
+"""Rollouts of TRL, verifiers and prime-rl, and debates of any file, as transcripts."""
 
 import hashlib
 import json
@@ -98,7 +98,9 @@ def _holds_completions(path: Path) -> bool:
             first = json.loads(next((line for line in file if line.strip()), "null"))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(first, dict) and ("completion" in first or "traces" in first)
+    return isinstance(first, dict) and not first.keys().isdisjoint(
+        {"completion", "traces", "nodes"}
+    )
 
 
 Record = Mapping[str, object]
@@ -124,7 +126,7 @@ def debate_of_episode(
         UsageError: It is no episode.
     """
     traces = [_object(one, f"{where}: traces") for one in _list(episode, "traces", where)]
-    numbers = _numbers(traces)
+    numbers = _numbers(traces) | _beside({key: episode.get(key) for key in ("advantage", "step")})
     for trace in traces:
         info = trace.get("info")
         kept = info.get("debate") if isinstance(info, Mapping) else None
@@ -241,6 +243,10 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
+def _mapping(value: object) -> Record:
+    return value if isinstance(value, Mapping) else {}
+
+
 def _list(record: Record, key: str, where: str) -> list[object]:
     value = record.get(key)
     if not isinstance(value, list):
@@ -256,6 +262,7 @@ def _object(value: object, where: str) -> Record:
 
 Row = Mapping[str, object]
 
+_NAMES = {"example_id", "id", "idx", "ok"}
 _EXPECTED = "expected traces.jsonl or results.jsonl of verifiers, or completions of TRL"
 
 
@@ -318,6 +325,11 @@ def import_rollouts(
     found = []
     for number, row in enumerate(rows_of(path)):
         where = f"{path}, row {number + 1}"
+        if isinstance(row.get("nodes"), list):  # prime-rl writes each trace by itself.
+            stamped = _mapping(_mapping(row.get("info")).get("prime_rl"))
+            advantage = row.get("advantage", stamped.get("advantage"))
+            row = {"id": row.get("id", number), "task": row.get("task"), "traces": [row]}
+            row |= {"advantage": advantage, "step": stamped.get("step")}
         if isinstance(row.get("traces"), list):
             found.append(debate_of_episode(row, where, rules.name, kind, answer))
             continue
@@ -384,8 +396,12 @@ def _beside(row: Row) -> dict[str, object]:
     """Return the numbers that a row holds, such as rewards."""
     metrics = row.get("metrics")
     numbers = {**(metrics if isinstance(metrics, Mapping) else {}), **row}
-    return {
+    found: dict[str, object] = {
         str(name): value
         for name, value in numbers.items()
-        if isinstance(value, int | float) and math.isfinite(value) and name != "example_id"
+        if isinstance(value, int | float) and math.isfinite(value) and name not in _NAMES
     }
+    tokens, advantages = row.get("tokens"), row.get("advantages")
+    if isinstance(tokens, list) and isinstance(advantages, list) and len(tokens) == len(advantages):
+        found |= {"tokens": tokens, "advantages": advantages}
+    return found

@@ -3,16 +3,19 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 import yaml
 
 from debate_protocol.parsing import find_contract
 from debate_protocol.transcripts.files import read_lines
 from debate_protocol.types import Transcript
+from debate_report.rollout_files import debates_in
 from debate_rewards.reward import check_turns
 
+Row = Mapping[str, object]
 _STEP = re.compile(r"(.*?)-?(\d+)")
 _LARGEST = 1e100
 _ALARM = "health/alarm/"
@@ -32,6 +35,10 @@ class RunFiles:
     """The folder of what recorded tokens earned, which need not be there."""
     evaluations: tuple[Path, ...] = ()
     """The debates of the test split before and after the run."""
+    imported: tuple[Transcript, ...] = ()
+    """Debates and rollouts of a file, in the place of those of a run."""
+    figures: tuple[Sequence[str], ...] = ()
+    """The table of an evaluation or a study: its head, then its rows."""
 
     @property
     def phases(self) -> list[str]:
@@ -86,6 +93,62 @@ def read_run(run_dir: Path) -> RunFiles:
             if not path.name.startswith(f"{name}-direct-")
         ),
     )
+
+
+def read_source(path: Path) -> RunFiles:
+    """Read a run, a finished evaluation, the results of a study, or a file of rollouts or debates.
+
+    Raises:
+        FileNotFoundError: It is none of them.
+        UsageError: A file of rollouts cannot be read.
+    """
+    results = path / "results.json" if path.is_dir() else path
+    found = _object(results) if results.suffix == ".json" and results.is_file() else None
+    if found and isinstance(found.get("policies"), list):
+        debates = sorted((results.parent / "transcripts").glob("*/*.jsonl"))
+        own = RunFiles(results.resolve().parent.name, (), "", None, {}, tuple(debates), path)
+        return replace(own, figures=tuple(_evaluation_rows(found)))
+    if not path.is_file():
+        return read_run(path)
+    own = RunFiles(path.name, (), "", None, {}, (), path.parent)
+    lines = _rows(_text(path)) if path.suffix == ".jsonl" else []
+    if lines and {"arm", "seed", "before", "after"} <= lines[0].keys():
+        return replace(own, figures=tuple(_study_rows(lines)))
+    return replace(own, imported=tuple(debates_in(path, "FILE", answer=None)))
+
+
+def _evaluation_rows(found: Mapping[str, object]) -> Iterator[list[str]]:
+    policies = [one for one in _list(found.get("policies")) if isinstance(one, Mapping)]
+    shown = _mapping(found.get("rows"))
+    yield ["measure", *(str(one.get("name", "")) for one in policies)]
+    for name in map(str, _list(found.get("listed")) or shown):
+        figures = [_mapping(_mapping(one.get("figures")).get(name)) for one in policies]
+        cells = []
+        for figure in figures:
+            mean, low, high = (finite(figure.get(key)) for key in ("mean", "low", "high"))
+            interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+            cells.append("–" if mean is None else f"{mean:.3f}{interval}")
+        yield [str(shown.get(name) or name), *cells]
+
+
+def _study_rows(lines: Sequence[Row]) -> Iterator[list[str]]:
+    """Yield for each arm the means over its seeds, before and after, of each measure."""
+    measures = list(dict.fromkeys(str(name) for one in lines for name in _mapping(one["before"])))
+    yield ["arm", "seeds", *measures]
+    for arm in dict.fromkeys(str(one.get("arm")) for one in lines):
+        own = [one for one in lines if str(one.get("arm")) == arm]
+        cells = []
+        for name in measures:
+            sides = [[_mapping(one.get(side)).get(name) for one in own]
+                     for side in ("before", "after")]  # fmt: skip
+            means = [fmean(known) if (known := [v for v in map(finite, side) if v is not None])
+                     else None for side in sides]  # fmt: skip
+            cells.append(" → ".join("–" if mean is None else f"{mean:.3f}" for mean in means))
+        yield [arm, str(len(own)), *cells]
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +243,6 @@ def _in_order(folder: Path, phases: Sequence[str]) -> list[Path]:
     return sorted(folder.glob("*.jsonl"), key=place)
 
 
-Row = Mapping[str, object]
 MAX_STEP = 1e12
 
 

@@ -1,0 +1,79 @@
+"""Pages of what is no run: rollouts of other programs, an evaluation, the results of a study."""
+
+import json
+import zlib
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debate_report import report_main
+
+TRL = {"step": 5, "prompt": "2 + 2 = ?", "completion": "\\boxed{4}", "solution": "4"}
+TRACE = {
+    "id": "t",
+    "task": {"data": {"idx": 3, "prompt": "2 + 2 = ?", "answer": "4"}},
+    "nodes": [
+        {"parent": None, "message": {"role": "user", "content": "2 + 2 = ?"}, "sampled": False},
+        {"parent": 0, "message": {"role": "assistant", "content": "\\boxed{5}"}, "sampled": True},
+    ],
+    "info": {"prime_rl": {"advantage": -0.5, "step": 2}},
+}
+
+
+def first_turn(page: str) -> dict[str, Any]:
+    block = page.partition('id="texts-0">')[2].partition("<")[0]
+    found = json.loads(zlib.decompress(b64decode(block)))[0]["turns"][0]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("row", "starts", "tokens"),
+    [
+        (TRL | {"advantage": 0.75, "reward": 1.0}, [0], [[1, 0.75, 1]]),
+        (
+            TRL | {"tokens": ["\\boxed", "{4", "}"], "advantages": [1.0, 1.0, -2.0]},
+            [0, 6, 8],
+            [[1, 1.0, 1], [1, 1.0, 1], [1, -2.0, 1]],
+        ),
+        (TRACE, [0], [[1, -0.5, 1]]),
+    ],
+    ids=["trl", "by token", "prime-rl"],
+)
+def test_rollouts_show_which_token_earned_what(
+    tmp_path: Path, row: dict[str, Any], starts: list[int], tokens: list[list[float]]
+) -> None:
+    file = tmp_path / "rollouts.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    assert report_main([str(file)]) == 0
+    turn = first_turn((tmp_path / "rollouts.jsonl.html").read_text())
+    assert (turn["starts"], turn["tokens"]) == (starts, tokens)
+    assert turn["verdict"] == ("wrong" if row is TRACE else "right")
+
+
+def test_evaluations_and_studies_are_tables(tmp_path: Path) -> None:
+    figure = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    policies = [{"name": "first", "figures": {"a": figure}}, {"name": "last", "figures": {}}]
+    results = {"rows": {"a": "accuracy"}, "listed": ["a"], "policies": policies}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert report_main([str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "<th" in page and "0.500 [0.250, 0.750]" in page and "<td>–</td>" in page
+    lines = [
+        {"arm": "grpo", "seed": seed, "before": {"direct": 0.5}, "after": {"direct": after}}
+        for seed, after in enumerate((0.5, 0.75))
+    ]
+    study = tmp_path / "study.jsonl"
+    study.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert report_main([str(study)]) == 0
+    assert "<td>0.500 → 0.625</td>" in (tmp_path / "study.jsonl.html").read_text()
+
+
+def test_file_of_something_else_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.jsonl").write_text('{"completion": 1}\n')
+    assert report_main([str(tmp_path / "x.jsonl")]) == 2
+    assert "with prompt and completion" in capsys.readouterr().err
