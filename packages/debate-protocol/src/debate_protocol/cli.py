@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from debate_protocol.command_line import (
@@ -121,19 +121,16 @@ def _record(name: object, parsed: Parsed, contract: Contract) -> dict[str, objec
     record: dict[str, object] = {
         "id": name,
         "sections": {
-            name: {"text": one.text, "span": one.span, "truncated": one.truncated}
+            name: {key: getattr(one, key) for key in ("text", "span", "truncated")}
             for name, one in parsed.sections.items()
         },
         "comparisons": [
-            {"left": one.left, "op": one.op, "right": one.right, "span": one.span}
+            {key: getattr(one, key) for key in ("left", "op", "right", "span")}
             for one in parsed.comparisons
         ],
-        "invalid_lines": parsed.invalid_lines,
-        "self_dropped": parsed.self_dropped,
-        "malformed": parsed.malformed,
-        "consensus": parsed.consensus,
-        "problems": parsed.problems,
     }
+    kept = ("invalid_lines", "self_dropped", "malformed", "consensus", "problems")
+    record |= {key: getattr(parsed, key) for key in kept}
     return record if contract.kind == "xml" else record | {"answer": parsed.answer}
 
 
@@ -150,20 +147,14 @@ def _validate(options: argparse.Namespace) -> int:
                 _say(escaped(f"{options.file}:{number}: {problem}"))
             debates, turns = debates + 1, turns + len(read.turns)
             wrong += bool(problems)
-            failed += _failed_turns(read)
+            with suppress(ValueError):  # an unknown contract, which is among the problems
+                failed += sum(turn_failed(read, turn) for turn in read.turns)
     if not debates and not wrong:
         raise UsageError(f"{options.file}: {_NOTHING_FOUND}")
     if not is_quiet():
         counts = f"{debates} debates, {turns} turns, {failed} failed turns"
         _say(f"{counts}, {wrong} lines with problems")
     return FAILED if wrong else DONE
-
-
-def _failed_turns(transcript: Transcript) -> int:
-    try:
-        return sum(turn_failed(transcript, turn) for turn in transcript.turns)
-    except ValueError:  # the contract is unknown, which is among the transcript's problems
-        return 0
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -482,12 +482,11 @@ class ParseError(ValueError):
     """
 
     def __init__(self, contract: str, problems: tuple[str, ...]) -> None:
-        self.contract = contract
-        self.problems = problems
-        super().__init__(f"response does not keep contract {contract!r}: {'; '.join(problems)}")
+        self.contract, self.problems = contract, problems
+        super().__init__(contract, problems)
 
-    def __reduce__(self) -> tuple[type["ParseError"], tuple[str, tuple[str, ...]]]:
-        return ParseError, (self.contract, self.problems)
+    def __str__(self) -> str:
+        return f"response does not keep contract {self.contract!r}: {'; '.join(self.problems)}"
 
 
 def parse(

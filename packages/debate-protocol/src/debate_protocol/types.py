@@ -319,12 +319,8 @@ def roles_by_agent(rules: Protocol) -> list[AgentRole]:
 
 def role_of(rules: Protocol, agent: int) -> AgentRole:
     """Return the role of an agent, a debater's for one that the debate does not have."""
-    end = 0
-    for role in roles_of(rules):
-        end += role.count
-        if 0 <= agent < end:
-            return role
-    return AgentRole(DEBATER)
+    roles = roles_by_agent(rules)
+    return roles[agent] if 0 <= agent < len(roles) else AgentRole(DEBATER)
 
 
 def gives_answers(rules: Protocol, agent: int) -> bool:
@@ -410,23 +406,21 @@ def check_topology(rules: Protocol) -> None:
             f"topology: found {name!r}, expected one of {', '.join(_KNOWN)}"
             f"{did_you_mean(name, _KNOWN)}"
         )
-    if degree is not None and name != "sparse":
-        raise ValueError(f"degree: found {degree} with topology {name}; only sparse has a degree")
-    if center is not None and name != "central":
-        raise ValueError(f"center: found {center} with topology {name}; only central has a center")
+    for key, owner in (("degree", "sparse"), ("center", "central")):
+        found = getattr(rules, key)
+        if found is not None and name != owner:
+            raise ValueError(f"{key}: found {found} with topology {name}; only {owner} has a {key}")
     if center is not None and not 0 <= center < count:
         raise ValueError(f"center: found {center}, expected an agent, 0 to {count - 1}")
-    if name == "sparse" and (degree is None or not _is_degree(degree, count)):
+    # Agents on a ring can all have the same odd number of neighbours only with one opposite.
+    is_even = degree is not None and degree % 2 == 0
+    is_degree = degree is not None and 1 <= degree < count and (is_even or count % 2 == 0)
+    if name == "sparse" and not is_degree:
         which = "of 1 to" if count % 2 == 0 else "an even number up to"
         raise ValueError(
             f"degree: found {'none' if degree is None else degree}; topology sparse expects how "
             f"many others each of {count} agents sees, {which} {count - 1}"
         )
-
-
-def _is_degree(degree: int, count: int) -> bool:
-    # Agents on a ring can all have the same odd number of neighbours only with one opposite.
-    return 1 <= degree < count and (degree % 2 == 0 or count % 2 == 0)
 
 
 def sees(rules: Protocol, reader: int, other: int) -> bool:

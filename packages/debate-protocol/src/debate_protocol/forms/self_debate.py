@@ -66,17 +66,12 @@ def _classes(
     answers: Mapping[int, str | None], same_answer: Callable[[str, str], bool]
 ) -> list[list[int]]:
     """Return the turns of each answer; a turn joins the first class that its answer fits."""
-    classes: list[tuple[str, list[int]]] = []
+    classes: dict[str, list[int]] = {}
     for turn, answer in answers.items():
-        if answer is None:
-            continue
-        for member, turns in classes:
-            if same_answer(member, answer):
-                turns.append(turn)
-                break
-        else:
-            classes.append((answer, [turn]))
-    return [turns for _, turns in classes]
+        if answer is not None:
+            same = next((one for one in classes if same_answer(one, answer)), answer)
+            classes.setdefault(same, []).append(turn)
+    return list(classes.values())
 
 
 DELIBERATE = (

@@ -90,16 +90,12 @@ class RoleSettings(Config):
                     "it out"
                 )
         is_trained = self.policy == TRAINED
-        if self.train and not is_trained:
-            raise ValueError(
-                f"roles.{role.name}.train: found true, but policy {self.policy!r} speaks for it, "
-                f"whose weights stay as they are; expected policy: {TRAINED}, or train: false"
-            )
-        if self.adapter is not None and not is_trained:
-            raise ValueError(
-                f"roles.{role.name}.adapter: found {self.adapter!r}, but policy {self.policy!r} "
-                f"speaks for it; expected policy: {TRAINED}, whose adapters have names"
-            )
+        for key, chosen in (("train", self.train), ("adapter", self.adapter)):
+            if chosen and not is_trained:
+                raise ValueError(
+                    f"roles.{role.name}.{key}: found {chosen!r}, but policy {self.policy!r} speaks "
+                    f"for it, whose weights stay as they are; expected policy: {TRAINED}"
+                )
         trains = is_trained if self.train is None else self.train
         return replace(role, policy=self.policy, adapter=self.adapter, trains=trains)
 
@@ -193,15 +189,9 @@ class SpeakingSettings(Config):
 
     @field_validator("contract", mode="before")
     @classmethod
-    def _contract_may_be_made(cls, chosen: object) -> object:
-        if not isinstance(chosen, Contract):
-            return chosen
-        built_in = CONTRACTS.get(chosen.name) == chosen
-        return chosen.name if built_in else contract_to_json(chosen)
-
-    @field_validator("contract")
-    @classmethod
-    def _contract_is_known(cls, chosen: str | OwnContract) -> str | OwnContract:
+    def _contract_is_known(cls, chosen: object) -> object:
+        if isinstance(chosen, Contract):
+            return chosen.name if CONTRACTS.get(chosen.name) == chosen else contract_to_json(chosen)
         return get_contract(chosen).name if isinstance(chosen, str) else chosen
 
     @field_validator("personas")
@@ -530,6 +520,16 @@ class DebateSettings(DebateForm):
     on_failure: Literal["abort", "continue"] = "continue"
     stop_when_agreed: bool = False
 
+    @field_validator("num_agents")
+    @classmethod
+    def _agents_are_several(cls, num_agents: int) -> int:
+        if num_agents < 2:
+            raise ValueError(
+                f"found {num_agents}, but a debate needs at least 2 agents; "
+                "for one agent use type: direct"
+            )
+        return num_agents
+
     @model_validator(mode="before")
     @classmethod
     def _roles_are_counted(cls, data: Any) -> Any:
@@ -549,11 +549,6 @@ class DebateSettings(DebateForm):
     @model_validator(mode="after")
     def _agents_fit(self) -> Self:
         agents, turns = self.num_agents, self.num_agents * self.max_rounds
-        if agents < 2:
-            raise ValueError(
-                f"num_agents: found {agents}, but a debate needs at least 2 agents; for one agent "
-                "use type: direct"
-            )
         if self.conversation == "append" and self.history_rounds not in (-1, 1):
             raise ValueError(
                 f"conversation: append needs history_rounds -1 or 1, found {self.history_rounds}; "

@@ -437,8 +437,7 @@ def _read_turn(data: JsonObject) -> Turn:
     shown = data.take("shown", list, default=[])
     prompt = data.take("prompt", list, default=None)
     for key in shown:
-        is_pair = isinstance(key, list) and len(key) == 2
-        if not is_pair or any(type(part) is not int for part in key):
+        if not isinstance(key, list) or [type(part) for part in key] != [int, int]:
             raise TranscriptError(data.place("shown"), key, "pairs [agent, round]")
     for message in prompt or ():
         is_message = isinstance(message, dict) and message.get("role") in get_args(Role)
@@ -547,10 +546,10 @@ def with_counts(transcript: Transcript) -> Transcript:
     """
     turns = []
     for turn in transcript.turns:
-        kept: dict[str, object] = {}
-        if turn.reply is not None and turn.token_counts is not None:
-            kept[TOKENS] = [*turn.token_counts]
+        if turn.reply is not None:
             known = mean_logp(turn)
-            kept |= {} if known is None else {MEAN_LOGP: known}
-        turns.append(replace(turn, extra={**turn.extra, **kept}) if kept else turn)
+            mean = {} if known is None else {MEAN_LOGP: known}
+            counts = {TOKENS: [*turn.reply.token_counts]}
+            turn = replace(turn, extra={**turn.extra, **counts, **mean})
+        turns.append(turn)
     return replace(transcript, turns=tuple(turns))

@@ -117,26 +117,22 @@ def _parsed(document: bytes) -> etree._Element:
 
 
 def _write_transcript(parent: etree._Element, data: _Fields) -> None:
-    _add_text(parent, data, "id")
-    question = data.pop("question")
+    question, rules, turns = (data.pop(key) for key in ("question", "protocol", "turns"))
+    data.pop("schema")
+    _add_texts(parent, data, "id")
     held = etree.SubElement(parent, _tag("question"))
-    for key in ("id", "text", "answer"):
-        _add_text(held, question, key)
+    _add_texts(held, question, "id", "text", "answer")
     _add_json(held, question, "meta")
-    _add_rest(held, question)
-    rules = data.pop("protocol")
+    _add_json(held, {"extra": question}, "extra")
     held = etree.SubElement(parent, _tag("protocol"))
-    for key in _RULES:
-        if key in rules:
-            held.set(key, str(rules.pop(key)))
-    _add_text(held, rules, "contract")
-    _add_text(held, rules, "topology")
-    _add_rest(held, rules)
-    for turn in data.pop("turns"):
+    for key in [key for key in _RULES if key in rules]:
+        held.set(key, str(rules.pop(key)))
+    _add_texts(held, rules, "contract", "topology")
+    _add_json(held, {"extra": rules}, "extra")
+    for turn in turns:
         _write_turn(etree.SubElement(parent, _tag("turn")), turn)
     _add_json(parent, data, "meta")
-    data.pop("schema")
-    _add_rest(parent, data)
+    _add_json(parent, {"extra": data}, "extra")
 
 
 def _write_turn(parent: etree._Element, turn: _Fields) -> None:
@@ -150,41 +146,34 @@ def _write_turn(parent: etree._Element, turn: _Fields) -> None:
         held = etree.SubElement(parent, _tag("prompt"))
         for message in prompt:
             one = etree.SubElement(held, _tag("message"), role=message.pop("role"))
-            _add_text(one, message, "content")
-            _add_rest(one, message)
-    _add_text(parent, turn, "text")
-    _add_text(parent, turn, "failure")
-    if "branches" in turn:
-        held = etree.SubElement(parent, _tag("branches"))
-        for branch in turn.pop("branches"):
-            one = etree.SubElement(held, _tag("branch"))
-            _add_text(one, branch, "guide")
-            _write_turn(etree.SubElement(one, _tag("turn")), branch["turn"])
-    if "continuations" in turn:
-        held = etree.SubElement(parent, _tag("continuations"))
-        for following in turn.pop("continuations"):
-            _write_turn(etree.SubElement(held, _tag("turn")), following)
-    _add_rest(parent, turn)
+            _add_texts(one, message, "content")
+            _add_json(one, {"extra": message}, "extra")
+    _add_texts(parent, turn, "text", "failure")
+    for name in [name for name in ("branches", "continuations") if name in turn]:
+        held = etree.SubElement(parent, _tag(name))
+        for following in turn.pop(name):
+            one = held
+            if name == "branches":
+                one = etree.SubElement(held, _tag("branch"))
+                _add_texts(one, following, "guide")
+                following = following["turn"]
+            _write_turn(etree.SubElement(one, _tag("turn")), following)
+    _add_json(parent, {"extra": turn}, "extra")
 
 
-def _add_text(parent: etree._Element, data: _Fields, key: str) -> None:
-    """Move a text from the data into an element; what is no text stays for `extra`."""
-    value = data.get(key)
-    if isinstance(value, str):
-        _set_text(etree.SubElement(parent, _tag(key)), data.pop(key))
-    elif value is None:
-        data.pop(key, None)
+def _add_texts(parent: etree._Element, data: _Fields, *keys: str) -> None:
+    """Move texts from the data into elements; what is no text stays for `extra`."""
+    for key in keys:
+        if isinstance(data.get(key), str):
+            _set_text(etree.SubElement(parent, _tag(key)), data.pop(key))
+        elif data.get(key) is None:
+            data.pop(key, None)
 
 
 def _add_json(parent: etree._Element, data: _Fields, key: str) -> None:
     value = data.pop(key)
     if value:
-        text = json_text(value)
-        _set_text(etree.SubElement(parent, _tag(key)), text)
-
-
-def _add_rest(parent: etree._Element, data: _Fields) -> None:
-    _add_json(parent, {"extra": data}, "extra")
+        _set_text(etree.SubElement(parent, _tag(key)), json_text(value))
 
 
 def _set_text(element: etree._Element, text: str) -> None:
