@@ -18,7 +18,6 @@ from debate_rollout.engines import VllmServerEngine
 from debate_rollout.engines.vllm import OLD_WEIGHTS_SERVE
 from debate_rollout.engines.vllm.control import (
     Answer,
-    Loaded,
     ServerControl,
     ServerProcess,
     are_raw,
@@ -187,9 +186,9 @@ async def refresh(server: FailingServer, folder: Path) -> ServerControl:
     listening = await asyncio.start_server(server.handle, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     async with listening, httpx.AsyncClient(base_url=url, trust_env=False) as client:
-        control = ServerControl(url, client, None, patience_s=0.0)
+        control = ServerControl(url, client, None)
         with pytest.raises(WeightsError):
-            await control.load(Loaded("7", folder / "weights-7.safetensors"))
+            await control.load_file(folder / "weights-7.safetensors", "7")
         return control
 
 

@@ -379,7 +379,7 @@ class VllmServerEngine(VllmSettings):
     load_timeout_s: float = Field(900.0, gt=0)
     """Longest that one refresh of weights may take."""
     reconnect_timeout_s: float = Field(300.0, ge=0)
-    """Longest wait for a server that no longer answers; then it gets its weights again."""
+    """Longest that a request is tried again while no server answers."""
     api_key_env: str = "VLLM_API_KEY"
     """Environment variable of a running server's key; another name must fit the host."""
     api_key_host: str | None = None

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -253,25 +253,6 @@ class UnreachableError(EndpointError):
     """A server that does not answer; it may come back."""
 
 
-class NotServedError(EndpointError):
-    """A server that does not know what it was asked for, such as an adapter."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What servers must serve.
-
-    Attributes:
-        label: Of the weights.
-        file: Where they are, None where no server can load them from a file again.
-        adapters: Folders of the adapters by the names that requests give them.
-    """
-
-    label: str
-    file: Path | None = None
-    adapters: Mapping[str, Path] = field(default_factory=dict)
-
-
 class ServerControl:
     """Talks to one server; all coroutines run on the engine's loop.
 
@@ -279,16 +260,12 @@ class ServerControl:
         url: Of the server.
         client: Sends to it.
         process: It, where it was started here.
-        patience_s: Longest wait for a server that does not answer any more.
     """
 
-    def __init__(
-        self, url: str, client: httpx.AsyncClient, process: ServerProcess | None, patience_s: float
-    ) -> None:
+    def __init__(self, url: str, client: httpx.AsyncClient, process: ServerProcess | None) -> None:
         self.url = url
         self._client = client
         self._process = process
-        self._patience_s = patience_s
         self._broken: str | None = None
         key = client.headers.get("Authorization", "").removeprefix("Bearer ")
         self._hide = HiddenKey(key or None)
@@ -306,7 +283,7 @@ class ServerControl:
 
     async def describe(self) -> tuple[str, int, str | None]:
         """Return the server's model, its window, and the label of its weights, if it has one."""
-        (first, *_) = await self._models()
+        (first, *_) = (await self._call("GET", "/v1/models"))["data"]
         return str(first["id"]), int(first["max_model_len"]), await self._label()
 
     async def ask(
@@ -320,10 +297,6 @@ class ServerControl:
         sent = {"model": model, "token_ids": list(prompt), "sampling_params": dict(sampling)}
         return read(await self._call("POST", GENERATE, sent, keep=True))
 
-    async def _models(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = (await self._call("GET", "/v1/models"))["data"]
-        return found
-
     async def _label(self) -> str | None:
         """Return the label of the weights, None from a server that refreshes none."""
         try:
@@ -333,59 +306,15 @@ class ServerControl:
         except EndpointError:
             return None
 
-    async def lacks(self, wanted: Loaded) -> str | None:
-        """Return what the server serves in the place of what is wanted, None where it has it."""
-        if not wanted.adapters:
-            label = await self._label()
-            return None if label == wanted.label else f"weights {label!r}"
-        missing = wanted.adapters.keys() - {str(one["id"]) for one in await self._models()}
-        return f"no adapter {sorted(missing)[0]!r}" if missing else None
-
-    async def load(self, wanted: Loaded) -> None:
-        """Serve what is wanted; a server that goes away meanwhile is waited for, and gets it again.
+    async def load_file(self, file: Path, label: str) -> None:
+        """Serve the weights of a file.
 
         Raises:
-            WeightsError: When it does not fit; what was served before goes on.
-            EndpointError: When it cannot be loaded.
+            WeightsError: When they do not fit; what was served before goes on.
+            EndpointError: When they cannot be loaded.
         """
-        try:
-            await self._load(wanted)
-        except UnreachableError:
-            await self.wait_until_back()
-            try:
-                await self._load(wanted)
-            except UnreachableError as error:
-                self._broken = str(error)
-                raise
-
-    async def _load(self, wanted: Loaded) -> None:
-        if wanted.adapters:
-            await self._load_adapters(wanted.adapters)
-        elif wanted.file is not None:
-            async with self.paused():
-                await self._load_file(wanted.file, wanted.label)
-        else:
-            raise EndpointError(
-                f"{self.url}: has not the weights {wanted.label!r}, and only those that came "
-                "through a file can be loaded again; go on with --resume"
-            )
-
-    async def wait_until_back(self) -> None:
-        """Wait for a server that does not answer.
-
-        Raises:
-            EndpointError: When it has ended, or does not answer in time; all requests fail then.
-        """
-        until = time.monotonic() + self._patience_s
-        while not await asyncio.to_thread(is_healthy, self.url):
-            self.check_alive()
-            if time.monotonic() >= until:
-                self._broken = (
-                    f"{self.url}: does not answer; waited {self._patience_s:g} s for it "
-                    "(reconnect_timeout_s)"
-                )
-                raise EndpointError(self._broken)
-            await asyncio.sleep(min(1.0, self._patience_s))
+        async with self.paused():
+            await self._load_file(file, label)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -400,7 +329,7 @@ class ServerControl:
             reset = await self._call("POST", "/reset_prefix_cache?reset_running_requests=true")
             if not reset["success"]:
                 raise RolloutError(f"{self.url} kept its prefix cache, which old weights made")
-        except (WeightsError, UnreachableError):
+        except WeightsError:
             raise
         except BaseException as error:
             self._broken = f"{self.url}: {error or type(error).__name__}"
@@ -411,8 +340,6 @@ class ServerControl:
     async def _resume(self) -> None:
         try:
             await self._call("POST", "/resume")
-        except UnreachableError:
-            raise
         except EndpointError as error:  # Requests would wait for ever.
             self._broken = self._broken or f"{error}; all requests are held since a refresh"
 
@@ -423,30 +350,29 @@ class ServerControl:
                 update = {"path": str(file), "only_check": only_check}
                 await self._call("POST", "/update_weights", {"update_info": update})
             await self._call("POST", "/finish_weight_update", {"weight_version": label})
-        except UnreachableError:
-            raise
         except EndpointError as error:
             with suppress(EndpointError):
                 await self._call("POST", "/finish_weight_update", {})
             raise refresh_error(error, only_check) from error
 
-    async def _load_adapters(self, folders: Mapping[str, Path]) -> None:
-        known = {str(one["id"]) for one in await self._models()}
-        for name in folders.keys() - known:
-            sent = {"lora_name": name, "lora_path": str(folders[name])}
+    async def load_adapters(self, folders: Mapping[str, Path]) -> None:
+        """Serve adapters by their names.
+
+        Raises:
+            WeightsError: When one does not fit.
+        """
+        for name, folder in folders.items():
+            sent = {"lora_name": name, "lora_path": str(folder)}
             try:
                 await self._call("POST", "/v1/load_lora_adapter", sent)
-            except UnreachableError:
-                raise
             except EndpointError as error:
                 self.check_alive()
                 raise WeightsError(f"{error}; {OLD_WEIGHTS_SERVE}") from error
 
     async def drop_adapters(self, names: Iterable[str]) -> None:
-        """Unload adapters; a server that has started again has none of them."""
+        """Unload adapters."""
         for name in names:
-            with suppress(NotServedError):
-                await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+            await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     async def _call(self, method: str, path: str, json: object = None, keep: bool = False) -> Any:
         # A server that fails may answer, and then close: the next call must not meet that.
@@ -459,8 +385,7 @@ class ServerControl:
                 f"{self.url}{path}: cannot be reached ({type(error).__name__}: {error})"
             ) from error
         if found.status_code != 200:
-            kind = NotServedError if found.status_code == 404 else EndpointError
-            raise (UnreachableError if found.status_code in _GATEWAY else kind)(
+            raise (UnreachableError if found.status_code in _GATEWAY else EndpointError)(
                 f"{self.url}{path}: found status {found.status_code}, expected 200: "
                 f"{self._hide(found.text[: 2 * _SHOWN])[:_SHOWN]}"
             )

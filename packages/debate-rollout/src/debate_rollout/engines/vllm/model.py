@@ -247,7 +247,7 @@ class ServedModel:
             if label not in wanted:
                 raise OtherWeightsError(
                     f"vLLM served weights {label!r}, expected {' or '.join(map(repr, wanted))}: "
-                    "does another run refresh it, or has it started again?"
+                    "does another run refresh it, or has it started again? Go on with --resume"
                 )
         return [(self.versions[label], start, end) for label, start, end in found]
 

@@ -6,7 +6,8 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from debate_rollout.engine import (
     Finished,
     Request,
     RetriesExhaustedError,
-    RolloutError,
     Weights,
     generate_by_streaming,
     missing_extra,
@@ -30,8 +30,6 @@ from debate_rollout.engine import (
 from debate_rollout.engines.endpoints import Background
 from debate_rollout.engines.vllm import BACKEND, BATCH_INVARIANT, serving_arguments
 from debate_rollout.engines.vllm.control import (
-    Loaded,
-    NotServedError,
     ServerControl,
     ServerProcess,
     UnreachableError,
@@ -41,7 +39,6 @@ from debate_rollout.engines.vllm.control import (
     server_command,
 )
 from debate_rollout.engines.vllm.model import (
-    OtherWeightsError,
     ServedModel,
     finish_of,
     write_weights,
@@ -56,8 +53,6 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
-_TRIES = 3
-"""Most times that a request is sent; before each but the first, servers get the weights again."""
 
 
 class VllmServer:
@@ -81,8 +76,6 @@ class VllmServer:
         self._sent: dict[object, str] = {}
         self._adapters: dict[str, str] = {}
         self._folders: dict[str, Path] = {}
-        self._loaded = Loaded(self._served.label)
-        self._restores = 0
         self._background = Background("vllm_server")
         try:
             if config.url is None:
@@ -174,7 +167,7 @@ class VllmServer:
             base_url=url, headers=headers, timeout=timeout, limits=limits, trust_env=False
         )
         self._clients.append(client)
-        return ServerControl(url, client, self._process, self._config.reconnect_timeout_s)
+        return ServerControl(url, client, self._process)
 
     def _connect(self, url: str, key: str | None) -> None:
         """Learn what the server serves, and check that it samples as training needs it."""
@@ -198,7 +191,6 @@ class VllmServer:
             known -= {"full_weights", "load_in_flight"}
         else:
             self._served.versions = {label: 0}
-        self._loaded = Loaded(self._served.label)
         self.capabilities = frozenset(known)
         if self._config.transfer == "nccl" and "full_weights" in known:
             from debate_rollout.engines.vllm.nccl import NcclTransfer
@@ -227,15 +219,19 @@ class VllmServer:
         self._check_alive()
         if self._served.room(request) < 1:
             return self._served.overflow(request, self._version)
+        patience_s = self._config.reconnect_timeout_s
+        until = time.monotonic() + patience_s
         async with self._slots:
-            for _ in range(_TRIES):
-                restores = self._restores
+            while True:
                 try:
                     return await self._one_try(request)
-                except (UnreachableError, NotServedError, OtherWeightsError) as error:
+                except UnreachableError as error:
+                    if time.monotonic() >= until:
+                        waited = f"{error}; waited {patience_s:g} s for it (reconnect_timeout_s)"
+                        raise RetriesExhaustedError(waited) from error
                     problem = error
-                await self._restore(restores, problem)
-        raise RetriesExhaustedError(f"{self._url}: {problem}; asked {_TRIES} times")
+                _LOG.warning("%s; trying again for up to %g s", problem, patience_s)
+                await asyncio.sleep(min(1.0, patience_s))
 
     async def _one_try(self, request: Request) -> Reply:
         async with self._turnstile:
@@ -255,28 +251,6 @@ class VllmServer:
         finish = finish_of(answer.finish, answer.stop)
         return self._served.reply(request, answer.ids, answer.logps, finish, spans)
 
-    async def _restore(self, restores: int, problem: RolloutError) -> None:
-        """Wait for servers that do not answer, and load the weights again where others are served.
-
-        Args:
-            restores: How often that had been done when the request was sent.
-            problem: What the request met.
-        """
-        async with self._turnstile:
-            self._check_alive()
-            if self._restores > restores:
-                return
-            _LOG.warning(
-                "%s: %s; waiting for it up to %g s, loading its weights again where it lacks them",
-                self._url, problem, self._config.reconnect_timeout_s,
-            )  # fmt: skip
-            for control in (self._control, *self._controls):
-                await control.wait_until_back()
-            for control in self._controls:
-                if await control.lacks(self._loaded):
-                    await control.load(self._loaded)
-            self._restores += 1
-
     async def _load_full(self, weights: Weights) -> None:
         tensors = self._served.full_weights(weights)
         if "full_weights" not in self.capabilities:
@@ -289,31 +263,25 @@ class VllmServer:
             # Before the load: open requests may end by the new weights while it goes on elsewhere.
             self._served.serve(label, weights.version)
             try:
-                self._keep(Loaded(label, await self._load_tensors(tensors, label)))
+                await self._load_tensors(tensors, label)
             except BaseException:
                 del self._served.versions[label]
                 raise
             self._version = weights.version
 
-    async def _load_tensors(self, tensors: "Mapping[str, Tensor]", label: str) -> Path | None:
-        """Load tensors into all servers; return the file that they can be loaded from again."""
+    async def _load_tensors(self, tensors: "Mapping[str, Tensor]", label: str) -> None:
         if self._nccl is not None:
             async with self._control.paused():
                 await asyncio.to_thread(self._nccl.send, tensors, label)
-            return None
+            return
         file = await asyncio.to_thread(write_weights, self._served.folder, label, tensors)
         try:
-            await self._load_all(Loaded(label, file))
-        except BaseException:
+            await self._on_all(lambda control: control.load_file(file, label))
+        finally:
             file.unlink()
-            raise
-        if self._process is None:
-            return file
-        file.unlink()  # A server of this run that ends does not start again.
-        return None
 
-    async def _load_all(self, loaded: Loaded) -> None:
-        loads = (control.load(loaded) for control in self._controls)
+    async def _on_all(self, load: Callable[[ServerControl], Awaitable[None]]) -> None:
+        loads = (load(control) for control in self._controls)
         for outcome in await asyncio.gather(*loads, return_exceptions=True):
             if outcome is not None:
                 raise outcome
@@ -325,9 +293,7 @@ class VllmServer:
             adapters[name] = f"adapter-{secrets.token_hex(4)}-{number}"
             folders[adapters[name]] = folder
         async with self._turnstile:
-            loaded = Loaded(self._served.label, adapters=folders)
-            await self._load_all(loaded)
-            self._keep(loaded)
+            await self._on_all(lambda control: control.load_adapters(folders))
             self._adapters, self._version = adapters, weights.version
             self._folders |= folders
             unused = self._folders.keys() - {*folders, *self._sent.values()}
@@ -335,9 +301,3 @@ class VllmServer:
                 await control.drop_adapters(unused)
             for name in unused:
                 shutil.rmtree(self._folders.pop(name), ignore_errors=True)
-
-    def _keep(self, loaded: Loaded) -> None:
-        """Note what is to be loaded again into a server that starts again."""
-        if self._loaded.file is not None:
-            self._loaded.file.unlink(missing_ok=True)
-        self._loaded = loaded
