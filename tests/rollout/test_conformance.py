@@ -148,7 +148,7 @@ def test_check_engine_fails_when_a_stream_breaks_a_rule(
             return super().submit(request)
 
         def generate(self, requests: Sequence[Request]) -> list[Reply]:
-            return self._player.generate(requests)
+            return self._engine.generate(requests)
 
     engine = Wrong(ScriptedEngine().open(script=script), QUICK)
     assert streaming(engine) is engine
