@@ -44,7 +44,7 @@ KEY = "sk-" + "0123456789abcdef" * 2
         ({"base_url": f"https://host/v1?code={KEY}"}, "found a user, a query"),
         ({"base_url": f"https://host/{KEY}/v1"}, "found a user, a query"),
         ({"extra_body": {"api_key": "abc"}}, "looks like a secret"),
-        ({"extra_body": {"a": {"Authorization": "x"}}}, "a key in extra_body.a looks like"),
+        ({"extra_body": {"a": {"Authorization": "x"}}}, "looks like a secret"),
         ({"extra_body": {"a": [{"b": f"Bearer {KEY}"}]}}, "looks like a secret"),
         ({"extra_body": {KEY: 1}}, "looks like a secret"),
         ({"extra_body": {"temperature": 0}}, "temperature is set by the recipe"),
