@@ -107,7 +107,7 @@ def gradient_of() -> GradientOf:
     """
     from debate_train.trainers import TorchTrainer
     from debate_train.trainers.references import KeptReference
-    from debate_train.trainers.torch_session import Learning, Update, trainable
+    from debate_train.trainers.torch_session import Update, UpdateLoop, trainable
 
     def find(
         loaded: LoadedModel,
@@ -121,7 +121,7 @@ def gradient_of() -> GradientOf:
             kept = KeptReference(trainable(reference.model))
             kept.parameters = trainable(loaded.model)
         loaded.model.zero_grad()
-        learning = Learning(
+        learning = UpdateLoop(
             loaded.model,
             loss,
             kept,

@@ -46,8 +46,8 @@ LOSSES: dict[str, Loss] = {
     "grpo": Grpo(kl=Kl(weight=0.1, reference="base")),
 }
 OPTIMIZERS: dict[str, tuple[int, float, dict[str, Any]]] = {
-    "momentum": (2, 0.02, {"type": "sgd", "momentum": 0.9}),
-    "no moments": (3, 0.02, {"type": "sgd"}),
+    "momentum": (2, 0.02, {"type": "torch", "name": "SGD", "args": {"momentum": 0.9}}),
+    "no moments": (3, 0.02, {"type": "torch", "name": "SGD"}),
     "NAdam": (3, 1e-3, {"type": "torch", "name": "NAdam"}),
     "Adagrad": (1, 1e-3, {"type": "torch", "name": "Adagrad"}),
     "Adafactor": (0, 1e-3, {"type": "torch", "name": "Adafactor"}),

@@ -19,7 +19,7 @@ from debate_train.models import Lora
 from debate_train.models.loaded_model import lora_config
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.references import KeptReference, open_reference
-from debate_train.trainers.torch_session import Learning, TorchTrainerSession, Update, trainable
+from debate_train.trainers.torch_session import TorchTrainerSession, Update, UpdateLoop, trainable
 
 
 def small_model(rank: int) -> Any:
@@ -71,7 +71,7 @@ def reference_case(policy: Any, rank: int) -> dict[str, int]:
         return Update(0.0, False)
 
     loss = PpoClip(kl=Kl(weight=0.1, reference=policy))
-    learning = Learning(model, loss, reference, 2, lambda share: share.backward(), update)
+    learning = UpdateLoop(model, loss, reference, 2, lambda share: share.backward(), update)
     with mode, calls:
         stats, made = learning.learn([packs])
     assert described(model) == before and len(made) == 2

@@ -26,7 +26,7 @@ def trainer(optimizer: dict[str, Any], learning_rate: float = 0.1) -> TorchTrain
 
 
 @pytest.mark.parametrize(("device", "is_fused"), [("cpu", True), ("meta", False)])
-@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])
+@pytest.mark.parametrize("kind", ["adamw", "adam"])
 def test_optimizers_are_fused_where_torch_has_it(kind: str, device: str, is_fused: bool) -> None:
     # On CUDA torch itself would choose lists of tensors, with 8 more bytes a parameter.
     parameter = torch.nn.Parameter(torch.zeros(2, device=device))
@@ -45,11 +45,14 @@ def test_optimizers_are_fused_where_torch_has_it(kind: str, device: str, is_fuse
         # The decay adds to the gradient, which is 2 + 4 · 1 = 6 first: 1 - 0.1 · 6/6.
         ({"type": "adam", "weight_decay": 4.0}, (0.9, None)),
         # 1 - 0.1 · 2, then the velocity 0.5 · 2 + 2 = 3: 0.8 - 0.3.
-        ({"type": "sgd", "momentum": 0.5}, (0.8, 0.5)),
+        ({"type": "torch", "name": "SGD", "args": {"momentum": 0.5}}, (0.8, 0.5)),
         # 1 - 0.1 · (2 + 0.5 · 1), then 0.75 - 0.1 · (2 + 0.5 · 0.75).
-        ({"type": "sgd", "weight_decay": 0.5}, (0.75, 0.5125)),
+        ({"type": "torch", "name": "SGD", "args": {"weight_decay": 0.5}}, (0.75, 0.5125)),
         # Looks ahead: 2 + 0.5 · 2 = 3, then 2 + 0.5 · 3 = 3.5.
-        ({"type": "sgd", "momentum": 0.5, "nesterov": True}, (0.7, 0.35)),
+        (
+            {"type": "torch", "name": "SGD", "args": {"momentum": 0.5, "nesterov": True}},
+            (0.7, 0.35),
+        ),
         # Gradient over the root of the sum of squares: 2/2, then 2/√8.
         ({"type": "torch", "name": "Adagrad"}, (0.9, 0.9 - 0.1 / 2**0.5)),
     ],
@@ -69,8 +72,8 @@ def test_optimizer_makes_the_published_steps(
 
 GOES_ON: list[dict[str, Any]] = [
     {"type": "adam", "weight_decay": 0.1},
-    {"type": "sgd"},
-    {"type": "sgd", "momentum": 0.9, "nesterov": True},
+    {"type": "torch", "name": "SGD"},
+    {"type": "torch", "name": "SGD", "args": {"momentum": 0.9, "nesterov": True}},
     {"type": "torch", "name": "NAdam"},  # keeps a product of momenta beside its count
     {"type": "torch", "name": "Adafactor"},  # keeps rows and columns
     {"type": "torch", "name": "Adagrad"},  # has its state from the start
@@ -112,7 +115,10 @@ def test_optimizer_refuses_the_state_of_another(
     opened = trainer({"type": "adamw"}).open(tiny(), PpoClip(), 4)
     opened.step(random_batch())
     opened.save(tmp_path)
-    for optimizer in ({"type": "sgd", "momentum": 0.9}, {"type": "torch", "name": "Adafactor"}):
+    for optimizer in (
+        {"type": "torch", "name": "SGD", "args": {"momentum": 0.9}},
+        {"type": "torch", "name": "Adafactor"},
+    ):
         other = trainer(optimizer).open(tiny(), PpoClip(), 4)
         with pytest.raises(ModelError, match=r"found exp_avg, exp_avg_sq of .* does not keep"):
             other.load(tmp_path)
@@ -134,11 +140,9 @@ def test_optimizer_refuses_the_state_of_another(
             {"optimizer": {"type": "torch", "name": "RMSprop", "args": {"lr": 1}}},
             "found lr; expected trainer.learning_rate",
         ),
-        ({"optimizer": {"type": "sgd", "nesterov": True}}, "nesterov: found true with momentum 0"),
-        ({"optimizer": {"type": "deepspeed", "name": "FusedAdam"}}, "DeepSpeed's FusedAdam with"),
         ({"optimizer": {"momentum": 0.9}}, "momentum"),
         ({"weight_decay": 0.1}, "weight_decay: found .* expected trainer.optimizer.weight_decay"),
-        ({"beta1": 0.8, "beta2": 0.9}, "beta1, beta2: found .* trainer.optimizer.beta1"),
+        ({"beta1": 0.8, "beta2": 0.9}, "beta[12]: found .* trainer.optimizer.beta"),
     ],
 )
 def test_trainer_refuses_optimizers_that_make_no_step(
@@ -175,8 +179,8 @@ def test_8_bit_optimizer_says_what_to_install_when_it_is_missing(
     ("optimizer", "each"),
     [
         ({}, 8.0),
-        ({"type": "sgd"}, 0.0),
-        ({"type": "sgd", "momentum": 0.9}, 4.0),
+        ({"type": "torch", "name": "SGD"}, 0.0),
+        ({"type": "torch", "name": "SGD", "args": {"momentum": 0.9}}, 4.0),
         ({"type": "adamw_8bit"}, 2 + 8 / 256),  # a byte, and a float for 256, of both
         ({"type": "torch", "name": "Rprop"}, 8.0),
         ({"type": "torch", "name": "AdamW", "args": {"amsgrad": True}}, 12.0),

@@ -169,5 +169,5 @@ def test_model_is_refused_for_itself_when_its_weights_are_not_finite(
     model = LlamaForCausalLM(LlamaConfig(**SHAPE))
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight[3, 5] = value
-    with pytest.raises(ModelError, match="are not finite, so it cannot be trained"):
+    with pytest.raises(ModelError, match="are not finite: its weights hold NaN"):
         opened(model, packing)

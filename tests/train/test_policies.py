@@ -58,7 +58,7 @@ def recipe(roles: dict[str, Any], **rollout: Any) -> Recipe:
                 "learning_rate": RATE,
                 "schedule": "constant",
                 "max_grad_norm": float("inf"),
-                "optimizer": {"type": "sgd"},
+                "optimizer": {"type": "torch", "name": "SGD"},
             },
             "evaluation": {"questions": 0},
             "tracking": {"wandb": False},

@@ -217,7 +217,10 @@ def test_run_trains_more_steps_when_resumed_within_a_phase(run: Run, output: Pat
     [
         (["evaluation.runs=2"], ["evaluation.runs=2"]),
         (["evaluation.modes={ring: {topology: ring}}"], []),
-        (["trainer.optimizer={type: sgd}"], ["trainer.optimizer={type: sgd}"]),
+        (
+            ["trainer.optimizer={type: torch, name: SGD}"],
+            ["trainer.optimizer={type: torch, name: SGD}"],
+        ),
         (["trainer.epochs=2"], ["trainer.epochs=1"]),
     ],
 )

@@ -1,10 +1,9 @@
-"""What PyTorch's varlen attention is called with, whatever the release; its CUDA kernel is not run.
+"""What PyTorch's varlen attention is called with; its CUDA kernel is not run.
 
 The kernel's place is taken by a plain one that attends as PyTorch documents it: run n of the
 queries to run n of the keys, causally and aligned at the last key.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,8 @@ from torch import Tensor
 from debate_train.batches.forward import packed_attention, varlen_attention
 from debate_train.batches.packs import Layout, make_layout
 from debate_train.batches.row_types import PrefixForest
-from debate_train.interrupts import RecipeError
 
 pytestmark = pytest.mark.numeric
-
-Kernel = Callable[..., Tensor]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, starts: Any, window: int, scale: float) -> Tensor:
@@ -38,7 +34,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, starts: Any, window: int, scale: flo
     return torch.cat(found)
 
 
-def of_2_13(
+def kernel(
     *given: Any,
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
@@ -56,20 +52,6 @@ def of_2_13(
     return attend(query, key, value, (query_starts, key_starts), window_size[0], scale)
 
 
-def without_groups(
-    *given: Any, scale: float | None = None, window_size: tuple[int, int] = (-1, -1)
-) -> Tensor:
-    return of_2_13(*given, scale=scale, window_size=window_size)
-
-
-def without_windows(*given: Any, is_causal: bool = False) -> Tensor:
-    assert is_causal
-    return of_2_13(*given, window_size=(-1, 0))
-
-
-RELEASES = [of_2_13, without_groups, without_windows]
-
-
 def forest(shared: int) -> Layout:
     """Four sequences; neighbours share this many tokens, the last pair twice as many."""
     grown = PrefixForest()
@@ -84,13 +66,12 @@ def inputs(layout: Layout) -> list[Tensor]:
     return [torch.from_numpy(rng.normal(size=(1, heads, size, 8))) for heads in (4, 2, 2)]
 
 
-@pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("shared", [0, 10])
 @pytest.mark.parametrize("scale", [None, 0.5])
-def test_varlen_attention_is_that_of_the_cpu_when_releases_differ(
-    release: Kernel, shared: int, scale: float | None, monkeypatch: pytest.MonkeyPatch
+def test_varlen_attention_is_that_of_the_cpu(
+    shared: int, scale: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", release)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     layout = forest(shared)
     assert (max(layout.parents) >= 0) == (shared > 0)
     query, key, value = inputs(layout)
@@ -103,11 +84,8 @@ def test_varlen_attention_is_that_of_the_cpu_when_releases_differ(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("release", RELEASES[:2])
-def test_varlen_attention_slides_when_the_model_does(
-    release: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", release)
+def test_varlen_attention_slides_when_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     layout = forest(10)
     query, key, value = inputs(layout)
     found = varlen_attention(query, key, value, layout, None, 7)
@@ -117,10 +95,3 @@ def test_varlen_attention_slides_when_the_model_does(
     )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
     assert not torch.allclose(found, varlen_attention(query, key, value, layout, None, 8))
-
-
-def test_window_is_refused_when_the_release_knows_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", without_windows)
-    layout = forest(10)
-    with pytest.raises(RecipeError, match="sliding window on packed rows"):
-        varlen_attention(*inputs(layout), layout, None, 7)

@@ -12,8 +12,6 @@ pass of a block takes the united output and log-sum-exp, as in ring attention (L
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from inspect import signature
-from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,67 +132,20 @@ def varlen_attention(
     keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
     if max(layout.parents) >= 0:  # Else every run is its own path.
         keys, values = keys[layout.keys_K], values[layout.keys_K]
-    queries, keys, values, settings = settings_of(
-        varlen_attn, query[0].transpose(0, 1), keys, values, scale, window
-    )
     output: Any = varlen_attn(
-        queries.contiguous(),
+        query[0].transpose(0, 1).contiguous(),
         keys.contiguous(),
         values.contiguous(),
         layout.query_starts_N,
         layout.key_starts_N,
         layout.longest_run,
         layout.longest_path,
-        **settings,
+        scale=scale,
+        window_size=(-1 if window is None else window - 1, 0),  # 0 ahead: causal, at the last key.
+        enable_gqa=query.shape[1] != key.shape[1],
     )
     found: Tensor = output[None]
     return found
-
-
-def settings_of(
-    varlen_attn: Callable[..., object],
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scale: float | None,
-    window: int | None,
-) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
-    """Return tensors and settings as this release of PyTorch takes them.
-
-    Releases before 2.13 lack one or the other of `scale`, `window_size` and `enable_gqa`.
-
-    Args:
-        varlen_attn: PyTorch's function.
-        queries: shape (T, heads, features).
-        keys: shape (K, heads, features), perhaps of fewer heads.
-        values: likewise.
-        scale: as in `varlen_attention`.
-        window: likewise.
-
-    Raises:
-        RecipeError: This release knows no window.
-    """
-    known = signature(varlen_attn).parameters
-    settings: dict[str, Any] = {}
-    groups = queries.shape[1] // keys.shape[1]
-    if groups > 1 and "enable_gqa" in known:
-        settings["enable_gqa"] = True
-    elif groups > 1:
-        keys, values = (tensor.repeat_interleave(groups, 1) for tensor in (keys, values))
-    if "window_size" in known:  # (-1, 0) is causal, aligned at the last key.
-        settings["window_size"] = (-1 if window is None else window - 1, 0)
-    elif window is None:
-        settings["is_causal"] = True
-    else:
-        raise RecipeError(
-            f"trainer.packing: torch {torch.__version__} cannot attend within the model's sliding "
-            "window on packed rows; expected a newer torch, or packing: none"
-        )
-    if scale is not None and "scale" in known:
-        settings["scale"] = scale
-    elif scale is not None:
-        queries = queries * (scale * sqrt(queries.shape[2]))
-    return queries, keys, values, settings
 
 
 NAME = "debate_packed"
@@ -595,10 +546,9 @@ def check_packing(model: nn.Module, share: Share) -> None:
     padded = _logps(model, "none")
     if not bool(padded.isfinite().all()):
         raise ModelError(
-            "model: the log-probabilities of its own tokens are not finite, so it cannot be "
-            "trained: its weights hold NaN or infinity, or its numbers overflow; expected the "
-            "weights of a working model: look for a damaged folder, an earlier training step or "
-            "phase that exploded (a lower trainer.learning_rate), or a dtype too narrow (float16)"
+            "model: the log-probabilities of its own tokens are not finite: its weights hold NaN "
+            "or infinity, or overflow; expected those of a working model: look for a damaged "
+            "folder, an earlier phase that exploded, or a dtype too narrow (float16)"
         )
     if share == "none":
         return

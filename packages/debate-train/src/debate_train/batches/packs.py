@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,8 +65,7 @@ class Layout:
     blocks: tuple[AttentionBlocks, ...]
     """Every node, as what sees itself causally."""
     ancestor_blocks: tuple[tuple[int, int, int], ...]
-    """Start and end of each node with descendants, and where the last of these, who all see it,
-    ends."""
+    """Start and end of each node with descendants, and where the last of these ends."""
 
     def to(self, device: torch.device) -> "Layout":
         """Return the layout on a device."""
@@ -236,22 +235,13 @@ def empty_pack(share: Share) -> Pack:
     """Return a pack of one token that carries no loss: every rank runs as many packs as others."""
     one = [np.zeros(1, np.int64)]
     tokens_BT, positions_BT, _, layout = _padded(one) if share == "none" else _flat(one)
-    ints, floats = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
-    return Pack(
-        tokens_BT,
-        positions_BT,
-        layout,
-        sources_A=ints,
-        targets_A=ints,
-        advantages_A=floats,
-        sampler_logps_A=floats,
-        temperatures_A=floats,
-        weights_A=floats,
-        streams_A=ints,
-        versions_A=ints,
-        rows_A=ints,
-        pairs_A=ints,
-    )
+    reals = ("advantages_A", "sampler_logps_A", "temperatures_A", "weights_A")
+    nothing = {
+        field.name: torch.zeros(0, dtype=torch.float32 if field.name in reals else torch.int64)
+        for field in fields(Pack)
+        if field.name.endswith("_A")
+    }
+    return Pack(tokens_BT, positions_BT, layout, adapter=None, **nothing)
 
 
 def _padded(inputs: Sequence["Ints"]) -> tuple[Tensor, Tensor, list["Ints"], Layout | None]:
@@ -366,37 +356,25 @@ def _units(batch: "Batch", rows: Sequence[int], share: Share) -> list[_Unit]:
     return units
 
 
-class _Filling(Protocol):
-    """A pack that is being filled: what it would hold and cost with one more unit."""
+class _Filling:
+    """A pack that is being filled: the tokens that it holds, and what they cost."""
 
-    tokens: int
-    cost: float
-
-    def add(self, unit: _Unit) -> None: ...
-
-
-class _FillingFlat:
-    def __init__(self) -> None:
-        self._forest = PrefixForest()
-        self.tokens, self.cost = 0, 0.0
-
-    def add(self, unit: _Unit) -> None:
-        for length, shared in zip(unit.lengths, unit.shared, strict=True):
-            new = self._forest.add(length, shared)
-            self.cost += new * (1 + (length - new / 2) / CONTEXT_COST)
-        self.tokens = self._forest.tokens
-
-
-class _FillingPadded:
-    def __init__(self) -> None:
+    def __init__(self, share: Share) -> None:
+        self._forest = None if share == "none" else PrefixForest()
         self._rows = self._longest = 0
         self.tokens, self.cost = 0, 0.0
 
     def add(self, unit: _Unit) -> None:
-        self._rows += len(unit.rows)
-        self._longest = max(self._longest, *unit.lengths)
-        self.tokens = self._rows * self._longest
-        self.cost = self.tokens * (1 + self._longest / 2 / CONTEXT_COST)
+        if self._forest is None:
+            self._rows += len(unit.rows)
+            self._longest = max(self._longest, *unit.lengths)
+            self.tokens = self._rows * self._longest
+            self.cost = self.tokens * (1 + self._longest / 2 / CONTEXT_COST)
+            return
+        for length, shared in zip(unit.lengths, unit.shared, strict=True):
+            new = self._forest.add(length, shared)
+            self.cost += new * (1 + (length - new / 2) / CONTEXT_COST)
+        self.tokens = self._forest.tokens
 
 
 def _even_parts(
@@ -424,17 +402,13 @@ def _filled(
 ) -> list[tuple[float, list[_Unit]]]:
     """Return runs of units, each as long as budget and cost allow."""
     parts: list[tuple[float, list[_Unit]]] = []
-    filling, own = _start(share), list[_Unit]()
+    filling, own = _Filling(share), list[_Unit]()
     for unit in units:
         before = filling.cost
         filling.add(unit)
         if own and (filling.tokens > token_budget or filling.cost > most):
             parts.append((before, own))
-            filling, own = _start(share), []
+            filling, own = _Filling(share), []
             filling.add(unit)
         own.append(unit)
     return [*parts, (filling.cost, own)] if own else parts
-
-
-def _start(share: Share) -> _Filling:
-    return _FillingPadded() if share == "none" else _FillingFlat()

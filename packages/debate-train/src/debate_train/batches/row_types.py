@@ -139,9 +139,8 @@ def _pair_weights(rows: "Sequence[Row]") -> NDArray[np.float64]:
     for pair, found in signs.items():
         if sorted(found) != [-1.0, 1.0]:
             raise ValueError(
-                f"preference pair {pair}: found rows with advantages of sign "
-                f"{', '.join(f'{sign:+.0f}' for sign in found)}; expected two rows, one with "
-                "positive (chosen) and one with negative (rejected) advantages"
+                f"preference pair {pair}: found rows with advantages of sign {found}; expected one "
+                "positive (chosen) and one negative (rejected)"
             )
     each = 1 / max(len(signs), 1)
     return np.concatenate([(row.mask > 0) * (each if row.pair >= 0 else 0.0) for row in rows])

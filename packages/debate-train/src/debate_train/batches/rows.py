@@ -76,7 +76,11 @@ def build_batch(
                 own = found.get(turn.key, [])
                 pieces.append(_piece(transcript, turn, news, own, used, tokenizer))
             chains.append((debate, group, pieces))
-    return _assemble(chains, used, seed)
+    weights = np.array([stream.weight for stream in used.values()], np.float32)
+    rows = tuple(_row(chain, debate, group, weights) for debate, group, chain in chains)
+    pieces = [piece for _, _, chain in chains for piece in chain]
+    sampled = sum(piece.covers.shape[1] for piece in pieces)
+    return Batch(rows, tuple(used), sampled, len(pieces), seed)
 
 
 def _turns_by_agent(transcript: Transcript) -> list[list[Turn]]:
@@ -118,18 +122,6 @@ def reply_text(reply: Reply, tokenizer: PreTrainedTokenizerFast) -> TokenText:
     if len(reply.starts) == len(reply.token_ids):
         return TokenText(reply.text, reply.starts)
     return token_text(tokenizer, reply.token_ids)
-
-
-def _assemble(
-    chains: Sequence[tuple[int, int, list[_Piece]]],
-    streams: Mapping[str, Stream],
-    seed: int,
-) -> Batch:
-    weights = np.array([stream.weight for stream in streams.values()], np.float32)
-    rows = tuple(_row(chain, debate, group, weights) for debate, group, chain in chains)
-    pieces = [piece for _, _, chain in chains for piece in chain]
-    sampled = sum(piece.covers.shape[1] for piece in pieces)
-    return Batch(rows, tuple(streams), sampled, len(pieces), seed)
 
 
 def _row(chain: Sequence[_Piece], debate: int, group: int, stream_weights: Floats) -> Row:

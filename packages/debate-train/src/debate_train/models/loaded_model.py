@@ -72,8 +72,6 @@ def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
     """
     if loaded.lora is None or hasattr(loaded.model, "peft_config"):
         return loaded
-    import dataclasses
-
     import torch
     from peft import get_peft_model
 
@@ -90,7 +88,7 @@ def with_adapter(loaded: LoadedModel, seed: int) -> LoadedModel:
         model = get_peft_model(loaded.model, lora_config(loaded.lora), adapter_name=first)
         for name in others:
             model.add_adapter(name, lora_config(loaded.lora))
-    made = dataclasses.replace(loaded, model=model)
+    made = replace(loaded, model=model)
     freeze_others(made)
     return made
 

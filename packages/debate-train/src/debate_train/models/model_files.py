@@ -286,8 +286,7 @@ def bases_of(name: str) -> tuple[str, ...]:
         ):
             raise ModelError(
                 f"model.name: {str(file)!r} names the base {base!r}, which is not there; expected "
-                "the folder or hub id of the model that the adapter was trained on "
-                "(base_model_name_or_path; a relative path starts at the working directory)"
+                "the folder (from the working directory) or hub id that the adapter was trained on"
             )
         if base in found or len(found) > _LONGEST_CHAIN:
             raise ModelError(

@@ -507,11 +507,7 @@ def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
         offload_optimizer=sharding is not None and sharding.offload_optimizer,
         offload_params=sharding is not None and sharding.offload_params,
         stages=(1, 2, 3) if is_half else (0,) if trainer.optimizer.needs_whole else (0, 1, 2, 3),
-        kept=Kept(
-            trainer.optimizer.state_layout().bytes_each,
-            trainer.gradient_sum_bytes(),
-            DEFAULT_BUCKETS if sharding is None else sharding.buckets,
-        ),
+        kept=Kept(trainer.optimizer.state_layout().bytes_each),
     )
 
 

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.trainers.trainer import DEFAULT_BUCKETS, Buckets, Sharding, TrainerSettings
+from debate_train.trainers.trainer import DEFAULT_BUCKETS, Sharding, TrainerSettings
 
 if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_worker import DeepSpeedSession
@@ -33,16 +33,6 @@ _OWN = (
     "zero_force_ds_cpu_optimizer",
 )
 """Settings of DeepSpeed that follow from the recipe's other keys or that results depend on."""
-
-
-_DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
-"""Of the names that DeepSpeed has for types."""
-_BUCKET_SIZES = {
-    "reduce": "reduce_bucket_size",
-    "prefetch": "stage3_prefetch_bucket_size",
-    "reuse": "stage3_max_reuse_distance",
-}
-"""Keys of `zero_optimization` by the fields of `Buckets`."""
 
 
 class DeepSpeedTrainer(TrainerSettings):
@@ -77,25 +67,7 @@ class DeepSpeedTrainer(TrainerSettings):
 
     def sharding(self) -> Sharding:
         """Return the stage and what lies in CPU memory."""
-        return Sharding(
-            self.zero_stage, self.offload_optimizer, self.offload_params, self._buckets()
-        )
-
-    def _buckets(self) -> Buckets:
-        settings = self.deepspeed_args.get("zero_optimization") or {}
-        found = {
-            field: int(settings[key])
-            for field, key in _BUCKET_SIZES.items()
-            if isinstance(settings.get(key), int | float)
-        }
-        if not (settings.get("contiguous_gradients", True) or self.offload_optimizer):
-            found["reduce"] = 0  # Gradients are reduced where they lie.
-        return Buckets(twice=bool(settings.get("overlap_comm")), **found)
-
-    def gradient_sum_bytes(self) -> int | None:
-        """Return the bytes of a gradient's sum over packs, where `deepspeed_args` name a type."""
-        types = self.deepspeed_args.get("data_types") or {}
-        return _DTYPE_BYTES.get(str(types.get("grad_accum_dtype")))
+        return Sharding(self.zero_stage, self.offload_optimizer, self.offload_params)
 
     @field_validator("deepspeed_args")
     @classmethod
@@ -124,8 +96,7 @@ class DeepSpeedTrainer(TrainerSettings):
         if self.zero_stage and self.optimizer.needs_whole:
             raise ValueError(
                 f"optimizer: found {self.optimizer.label} with zero_stage {self.zero_stage}, which "
-                "cuts parameters into parts without shape; expected zero_stage 0 or trainer.type "
-                "torch, or an optimizer such as adamw"
+                "cuts matrices up; expected zero_stage 0, or an optimizer such as adamw"
             )
         return self
 
@@ -135,9 +106,8 @@ class DeepSpeedTrainer(TrainerSettings):
         if "float16" not in rounded and (not rounded or self.bf16):
             return None
         return (
-            f"trainer.bf16: found {str(self.bf16).lower()} with a model in "
-            f"{', '.join(sorted(rounded))}; expected bf16: true with model.dtype: bfloat16, or "
-            "model.dtype: float32"
+            f"trainer.bf16: found {str(self.bf16).lower()} with a model in {sorted(rounded)[0]}; "
+            "expected bf16: true with model.dtype: bfloat16, or model.dtype: float32"
         )
 
     def deepspeed_config(self) -> dict[str, object]:

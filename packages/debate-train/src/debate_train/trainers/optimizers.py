@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -33,9 +33,6 @@ class StateLayout:
 
 class OptimizerBase(Config, ABC):
     """What every optimizer of a recipe offers."""
-
-    needs_deepspeed: ClassVar[bool] = False
-    """Whether only a trainer that runs DeepSpeed can use it."""
 
     type: str
     """The name by which recipes choose it."""
@@ -84,7 +81,7 @@ class AdamBase(OptimizerBase):
         }
 
 
-class _FusedAdam(AdamBase):
+class _TorchAdam(AdamBase):
     def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters."""
         from torch import optim
@@ -95,7 +92,7 @@ class _FusedAdam(AdamBase):
         return found
 
 
-class AdamW(_FusedAdam):
+class AdamW(_TorchAdam):
     """AdamW (Loshchilov & Hutter 2019), fused where torch has it.
 
     torch's own choice on CUDA works on lists of tensors, whose intermediate results take 8 more
@@ -105,7 +102,7 @@ class AdamW(_FusedAdam):
     type: Literal["adamw"] = "adamw"
 
 
-class Adam(_FusedAdam):
+class Adam(_TorchAdam):
     """Adam (Kingma & Ba 2015), fused where torch has it; `weight_decay` adds to the gradient."""
 
     type: Literal["adam"] = "adam"
@@ -174,42 +171,6 @@ class Muon(AdamBase):
         return StateLayout((), ("momentum_buffer", "exp_avg", "exp_avg_sq"), bytes_each=4.0)
 
 
-class Sgd(OptimizerBase):
-    """Stochastic gradient descent, fused where torch has it."""
-
-    type: Literal["sgd"] = "sgd"
-    momentum: float = Field(0.0, ge=0, lt=1)
-    """Decay of the sum of gradients."""
-    dampening: float = Field(0.0, ge=0, le=1)
-    """Share of the gradient that the momentum does not take."""
-    nesterov: bool = False
-    """Look ahead along the momentum."""
-    weight_decay: float = Field(0.0, ge=0)
-    """Share of the weights that is added to the gradient."""
-
-    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
-        """Return the optimizer of these parameters."""
-        from torch.optim import SGD
-
-        settings = self.model_dump(exclude={"type"}) | {"lr": learning_rate}
-        return SGD(parameters.values(), **settings, fused=_can_fuse(parameters))
-
-    def state_layout(self) -> StateLayout:
-        """Return what it keeps of a parameter."""
-        return (
-            StateLayout(("momentum_buffer",), bytes_each=4.0) if self.momentum else StateLayout(())
-        )
-
-    @model_validator(mode="after")
-    def _nesterov_has_momentum(self) -> "Sgd":
-        if self.nesterov and (not self.momentum or self.dampening):
-            raise ValueError(
-                f"nesterov: found true with momentum {self.momentum:g} and dampening "
-                f"{self.dampening:g}; expected a momentum and no dampening"
-            )
-        return self
-
-
 def _can_fuse(parameters: "Mapping[str, Parameter]") -> bool:
     return all(parameter.device.type in FUSED_DEVICES for parameter in parameters.values())
 
@@ -218,7 +179,10 @@ _WHOLE_MATRICES = ("Muon",)
 """Those of torch that compute with rows and columns, which what they keep does not show."""
 
 
-class _Named(OptimizerBase):
+class TorchOptimizer(OptimizerBase):
+    """Any other optimizer of `torch.optim`, by the name of its class."""
+
+    type: Literal["torch"] = "torch"
     name: str
     """The optimizer's class."""
     args: dict[str, Any] = Field(default_factory=dict)
@@ -236,12 +200,6 @@ class _Named(OptimizerBase):
             raise ValueError(f"found {found[0]}; expected trainer.learning_rate to say it")
         # YAML has no tuples, and some of these classes compare theirs with one.
         return {k: tuple(v) if isinstance(v, list) else v for k, v in args.items()}
-
-
-class TorchOptimizer(_Named):
-    """Any other optimizer of `torch.optim`, by the name of its class."""
-
-    type: Literal["torch"] = "torch"
 
     def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
         """Return the optimizer of these parameters.
@@ -306,55 +264,6 @@ class TorchOptimizer(_Named):
         except Exception as error:
             raise ValueError(
                 f"name: found {self.name}, which makes no step on dense gradients with these args "
-                f"({type(error).__name__}: {error}); expected arguments of torch.optim.{self.name}"
-                ", or another optimizer"
+                f"({type(error).__name__}: {error}); expected arguments that it takes"
             ) from error
         return self
-
-
-_DEEPSPEED = {
-    "FusedAdam": ("adam", ("exp_avg", "exp_avg_sq")),
-    "DeepSpeedCPUAdam": ("adam", ("exp_avg", "exp_avg_sq")),
-    "DeepSpeedCPUAdagrad": ("adagrad", ("exp_avg_sq",)),
-    "FusedLion": ("lion", ("exp_avg",)),
-    "DeepSpeedCPULion": ("lion", ("exp_avg",)),
-}
-
-
-class DeepSpeedOptimizer(_Named):
-    """An optimizer of DeepSpeed, which compiles it at its first use; trainer `deepspeed` only."""
-
-    needs_deepspeed: ClassVar[bool] = True
-
-    type: Literal["deepspeed"] = "deepspeed"
-    name: Literal[
-        "FusedAdam", "DeepSpeedCPUAdam", "DeepSpeedCPUAdagrad", "FusedLion", "DeepSpeedCPULion"
-    ]
-    """The optimizer's class."""
-
-    def make(self, parameters: "Mapping[str, Parameter]", learning_rate: float) -> "Optimizer":
-        """Return the optimizer of these parameters.
-
-        Raises:
-            RecipeError: It cannot be compiled here, or does not take the arguments.
-        """
-        from importlib import import_module
-
-        module = import_module(f"deepspeed.ops.{_DEEPSPEED[self.name][0]}")
-        try:
-            made: Optimizer = getattr(module, self.name)(
-                list(parameters.values()), lr=learning_rate, **self.args
-            )
-        except Exception as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise RecipeError(
-                f"trainer.optimizer: found {self.name}, which DeepSpeed cannot make here "
-                f"({lines[-1][:200]}); expected a compiler for it (and nvcc on a GPU) and "
-                "arguments of its class, or type: adamw, which needs none"
-            ) from error
-        return made
-
-    def state_layout(self) -> StateLayout:
-        """Return what it keeps of a parameter."""
-        moments = _DEEPSPEED[self.name][1]
-        return StateLayout(moments, bytes_each=4.0 * len(moments))

@@ -297,45 +297,41 @@ def serve() -> int:
     the run ended, unless this process failed: launchers end all others at the first failure, and
     rank 0 may still be writing.
     """
+    from transformers.utils import logging as hf_logging
+
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     place = own_place()
     try:
         processes = join()
-        _be_quiet()
+        hf_logging.set_verbosity_error()
+        hf_logging.disable_progress_bar()
         try:
             _Worker(processes).serve()
         except UsageError as error:
-            _leave_to_rank_0(processes, error)
-            return 0
+            # A wrong recipe fails on every rank, and rank 0 says so; where it does not, this does.
+            timer = threading.Timer(_GRACE_S, _fail, (place, error))
+            timer.daemon = True
+            timer.start()
+            with suppress(LostProcessError):
+                if not isinstance(processes.share(), Stop):
+                    _fail(place, error)
+            timer.cancel()
     except LostProcessError as error:
-        print(f"debate-train: {error}", file=sys.stderr)
+        _fail(place, error)
     except Exception as error:
         traceback.print_exc()
-        print(f"debate-train: rank {place.rank} of {place.size} failed: {error}", file=sys.stderr)
-    else:
-        return 0
+        _fail(place, error)
+    return 0
+
+
+def _fail(place: Place, error: Exception) -> None:
+    known = str(error) if isinstance(error, LostProcessError) else None
+    what = known or f"rank {place.rank} of {place.size} failed: {error}"
+    print(f"debate-train: {what}", file=sys.stderr)
     sys.stderr.flush()
     # The group's other members may hang in a call; leaving in an orderly way would wait for them.
     os._exit(1)
-
-
-def _leave_to_rank_0(processes: Processes, error: UsageError) -> None:
-    """A wrong recipe fails on every rank, and rank 0 says so; where it does not, this one does."""
-
-    def fail() -> None:
-        place = processes.place
-        print(f"debate-train: rank {place.rank} of {place.size}: {error}", file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(1)
-
-    timer = threading.Timer(_GRACE_S, fail)
-    timer.daemon = True
-    timer.start()
-    with suppress(LostProcessError):
-        if not isinstance(processes.share(), Stop):
-            fail()
-    timer.cancel()
 
 
 class _Worker:
@@ -379,10 +375,3 @@ class _Worker:
                 deque(result, maxlen=0)
             if command.method == "close":
                 self._worker = None
-
-
-def _be_quiet() -> None:
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()

@@ -39,16 +39,7 @@ from debate_train.models.loaded_model import (
     tokens_of_adapters,
     with_names,
 )
-from debate_train.trainers.references import (
-    REFERENCE,
-    KeptReference,
-    Read,
-    Reference,
-    in_checkpoints,
-    open_reference,
-    stored_reference,
-    values_of,
-)
+from debate_train.trainers import references
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -250,12 +241,12 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Learning:
+class UpdateLoop:
     """How a trainer learns from a batch. All processes make the same calls together."""
 
     model: nn.Module
     loss: Loss
-    reference: Reference | None
+    reference: references.Reference | None
     epochs: int
     backward: Callable[[Tensor], object]
     update: Callable[[], Update]
@@ -282,17 +273,15 @@ class Learning:
 
     def _known(self, parts: Sequence[Sequence[Pack]]) -> list[list[KnownLogps]]:
         """Score what the loss compares with, before the first update."""
-        nothing: list[list[Tensor | None]] = [[None] * len(part) for part in parts]
-        olds, references = nothing, nothing
+        olds: list[list[Tensor | None]] = [[None] * len(part) for part in parts]
+        references = olds
         if self.epochs * len(parts) > 1 and self.loss.ratio_against != "sampler":
             olds = self._scored(parts)
         if self.reference is not None:
             with self.reference.acting():
                 references = self._scored(parts)
-        return [
-            [KnownLogps(*pair) for pair in zip(*both, strict=True)]
-            for both in zip(olds, references, strict=True)
-        ]
+        both = zip(olds, references, strict=True)
+        return [list(map(KnownLogps, old, reference)) for old, reference in both]
 
     @torch.no_grad()
     def _scored(self, parts: Sequence[Sequence[Pack]]) -> "list[list[Tensor | None]]":
@@ -310,11 +299,11 @@ def row_logps(model: nn.Module, packs: Sequence[Pack], loss: Loss) -> dict[int, 
     return found
 
 
+@dataclass(slots=True)
 class Skips:
     """Counts updates that were skipped because their gradient was not finite."""
 
-    def __init__(self, in_a_row: int = 0) -> None:
-        self.in_a_row = in_a_row
+    in_a_row: int = 0
 
     def metrics(self, made: Sequence[Update]) -> dict[str, float]:
         """Count the updates of a batch; return their number and mean norm as metrics."""
@@ -326,10 +315,9 @@ class Skips:
             "optim/updates": float(len(made)),
             "optim/skipped": float(sum(update.is_skipped for update in made)),
             "optim/skipped_in_a_row": float(self.in_a_row),
-            **{
-                f"optim/grad_norm/{name}": fmean(update.adapter_norms[name] for update in made)
-                for name in (made[0].adapter_norms if made else ())
-            },
+        } | {
+            f"optim/grad_norm/{name}": fmean(update.adapter_norms[name] for update in made)
+            for name in (made[0].adapter_norms if made else ())
         }
 
 
@@ -354,8 +342,7 @@ def use_liger_kernel(model: "PreTrainedModel") -> None:
         from transformers.integrations.liger import apply_liger_kernel
     except ImportError as error:
         raise RecipeError(
-            f"{KEY}: liger-kernel cannot be imported ({error}); expected `pip install "
-            "'debate-train[liger]'`, or false"
+            f"{KEY}: liger-kernel cannot be imported ({error}); expected debate-train[liger]"
         ) from None
     if model.config.model_type not in KNOWN:
         raise RecipeError(
@@ -378,11 +365,6 @@ def gradient_checkpointing(model: "PreTrainedModel", *, is_sharded: bool = False
         model.enable_input_require_grads()
 
 
-def keep_layers(model: "PreTrainedModel") -> None:
-    """Undo `gradient_checkpointing`."""
-    model.gradient_checkpointing_disable()
-
-
 _TABLES = ("embed", "wte", "wpe", "lm_head")
 """What stands in the names of embeddings and output heads, whose rows are tokens or places."""
 
@@ -399,10 +381,7 @@ class MuonAndAdamW(Optimizer):
     """
 
     def __init__(
-        self,
-        parameters: Mapping[str, Parameter],
-        muon: Mapping[str, Any],
-        adamw: Mapping[str, Any],
+        self, parameters: Mapping[str, Parameter], muon: dict[str, Any], adamw: dict[str, Any]
     ) -> None:
         matrices = [p for name, p in parameters.items() if _is_matrix(name, p)]
         others = [p for name, p in parameters.items() if not _is_matrix(name, p)]
@@ -448,8 +427,8 @@ class TorchTrainerSession:
         check_packing(self._model, config.packing)
         self._skips = Skips()
         self._is_whole = self._has_updated = True
-        self._reference = open_reference(loss.reference_policy, self._model)
-        self._write_reference(values_of(loss.reference_policy, loaded))
+        self._reference = references.open_reference(loss.reference_policy, self._model)
+        self._write_reference(references.values_of(loss.reference_policy, loaded))
         self._optimizer = config.make_optimizer(self._parameters)
         self._schedule = LambdaLR(
             self._optimizer, lambda step: config.rate_factor(step, total_steps)
@@ -461,7 +440,7 @@ class TorchTrainerSession:
         batch = with_names(batch, self._loaded)
         self._model.train()
         rate = float(self._optimizer.param_groups[0]["lr"])
-        learning = Learning(
+        learning = UpdateLoop(
             self._model,
             self._loss,
             self._reference,
@@ -535,10 +514,10 @@ class TorchTrainerSession:
                 scalars=numbers,
             ),
         )
-        kept = in_checkpoints(self._loss.reference_policy, self._reference)
+        kept = references.in_checkpoints(self._loss.reference_policy, self._reference)
         if kept is not None:
             with kept.acting():
-                write_tensors(directory, REFERENCE, kept.parameters.items())
+                write_tensors(directory, references.REFERENCE, kept.parameters.items())
 
     def load(self, directory: Path) -> None:
         """Read what any trainer saved."""
@@ -549,13 +528,13 @@ class TorchTrainerSession:
         load_torch_optimizer(stored, self._optimizer, parameters)
         set_schedule(self._schedule, stored.counts.schedule_steps)
         self._skips.in_a_row = stored.counts.skipped_in_a_row
-        if in_checkpoints(self._loss.reference_policy, self._reference) is not None:
-            self._write_reference(stored_reference(directory))
+        if references.in_checkpoints(self._loss.reference_policy, self._reference) is not None:
+            self._write_reference(references.stored_reference(directory))
 
     @torch.no_grad()
-    def _write_reference(self, read: Read | None) -> None:
+    def _write_reference(self, read: references.Read | None) -> None:
         """Let a kept reference hold these values."""
-        if read is None or not isinstance(self._reference, KeptReference):
+        if read is None or not isinstance(self._reference, references.KeptReference):
             return
         with self._reference.acting():
             for name, parameter in self._reference.parameters.items():
@@ -564,7 +543,7 @@ class TorchTrainerSession:
     def close(self) -> None:
         """Free optimizer state and reference."""
         if self._config.gradient_checkpointing:
-            keep_layers(self._model)
+            self._model.gradient_checkpointing_disable()
         self._optimizer.zero_grad(set_to_none=True)
         self._optimizer.state.clear()
         self._reference = None

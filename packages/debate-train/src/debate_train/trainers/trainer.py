@@ -20,9 +20,7 @@ from debate_train.trainers.optimizers import (
     Adam,
     AdamW,
     AdamW8bit,
-    DeepSpeedOptimizer,
     Muon,
-    Sgd,
     TorchOptimizer,
 )
 
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
 Schedule = Literal["constant", "linear", "cosine"]
 OptimizerConfig = Annotated[
-    AdamW | Adam | AdamW8bit | Muon | Sgd | TorchOptimizer | DeepSpeedOptimizer,
+    AdamW | Adam | AdamW8bit | Muon | TorchOptimizer,
     Field(discriminator="type"),
 ]
 
@@ -109,7 +107,6 @@ class Sharding:
     stage: int
     offload_optimizer: bool = False
     offload_params: bool = False
-    buckets: Buckets = DEFAULT_BUCKETS
 
 
 class TrainerSettings(Config):
@@ -123,6 +120,7 @@ class TrainerSettings(Config):
         "recompute_layers": "gradient_checkpointing",
         "final_rate": "min_lr_ratio",
         "minibatches": "minibatch_size, the rows of an update",
+        **{key: f"trainer.optimizer.{key}" for key in ("beta1", "beta2", "weight_decay")},
     }
     several_processes: ClassVar[bool] = False
     """Whether it trains in several processes, too."""
@@ -186,10 +184,6 @@ class TrainerSettings(Config):
         """Return how processes share what they hold, None where each holds all."""
         return None
 
-    def gradient_sum_bytes(self) -> int | None:
-        """Return the bytes of a gradient's sum over packs, None where it has the gradient's."""
-        return None
-
     def type_problem(self, dtypes: Collection[str]) -> str | None:
         """Return what is wrong with training weights of these types, None for nothing."""
         return None
@@ -226,11 +220,6 @@ class TrainerSettings(Config):
     def _default_optimizer(cls, data: object) -> object:
         if not isinstance(data, Mapping):
             return data
-        if moved := [key for key in ("beta1", "beta2", "weight_decay") if key in data]:
-            raise ValueError(
-                f"{', '.join(moved)}: found among the trainer's keys; expected "
-                + ", ".join(f"trainer.optimizer.{key}" for key in moved)
-            )
         part = data.get("optimizer")
         if isinstance(part, Mapping) and "type" not in part:
             return {**data, "optimizer": {"type": "adamw", **part}}
@@ -255,12 +244,3 @@ class TorchTrainer(TrainerSettings):
         from debate_train.trainers.torch_session import TorchTrainerSession
 
         return TorchTrainerSession(self, loaded, loss, total_steps)
-
-    @model_validator(mode="after")
-    def _optimizer_is_ours(self) -> "TorchTrainer":
-        if self.optimizer.needs_deepspeed:
-            raise ValueError(
-                f"optimizer: found DeepSpeed's {self.optimizer.label} with trainer.type torch; "
-                "expected trainer.type deepspeed, or another optimizer"
-            )
-        return self
