@@ -357,14 +357,3 @@ def test_actor_critic_stops_at_a_gate_that_keeps(play: Play) -> None:
 def test_actor_critic_refuses_what_does_not_fit(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TypeAdapter(FormConfig).validate_python({"type": "actor_critic", **settings})
-
-
-def test_checks_name_branches_and_continuations_that_stand_in_the_wrong_place(play: Play) -> None:
-    data = to_json(play(ActorCritic(max_rounds=2, continuations=1), speak).transcript)
-    data["turns"][0]["branches"] = [{"guide": "42", "turn": data["turns"][1]}]
-    data["turns"][1]["continuations"] = [{"agent": 0, "round": 0, "text": "x", "shown": []}]
-    problems = transcript_problems(from_json(data))
-    assert (
-        "turn of agent 0 in round 0: found a branch that is turn of agent 1 in round 0" in problems
-    )
-    assert any("continued by turn of agent 0 in round 0; expected a later" in p for p in problems)

@@ -186,7 +186,7 @@ def test_gate_leaves_nothing_open_when_its_debate_is_dropped() -> None:
         ({"personas": [{"name": "A", "temprature": 1}]}, "Extra inputs are not permitted"),
         ({"personas": "defualt"}, "'default' or 'none'"),
         ({"personas": None}, "'default' or 'none'"),
-        ({"personas": []}, "the list of personas is empty; write none for no personas"),
+        ({"personas": []}, "at least 1 item"),
     ],
 )
 def test_setting_is_refused_when_it_would_not_be_used(

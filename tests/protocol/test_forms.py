@@ -228,7 +228,7 @@ def test_direct_asks_what_agent_0_is_asked_first_when_debating(
         ({"type": "simultaneous", "topology": "star"}, "'sparse' or 'central'"),
         ({"type": "simultaneous", "contract": "tree_section"}, "did you mean 'three_section'"),
         ({"type": "simultaneous", "nun_agents": 3}, "Extra inputs are not permitted"),
-        ({"type": "simultaneous", "personas": []}, "the list of personas is empty"),
+        ({"type": "simultaneous", "personas": []}, "at least 1 item"),
         ({"type": "direct", "history_rounds": -1}, "Extra inputs are not permitted"),
         ({"type": "direkt"}, "'simultaneous', 'sequential', 'direct'"),
     ],

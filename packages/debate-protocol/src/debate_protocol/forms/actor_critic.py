@@ -283,10 +283,6 @@ class Exchange:
         shown = tuple(turn.key for turn in seen if turn.agent != key.agent)
         return new_ask(self.form, begin, key, prompt, shown)
 
-    def record(self, asks: list[Ask], sent: Sent) -> list[Turn]:
-        """Return the replies as turns."""
-        return record_replies(self.form, self.rules, asks, sent)
-
     def _view(self, reader: TurnKey, turns: Sequence[Turn]) -> View:
         return View(
             question=self.begin.question,
@@ -463,7 +459,7 @@ def _continue(
 def _spoken(exchange: Exchange, asks: list[Ask]) -> Generator[Yielded, Sent, list[Turn]]:
     if not asks:
         return []
-    return exchange.record(asks, (yield asks))
+    return record_replies(exchange.form, exchange.rules, asks, (yield asks))
 
 
 def _bare(turn: Turn) -> Turn:
@@ -590,7 +586,7 @@ class ActorCritic(SampledSettings):
             ends = round + 1 == self.max_rounds
             for agents in (exchange.actors, [] if ends else [exchange.critic]):
                 asks = [exchange.ask(TurnKey(agent, round), spoken) for agent in agents]
-                turns = exchange.record(asks, (yield asks)) if asks else []
+                turns = record_replies(self, exchange.rules, asks, (yield asks)) if asks else []
                 spoken |= {turn.key: turn for turn in turns}
             if round in self.gate_after:
                 gate = begin.transcript(exchange.rules, spoken.values(), "gate")

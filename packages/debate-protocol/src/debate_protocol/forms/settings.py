@@ -156,7 +156,7 @@ StyleChoice = Annotated[
 ]
 PersonaChoice = Annotated[
     Annotated[Literal["default", "none"], Tag("named")]
-    | Annotated[tuple[Persona, ...], Tag("own")],
+    | Annotated[tuple[Persona, ...], Field(min_length=1), Tag("own")],
     Discriminator(lambda value: "own" if isinstance(value, list | tuple) else "named"),
 ]
 
@@ -194,13 +194,6 @@ class SpeakingSettings(Config):
             return chosen.name if CONTRACTS.get(chosen.name) == chosen else contract_to_json(chosen)
         return get_contract(chosen).name if isinstance(chosen, str) else chosen
 
-    @field_validator("personas")
-    @classmethod
-    def _personas_are_some(cls, personas: object) -> object:
-        if personas == ():
-            raise ValueError("the list of personas is empty; write none for no personas")
-        return personas
-
     @model_validator(mode="after")
     def _temperature_is_used(self) -> Self:
         if self.temperature != 1.0 and self.personas != "none":
@@ -225,9 +218,8 @@ class SpeakingSettings(Config):
 
     def persona(self, agent: int) -> Persona | None:
         """Return the agent's persona: number i mod the length of the list."""
-        if isinstance(self.personas, tuple):
-            return self.personas[agent % len(self.personas)]
-        return DEFAULT_PERSONAS[agent % 5] if self.personas == "default" else None
+        personas = DEFAULT_PERSONAS if self.personas == "default" else self.personas
+        return None if personas == "none" else personas[agent % len(personas)]
 
     def temperature_of(self, agent: int) -> float:
         """Return the temperature the agent is sampled at."""

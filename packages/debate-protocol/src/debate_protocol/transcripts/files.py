@@ -479,7 +479,6 @@ def transcript_problems(transcript: Transcript) -> list[str]:
             problems.append(f"{_name(turn.key)} is there twice")
         seen.add(turn.key)
         found = [*_outside(rules, turn), *_shown_problems(rules, turn, spoken)]
-        found += _beside_problems(rules, turn)
         problems += [f"{_name(turn.key)}: {one}" for one in found]
     return problems
 
@@ -501,18 +500,6 @@ def _shown_problems(rules: Protocol, turn: Turn, spoken: set[TurnKey]) -> Iterat
             yield f"shown {list(key)} is its own; expected others'"
         elif not _is_earlier(rules, key, turn.key):
             yield f"shown {list(key)} was spoken later"
-
-
-def _beside_problems(rules: Protocol, turn: Turn) -> Iterator[str]:
-    for branch in turn.branches:
-        if branch.turn.key != turn.key:
-            yield f"found a branch that is {_name(branch.turn.key)}"
-        yield from _beside_problems(rules, branch.turn)
-    for following in turn.continuations:
-        if not _is_earlier(rules, turn.key, following.key):
-            yield f"continued by {_name(following.key)}; expected a later turn"
-        yield from _outside(rules, following)
-        yield from _beside_problems(rules, following)
 
 
 def _is_earlier(rules: Protocol, one: TurnKey, other: TurnKey) -> bool:
