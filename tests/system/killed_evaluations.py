@@ -20,7 +20,7 @@ import torch
 
 from debate_protocol.types import Reply
 from debate_train.commands.evaluate import main
-from debate_train.commands.resumable import ReplyJournal
+from debate_train.commands.evaluation_files import ReplyJournal
 from debate_train.models import ScratchModel
 
 RECIPE = """\

@@ -133,7 +133,7 @@ def test_main_refuses_folders_that_it_cannot_use(
     held = DirectoryLock(busy)
     for output, message in (
         (["--output", str(tmp_path / "other")], "holds metrics.jsonl"),
-        (["--output", recipe], "found a file"),
+        (["--output", recipe], "File exists"),
         (["--output", str(busy)], f"found {busy} in use by process {os.getpid()}"),
         ([], "--output: found none"),
     ):

@@ -9,8 +9,7 @@ import pytest
 
 from debate_protocol.forms import Simultaneous
 from debate_train.commands.evaluate import main
-from debate_train.commands.evaluation_results import Shown, write_all
-from debate_train.commands.resumable import EvaluationDirectory
+from debate_train.commands.evaluation_files import EvaluationDirectory, Shown, write_all
 from debate_train.evaluation import Debate, DirectAnswers
 from debate_train.evaluation.settings import Setup
 

@@ -8,7 +8,7 @@ import pytest
 
 from debate_protocol.types import Reply
 from debate_train.commands.evaluate import main
-from debate_train.commands.resumable import ReplyJournal
+from debate_train.commands.evaluation_files import ReplyJournal
 from debate_train.interrupts import UsageError
 
 RECIPE = """\

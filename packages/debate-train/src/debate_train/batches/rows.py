@@ -7,11 +7,10 @@ between is there with mask 0. A turn whose prompt does not extend the last one s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerFast
 
 from debate_protocol.parsing import Parsed, get_contract
 from debate_protocol.types import (
@@ -27,6 +26,9 @@ from debate_rewards.reward import Score
 from debate_rollout.rendering import TokenText, token_text
 from debate_train.advantages import Advantage, Baselines, Stream, TurnAdvantages
 from debate_train.batches.row_types import Batch, Floats, Row
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 __all__ = ["build_batch"]
 
@@ -47,7 +49,7 @@ def build_batch(
     transcripts: Sequence[Transcript],
     advantages: Sequence[TurnAdvantages],
     streams: Mapping[str, Stream],
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: "PreTrainedTokenizerFast",
     seed: int = 0,
 ) -> Batch:
     """Return the rows of these debates.
@@ -108,7 +110,7 @@ def _piece(
     news: tuple[int, ...] | None,
     advantages: Sequence[Advantage],
     streams: Mapping[str, Stream],
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: "PreTrainedTokenizerFast",
 ) -> _Piece:
     assert turn.reply is not None
     text = reply_text(turn.reply, tokenizer)
@@ -117,7 +119,7 @@ def _piece(
     return _Piece(turn, turn.reply.prompt_ids if news is None else news, values, covers, adapter)
 
 
-def reply_text(reply: Reply, tokenizer: PreTrainedTokenizerFast) -> TokenText:
+def reply_text(reply: Reply, tokenizer: "PreTrainedTokenizerFast") -> TokenText:
     """Return the decoded reply as its engine found it; decode it where that did not say."""
     if len(reply.starts) == len(reply.token_ids):
         return TokenText(reply.text, reply.starts)

@@ -265,13 +265,8 @@ examples:
   debate-ask "What is 17 * 23?" --model Qwen/Qwen3-4B --kind number
   debate-ask "What is 17 * 23?" --url http://localhost:8000/v1 --model Qwen/Qwen3-4B --json
   debate-ask "Is 91 prime?" --kind yes_no --model runs/a --model runs/b --agents 5 --topology ring
-  debate-ask "make 7 Q 3 1 4 1" --recipe quickstart --model runs/quickstart
 
-The answer stands alone on standard output with --quiet. --url takes its key from OPENAI_API_KEY
-where that is set.
-
-exit codes:
-  0 done; 1 a failure while running, or no answer; 2 bad usage or recipe; 130 interrupted"""
+--url takes its key from OPENAI_API_KEY where that is set. Without an answer the exit code is 1."""
 
 PLAIN = str(Path(__file__).with_name("ask.yaml"))
 """The recipe where none is named: it has no model."""

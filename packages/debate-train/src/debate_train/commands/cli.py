@@ -152,19 +152,11 @@ commands:
   debate-train schema           print a JSON Schema of recipes, for editors
   debate-train import FILE      print rollouts of verifiers or TRL as transcripts
   debate-train completion SHELL    print what bash or zsh complete of all commands
-  debate-train --explain KEY    what a key of recipes means, and what may stand there
 
 examples:
-  debate-train recipes/quickstart.yaml
   debate-train quickstart --check
-  debate-train recipes/grpo_math.yaml --check-data
-  debate-train recipes/selfplay_v2.yaml model.name=./my-model trainer.type=torch steps=10
   debate-train recipes/quickstart.yaml --output runs/first --resume
-  debate-train recipes/selfplay_v2.yaml rollout.engine.type=vllm_server --nproc 8
-  debate-train recipes/selfplay_v2.yaml --plan --gpus 8 --gpu-memory 80
-
-exit codes:
-  0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, after a checkpoint"""
+  debate-train recipes/selfplay_v2.yaml model.name=./my-model trainer.type=torch steps=10"""
 
 
 _ECHO_S = 5.0
@@ -200,18 +192,17 @@ def _main(arguments: argparse.Namespace) -> int:
 
 
 def _check_counts(arguments: argparse.Namespace) -> None:
-    for name in ("nproc", "nodes", "gpus"):
-        count = getattr(arguments, name)
-        if count is not None and count < 1:
-            raise UsageError(f"--{name}: found {count}; expected at least 1")
+    for name, value in vars(arguments).items():
+        option = f"--{name.replace('_', '-')}"
+        if name in ("nproc", "nodes", "gpus") and value is not None and value < 1:
+            raise UsageError(f"{option}: found {value}; expected at least 1")
+        if name in ("gpus", "gpu_memory") and value is not None and not arguments.plan:
+            raise UsageError(f"{option}: found without --plan; expected both, or neither")
     if arguments.nodes is not None and arguments.hostfile is None:
         raise UsageError("--nodes: found no --hostfile; expected the file that names the machines")
     memory = arguments.gpu_memory
     if memory is not None and not 0 < memory < math.inf:
         raise UsageError(f"--gpu-memory: found {memory:g}; expected GB of a GPU, above 0")
-    for name in ("gpus", "gpu-memory"):
-        if getattr(arguments, name.replace("-", "_")) is not None and not arguments.plan:
-            raise UsageError(f"--{name}: found without --plan; expected both, or neither")
 
 
 def _lead(arguments: argparse.Namespace, place: Place) -> int:

@@ -7,10 +7,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,17 +16,14 @@ from rich.table import Table
 
 from debate_protocol.command_line import is_quiet
 from debate_protocol.plugins import did_you_mean
+from debate_rewards.estimates import Paired, paired, range_of
 from debate_train.checkpoints.run_directory import read_as_written
 from debate_train.checkpoints.whole_files import write_whole
+from debate_train.commands.evaluation_files import PLAN, RESULTS, SCHEMA, Found, read_found
 from debate_train.commands.recipe_command import DONE, command, plain_parser
-from debate_train.commands.resumable import PLAN, RESULTS, SCHEMA, read_found
 from debate_train.data.benchmarks import BENCHMARKS
 from debate_train.evaluation.settings import full_name
 from debate_train.interrupts import UsageError
-
-if TYPE_CHECKING:
-    from debate_rewards.estimates import Paired
-
 
 Values = Mapping[str, Mapping[str, float]]
 """Figure → question id → value."""
@@ -39,7 +34,7 @@ class Finished:
     """What an evaluation found."""
 
     path: Path
-    results: Mapping[str, Any]
+    results: Found
     """`results.json`."""
     values: Mapping[str, Values]
     """What each policy was found to do on each question."""
@@ -51,7 +46,7 @@ class Finished:
         return frozenset(question for figure in figures for question in figure)
 
 
-def read_results(path: Path) -> Mapping[str, Any]:
+def read_results(path: Path) -> Found:
     """Return `results.json` of the folder of an evaluation.
 
     Raises:
@@ -80,15 +75,9 @@ _DESCRIPTION = """\
 Compare policies that debate-eval has measured, figure by figure, on the same questions.
 
 Each side is the folder of an evaluation, with all policies in it, or FOLDER:POLICY. The first
-policy, or that of --baseline, is the one that all others are compared with: the difference with its
-95 % interval, and p of no difference. Where each question is right or wrong on both sides the test
-is McNemar's, exact; else questions are resampled in pairs."""
+policy, or that of --baseline, is the one that all others are compared with.
 
-_EPILOG = """\
-examples:
-  debate-eval compare evaluations/first:before evaluations/first:after
-  debate-eval compare evaluations/sweep --baseline start
-  debate-eval compare evaluations/grpo evaluations/debate --all --json"""
+example: debate-eval compare evaluations/first:before evaluations/first:after"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +97,7 @@ class ComparedRow:
     shown: str
     """The figure as tables call it."""
     side: str
-    found: "Paired"
+    found: Paired
 
 
 def compare_main(argv: Sequence[str]) -> int:
@@ -189,24 +178,18 @@ def compared(before: Side, after: Side, *, all_: bool = False) -> list[ComparedR
     Raises:
         UsageError: They were asked other questions.
     """
-    from debate_rewards.estimates import paired, range_of
-
     _refuse_other_questions(before, after)
     sides = (before.evaluation.results, after.evaluation.results)
     shown = {**sides[1]["rows"], **sides[0]["rows"]}
     listed = {name for results in sides for name in results.get("listed", results["rows"])}
     mine, theirs = (side.evaluation.values[side.policy] for side in (before, after))
-    return [
-        ComparedRow(
-            figure,
-            shown.get(figure) or figure,
-            after.label,
-            paired(values, theirs[figure], within=range_of(figure)),
-        )
-        for figure, values in mine.items()
-        if (all_ or (shown.get(figure) and figure in listed))
-        and values.keys() & theirs.get(figure, {}).keys()
-    ]
+    found = []
+    for figure, values in mine.items():
+        is_wanted = all_ or (shown.get(figure) and figure in listed)
+        if is_wanted and values.keys() & theirs.get(figure, {}).keys():
+            both = paired(values, theirs[figure], within=range_of(figure))
+            found.append(ComparedRow(figure, shown.get(figure) or figure, after.label, both))
+    return found
 
 
 def _refuse_other_questions(before: Side, after: Side) -> None:
@@ -226,15 +209,11 @@ def _print(before: Side, after: Side, rows: Sequence[ComparedRow]) -> None:
         table.add_column(column, justify="right", no_wrap=column.startswith("difference"))
     for row in rows:
         one = row.found
+        ends = f"{one.difference:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
         p = f"{one.p:.3f}" if one.p >= 0.001 else f"{one.p:.0e}"
-        table.add_row(
-            row.shown,
-            f"{one.before:.3f}",
-            f"{one.after:.3f}",
-            f"{one.difference:+.3f} [{one.low:+.3f}, {one.high:+.3f}]",
-            p + ("*" if one.test == "bootstrap" else ""),
-            f"{one.won} / {one.lost} / {one.questions}",
-        )
+        p += "*" * (one.test == "bootstrap")
+        counts = f"{one.won} / {one.lost} / {one.questions}"
+        table.add_row(row.shown, f"{one.before:.3f}", f"{one.after:.3f}", ends, p, counts)
     console = Console()
     console.print(table)
     measured = [side.evaluation.results["measured"] for side in (before, after)]
@@ -248,7 +227,7 @@ def _print(before: Side, after: Side, rows: Sequence[ComparedRow]) -> None:
 
 def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
-    parser = plain_parser("debate-eval compare", _DESCRIPTION, _EPILOG)
+    parser = plain_parser("debate-eval compare", _DESCRIPTION)
     parser.add_argument("sides", nargs="+", metavar="FOLDER[:POLICY]", help="what is compared")
     parser.add_argument("--baseline", metavar="POLICY", help="compared with all others")
     parser.add_argument("--all", action="store_true", help="also figures that tables do not list")
@@ -298,15 +277,15 @@ def finished_table(folder: Path, names: Sequence[str]) -> None:
     shown = Table(title="in %, with the average of the benchmarks", box=SIMPLE_HEAD)
     for column in ("policy", "mode", "", *names, "average"):
         shown.add_column(column, justify="left" if column in ("policy", "mode") else "right")
-    for (policy, mode), own in groupby(rows, key=lambda row: row[:2]):
-        for place, (_, _, figure, means) in enumerate(own):
-            said = ("", "") if place else (policy, mode)
-            shown.add_row(*said, figure, *map(_percent, means))
+    for policy, mode, figure, means in rows:
+        shown.add_row(
+            policy, mode, figure, *("–" if m is None else f"{100 * m:.1f}" for m in means)
+        )
     Console().print(shown)
     print(f"table: {folder / TABLE}")
 
 
-def _rows(results: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+def _rows(results: Sequence[Found]) -> Iterator[Row]:
     """Yield the figures of every policy and mode that has accuracies, with their average last.
 
     Of debates these are the majority of the first and of the last answers and the difference, of
@@ -325,7 +304,7 @@ def _rows(results: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
                 yield policy, mode, figure, [*means, average]
 
 
-def _figures(measured: Mapping[str, Any], mode: str) -> dict[str, float]:
+def _figures(measured: Found, mode: str) -> dict[str, float]:
     """Return the means of a mode's figures by what the table calls them."""
     names = {
         called: full_name(mode, f"{kind}/{end}")
@@ -338,7 +317,3 @@ def _figures(measured: Mapping[str, Any], mode: str) -> dict[str, float]:
         most = (int(name.removeprefix(majority)) for name in measured if name.startswith(majority))
         names["maj@K"] = f"{majority}{max(most, default=0)}"
     return {called: measured[name]["mean"] for called, name in names.items() if name in measured}
-
-
-def _percent(mean: float | None) -> str:
-    return "–" if mean is None else f"{100 * mean:.1f}"

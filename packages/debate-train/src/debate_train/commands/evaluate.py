@@ -203,16 +203,10 @@ _EPILOG = """\
 A policy is [NAME=]RUN_DIR[@STEP|@best], a checkpoint, a folder or hub id of a model, or recipe.
 
 examples:
-  debate-eval quickstart --policy runs/first --output evaluations/first
-  debate-eval quickstart --policy before=runs/first@280 --policy after=runs/first --runs 3
-  debate-eval quickstart --policy runs/first --against runs/first@280
-  debate-eval recipes/selfplay_v2.yaml --check
+  debate-eval quickstart --policy before=runs/first@280 --policy after=runs/first
   debate-eval own.yaml --benchmark math500 --benchmark aime24,evaluation.direct_samples=32
   debate-eval compare evaluations/first:before evaluations/first:after
-  debate-eval --transcripts debates/transcripts.jsonl
-
-exit codes:
-  0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, replies are kept"""
+  debate-eval --transcripts debates/transcripts.jsonl"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -223,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return compare_main(argv[1:])
     if any(word.split("=")[0] == "--transcripts" for word in argv):
-        from debate_train.commands.evaluation_results import files_main
+        from debate_train.commands.evaluation_files import files_main
 
         return files_main(argv)
     return command("debate-eval", command_parser(), argv, _main)
@@ -235,9 +229,8 @@ def _main(arguments: argparse.Namespace) -> int:
     if arguments.resume and arguments.output is None:
         raise UsageError("--resume: found no --output; expected the folder of the evaluation")
     if not arguments.benchmark:
-        planned = _planned(arguments, arguments.overrides)
-        for wanted, text in planned:
-            _run(wanted, text, arguments, arguments.output, resume=arguments.resume)
+        for planned in _planned(arguments, arguments.overrides):
+            _run(planned, arguments, arguments.output, resume=arguments.resume)
         return DONE
     from debate_train.commands.compare import chosen_benchmarks, finished_table
 
@@ -250,9 +243,9 @@ def _main(arguments: argparse.Namespace) -> int:
         from debate_train.checkpoints.run_directory import refuse_used
 
         refuse_used(folder)
-    for name, ((wanted, text),) in zip(chosen, plans, strict=True):
+    for name, (planned,) in zip(chosen, plans, strict=True):
         resume = arguments.resume and (folder / name).is_dir()
-        _run(wanted, text, arguments, folder / name, resume=resume)
+        _run(planned, arguments, folder / name, resume=resume)
     finished_table(folder, list(chosen))
     return DONE
 
@@ -279,8 +272,7 @@ def _planned(
 
 
 def _run(
-    wanted: "Evaluating",
-    text: str,
+    planned: "tuple[Evaluating, str]",
     arguments: argparse.Namespace,
     output: Path | None,
     resume: bool,
@@ -288,9 +280,8 @@ def _run(
     say_loading()
     from debate_train.commands.evaluating import run_evaluation
 
-    interruptible(
-        lambda: run_evaluation(wanted, text, output, resume=resume, all_figures=arguments.all)
-    )
+    shows = {"resume": resume, "all_figures": arguments.all}
+    interruptible(lambda: run_evaluation(*planned, output, **shows))
 
 
 def _wanted(recipe: "Recipe", arguments: argparse.Namespace) -> "Evaluating":

@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +13,21 @@ from debate_protocol.types import Question
 from debate_rollout.engine import Engine
 from debate_train.checkpoints.policy_files import load_policy
 from debate_train.commands.evaluate import NamedPolicy, weights_hash
-from debate_train.commands.evaluation_results import Shown, found_of, print_table, write_all
-from debate_train.commands.resumable import SCHEMA, EvaluationDirectory, Found, Plan, journaled
+from debate_train.commands.evaluation_files import (
+    SCHEMA,
+    EvaluationDirectory,
+    Found,
+    Plan,
+    Shown,
+    found_of,
+    journaled,
+    print_table,
+    write_all,
+)
 from debate_train.data import DataSource
 from debate_train.data.source import Split
 from debate_train.evaluation import Opponents
 from debate_train.evaluation.measuring import SharedTurns, evaluate
-from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import ModelError, UsageError
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import LoadedModel, export_weights
@@ -217,8 +225,21 @@ def run_evaluation(
         Serving(wanted.recipe, source, alone=alone) as serving,
         Progress() as progress,
     ):
-        run = _Run(setup, wanted.split, questions, directory, serving, progress)
-        found = [run.found(number, policy) for number, policy in enumerate(wanted.policies)]
+
+        def measured(number: int, policy: NamedPolicy) -> Found:
+            if (known := directory.measured(policy.name)) is not None:
+                progress.note(f"{policy.name}: is measured already")
+                return known
+            progress.start(policy.name)
+            with closing(directory.journal(policy.name)) as journal:
+                engine = journaled(serving.serve(policy, version=number), journal)
+                shared = SharedTurns(journal.known)
+                made = evaluate(setup, engine, questions, wanted.split, progress.watch, shared)
+            found = found_of(policy, made, setup.runs)
+            directory.keep(found, made.played)
+            return found
+
+        found = [measured(number, policy) for number, policy in enumerate(wanted.policies, 1)]
         serving.close()
         progress.close()
         shown = Shown.of(setup)
@@ -226,36 +247,6 @@ def run_evaluation(
         print_table(shown, f"{wanted.split} split", found, all_=all_figures)
         print(f"results: {directory.path}")
     return path
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What all policies are measured with."""
-
-    setup: Setup
-    split: Split
-    questions: Sequence[Question]
-    directory: EvaluationDirectory
-    serving: Serving
-    progress: Progress
-
-    def found(self, number: int, policy: NamedPolicy) -> Found:
-        """Return what a policy does, measured now or before."""
-        known = self.directory.measured(policy.name)
-        if known is not None:
-            self.progress.note(f"{policy.name}: is measured already")
-            return known
-        self.progress.start(policy.name)
-        journal = self.directory.journal(policy.name)
-        try:
-            engine = journaled(self.serving.serve(policy, version=number + 1), journal)
-            shared, watch = SharedTurns(journal.known), self.progress.watch
-            measures = evaluate(self.setup, engine, self.questions, self.split, watch, shared)
-        finally:
-            journal.close()
-        found = found_of(policy, measures, self.setup.runs)
-        self.directory.keep(found, measures.played)
-        return found
 
 
 def _plan(wanted: Evaluating, questions: Sequence[Question]) -> Plan:

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,14 +34,9 @@ Debates are played with the recipe's engine and model, scored by its reward, and
 made, of which nothing is kept. Each figure is green, amber or red, with what to do about it."""
 
 _EPILOG = """\
-examples:
-  debate-preflight recipes/selfplay_v2.yaml
-  debate-preflight quickstart --policy runs/first@280
-  debate-preflight quickstart --questions 256 --no-update --json preflight.json
+example: debate-preflight quickstart --policy runs/first@280 --json preflight.json
 
-exit codes:
-  0 go: nothing is red; 1 no-go, or a failure while running; 2 bad usage or recipe;
-  130 interrupted"""
+The exit code is 0 where nothing is red, 1 where something is."""
 
 _QUESTIONS = 64
 _CAUSES = {
@@ -62,12 +58,11 @@ def _main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--questions: found {arguments.questions}; expected at least 1")
     from debate_train.recipe.check import check
 
-    return run_recipe(
-        arguments, check, lambda checked: _act(checked, arguments), says_plan=arguments.check
-    )
+    act = partial(_act, arguments)
+    return run_recipe(arguments, check, act, says_plan=arguments.check)
 
 
-def _act(checked: CheckedRecipe, arguments: argparse.Namespace) -> int:
+def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
     from debate_train.commands.evaluate import named_policy
     from debate_train.commands.preflight_measuring import measure
     from debate_train.running.step_metrics import facts_of
@@ -94,7 +89,10 @@ def _act(checked: CheckedRecipe, arguments: argparse.Namespace) -> int:
             "checks": [asdict(one) for one in found],
             "figures": measured.figures,
         }
-        _write(arguments.json, content)
+        try:
+            arguments.json.write_text(json.dumps(plain(content), indent=2) + "\n")
+        except OSError as error:
+            raise UsageError(f"--json: cannot write {arguments.json}: {error.strerror}") from error
     return FAILED if colour == "red" else DONE
 
 
@@ -151,29 +149,18 @@ def _lines(measured: "Measured", phase: "Recipe") -> list[str]:
 def _examples_line(figures: Mapping[str, float]) -> str:
     """Return how many examples there are, of what, and why there are no others."""
 
-    def shown(group: str, digits: int) -> str:
-        found = {
-            name.removeprefix("offline/").removeprefix(group).strip("/_").replace("_", " "): value
+    def shown(group: str, form: str) -> str:
+        start = f"offline/{group}"
+        found = [
+            f"{name.removeprefix(start).strip('/_').replace('_', ' ')} {value:{form}}".strip()
             for name, value in figures.items()
-            if name.startswith(f"offline/{group}") and not name.endswith("_standard_error")
-        }
-        return ", ".join(f"{name} {value:,.{digits}f}".strip() for name, value in found.items())
+            if name.startswith(start) and not name.endswith("_standard_error")
+        ]
+        return ", ".join(found) or "none"
 
-    parts = {
-        "examples": shown("kept", 0) or "none",
-        "left out": shown("left_out", 0) or "none",
-        "margins": shown("margin", 3),
-        "values": shown("value", 3),
-        "questions with one": f"{figures['signal/value']:.0%}",
-    }
-    return "  " + "; ".join(f"{name}: {said}" for name, said in parts.items() if said)
-
-
-def _write(path: Path, content: Mapping[str, object]) -> None:
-    try:
-        path.write_text(json.dumps(plain(content), indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--json: cannot write {path}: {error.strerror or error}") from error
+    values = f"values: {shown('value', ',.3f')}; margins: {shown('margin', ',.3f')}"
+    counts = f"examples: {shown('kept', ',.0f')}; left out: {shown('left_out', ',.0f')}"
+    return f"  {counts}; {values}; questions with one: {figures['signal/value']:.0%}"
 
 
 def command_parser() -> argparse.ArgumentParser:

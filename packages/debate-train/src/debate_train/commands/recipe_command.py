@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from debate_train.recipe.files import LoadedRecipe
 
 
+_EXIT_CODES = """\
+exit codes:
+  0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, what is done is kept"""
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_NAME = {errno.ENAMETOOLONG, errno.ELOOP}
@@ -44,13 +47,13 @@ class CheckedRecipe:
 
 
 def plain_parser(
-    program: str, description: str, epilog: str | None = None, *, quiet: bool = True
+    program: str, description: str, epilog: str = "", *, quiet: bool = True
 ) -> argparse.ArgumentParser:
     """Return a parser with the options of all commands; `quiet` as for `add_options`."""
     parser = argparse.ArgumentParser(
         prog=program,
         description=description,
-        epilog=epilog,
+        epilog=f"{epilog}\n\n{_EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -16,6 +16,7 @@ from debate_protocol.types import DebateRun, Transcript
 from debate_rollout.drivers import play_each
 from debate_rollout.engine import Engine, streaming
 from debate_train.checkpoints.whole_files import cut_torn_line
+from debate_train.commands.evaluation_files import RECIPE, ResumableFolder
 from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
@@ -24,7 +25,6 @@ from debate_train.commands.recipe_command import (
     run_recipe,
     say_loading,
 )
-from debate_train.commands.resumable import RECIPE, ResumableFolder
 from debate_train.interrupts import UsageError, interruptible
 from debate_train.monitoring.progress import Progress
 from debate_train.playing import named_debates
@@ -203,11 +203,7 @@ larger `steps` after its end; no debate is played or written twice."""
 _EPILOG = """\
 examples:
   debate-rollout recipes/selfplay_v2.yaml steps=4 --output debates
-  debate-rollout quickstart steps=2 rollout.engine.type=demonstrations --output shown
-  debate-protocol show debates/transcripts.jsonl
-
-exit codes:
-  0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, debates are kept"""
+  debate-protocol show debates/transcripts.jsonl"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,10 +1,9 @@
 """Modes that hold debates: the recipe's own, a society of minds, opponents, swapped orders."""
 
-import typing
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, runtime_checkable
+from typing import Literal
 
 from pydantic import Field
 
@@ -21,6 +20,12 @@ from debate_protocol.types import (
     roles_by_agent,
     roles_of,
 )
+from debate_rewards.answer_checking import check_many
+from debate_rewards.decisions import decisions_of
+from debate_rewards.estimates import Sums
+from debate_rewards.metrics import AnswersGiven, answers_given, question_values
+from debate_rewards.vote_metrics import owed_values, swapped_judging
+from debate_rewards.votes import ballots, points
 from debate_train.evaluation.modes import (
     Curves,
     DebateChanges,
@@ -33,49 +38,29 @@ from debate_train.evaluation.modes import (
     shape_of,
 )
 
-if TYPE_CHECKING:
-    from debate_rewards.estimates import Sums
-    from debate_rewards.metrics import AnswersGiven
-
 __all__ = ["Opponents"]
 
 
-Named = Mapping[str, tuple[str, str]]
-"""A name of `debate_rewards.metrics` to ours, and its row in the table or an empty text."""
-
-_FIGURES: Named = {
-    "maj/last": ("maj/last", "majority vote"),
-    "decision/majority": ("majority/accuracy", ""),
-    "decision/peer_vote": ("peer_vote/accuracy", "peer-vote decision"),
-    "decision/bradley_terry": ("bradley_terry/accuracy", ""),
-    "decision/confidence": ("confidence/accuracy", ""),
-    "judge/accuracy": ("judge/accuracy", "judge accuracy"),
-    "judge/strict_accuracy": ("judge/strict_accuracy", ""),
-    "judge/owed_accuracy": ("judge/owed_accuracy", ""),
-    "format_all": ("format", "valid format"),
-    "correct": ("last_round/accuracy", ""),
-    "judge/equal_share": ("judge/equal_share", ""),
-    "comparisons_made": ("comparisons_made", ""),
-    "pass@k": ("pass@k", ""),
-    "cons@k": ("cons@k", ""),
-    "maj/first": ("maj/first", ""),
-    "maj/delta": ("maj/delta", ""),
-    "flips/right_to_wrong": ("flips/right_to_wrong", ""),
-    "flips/wrong_to_right": ("flips/wrong_to_right", ""),
-    "tokens/answer": ("tokens/answer", ""),
-    "agreement/reached": ("agreement/reached", ""),
-    "agreement/accuracy": ("agreement/accuracy", ""),
+_FIGURES = (
+    *("maj/last", "decision/majority", "decision/peer_vote", "decision/bradley_terry"),
+    *("decision/confidence", "judge/accuracy", "judge/strict_accuracy", "judge/owed_accuracy"),
+    *("format_all", "correct", "judge/equal_share", "comparisons_made", "pass@k", "cons@k"),
+    *("maj/first", "maj/delta", "flips/right_to_wrong", "flips/wrong_to_right"),
+    *("tokens/answer", "agreement/reached", "agreement/accuracy"),
+)
+"""Names of `debate_rewards.metrics`."""
+_CENTRAL = ("decision/central", "central/first", "central/last", "central/delta")
+_RENAMED = {"format_all": "format", "correct": "last_round/accuracy"}
+_SHOWN = {
+    "maj/last": "majority vote",
+    "peer_vote/accuracy": "peer-vote decision",
+    "judge/accuracy": "judge accuracy",
+    "central/accuracy": "the center's answer, of one agent",
 }
+"""Rows of the table, by our names."""
 _OF_ROUNDS = ("accuracy", "maj", "pass@k", "drift", "diversity")
 _RATIOS_OF_ROUNDS = ("rho", "n_eff", "right/tokens", "wrong/tokens")
 _RATIOS = ("improvement", "agreement/tokens_saved")
-_CENTRAL: Named = {
-    "decision/central": ("central/accuracy", "the center's answer, of one agent"),
-    "central/first": ("central/first", ""),
-    "central/last": ("central/last", ""),
-    "central/delta": ("central/delta", ""),
-}
-
 _DETAILS = {
     "maj/first": "majority of first answers (Maj)",
     "maj/delta": "majority vote − Maj (Δ)",
@@ -90,18 +75,21 @@ _CENTRAL_DETAILS = {
 
 
 def values_of(rules: Protocol) -> dict[str, tuple[str, str]]:
-    """Return the figures of debates that are means over questions."""
-    found = dict(_FIGURES)
+    """Return the figures of debates that are means over questions: our name and row, by theirs."""
+    names = [*_FIGURES, *(_CENTRAL if rules.topology == "central" else ())]
     if "comparison" not in get_contract(rules.contract).sections:
-        del found["decision/peer_vote"], found["decision/bradley_terry"]
+        names = [n for n in names if n not in ("decision/peer_vote", "decision/bradley_terry")]
     if rules.topology == "pair":
-        del found["maj/delta"]
-    for name in _OF_ROUNDS:
-        rounds = [f"{name}/round_{round}" for round in range(rules.max_rounds)]
-        found |= {figure: (figure, "") for figure in rounds}
-    if rules.topology == "central":
-        found |= _CENTRAL
-    return {**found, **_figures_of(agents_by_policy(rules))}
+        names.remove("maj/delta")
+    rounds = range(rules.max_rounds)
+    found = {f"{n}/round_{r}": (f"{n}/round_{r}", "") for n in _OF_ROUNDS for r in rounds}
+    return {**dict(map(_named, names)), **found, **_figures_of(agents_by_policy(rules))}
+
+
+def _named(theirs: str) -> tuple[str, tuple[str, str]]:
+    kind, _, rule = theirs.partition("/")
+    ours = f"{rule}/accuracy" if kind == "decision" else _RENAMED.get(theirs, theirs)
+    return theirs, (ours, _SHOWN.get(ours, ""))
 
 
 def ratios_of(rules: Protocol) -> list[str]:
@@ -145,10 +133,9 @@ class DebateMode(EvaluationMode):
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return the figures of each question."""
-        from debate_rewards.metrics import question_values
-
         found = question_values(played[0])
-        names = {theirs: ours for one in played[0] for theirs, (ours, _) in _named(one).items()}
+        rules = {id(one.protocol): one.protocol for one in played[0]}.values()
+        names = {theirs: ours for one in rules for theirs, (ours, _) in values_of(one).items()}
         return {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
 
     def ratios(self, played: Sequence[Sequence[Transcript]]) -> Ratios:
@@ -164,10 +151,6 @@ class DebateMode(EvaluationMode):
         """Return the number of turns."""
         turns = sum(one.turns for one in self.plays(form))
         return f"{turns:,} turns of debate" if turns else ""
-
-
-def _named(debate: Transcript) -> dict[str, tuple[str, str]]:
-    return values_of(debate.protocol)
 
 
 class Debate(DebateChanges, DebateMode):
@@ -324,9 +307,6 @@ class Opponents(DebateChanges, EvaluationMode):
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return the figures of each question, over all seats."""
-        from debate_rewards.estimates import Sums
-        from debate_rewards.metrics import answers_given
-
         seats = [seat for seat, debates in enumerate(played, 1) for _ in debates]
         read = answers_given([debate for debates in played for debate in debates])
         sums: dict[str, Sums] = {}
@@ -348,11 +328,10 @@ class Opponents(DebateChanges, EvaluationMode):
     def counted(self, form: DebateForm) -> str:
         """Return the number of turns."""
         plays = self.plays(form)
-        turns = sum(one.turns for one in plays)
-        if self.in_turn:
-            turns = max((one.form.turn_count() for one in plays), default=0)
-            return f"{turns:,} turns of debate against {self.opponent} in one of {len(plays)} seats"
-        return f"{turns:,} turns of debate against {self.opponent} in {len(plays)} seats"
+        turns = [one.form.turn_count() for one in plays]
+        count = max(turns, default=0) if self.in_turn else sum(turns)
+        seats = f"{'one of ' * self.in_turn}{len(plays)} seats"
+        return f"{count:,} turns of debate against {self.opponent} in {seats}"
 
     def described(self, form: DebateForm) -> str:
         """Return in what debates it measures, which differ by the seat alone."""
@@ -360,11 +339,8 @@ class Opponents(DebateChanges, EvaluationMode):
         return f"{shape_of(plays[0].form)}, {len(plays)} seats against {self.opponent}"
 
 
-def _add(sums: "Sums", one: "AnswersGiven", seat: int) -> None:
+def _add(sums: Sums, one: AnswersGiven, seat: int) -> None:
     """Add one debate, in which the policy has one seat."""
-    from debate_rewards.vote_metrics import owed_values
-    from debate_rewards.votes import ballots, points
-
     debate, right = one.debate, one.right
     rules = debate.transcript.protocol
     trained = {n for n, role in enumerate(roles_by_agent(rules)) if role.policy == TRAINED}
@@ -393,11 +369,8 @@ def _add(sums: "Sums", one: "AnswersGiven", seat: int) -> None:
                 sums.add(f"{_side(vote.judge, trained)}/judge/accuracy", agrees)
 
 
-def _decided(read: Sequence["AnswersGiven"]) -> list[dict[str, bool]]:
+def _decided(read: Sequence[AnswersGiven]) -> list[dict[str, bool]]:
     """Return for each debate which of its decisions are right."""
-    from debate_rewards.answer_checking import check_many
-    from debate_rewards.decisions import decisions_of
-
     found = [
         {rule: own[rule] for rule in ("majority", "peer_vote") if rule in own}
         for own in (decisions_of(one.debate, 0) for one in read)
@@ -423,15 +396,6 @@ _ROWS = {
 }
 
 
-@runtime_checkable
-class _Reseating(typing.Protocol):
-    """A form whose agents can exchange their seats."""
-
-    def reseated(self) -> DebateForm:
-        """Return the debate of two rounds in whose second round they do."""
-        ...
-
-
 class SwappedJudging(DebateChanges, EvaluationMode):
     """Whether judges' verdicts depend on the order and numbers of the turns that they compare.
 
@@ -449,13 +413,14 @@ class SwappedJudging(DebateChanges, EvaluationMode):
             ValueError: In this form agents cannot exchange their seats.
         """
         debated = self.form(form)
-        if not isinstance(debated, _Reseating):
+        reseated = getattr(debated, "reseated", None)
+        if reseated is None:
             raise ValueError(
                 f"debate: found type {debated.type}, whose agents have no seats to exchange; "
                 "expected type simultaneous"
             )
         plain = debated.changed({"max_rounds": 2})
-        return Plays(plain), Plays(debated.reseated(), what="debates in reversed seats")
+        return Plays(plain), Plays(reseated(), what="debates in reversed seats")
 
     def figures(self, form: DebateForm) -> Mapping[str, str]:
         """Return the names of all figures with their rows."""
@@ -463,8 +428,6 @@ class SwappedJudging(DebateChanges, EvaluationMode):
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return the figures of each question."""
-        from debate_rewards.vote_metrics import swapped_judging
-
         found: dict[str, dict[str, list[float]]] = {}
         for plain, reseated in zip(*played, strict=True):
             for name, (total, weight) in swapped_judging(plain, reseated).items():

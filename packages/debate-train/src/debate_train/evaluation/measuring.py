@@ -6,10 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
 
 from debate_protocol.transcripts.files import with_counts
 from debate_protocol.types import Ask, DebateRun, Gate, Question, Reply, Transcript
+from debate_rewards.answer_checking import same_answer
+from debate_rewards.estimates import (
+    Estimate,
+    bootstrap_estimates,
+    bootstrap_interval,
+    pooled,
+    range_of,
+)
+from debate_rewards.metrics import debate_statistics, question_values
 from debate_rollout.engine import Engine
 from debate_train.evaluation.modes import (
     Curves,
@@ -23,9 +31,6 @@ from debate_train.evaluation.modes import (
 )
 from debate_train.evaluation.settings import Setup, full_name, is_standard
 from debate_train.playing import Watch, unwatched
-
-if TYPE_CHECKING:
-    from debate_rewards.estimates import Estimate
 
 __all__ = ["Measure", "Measures", "TranscriptFigures", "evaluate", "figures_of_transcripts"]
 
@@ -172,8 +177,6 @@ def _start(
     seed: int, plays: Plays, questions: Sequence[Question], name: str, run: int
 ) -> list[DebateRun]:
     """Return the debates of one run, each seeded by its question, run and copy."""
-    from debate_rewards.answer_checking import same_answer
-
     mark = f"/run-{run + 1}" if run else ""
     return [
         plays.form.start(
@@ -213,8 +216,6 @@ def _ratios(
     mode: EvaluationMode, runs: Sequence[Sequence[Sequence[Transcript]]], figures: Mapping[str, str]
 ) -> dict[str, Measure]:
     """Return the mode's ratios of sums over questions; those that it does not name are left out."""
-    from debate_rewards.estimates import bootstrap_estimates, pooled
-
     each = [mode.ratios(parts) for parts in runs]
     of_all = mode.ratios(_pooled(runs)) if len(runs) > 1 else each[0]
     found: dict[str, Measure] = {}
@@ -241,8 +242,6 @@ def _pooled(runs: Sequence[Sequence[Sequence[Transcript]]]) -> list[list[Transcr
 def _measure(
     name: str, by_question: Mapping[str, float], runs: Sequence[Mapping[str, float]]
 ) -> Measure:
-    from debate_rewards.estimates import bootstrap_interval, range_of
-
     interval = bootstrap_interval(list(by_question.values()), within=range_of(name))
     means = [fmean(values.values()) for values in runs if values]
     deviation = stdev(means) if len(means) > 1 else None
@@ -266,7 +265,7 @@ class TranscriptFigures:
         debates: The others.
     """
 
-    found: "Mapping[str, Estimate]"
+    found: Mapping[str, Estimate]
     values: Mapping[str, Mapping[str, float]]
     curves: Curves
     replies: int
@@ -285,8 +284,6 @@ def figures_of_transcripts(transcripts: Sequence[Transcript], seed: int = 0) -> 
         transcripts: Finished debates and replies, of one policy.
         seed: Draws among equals in decisions, and resamples.
     """
-    from debate_rewards.metrics import debate_statistics, question_values
-
     replies = [one for one in transcripts if len(one.turns) == 1]
     debates = [one for one in transcripts if len(one.turns) != 1]
     lines = dict(debate_curves(_readable(debates)))
@@ -301,8 +298,6 @@ def figures_of_transcripts(transcripts: Sequence[Transcript], seed: int = 0) -> 
 
 def _readable(transcripts: Sequence[Transcript]) -> list[Transcript]:
     """Return the transcripts that can be measured; `debate_metrics` counts the others."""
-    from debate_rewards.metrics import question_values
-
     broken = question_values(transcripts).get("unmeasured", {})
     if not any(broken.values()):
         return list(transcripts)
@@ -311,8 +306,6 @@ def _readable(transcripts: Sequence[Transcript]) -> list[Transcript]:
 
 
 def _reply_values(replies: Sequence[Transcript], curves: Curves, seed: int) -> ByQuestion:
-    from debate_rewards.metrics import question_values
-
     if not replies:
         return {}
     known = question_values(replies, seed)
@@ -335,9 +328,7 @@ def _rewards(transcripts: Sequence[Transcript]) -> ByQuestion:
     return {"reward": {q: fmean(own) for q, own in given.items()}} if given else {}
 
 
-def _means(values: ByQuestion, seed: int) -> "dict[str, Estimate]":
-    from debate_rewards.estimates import Estimate, bootstrap_interval, range_of
-
+def _means(values: ByQuestion, seed: int) -> dict[str, Estimate]:
     found = {}
     for name, own in values.items():
         within = (0.0, 1.0) if "@" in name else range_of(name)
@@ -346,10 +337,8 @@ def _means(values: ByQuestion, seed: int) -> "dict[str, Estimate]":
     return found
 
 
-def _lengths(replies: Sequence[Transcript], seed: int) -> "dict[str, Estimate]":
+def _lengths(replies: Sequence[Transcript], seed: int) -> dict[str, Estimate]:
     """Return the lengths of right and wrong replies, which are ratios over all questions."""
-    from debate_rewards.metrics import debate_statistics
-
     names = [f"{side}/{unit}" for side in ("right", "wrong") for unit in ("tokens", "characters")]
     known = debate_statistics(replies, seed)
     rounds = {name: f"{name}/round_0" for name in names}

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -13,22 +13,15 @@ from debate_protocol.forms import DebateForm, FormConfig
 from debate_protocol.forms.settings import PersonaChoice
 from debate_protocol.plugins import Config
 from debate_protocol.types import TopologyName, Transcript
-
-if TYPE_CHECKING:
-    from debate_rewards.metrics import AnswersGiven
+from debate_rewards.answer_checking import answer_classes
+from debate_rewards.metrics import AnswersGiven, answers_given, question_moments
+from debate_rewards.vote_metrics import majority_of_subsets, pass_at, right_in_most
 
 __all__ = ["Curves", "Point", "debate_curves", "reply_curves"]
 
 
-_DEBATE_KEYS = (
-    "num_agents",
-    "max_rounds",
-    "topology",
-    "degree",
-    "center",
-    "history_rounds",
-    "conversation",
-)
+_ROUNDS = ("num_agents", "max_rounds", "history_rounds", "conversation")
+_VIEW = ("topology", "degree", "center")
 
 
 class DebateChanges(Config):
@@ -89,12 +82,9 @@ class DebateChanges(Config):
             raise ValueError(f"{key}{error}; expected {key}debate to name another form") from error
 
     def _changes(self) -> dict[str, object]:
-        changes = {
-            name: value for name in _DEBATE_KEYS if (value := getattr(self, name)) is not None
-        }
-        if self.topology is not None:
-            changes |= {"degree": self.degree, "center": self.center}
-        return changes
+        named = {name: getattr(self, name) for name in (*_ROUNDS, *_VIEW)}
+        kept = _VIEW if self.topology is not None else ()
+        return {name: value for name, value in named.items() if name in kept or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +128,6 @@ def reply_curves(replies: Sequence[Transcript], most: int) -> Curves:
         replies: Debates of one turn each, several of each question.
         most: The largest k.
     """
-    from debate_rewards.answer_checking import answer_classes
-    from debate_rewards.metrics import answers_given
-    from debate_rewards.vote_metrics import majority_of_subsets, pass_at, right_in_most
-
     majority: list[dict[str, float]] = [{} for _ in range(most)]
     passed: list[dict[str, float]] = [{} for _ in range(most)]
     agreed: list[dict[str, float]] = [{} for _ in range(most)]
@@ -179,8 +165,6 @@ def debate_curves(debates: Sequence[Transcript]) -> Curves:
 
     A debate that ended early goes on with the answers of its last round and costs nothing more.
     """
-    from debate_rewards.metrics import answers_given
-
     given = [
         one
         for one in answers_given(debates, across_rounds=True)
@@ -205,8 +189,6 @@ def debate_curves(debates: Sequence[Transcript]) -> Curves:
 
 def moments_of(debates: Sequence[Transcript], names: Mapping[str, str]) -> "Ratios":
     """Return ratios of sums over questions; `names` maps names of ours to those of the metrics."""
-    from debate_rewards.metrics import question_moments
-
     found: dict[str, dict[str, tuple[float, ...]]] = {}
     for question, moments in question_moments(debates).items():
         for ours, theirs in names.items():
@@ -215,7 +197,7 @@ def moments_of(debates: Sequence[Transcript], names: Mapping[str, str]) -> "Rati
     return found
 
 
-def _at_round(one: "AnswersGiven", round: int) -> dict[str, float]:
+def _at_round(one: AnswersGiven, round: int) -> dict[str, float]:
     """Return what is right after a round of a debate, by curve."""
     assert one.right is not None
     rounds = one.rounds()
@@ -236,7 +218,7 @@ def _at_round(one: "AnswersGiven", round: int) -> dict[str, float]:
     return found
 
 
-def _sampled(one: "AnswersGiven", last: int | None) -> float | None:
+def _sampled(one: AnswersGiven, last: int | None) -> float | None:
     """Return the tokens sampled up to a round, in all where it is None; None where not known."""
     turns = one.debate.transcript.turns
     counts = [turn.token_counts for turn in turns if last is None or turn.round <= last]
@@ -248,7 +230,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-def _by_question(given: Sequence["AnswersGiven"]) -> dict[str, list["AnswersGiven"]]:
+def _by_question(given: Sequence[AnswersGiven]) -> dict[str, list[AnswersGiven]]:
     found: dict[str, list[AnswersGiven]] = {}
     for one in given:
         if one.right is not None:

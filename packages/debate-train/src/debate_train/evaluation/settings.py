@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 from debate_protocol.forms import DebateForm
 from debate_protocol.plugins import Variants
 from debate_protocol.types import Transcript
+from debate_rewards.metrics import question_values
 from debate_train.evaluation.debates import Debate, Opponents, SocietyOfMinds, SwappedJudging
 from debate_train.evaluation.modes import (
     Curves,
@@ -54,8 +55,6 @@ class _Replies(EvaluationMode):
 
     def values(self, played: Sequence[Sequence[Transcript]]) -> Values:
         """Return each question's share of right replies (mean@K), and what K of them give."""
-        from debate_rewards.metrics import question_values
-
         names = {"correct": "accuracy", "format": "format", "tokens/answer": "tokens/answer"}
         found = question_values(played[0])
         values = {ours: found[theirs] for theirs, ours in names.items() if theirs in found}

@@ -33,28 +33,24 @@ class SteadyStream:
 
     def write(self, text: str) -> int:
         """Write what can be written; return the length of the text."""
-        try:
-            self._write(text)
-        except UnicodeEncodeError as error:
-            plain = text.encode(error.encoding, "backslashreplace").decode(error.encoding)
-            with suppress(OSError, ValueError):
-                self._write(plain)
-        except (OSError, ValueError):  # ValueError: the stream was closed.
-            pass
+        with suppress(OSError, ValueError, AttributeError):  # ValueError: it was closed.
+            try:
+                self._stream.write(text)  # type: ignore[union-attr]
+            except UnicodeEncodeError as error:
+                plain = text.encode(error.encoding, "backslashreplace").decode(error.encoding)
+                self._stream.write(plain)  # type: ignore[union-attr]
         return len(text)
 
     def flush(self) -> None:
         """Flush what can be flushed."""
-        with suppress(OSError, ValueError):
-            if self._stream is not None:
-                self._stream.flush()
+        with suppress(OSError, ValueError, AttributeError):
+            self._stream.flush()  # type: ignore[union-attr]
 
     def isatty(self) -> bool:
         """Return whether this is a terminal."""
-        try:
+        with suppress(ValueError):
             return self._stream is not None and self._stream.isatty()
-        except ValueError:
-            return False
+        return False
 
     def settle(self) -> None:
         """Flush; where that fails send the rest nowhere, so that Python's own flush succeeds."""
@@ -66,10 +62,6 @@ class SteadyStream:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, cast(TextIO, self._stream).fileno())
                 os.close(nowhere)
-
-    def _write(self, text: str) -> None:
-        if self._stream is not None:
-            self._stream.write(text)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
@@ -137,9 +129,8 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or Console(file=steady(sys.stderr), quiet=is_quiet())
-        self._live = (
-            self._console.is_terminal and not os.environ.get("CI") if live is None else live
-        )
+        is_seen = self._console.is_terminal and not os.environ.get("CI")
+        self._live = is_seen if live is None else live
         self._clock = clock
         self._bar: Bar | None = None
         self._task = TaskID(0)
