@@ -165,7 +165,7 @@ def test_each_chart_and_result_is_explained_where_it_stands():
     assert len({panel.title for panel in panels}) == len(panels)
     page = curves(run_of([{"phase": "p", "step": step, "loss": 1.0 / step} for step in (1, 2)]))
     assert '<details class="why"><summary aria-label="What Loss means">?</summary>' in page
-    assert "may stand below a single answer" in meaning("eval/ring/majority/accuracy")
+    assert "may stand below a single answer" in meaning("eval/majority/accuracy")
     assert meaning("eval/unknown") == ""
 
 

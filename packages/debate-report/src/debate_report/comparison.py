@@ -8,7 +8,7 @@ from markupsafe import Markup
 from debate_report.charts import Chart, Marks, Series, line_chart
 from debate_report.curves import placed
 from debate_report.run_files import RunFiles, Stage, finite, recipe_of, stages
-from debate_report.timeline import PANELS, Along, Axis, meaning, phases, render, write_value
+from debate_report.timeline import PANELS, Along, meaning, phases, render, write_value
 
 Interval = tuple[float, float, float]
 MAX_ROWS, MAX_SHOWN = 500, 500
@@ -22,8 +22,6 @@ def results(found: Mapping[str, object] | None) -> Markup:
     rows = list(_read(found.get("table")))
     values = [value for _, _, before, after, _ in rows for value in (*before, *after)]
     share = not values or (min(values) >= 0 and max(values) <= 1)
-    low, high = (0.0, 1.0) if share else (min(values), max(values))
-    axis = Axis(low, high if high > low else low + 1, 6, 174)
     others = {
         key: value
         for key, value in found.items()
@@ -33,7 +31,6 @@ def results(found: Mapping[str, object] | None) -> Markup:
         "results.html",
         found=True,
         share=share,
-        scale=("0 %", "100 %") if share else [write_value(end, "number") for end in (low, high)],
         summary=str(found.get("summary") or "")[:MAX_SHOWN],
         rows=[
             {
@@ -42,10 +39,6 @@ def results(found: Mapping[str, object] | None) -> Markup:
                 "cells": [_share_cell(before, share), _share_cell(after, share)],
                 "change": _change(difference(change, after[0] - before[0]), share),
                 "beside": _paired(change, share),
-                "drawn": [
-                    (name, y, *map(axis.at, interval))
-                    for name, y, interval in (("before", 9, before), ("after", 19, after))
-                ],
             }
             for measure, name, before, after, change in rows
         ],

@@ -94,48 +94,26 @@ def _falls(found: Sequence[Recorded]) -> Iterator[str]:
     last = min(MAX_ROUNDS, 1 + max(one.read.last_round for one in found))
     for number in range(1, last):
         steps = [move for one in found for move in _steps_to(one, number)]
-        right = [whom for was, _, whom in steps if was]
-        lost = Counter(whom for was, still, whom in steps if was and not still)
-        mended = sum(now for was, now, _ in steps if not was)
-        given_up, others = sum(lost.values()), len(steps) - len(right)
-        if given_up <= mended:
-            continue
-        shares = [
-            _share(count, len(steps)) for count in (len(right) - given_up + mended, len(right))
-        ]
-        causes = ", ".join(f"{lost[whom]:,} {said}" for whom, said in _WHOM.items() if lost[whom])
-        yield (
-            f"Round {number + 1} is right less often than round {number} ({shares[0]} after "
-            f"{shares[1]}): of {len(right):,} right answers {given_up:,} were given up "
-            f"({_share(given_up, len(right))}), of {others:,} others {mended:,} turned right "
-            f"({_share(mended, others)}). Of those given up, {causes}."
-        )
+        right = sum(was for was, _ in steps)
+        given_up = sum(was and not still for was, still in steps)
+        mended = sum(still and not was for was, still in steps)
+        if given_up > mended:
+            yield (
+                f"Round {number + 1} is right less often than round {number} "
+                f"({_share(right - given_up + mended, len(steps))} after "
+                f"{_share(right, len(steps))}): of {right:,} right answers {given_up:,} were given "
+                f"up ({_share(given_up, right)}), of {len(steps) - right:,} others {mended:,} "
+                f"turned right ({_share(mended, len(steps) - right)})."
+            )
 
 
-_WHOM = {
-    "most": "went over to the answer that most of the turns they had read gave",
-    "one": "to one that fewer of these gave",
-    "new": "to one that none of these gave",
-    "none": "left no answer that can be read",
-}
-"""Whom an agent follows with its next answer."""
-
-
-def _steps_to(one: Recorded, number: int) -> Iterator[tuple[bool, bool, str]]:
-    """Yield of each agent's step to a round: whether it was and is right, and whom it followed."""
-    for key, answer in one.answers.items():
+def _steps_to(one: Recorded, number: int) -> Iterator[tuple[bool, bool]]:
+    """Yield of each agent's step to a round whether its answer was right and is right."""
+    for key in one.answers:
         before = key._replace(round=key.round - 1)
         known = {one.verdicts.get(before), one.verdicts.get(key)} - {None, "unverifiable"}
-        if key.round != number or before not in one.answers or not known:
-            continue
-        heard = Counter(
-            said for shown in one.read.turns[key].turn.shown
-            if shown.agent != key.agent and (said := one.answers.get(shown)) is not None
-        )  # fmt: skip
-        followers = 0 if answer is None else heard[answer]
-        whom = "most" if followers == max(heard.values(), default=0) else "one"
-        whom = "none" if answer is None else whom if followers else "new"
-        yield one.verdicts.get(before) == "right", one.verdicts.get(key) == "right", whom
+        if key.round == number and before in one.answers and known:
+            yield one.verdicts.get(before) == "right", one.verdicts.get(key) == "right"
 
 
 def _flow(found: Sequence[Recorded]) -> dict[str, object]:
