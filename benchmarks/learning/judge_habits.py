@@ -34,8 +34,10 @@ REWARDS: Mapping[str, Reward] = {
     "inclusive": get_reward("v2", consensus="inclusive"),
     "leave_one_out": get_reward("v2", consensus="leave_one_out"),
     "peer_prediction": get_reward("v2", consensus="peer_prediction"),
-    "correlated_agreement": get_reward("v2", consensus="correlated_agreement"),
-    "determinant_mutual_information": get_reward("v2", consensus="determinant_mutual_information"),
+    "correlated_agreement": get_reward("v2_peer_scores"),
+    "determinant_mutual_information": get_reward(
+        "v2_peer_scores", consensus="determinant_mutual_information"
+    ),
     "truth": get_reward("truth_judge"),
 }
 Vote = Callable[[int, int], str]

@@ -50,12 +50,13 @@ def test_check_warns_of_a_majority_of_two() -> None:
 
 @pytest.mark.parametrize("consensus", ["correlated_agreement", "determinant_mutual_information"])
 def test_check_plays_as_many_questions_as_judges_need(consensus: str) -> None:
-    phase = recipe({"type": "v2", "consensus": consensus})
+    phase = recipe({"type": "v2_peer_scores", "consensus": consensus})
     lessons = SignalCheck.of(phase)
     assert lessons is not None and lessons.taught == set(lessons.given)
     assert ("judge", "") in lessons.given
     too_few = recipe(
-        {"type": "v2", "consensus": consensus}, data={"type": "signs_puzzle", "batch_size": 2}
+        {"type": "v2_peer_scores", "consensus": consensus},
+        data={"type": "signs_puzzle", "batch_size": 2},
     )
     (warning,) = check(too_few).warnings
     assert f"{consensus} compares verdicts with those on other questions" in warning

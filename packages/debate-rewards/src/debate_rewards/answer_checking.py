@@ -84,15 +84,9 @@ def check_many(
     asked: Sequence[tuple[Question, str | None]], *, limit_s: float = LIMIT_S
 ) -> list[Verdict]:
     """Judge many predictions, using all workers; verdicts come in order."""
-    verdicts: dict[int, Verdict] = {}
-    slow = []
-    for index, (question, prediction) in enumerate(asked):
-        quick = _quick_check(question, prediction)
-        if isinstance(quick, Verdict):
-            verdicts[index] = quick
-        else:
-            slow.append(index)
-    if slow:
+    quick = [_quick_check(question, prediction) for question, prediction in asked]
+    verdicts = {index: one for index, one in enumerate(quick) if isinstance(one, Verdict)}
+    if slow := [index for index in range(len(asked)) if index not in verdicts]:
         threads = min(shared_pool().size, 1 + len(slow) // 8)
         with ThreadPoolExecutor(threads) as executor:
             results = executor.map(lambda index: check(*asked[index], limit_s=limit_s), slow)

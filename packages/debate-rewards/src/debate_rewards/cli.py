@@ -6,6 +6,7 @@ import reprlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -211,12 +212,7 @@ def _verify(arguments: argparse.Namespace) -> None:
         asked = [(pair.question(arguments.kind), pair.prediction) for pair in chunk]
         verdicts = check_many(asked, limit_s=arguments.limit_s)
         _print_lines(
-            {
-                "id": pair.id,
-                "verdict": verdict.verdict,
-                "reason": verdict.reason,
-                "seconds": round(verdict.seconds, 6),
-            }
+            {"id": pair.id} | asdict(replace(verdict, seconds=round(verdict.seconds, 6)))
             for pair, verdict in zip(chunk, verdicts, strict=True)
         )
 

@@ -212,7 +212,9 @@ def standings(debate: ReadDebate) -> list[tuple[ReadTurn, float]]:
     shares = tally(vote for key in judges for vote in cast[key].votes)
     latest: dict[int, ReadTurn] = {}
     net: dict[int, float] = {}
-    for turn in _judged(debate, judges):
+    judged = [debate.judged_by(debate.judges[key]).values() for key in judges]
+    valid = {turn.key: turn for turns in judged for turn in turns if not turn.failed}
+    for _, turn in sorted(valid.items()):
         agent = turn.key.agent
         share = shares.get(turn.key, Share(0.0, 0.0))
         net[agent] = net.get(agent, 0.0) + share.up - share.down
@@ -235,17 +237,6 @@ def _weightiest(debate: ReadDebate, seed: int, weight: Callable[[ReadTurn], floa
     largest = max(weights.values())
     chosen = _draw(debate.transcript, seed, [n for n, own in weights.items() if own == largest])
     return answers[classes.index(chosen)]
-
-
-def _judged(debate: ReadDebate, judges: list[TurnKey]) -> list[ReadTurn]:
-    """Return the valid turns that these judges were to judge, each once."""
-    found = {
-        turn.key: turn
-        for key in judges
-        for turn in debate.judged_by(debate.judges[key]).values()
-        if not turn.failed
-    }
-    return [found[key] for key in sorted(found)]
 
 
 def _draw(transcript: Transcript, seed: int, among: Sequence[int]) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from debate_protocol.types import Transcript, Turn, TurnKey, agents_by_policy, answering_agents
 from debate_rewards.answer_checking import Verdict, answer_classes, check_many
 from debate_rewards.answer_rewards import turn_verdicts
-from debate_rewards.decisions import decisions_of, last_turns
+from debate_rewards.decisions import decisions_of
 from debate_rewards.estimates import Estimate, Moments, Sums, bootstrap_estimates, pooled
 from debate_rewards.reward import ReadDebate, Score, read_debate
 from debate_rewards.vote_metrics import add_change, add_intraclass, add_judging, add_own, add_reward
@@ -84,14 +84,6 @@ def _classes(debate: ReadDebate, across_rounds: bool) -> dict[TurnKey, int | Non
         numbers = answer_classes(debate.transcript.question, answers)
         found |= dict(zip(keys, numbers, strict=True))
     return found
-
-
-def add_diversity(sums: Sums, given: AnswersGiven) -> None:
-    """Add the answer classes per answer of each round."""
-    for round, keys in given.rounds().items():
-        classes = [number for key in keys if (number := given.classes[key]) is not None]
-        if classes:
-            sums.add(f"diversity/round_{round}", len(set(classes)) / len(classes))
 
 
 def add_rounds(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
@@ -358,12 +350,14 @@ def _measure_all(
     for one, chosen in zip(given, decisions, strict=True):
         sums, debate, right = Sums(), one.debate, one.right
         _add_format(sums, debate)
-        add_diversity(sums, one)
+        for round, keys in one.rounds().items():
+            classes = [number for key in keys if (number := one.classes[key]) is not None]
+            if classes:
+                sums.add(f"diversity/round_{round}", len(set(classes)) / len(classes))
         sums.add("unverifiable", float(right is None))
         outcomes = {name: next(decided).verdict == "right" for name in chosen}
         if right is not None:
             _add_accuracy(sums, one, right)
-            _add_unread(sums, debate, one.verdicts)
             add_change(sums, right)
             add_rounds(sums, one, right)
             for name, is_right in outcomes.items():
@@ -395,24 +389,16 @@ def _add_format(sums: Sums, debate: ReadDebate) -> None:
 def _add_accuracy(sums: Sums, given: AnswersGiven, right: Mapping[TurnKey, bool]) -> None:
     for key, is_right in right.items():
         sums.add(f"accuracy/round_{key.round}", float(is_right))
-    last = [key for key in right if key.round == given.debate.last_round]
-    num_agents = _agents_due(given.debate)
+    last_round = given.debate.last_round
+    last = [key for key in right if key.round == last_round]
+    due = max(1, len(answering_agents(given.debate.transcript.protocol, last_round)))
     right_agents = sum(right[key] for key in last)
-    sums.add("correct", right_agents, num_agents)
-    sums.add("avg@k", right_agents / num_agents)
+    sums.add("correct", right_agents, due)
+    sums.add("avg@k", right_agents / due)
     sums.add("pass@k", float(right_agents > 0))
-    sums.add("cons@k", float(2 * right_agents > num_agents))
+    sums.add("cons@k", float(2 * right_agents > due))
     sums.add("maj@k", given.majority(last))
-
-
-def _agents_due(debate: ReadDebate) -> int:
-    """Return how many agents owed an answer in the last round."""
-    return max(1, len(answering_agents(debate.transcript.protocol, debate.last_round)))
-
-
-def _add_unread(sums: Sums, debate: ReadDebate, verdicts: Mapping[TurnKey, Verdict]) -> None:
-    num_agents = _agents_due(debate)
-    last = [verdicts[turn.key] for turn in last_turns(debate).values()]
-    read = sum(verdict.reason in ("same_text", "equivalent", "different") for verdict in last)
-    sums.add("unread", num_agents - read, num_agents)
-    sums.add("unread/timeout", sum(verdict.reason == "timeout" for verdict in last), num_agents)
+    reasons = [given.verdicts[key].reason for key in last]
+    read = sum(reason in ("same_text", "equivalent", "different") for reason in reasons)
+    sums.add("unread", due - read, due)
+    sums.add("unread/timeout", reasons.count("timeout"), due)

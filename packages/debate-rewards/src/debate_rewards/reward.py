@@ -1,8 +1,7 @@
 """What a reward is: transcripts as it reads them, settings, and the credits that it hands out."""
 
 import math
-import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -73,12 +72,8 @@ class Score:
         return self.returns.get(component, () if component else self.agents)
 
 
-class Reward(typing.Protocol):
-    """Scores a batch of debates; a batch, because some values compare across questions."""
-
-    def __call__(self, transcripts: Sequence[Transcript]) -> list[Score]:
-        """Return one score a transcript, in order."""
-        ...
+# Scores a batch of debates; a batch, because some values compare across questions.
+Reward = Callable[[Sequence[Transcript]], list[Score]]
 
 
 def known_mean(values: Iterable[float | None]) -> float | None:

@@ -124,7 +124,11 @@ def _add_votes(
             sums.add(f"judge/wins/agent_{vote.left.agent}", first_wins)
             sums.add(f"judge/wins/agent_{vote.right.agent}", 1 - first_wins)
         if right is not None and right[vote.left] != right[vote.right]:
-            _add_judged_pair(sums, vote, of, left_is_right=right[vote.left])
+            agrees = vote.verdict == (">" if right[vote.left] else "<")
+            sums.add(f"{of}judge/accuracy", 0.5 if vote.verdict == "=" else float(agrees))
+            sums.add(f"{of}judge/strict_accuracy", float(agrees))
+            sums.add(f"{of}judge/tpr", float(agrees))
+            sums.add(f"{of}judge/fpr", float(vote.verdict != "=" and not agrees))
     if right is not None:
         _add_error_correlation(sums, votes, right, of)
         for judge in judges.values():
@@ -165,14 +169,6 @@ def add_own(
             sums.add(f"{of}correct", answered, len(due))
         if due:
             return
-
-
-def _add_judged_pair(sums: Sums, vote: Vote, of: str, *, left_is_right: bool) -> None:
-    agrees = vote.verdict == (">" if left_is_right else "<")
-    sums.add(f"{of}judge/accuracy", 0.5 if vote.verdict == "=" else float(agrees))
-    sums.add(f"{of}judge/strict_accuracy", float(agrees))
-    sums.add(f"{of}judge/tpr", float(agrees))
-    sums.add(f"{of}judge/fpr", float(vote.verdict != "=" and not agrees))
 
 
 def _add_error_correlation(

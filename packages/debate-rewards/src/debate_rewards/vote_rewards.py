@@ -23,9 +23,7 @@ from debate_rewards.reward import (
     turn_credits,
 )
 from debate_rewards.votes import (
-    CENTRED,
     JUDGE,
-    PARTS,
     Ballot,
     Consensus,
     JudgeSettings,
@@ -41,14 +39,16 @@ from debate_rewards.votes import (
     margin,
     orient,
     peer_prediction_values,
-    peer_score_values,
     points,
     tally,
     verdicts_elsewhere,
     without_repetitions,
 )
 
-_CONTROLS = ("shuffle_votes", "shuffle_verdicts", "votes_from")
+_IN_STUDIES = {
+    **dict.fromkeys(("shuffle_votes", "shuffle_verdicts", "votes_from"), "v2_control"),
+    **dict.fromkeys(("correlated_agreement", "determinant_mutual_information"), "v2_peer_scores"),
+}
 
 
 def _comparison_lines(turn: ReadTurn) -> int:
@@ -117,9 +117,8 @@ class V2(JudgeSettings, PeerReward):
     `judge_credit` says where judge values go: one for the `block`, one per `line`, or per `segment`
     (lines, and each part of the evaluation about one agent). Under the last two a line that does
     not count, and the end of a section that leaves out owed pairs, are worth `format_penalty`.
-    `consensus: peer_prediction`, `correlated_agreement` and `determinant_mutual_information`
-    compare across questions, so they need batches with more than one, two and three; `none` leaves
-    the judge stream to another component of a mixed reward, such as `truth_judge`.
+    `consensus: peer_prediction` compares across questions, so it needs batches with more than one;
+    `none` leaves the judge stream to another component of a mixed reward, such as `truth_judge`.
     `votes_of` names the one role whose votes value turns, such as judges that stay as they are.
 
     Source: multi-agent debate overview, section 2.2. Deviations: `unvoted: mask`,
@@ -137,12 +136,14 @@ class V2(JudgeSettings, PeerReward):
 
     @model_validator(mode="before")
     @classmethod
-    def _controls_have_moved(cls, values: Any) -> Any:
-        for key in _CONTROLS if isinstance(values, dict) else ():
-            if key in values and key not in cls.model_fields:
-                raise ValueError(
-                    f"{key}: found a control; expected type v2_control, of debate-studies"
-                )
+    def _has_moved(cls, values: Any) -> Any:
+        if cls is V2 and isinstance(values, dict):
+            for found in (*values, str(values.get("consensus"))):
+                if found in _IN_STUDIES:
+                    kind = _IN_STUDIES[found]
+                    raise ValueError(
+                        f"{found}: expected type {kind}, of the package debate-studies"
+                    )
         return values
 
     @property
@@ -173,8 +174,6 @@ class V2(JudgeSettings, PeerReward):
             case "peer_prediction":
                 elsewhere = verdicts_elsewhere(questions, votes)
                 return [peer_prediction_values(v, e) for v, e in zip(votes, elsewhere, strict=True)]
-            case "correlated_agreement" | "determinant_mutual_information" as kind:
-                return peer_score_values(questions, votes, kind)
             case kind:
                 return [consensus_values(its_votes, kind) for its_votes in votes]
 
@@ -209,17 +208,20 @@ class V2(JudgeSettings, PeerReward):
         generator = self.generator_credits(debate, votes)
         judge: list[Credit] = []
         if self.consensus != "none":
-            judge = self.judge_credits(debate, cast, values, centred=self.consensus in CENTRED)
+            judge = self.judge_credits(debate, cast, values, centred=self.centred)
         metrics = v2_metrics(debate, cast, generator, judge)
         score = scored(debate.transcript, generator, metrics)
         return replace(score, credits=(*generator, *judge))
 
     @property
     def least_questions(self) -> int:
-        """Two in one part, and one in each other part."""
-        if self.consensus == "peer_prediction":
-            return 2
-        return PARTS.get(self.consensus, 0) + 1
+        """Two where verdicts are compared with those on other questions."""
+        return 2 if self.consensus == "peer_prediction" else 1
+
+    @property
+    def centred(self) -> bool:
+        """Whether a verdict that does not depend on the turns already earns 0 on average."""
+        return self.consensus == "peer_prediction"
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
         """Return why no turn has a vote that counts, or no judge a value."""

@@ -6,11 +6,11 @@ from itertools import product
 import pytest
 
 from debate_protocol.types import TurnKey
-from debate_rewards import V2
 from debate_rewards.reward import RewardContext
-from debate_rewards.votes import (
+from debate_rewards.votes import Vote
+from debate_studies.peer_scores import (
     PARTS,
-    Vote,
+    V2PeerScores,
     correlated_agreement,
     determinant_scores,
     joint_counts,
@@ -156,15 +156,14 @@ def test_v2_takes_peer_scores_as_values_that_are_centred_already(kind, hold):
     # Pairs (0,1), (1,2) and (0,2) have two judges and more, who agree.
     lines = ["A1=A2; A3<A4", "A0<A2; A2=A3", "A0>A1; A3<A4", "A0>A1; A1=A2", "A0>A1; A1=A2; A0<A2"]
     batch = [hold([""] * 5, lines, n=5, id=str(n)) for n in range(6)]
-    scores = V2(consensus=kind)(batch)
+    scores = V2PeerScores(consensus=kind)(batch)
     judge = [c for score in scores for c in score.credits if c.stream == "judge" and c.round == 1]
     assert all(credit.centred for credit in judge)
     assert all(credit.value is not None and credit.value > 0 for credit in judge)
-    assert V2(consensus=kind).least_questions == PARTS[kind] + 1
+    assert V2PeerScores(consensus=kind).least_questions == PARTS[kind] + 1
     rules = batch[0].protocol
-    silent = V2(consensus=kind).why_no_signal("judge", RewardContext(rules, questions=PARTS[kind]))
+    reward, few = V2PeerScores(consensus=kind), RewardContext(rules, questions=PARTS[kind])
+    silent = reward.why_no_signal("judge", few)
     assert silent is not None and f"expected data.batch_size above {PARTS[kind]}" in silent
-    assert (
-        V2(consensus=kind).why_no_signal("judge", RewardContext(rules, questions=PARTS[kind] + 1))
-        is None
-    )
+    enough = RewardContext(rules, questions=PARTS[kind] + 1)
+    assert reward.why_no_signal("judge", enough) is None
