@@ -60,6 +60,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+STUDIES = {"v2_control", "v2_peer_scores"}
+"""Rewards of debate-studies, where it is installed."""
+
+
 def rewards() -> Variants[RewardConfig]:
     """Return the rewards of this moment's packages, looked for."""
     found: Variants[RewardConfig] = Variants("debate_rewards.rewards", RewardConfig, V2)
@@ -82,7 +86,7 @@ def test_reward_of_another_package_is_found_by_its_type(site, hold):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = rewards()
-    assert {*found} - {"v2_control"} == {"v2", "brevity"}  # debate-studies may be installed.
+    assert {*found} - STUDIES == {"v2", "brevity"}
     (score,) = found["brevity"](words=10)([hold(["", None, ""])])
     assert score.credits[1].value == -0.2  # "no tags": two words of ten
 
@@ -151,7 +155,7 @@ def test_reward_that_cannot_be_used_is_named_and_left_out(site, module, entries,
     sys.modules.pop("broken", None)
     try:
         with pytest.warns(VariantNotLoadedWarning) as caught:
-            assert {*rewards()} - {"v2_control"} == {"v2"}
+            assert {*rewards()} - STUDIES == {"v2"}
     finally:
         sys.modules.pop("broken", None)
     (warning,) = caught

@@ -195,7 +195,7 @@ def test_v2_peer_prediction_has_no_signal_for_a_single_question(hold):
 
 
 def test_v2_warns_of_a_judge_stream_with_few_agents():
-    assert "always +1" in (few_judges(3, 1.0, consensus="inclusive") or "")
+    assert "value +1" in (few_judges(3, 1.0, consensus="inclusive") or "")
     assert few_judges(3, 0.5) is not None
     assert few_judges(4, 0.5) is not None
     assert few_judges(5, 1.0) is None

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, BinaryIO
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from debate_protocol.command_line import (
     BAD_USAGE,
@@ -32,7 +32,7 @@ from debate_rewards.decisions import decisions_of, last_turns
 from debate_rewards.final_answers import KINDS, Kind
 from debate_rewards.metrics import answers_given, debate_statistics
 from debate_rewards.reward import ReadDebate, Reward, Score, check_turns, score_debates
-from debate_rewards.rewards import REWARDS, RewardChoice, weighted_sum
+from debate_rewards.rewards import REWARDS, weighted_sum
 from debate_rewards.votes import all_votes, ballots
 
 EXPECTED = '"id", "gold" and "prediction"'
@@ -261,11 +261,10 @@ def build_reward(name: str, settings: Sequence[str]) -> Reward:
             if not isinstance(place, dict):
                 raise UsageError(f"--set {key}: {part} is a value and has no fields")
         place[last] = _value(text)
-    adapter: TypeAdapter[Reward] = TypeAdapter(RewardChoice)
     try:
-        return adapter.validate_python(fields)
+        return REWARDS.make(name, fields)
     except ValidationError as error:
-        raise UsageError(_explain(error, fields)) from None
+        raise UsageError(_explain(error, name)) from None
 
 
 def score_line(transcript: Transcript, score: Score) -> dict[str, object]:
@@ -291,24 +290,17 @@ def score_line(transcript: Transcript, score: Score) -> dict[str, object]:
     }
 
 
-def _explain(error: ValidationError, fields: dict[str, Any]) -> str:
+def _explain(error: ValidationError, name: str) -> str:
     first = error.errors(include_url=False)[0]
-    place: list[str] = []
-    around: Any = fields
-    inner: Any = fields
-    for part in map(str, first["loc"]):
-        # Pydantic names the chosen variant of a union too; the user did not type that.
-        is_last = part == str(first["loc"][-1])
-        if isinstance(inner, dict) and (part in inner or (is_last and first["type"] == "missing")):
-            place.append(part)
-            around, inner = inner, inner.get(part)
-    where = f"--set {'.'.join(place)}"
+    # Pydantic names the chosen variant of a union too; the user did not type that.
+    variants = [name, *(part for part in first["loc"] if part in REWARDS)]
+    place = [str(part) for part in first["loc"] if part not in REWARDS]
+    where, reward = f"--set {'.'.join(place)}", str(variants[-1])
     if first["type"] == "missing":
-        return f"{where}: {around.get('type', 'it')} needs this field"
-    named = str(around.get("type"))
-    if first["type"] == "extra_forbidden" and named in REWARDS:
-        known = [name for name in REWARDS[named].model_fields if name != "type"]
-        return f"{where}: {named} has no such field, expected {_expected(place[-1], known)}"
+        return f"{where}: {reward} needs this field"
+    if first["type"] == "extra_forbidden":
+        known = [field for field in REWARDS[reward].model_fields if field != "type"]
+        return f"{where}: {reward} has no such field, expected {_expected(place[-1], known)}"
     return f"{where}: found {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}"
 
 

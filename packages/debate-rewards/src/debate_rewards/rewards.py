@@ -33,23 +33,11 @@ from debate_rewards.turn_rewards import Certainty, Overlong, PartialTrajectory, 
 from debate_rewards.vote_rewards import V2, BradleyTerry, WinMinusLoss, WinRate
 from debate_rewards.votes import all_votes, ballots, by_pair
 
-OWN = (
-    V2,
-    WinRate,
-    WinMinusLoss,
-    BradleyTerry,
-    Verifiable,
-    TruthJudge,
-    Majority,
-    MajorityJudge,
-    Certainty,
-    Persuasion,
-    Overlong,
-    PartialTrajectory,
-)
 # Rewards that can be a part of a mixed one.
-SINGLE_REWARDS: Variants[RewardConfig] = Variants("debate_rewards.rewards", RewardConfig, *OWN)
-
+SINGLE_REWARDS: Variants[RewardConfig] = Variants(
+    "debate_rewards.rewards", RewardConfig, V2, WinRate, WinMinusLoss, BradleyTerry, Verifiable,
+    TruthJudge, Majority, MajorityJudge, Certainty, Persuasion, Overlong, PartialTrajectory,
+)  # fmt: skip
 SingleReward = Annotated[RewardConfig, SINGLE_REWARDS]
 
 
@@ -349,7 +337,7 @@ def _split_answers(debates: Sequence[ReadDebate]) -> float:
 
 # All rewards, those of other installed packages included.
 REWARDS: Variants[RewardConfig] = Variants(
-    "debate_rewards.rewards", RewardConfig, *OWN, Mixed, Labelled
+    "debate_rewards.rewards", RewardConfig, *SINGLE_REWARDS.models, Mixed, Labelled
 )
 
 # Any reward; `type` names it.

@@ -254,17 +254,13 @@ class V2(JudgeSettings, PeerReward):
             return None if most >= 3 else f"{found}; expected topology all or judge weight 0"
         if most not in (1, 2):
             return None
-        alone = "each pair has one judge a round, "
+        judges = ("one judge", "two judges")[most - 1]
+        values = ("nobody to agree with", "only each other to copy")[most - 1]
         if self.consensus == "inclusive":
-            found = (alone + "whose value is always +1", "a judge is never outvoted")[most - 1]
-        else:
-            found = (
-                alone + "so no comparison gets a value",
-                "each pair has two judges a round, who can only copy each other",
-            )[most - 1]
+            values = ("the value +1 whatever it says", "never the value -1")[most - 1]
         return (
-            f"v2 with {rules.num_agents} agents and judge weight {weight:g} "
-            f"(consensus {self.consensus}): {found}. Use 5 or more agents, or judge weight 0."
+            f"v2 with {rules.num_agents} agents and judge weight {weight:g}: each pair has "
+            f"{judges} a round, with {values}. Use 5 or more agents, or judge weight 0."
         )
 
     def warnings(self, context: RewardContext) -> list[str]:

@@ -341,38 +341,6 @@ JUDGE = "judge"
 _MENTION = re.compile(r"(?i:agent)(?<!\w.{5})\s+(\d{1,9})\b")
 
 
-def span_credits(
-    turn: ReadTurn,
-    whole: Credit,
-    lines: Sequence[tuple[Vote, float | None]],
-    judge_credit: JudgeCredit,
-    without_vote: Sequence[tuple[Range, float | None]],
-) -> list[Credit]:
-    """Return the credits that stand beside the turn's own judge value.
-
-    A line or part without a value has a credit with None: its tokens take no signal rather than
-    the turn's mean, which would pay a line that does not count for those that do.
-
-    Args:
-        turn: The judge's turn.
-        whole: Its credit for the whole stream.
-        lines: Its counted votes with their values.
-        judge_credit: `block` returns none; `line` one a vote; `segment` also one for each part of
-            the evaluation about one agent: the mean over the valued lines that name it.
-        without_vote: Where its other lines stand, and what they are worth.
-    """
-    if judge_credit == "block" or not lines:
-        return []
-    placed = [*((vote.span, value) for vote, value in lines), *without_vote]
-    if judge_credit == "segment":
-        placed = [*_part_values(turn, lines), *placed]
-    agent, round_, stream, centred = whole.agent, whole.round, whole.stream, whole.centred
-    return [
-        Credit(agent, round_, stream, value, span, expected=False, centred=centred)
-        for span, value in placed
-    ]
-
-
 def evaluation_parts(turn: ReadTurn) -> list[tuple[int, tuple[int, int]]]:
     """Return (agent, character range) for each part of the evaluation about one agent.
 
@@ -467,15 +435,23 @@ class JudgeSettings(Config):
                 *key, JUDGE, value, penalty=penalty, expected=ballot.owed > 0, centred=centred
             )
             credits.append(whole)
-            if self.judge_credit != "block" and not penalty:
-                lines = list(zip(ballot.votes, own, strict=True))
-                without_vote: list[tuple[Range, float | None]] = [
-                    *((span, None) for span in ballot.failed),
-                    *((span, self.format_penalty) for span in ballot.uncounted),
-                ]
-                if 0 < len({vote.pair for vote in ballot.votes}) < ballot.owed:
-                    # Ending here is what left pairs out; the mean of those made would pay for it.
-                    section = turn.parsed.sections["comparison"]
-                    without_vote.append(((section.span[1], section.outer[1]), self.format_penalty))
-                credits += span_credits(turn, whole, lines, self.judge_credit, without_vote)
+            if self.judge_credit == "block" or penalty or not ballot.votes:
+                continue
+            # A line or part without a value has a credit with None: its tokens take no signal
+            # rather than the turn's mean, which would pay it for the lines that count.
+            lines = list(zip(ballot.votes, own, strict=True))
+            placed: list[tuple[Range, float | None]] = []
+            if self.judge_credit == "segment":
+                placed += _part_values(turn, lines)
+            placed += [(vote.span, value) for vote, value in lines]
+            placed += [(span, None) for span in ballot.failed]
+            placed += [(span, self.format_penalty) for span in ballot.uncounted]
+            if len({vote.pair for vote in ballot.votes}) < ballot.owed:
+                # Ending here is what left pairs out; the mean of those made would pay for it.
+                section = turn.parsed.sections["comparison"]
+                placed.append(((section.span[1], section.outer[1]), self.format_penalty))
+            credits += [
+                Credit(*key, JUDGE, value, span, expected=False, centred=centred)
+                for span, value in placed
+            ]
         return credits
