@@ -300,7 +300,6 @@ def test_check_matches_served_adapters_with_trained_ones(
         ({"type": "transformers"}, True),
         ({"type": "transformers", "device": "cuda:1"}, False),
         ({"type": "vllm"}, True),
-        ({"type": "vllm", "process": "own"}, False),
         ({"type": "vllm_server"}, False),
     ],
 )
