@@ -19,9 +19,7 @@ def test_every_template_is_a_recipe_that_ships() -> None:
 
 
 @pytest.mark.parametrize(("method", "size"), [("selfplay", "cpu"), ("sdrl", "8b"), ("acc", "7b")])
-def test_template_is_the_recipe_that_ships(
-    method: str, size: str, tmp_path: Path
-) -> None:
+def test_template_is_the_recipe_that_ships(method: str, size: str, tmp_path: Path) -> None:
     shipped, *changes = METHODS[method][size].split()
     path = tmp_path / "mine.yaml"
     path.write_text(template(method, size, "mine", ()))
