@@ -10,13 +10,11 @@ import pytest
 from debate_rollout.engine import EndpointError, EngineFailure, RolloutError
 from debate_rollout.engines.transformers_sampler import TransformersSampler
 from debate_train.checkpoints import run_directory
-from debate_train.checkpoints import run_directory as metrics_file
 from debate_train.monitoring.progress import Progress
 from debate_train.monitoring.tracking import Tracker
 from debate_train.playing import rollouts as playing_ahead
 from debate_train.playing.rollouts import Rollouts, read_lookahead
-from debate_train.running import loop, saving
-from debate_train.running import run_context as records
+from debate_train.running import loop, run_context, step_metrics
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.small_runs import AHEAD, End, Run, at_call, end_of, steps
 
@@ -40,9 +38,7 @@ def no_engine() -> None:
         ((Rollouts, "take"), 3, no_engine, 2),
         ((Rollouts, "refresh"), 2, no_engine, 2),  # trained, though no engine has its weights
         ((loop, "evaluate"), 1, no_engine, 2),  # the look at the dev split after step 2
-        ((saving, "step_metrics"), 2, fail, 2),  # trained, though not recorded
-        ((metrics_file, "open_plain"), 2, no_room, 2),  # its row is in the checkpoint
-        ((metrics_file, "open_plain"), 3, no_room, 2),  # and so is that of the look after it
+        ((run_context, "step_metrics"), 2, fail, 2),  # trained, though not recorded
         ((Tracker, "log"), 2, fail, 2),
         ((Progress, "step"), 2, fail, 2),
     ],
@@ -59,6 +55,19 @@ def test_run_that_fails_leaves_its_last_complete_step(
     assert end_of(tmp_path / "run") == whole
 
 
+def test_row_that_cannot_be_written_is_lost_alone(
+    run: Run, tmp_path: Path, whole: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        at_call(patch, run_directory, "cut_torn_line", 2, no_room)
+        assert run() == 1
+    assert steps(tmp_path) == [2]
+    assert run("--resume") == 0
+    rows, *others = end_of(tmp_path / "run")
+    assert rows == [row for place, row in enumerate(whole[0]) if place != 1]
+    assert others == list(whole[1:])
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     found = [*(folder / "transcripts").iterdir(), *(folder / "tokens").iterdir()]
     return {path.name: path.read_bytes() for path in found}
@@ -70,7 +79,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
         ((run_directory, "write_transcripts"), 2, 1),
         ((run_directory.RunDirectory, "write_tokens"), 2, 1),
         ((run_directory.RunDirectory, "note_record"), 4, 1),  # of the tokens, which are written
-        ((metrics_file, "open_plain"), 2, 2),
     ],
 )
 def test_step_whose_records_cannot_be_written_has_them_after_a_resume(
@@ -155,7 +163,7 @@ def test_step_that_fails_before_its_update_is_not_the_last_complete_one(
 def test_run_goes_on_when_a_metric_cannot_be_taken(
     run: Run, tmp_path: Path, whole: End, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_call(monkeypatch, records, "debate_metrics", 2, fail)
+    at_call(monkeypatch, step_metrics, "debate_metrics", 2, fail)
     assert run() == 0
     rows, weights, _ = end_of(tmp_path / "run")
     assert weights == whole[1]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from debate_train.playing.rollouts import PlayerAhead, Rollouts
-from debate_train.running import loop, phases, saving
+from debate_train.playing.rollouts import Prefetcher, Rollouts
+from debate_train.running import loop, phases, run_context
 from debate_train.trainers.torch_session import TorchTrainerSession
 from train.small_runs import AHEAD, End, Run, at_call, end_of, steps
 
@@ -23,7 +23,7 @@ def test_no_checkpoint_is_written_without_the_debates_that_nobody_waited_for(
     with monkeypatch.context() as patch:
         at_call(patch, loop, "build_batch", 3, twice)
         interrupt = partial(signal.raise_signal, signal.SIGINT)
-        at_call(patch, PlayerAhead, "with_old_weights", 1, interrupt)
+        at_call(patch, Prefetcher, "in_flight", 1, interrupt)
         assert run(*AHEAD) == 130
     assert steps(tmp_path) == []
     printed = capfd.readouterr().err
@@ -49,10 +49,10 @@ def twice() -> None:
         ((loop, "build_batch"), 2, twice, 1, "press again to stop at once, without this step"),
         # An update that has begun ends, and counts.
         ((TorchTrainerSession, "_update"), 2, twice, 2, "press again to stop without it"),
-        ((saving, "step_metrics"), 2, twice, 2, "press again to stop without it"),
+        ((run_context, "step_metrics"), 2, twice, 2, "press again to stop without it"),
         ((loop, "evaluate"), 1, hang_up, 2, "stopping now, with a checkpoint"),
         ((phases, "evaluate"), 1, hang_up, None, "stopping now"),
-        ((saving, "save_random_states"), 1, twice, 3, "press again to stop without it"),
+        ((run_context, "save_random_states"), 1, twice, 3, "press again to stop without it"),
     ],
 )
 def test_run_that_is_interrupted_leaves_its_last_complete_step(

@@ -1,6 +1,5 @@
 """Debates played ahead come back from a checkpoint exactly as they were, tokens included."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +51,6 @@ def test_transcripts_and_tokens_come_back_when_they_were_played_ahead(
 ) -> None:
     before = {7: played(form), 8: played(form)[:1], 9: []}
     write_lookahead(tmp_path, before)
-    assert {p.suffix for p in tmp_path.iterdir()} == {".jsonl", ".safetensors"}
     after = read_lookahead(tmp_path)
     assert after == before
     for step, transcripts in before.items():
@@ -90,23 +88,16 @@ def test_nothing_is_read_where_nothing_was_written(tmp_path: Path) -> None:
     assert read_lookahead(tmp_path) == {}
 
 
-@pytest.mark.parametrize("harm", ["torn", "short", "no tensors", "another file", "too few tokens"])
+@pytest.mark.parametrize("harm", ["torn", "short", "another file"])
 def test_spoilt_file_ends_in_one_message(harm: str, tmp_path: Path) -> None:
     write_lookahead(tmp_path, {7: played("simultaneous")})
-    lines, tensors = tmp_path / "lookahead.jsonl", tmp_path / "lookahead.safetensors"
+    lines = tmp_path / "lookahead.jsonl"
     text = lines.read_text()
     if harm == "torn":
         lines.write_text(text[: len(text) // 2])
     elif harm == "short":
         lines.write_text("".join(text.splitlines(keepends=True)[:-1]))
-    elif harm == "no tensors":
-        tensors.unlink()
-    elif harm == "another file":
-        lines.write_text('{"loss": 1}\n[]\n')
     else:
-        more = text.splitlines()
-        last = json.loads(more[-1])
-        last["replies"][-1]["counts"][1] += 1
-        lines.write_text("\n".join([*more[:-1], json.dumps(last)]))
+        lines.write_text('{"loss": 1}\n[]\n')
     with pytest.raises(UsageError, match=r"lookahead\.jsonl cannot be read"):
         read_lookahead(tmp_path)

@@ -147,7 +147,7 @@ def test_interrupted_run_goes_on_exactly_with_what_was_played_ahead(
         end = 5 if stop <= 5 else LAST
         ahead = list(range(stop, min(stop + 2, end)))
         assert [head["step"] for head in heads] == ahead
-        assert (folder / "lookahead.safetensors").exists() == bool(ahead)
+        assert (folder / "lookahead.jsonl").exists() == bool(ahead)
     assert train(output, "--resume") == 0
     assert rows(output) == rows(whole)
     assert_same_debates_and_weights(output, whole)

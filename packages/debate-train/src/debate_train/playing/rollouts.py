@@ -1,17 +1,13 @@
 """The debates of each step: played when they are wanted, or ahead of training."""
 
-import hashlib
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from safetensors.numpy import load_file, save_file
 
 from debate_protocol.forms import DebateForm
 from debate_protocol.transcripts.files import TranscriptError, from_json, json_line, to_json
@@ -22,7 +18,6 @@ from debate_rollout.engine import (
     EngineSettings,
     Finished,
     Request,
-    StreamingEngine,
     Weights,
 )
 from debate_rollout.routing import ForwardingEngine
@@ -37,114 +32,68 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_LINES, _TENSORS = "lookahead.jsonl", "lookahead.safetensors"
-_NUMBERS = {"prompt_ids": np.int32, "token_ids": np.int32, "logps": np.float64}
+_LOOKAHEAD = "lookahead.jsonl"
+"""A line for each step, then one for each of its debates: the transcript and all replies."""
 
 
 def write_lookahead(directory: Path, played: Mapping[int, Sequence[Transcript]]) -> None:
     """Write the debates of these steps."""
-    numbers: dict[str, list[float]] = {name: [] for name in _NUMBERS}
-    with (directory / _LINES).open("wb") as file:
+    with (directory / _LOOKAHEAD).open("wb") as file:
         for step in sorted(played):
             head = {"step": step, "debates": len(played[step]), "metrics": metrics_of(played[step])}
             file.write(json_line(head))
             for transcript in played[step]:
                 replies = [turn.reply for turn in transcript.sampled_turns()]
-                for reply in replies:
-                    if reply is not None:
-                        for name, found in numbers.items():
-                            found += getattr(reply, name)
-                records = [None if reply is None else _record(reply) for reply in replies]
+                records = [None if reply is None else asdict(reply) for reply in replies]
                 file.write(json_line({"transcript": to_json(transcript), "replies": records}))
-    arrays = {name: np.array(found, _NUMBERS[name]) for name, found in numbers.items()}
-    save_file(arrays, directory / _TENSORS)
 
 
 def read_lookahead(directory: Path) -> dict[int, Sequence[Transcript]]:
     """Return the debates by step; none where nothing was written.
 
     Raises:
-        UsageError: A file is missing, or is not what was written.
+        UsageError: The file is not what was written.
     """
-    path = directory / _LINES
+    path = directory / _LOOKAHEAD
     if not path.exists():
         return {}
     try:
-        numbers = _Numbers(load_file(directory / _TENSORS))
         with path.open("rb") as file:
-            lines = [json.loads(line) for line in file]
-        played: dict[int, Sequence[Transcript]] = {}
-        while lines:
-            head = lines.pop(0)
-            own, lines = lines[: head["debates"]], lines[head["debates"] :]
-            if len(own) < head["debates"]:
-                raise ValueError(f"step {head['step']} has {len(own)} debates")
-            metrics = {str(k): float(v) for k, v in head.get("metrics", {}).items()}
-            debates = [_transcript(line, numbers) for line in own]
-            played[head["step"]] = StepDebates(debates, metrics)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, TranscriptError) as error:
+            lines = (json.loads(line) for line in file)
+            return {
+                head["step"]: StepDebates(
+                    [_transcript(next(lines)) for _ in range(head["debates"])], head["metrics"]
+                )
+                for head in lines
+            }
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, TranscriptError) as error:
         raise UsageError(
-            f"checkpoint {directory}: {_LINES} cannot be read ({error}); expected what a run with "
-            "pipeline.max_staleness above 0 wrote; remove this checkpoint to go on from the one "
-            "before"
+            f"checkpoint {directory}: {_LOOKAHEAD} cannot be read ({error}); expected what a run "
+            "with pipeline.max_staleness above 0 wrote; remove this checkpoint to go on from the "
+            "one before"
         ) from error
-    return played
 
 
-def _record(reply: Reply) -> dict[str, object]:
-    """Return all of a reply but its numbers, and how many of those it has."""
-    return {
-        "text": reply.text,
-        "finish": reply.finish,
-        "temperature": reply.temperature,
-        "weight_version": reply.weight_version,
-        "version_spans": reply.version_spans,
-        "counted": reply.counted,
-        "counts": [len(getattr(reply, name)) for name in _NUMBERS],
-    }
-
-
-class _Numbers:
-    """Arrays that are read from the front."""
-
-    def __init__(self, arrays: Mapping[str, Any]) -> None:
-        self._arrays = {name: arrays[name] for name in _NUMBERS}
-        self._at = dict.fromkeys(_NUMBERS, 0)
-
-    def reply(self, record: Mapping[str, Any]) -> Reply:
-        """Return the next reply."""
-        found: dict[str, tuple[Any, ...]] = {}
-        for name, count in zip(_NUMBERS, record["counts"], strict=True):
-            at = self._at[name]
-            found[name] = tuple(self._arrays[name][at : at + count].tolist())
-            if len(found[name]) < count:
-                raise ValueError(f"{_TENSORS} has too few {name}")
-            self._at[name] = at + count
-        return Reply(
-            text=record["text"],
-            finish=record["finish"],
-            temperature=record["temperature"],
-            weight_version=record["weight_version"],
-            version_spans=tuple((v, start, end) for v, start, end in record["version_spans"]),
-            counted=tuple(counted) if (counted := record.get("counted")) else None,
-            **found,
-        )
-
-
-def _transcript(line: Mapping[str, Any], numbers: _Numbers) -> Transcript:
+def _transcript(line: Mapping[str, Any]) -> Transcript:
     replies = iter(line["replies"])  # In the order of Transcript.sampled_turns.
 
     def with_reply(turn: Turn) -> Turn:
         record = next(replies)
         return replace(
             turn,
-            reply=None if record is None else numbers.reply(record),
+            reply=None if record is None else _reply(record),
             branches=tuple(Branch(one.guide, with_reply(one.turn)) for one in turn.branches),
             continuations=tuple(with_reply(one) for one in turn.continuations),
         )
 
     transcript = from_json(line["transcript"])
     return replace(transcript, turns=tuple(with_reply(turn) for turn in transcript.turns))
+
+
+def _reply(record: Mapping[str, Any]) -> Reply:
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+    values["version_spans"] = tuple(map(tuple, record["version_spans"]))
+    return Reply(**values)
 
 
 _SLICE_S = 0.2
@@ -157,7 +106,7 @@ class _GivenUp(BaseException):
     """Nobody wants what is played any more; no `Exception`, as those are tried again."""
 
 
-class PlayerAhead:
+class Prefetcher:
     """Plays steps in order, each with exactly the weights of max(first, step - max_staleness).
 
     The engine belongs to the thread, weights included, but for `paused`.
@@ -240,7 +189,7 @@ class PlayerAhead:
                 self._is_paused, self._served = False, None
                 self._changed.notify_all()
 
-    def with_old_weights(self) -> dict[int, Sequence[Transcript]]:
+    def in_flight(self) -> dict[int, Sequence[Transcript]]:
         """Wait for all steps whose weights are older than the newest; return those not complete.
 
         Steps that failed, and those after them, are left out.
@@ -316,41 +265,24 @@ class PlayerAhead:
             self._changed.notify_all()
 
 
-class StoppableEngine:
+class StoppableEngine(ForwardingEngine):
     """An engine whose calls end soon after `stop` is set, by an exception that nothing catches."""
 
     def __init__(self, engine: Engine, stop: threading.Event) -> None:
-        self._engine: Any = engine
+        super().__init__(engine)
         self._stop = stop
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """Those of the engine."""
-        found: frozenset[Capability] = self._engine.capabilities
-        return found
-
-    @property
-    def renderer(self) -> Any:
-        """That of the engine."""
-        return self._engine.renderer
-
-    @property
-    def context_window(self) -> int | None:
-        """That of the engine."""
-        window: int | None = self._engine.context_window
-        return window
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Answer a batch; one that is under way is not cut short."""
         self._check()
-        replies: list[Reply] = self._engine.generate(requests)
+        replies = super().generate(requests)
         self._check()
         return replies
 
     def load(self, weights: Weights) -> None:
         """Serve other weights."""
         self._check()
-        self._engine.load(weights)
+        super().load(weights)
 
     def close(self) -> None:
         """Do nothing: the engine is only lent."""
@@ -358,26 +290,20 @@ class StoppableEngine:
     def submit(self, request: Request) -> int:
         """Take a request."""
         self._check()
-        ticket: int = self._engine.submit(request)
-        return ticket
+        return super().submit(request)
 
     def collect(self, timeout_s: float) -> list[Finished]:
         """Return what has ended, in waits that are short."""
-        engine: StreamingEngine = self._engine
         until = time.monotonic() + timeout_s
         while True:
             self._check()
             began = time.monotonic()
             wait_s = max(0.0, min(_SLICE_S, until - began))
-            found = engine.collect(wait_s)
+            found = super().collect(wait_s)
             now = time.monotonic()
             # An engine that did not wait has nothing to wait for.
             if found or now >= until or now - began < wait_s / 2:
                 return found
-
-    def cancel(self, ticket: int) -> None:
-        """Give a request up."""
-        self._engine.cancel(ticket)
 
     def _check(self) -> None:
         if self._stop.is_set():
@@ -432,7 +358,7 @@ class Rollouts:
         self._max_staleness = max_staleness if demonstrator is None else 0
         self._border = border
         self._known: dict[int, Sequence[Transcript]] = {}
-        self._ahead: PlayerAhead | None = None
+        self._ahead: Prefetcher | None = None
         self._are_lost = False
         self.times: dict[str, float] = {}
         """Seconds that playing the last step took, and that training waited for it."""
@@ -445,7 +371,7 @@ class Rollouts:
         except BaseException:  # For a checkpoint of the last complete step.
             if self._ahead is not None:
                 self._are_lost = True
-                self._known = self._ahead.with_old_weights()  # An interrupt may end the wait.
+                self._known = self._ahead.in_flight()  # An interrupt may end the wait.
                 self._are_lost = False
             raise
         finally:
@@ -508,7 +434,7 @@ class Rollouts:
         """
         if self._are_lost:
             raise RunFailure("the debates that were begun ahead, which it needs, were given up")
-        found = self._known if self._ahead is None else self._ahead.with_old_weights()
+        found = self._known if self._ahead is None else self._ahead.in_flight()
         if found:
             write_lookahead(directory, found)
 
@@ -517,7 +443,7 @@ class Rollouts:
         self._known = read_lookahead(directory)
 
     def _play_ahead(self, steps: range) -> None:
-        ahead = PlayerAhead(self._play, self._engine, steps, self._max_staleness)
+        ahead = Prefetcher(self._play, self._engine, steps, self._max_staleness)
         ahead.known(self._known)
         ahead.offer(steps.start, self._weights)
         self._ahead, self._known = ahead, {}
@@ -582,7 +508,7 @@ class PhaseStart:
             for name, tensor in weights.tensors.items()
         }
         with written(folder / FILE), whole_file(folder / FILE) as unfinished:
-            save_file(tensors, unfinished, metadata=_said(phase, tensors))
+            save_file(tensors, unfinished, metadata={"phase": phase})
         return cls(mode, replace(weights, tensors=tensors))
 
     @classmethod
@@ -599,14 +525,12 @@ class PhaseStart:
 
         try:
             with safe_open(folder / FILE, framework="pt") as file:
-                said = file.metadata() or {}
+                phase_of = (file.metadata() or {}).get("phase")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError):
             return None
-        if said != _said(phase, tensors):
-            return None
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        if shapes != {name: tuple(tensor.shape) for name, tensor in like.tensors.items()}:
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        if phase_of != phase or shapes != {n: x.shape for n, x in like.tensors.items()}:
             return None
         return cls(mode, replace(like, tensors=tensors))
 
@@ -617,20 +541,6 @@ class PhaseStart:
     def beside(self, engine: Engine, current: Weights) -> Engine:
         """Return the engine with both policies; `current` are the weights that it serves."""
         return _InTurn(engine, self.weights, current)
-
-
-def _said(phase: str, tensors: "Mapping[str, Tensor]") -> dict[str, str]:
-    """Return what the file says of itself: the phase, and a hash of all names and values.
-
-    It is one entry, as the order in which several are written is not always the same.
-    """
-    import torch
-
-    digest = hashlib.sha256(phase.encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(name.encode())
-        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return {"sha256": digest.hexdigest()}
 
 
 class _InTurn(ForwardingEngine):
