@@ -19,7 +19,7 @@ from debate_train.monitoring.progress import Progress
 from debate_train.monitoring.tracking import Tracker
 from debate_train.recipe import Recipe
 from debate_train.running.loop import train
-from debate_train.running.run_context import Ended, Phase, RunContext, Saving, open_phase
+from debate_train.running.run_context import Phase, RunContext, Saving, StopReason, open_phase
 
 
 class Trainer:
@@ -83,7 +83,7 @@ def context(recipe: Recipe, folder: Path, engine: Any, source: DataSource, token
     )
 
 
-def trained(run: RunContext, trainer: Any) -> tuple[Ended, Kept]:
+def trained(run: RunContext, trainer: Any) -> tuple[StopReason, Kept]:
     """Train the only phase of a run; return why it ended and what it kept."""
     run.progress.start("train", run.recipe.steps)
     kept = Kept(run, open_phase(run, "train", run.recipe, trainer))

@@ -66,7 +66,7 @@ def test_state_comes_back_as_it_was(tmp_path: Path) -> None:
         rows=9,
         exit_criteria={"warm": True},
         before={"eval/format": {"mean": 0.1 + 0.2, "questions": 3}},
-        looked=("warm", 2, {"eval/format": 1 / 3}),
+        last_eval=("warm", 2, {"eval/format": 1 / 3}),
         best=Best(7, "eval/format", 1 / 3),
         seconds={"warm": 1.5},
     )

@@ -27,7 +27,7 @@ def test_no_checkpoint_is_written_without_the_debates_that_nobody_waited_for(
         assert run(*AHEAD) == 130
     assert steps(tmp_path) == []
     printed = capfd.readouterr().err
-    assert "as soon as the debates that were begun ahead have ended" in printed
+    assert "debates that were begun ahead have to end first" in printed
     assert "no checkpoint of step 2: the debates that were begun ahead" in printed
     assert run("--resume", *AHEAD) == 0
     assert end_of(tmp_path / "run") == whole_ahead

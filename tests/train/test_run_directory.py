@@ -183,12 +183,12 @@ def test_go_back_drops_what_was_written_after_a_checkpoint(tmp_path):
         (run.tokens_path / f"step-{step}.safetensors").touch()
     run.close()
     run = RunDirectory.open(run.path)
-    assert run.go_back(rows, 2) == 2
+    run.go_back(rows, 2)
     assert run.metrics() == before
     assert [path.name for path in run.transcripts_path.iterdir()] == ["self_play-000002.jsonl"]
     assert [path.name for path in run.tokens_path.iterdir()] == ["step-2.safetensors"]
-    assert run.go_back(rows, 2) == 0
-    assert run.go_back(0, 0) == 3
+    run.go_back(rows, 2)
+    run.go_back(0, 0)
     assert run.metrics() == []
 
 

@@ -36,19 +36,12 @@ SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 """Ctrl-C, `kill`, and a terminal or connection that is closed, where the system has them."""
+_AHEAD = "; debates that were begun ahead have to end first, as the checkpoint needs them"
 _AFTER_STEP = (
     "interrupted: stopping after this step, with a checkpoint; press again to stop at once, "
     "without this step"
 )
-_AFTER_STEP_AHEAD = (
-    "interrupted: stopping after this step, with a checkpoint; press again to stop without this "
-    "step, as soon as the debates that were begun ahead have ended, which the checkpoint needs"
-)
 _AT_ONCE = "interrupted: stopping now, with a checkpoint of all steps that are complete"
-_AT_ONCE_AHEAD = (
-    "interrupted: stopping as soon as the debates that were begun ahead have ended, with a "
-    "checkpoint of all steps that are complete"
-)
 _SOON = "interrupted: a checkpoint is being made; press again to stop without it"
 
 
@@ -91,8 +84,7 @@ class Interrupts:
     ) -> None:
         self._echo_s = echo_s
         self._say = say or _write
-        self._after_step = _AFTER_STEP_AHEAD if plays_ahead else _AFTER_STEP
-        self._at_once = _AT_ONCE_AHEAD if plays_ahead else _AT_ONCE
+        self._ahead = _AHEAD if plays_ahead else ""
         self._count = 0
         self._first = 0.0
         self._may_stop = self._is_guarded = False
@@ -142,9 +134,9 @@ class Interrupts:
         if self._count == 1:
             self._first = time.monotonic()
             if self._may_stop:
-                self._say(self._at_once)
+                self._say(_AT_ONCE + self._ahead)
                 raise _Stopped
-            self._say(self._after_step)
+            self._say(_AFTER_STEP + self._ahead)
         elif self._is_guarded and self._count == 2:
             self._say(_SOON)
         else:

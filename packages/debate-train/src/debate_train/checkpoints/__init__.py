@@ -21,7 +21,7 @@ from debate_train.checkpoints.whole_files import sync_directory, write_whole
 from debate_train.interrupts import RunFailure, UsageError
 
 MANIFEST = "manifest.json"
-FORMAT = "debate-checkpoint/2"
+FORMAT = "debate-checkpoint/3"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -190,10 +190,10 @@ class RunState:
     """For each phase that has ended and has an exit criterion: whether it met it."""
     before: dict[str, Any] | None = None
     """Measures on the test split when the last phase began."""
-    looked: tuple[str, int, dict[str, float]] | None = None
-    """The last look at the dev split: phase, step, means by name."""
-    owes_look: bool = False
-    """Whether the look at the dev split after the last step is still to be made."""
+    last_eval: tuple[str, int, dict[str, float]] | None = None
+    """The last evaluation of the dev split: phase, step, means by name."""
+    eval_pending: bool = False
+    """Whether the evaluation of the dev split after the last step is still to be made."""
     best: Best | None = None
     starts: dict[str, tuple[int, dict[str, float]]] = field(default_factory=dict)
     """For phases that may be taken back: the step to go back to, and means on the dev split there.

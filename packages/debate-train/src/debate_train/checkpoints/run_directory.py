@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -150,16 +149,6 @@ def written(path: Path) -> Iterator[None]:
         raise RunFailure(
             f"cannot write {path}: {reason}; make room or repair the disk, then go on with --resume"
         ) from error
-
-
-def last_time(path: Path) -> float:
-    """Return the time of the last row, 0 where there is none that can be read."""
-    with path.open("rb") as file:
-        last = deque(file, maxlen=1)
-    try:
-        return float(json.loads(last[0])["time_s"])
-    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
-        return 0.0
 
 
 def plain(value: Any) -> Any:
@@ -346,17 +335,16 @@ class MetricsFile:
         """Show only the rows of a checkpoint, until `go_back`."""
         self._kept = rows
 
-    def go_back(self, rows: int) -> int:
-        """Keep the rows of a checkpoint; return how many went."""
+    def go_back(self, rows: int) -> None:
+        """Keep the rows of a checkpoint."""
         self._kept = None
-        lines = self._lines()
-        write_whole(self.path, b"".join(lines[:rows]))
+        write_whole(self.path, b"".join(self._lines()[:rows]))
         self.go_on()
-        return max(0, len(lines) - rows)
 
     def go_on(self) -> None:
         """Count the seconds of the run on from those of the last row."""
-        self._seconds_before = last_time(self.path)
+        rows = self.rows()
+        self._seconds_before = float(str(rows[-1]["time_s"])) if rows else 0.0
         self._opened_at = time.monotonic()
 
 
@@ -374,6 +362,10 @@ class RunDirectory:
 
     def __init__(self, path: Path, lock: DirectoryLock, *, was_there: bool = True) -> None:
         self.path = path
+        self.metrics_path = path / METRICS
+        self.transcripts_path, self.tokens_path = path / "transcripts", path / "tokens"
+        self.evaluations_path, self.offline_path = path / "evaluations", path / "offline"
+        self.checkpoints_path = path / "checkpoints"
         self._lock = lock
         self._was_there = was_there
         self._return: RunState | None = None
@@ -456,36 +448,6 @@ class RunDirectory:
         """Whether the run has found what it was to find, and that is as it was written."""
         return read_as_written(self.path / RESULTS) is not None
 
-    @property
-    def metrics_path(self) -> Path:
-        """File of one JSON object a line."""
-        return self.path / METRICS
-
-    @property
-    def transcripts_path(self) -> Path:
-        """Folder of transcript files."""
-        return self.path / "transcripts"
-
-    @property
-    def tokens_path(self) -> Path:
-        """Folder of token samples."""
-        return self.path / "tokens"
-
-    @property
-    def offline_path(self) -> Path:
-        """Folder of sets of examples; a run without any has none."""
-        return self.path / "offline"
-
-    @property
-    def evaluations_path(self) -> Path:
-        """Folder of what evaluations found."""
-        return self.path / "evaluations"
-
-    @property
-    def checkpoints_path(self) -> Path:
-        """Folder of checkpoints."""
-        return self.path / "checkpoints"
-
     def log(self, phase: str, step: int, metrics: Mapping[str, object]) -> None:
         """Append one row to `metrics.jsonl`; see `MetricsFile`."""
         self._rows.log(phase, step, metrics)
@@ -517,23 +479,19 @@ class RunDirectory:
             self.go_back(self._return.rows, self._return.step)
             self._return = None
 
-    def go_back(self, rows: int, step: int) -> int:
+    def go_back(self, rows: int, step: int) -> None:
         """Drop what was written after a checkpoint, so that none of it comes twice.
 
         Args:
             rows: how many rows of metrics there were.
             step: after how many steps; transcripts, tokens, examples and recipes of later ones go.
-
-        Returns:
-            How many rows were dropped.
         """
-        dropped = self._rows.go_back(rows)
+        self._rows.go_back(rows)
         of_steps = [folder.iterdir() for folder in self._folders()[:-1]]
         # Sets of examples are named by the step at whose weights they were made.
         for path in chain(*of_steps, self.offline_path.glob("*"), self.path.glob(LATER_RECIPES)):
             if _step_of(path.name) > step:
                 path.unlink()
-        return dropped
 
     def write_transcripts(self, phase: str, step: int, transcripts: Sequence[Transcript]) -> Path:
         """Write debates to `transcripts/<phase>-<step>.jsonl`, in place of an earlier file."""

@@ -66,7 +66,7 @@ def read_lookahead(directory: Path) -> dict[int, Sequence[Transcript]]:
                 )
                 for head in lines
             }
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError, TranscriptError) as error:
+    except (OSError, ValueError, LookupError, TypeError, StopIteration, TranscriptError) as error:
         raise UsageError(
             f"checkpoint {directory}: {_LOOKAHEAD} cannot be read ({error}); expected what a run "
             "with pipeline.max_staleness above 0 wrote; remove this checkpoint to go on from the "

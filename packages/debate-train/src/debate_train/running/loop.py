@@ -9,13 +9,13 @@ from debate_train.evaluation.measuring import evaluate
 from debate_train.monitoring.throughput import timed
 from debate_train.offline.example_set import Imitation, PhaseExamples
 from debate_train.playing import metrics_of
-from debate_train.running.run_context import Ended, Phase, RunContext, Saving, keep_sample
+from debate_train.running.run_context import Phase, RunContext, Saving, StopReason, keep_sample
 from debate_train.running.run_records import keep_evaluation
 
 
 def train(
     run: RunContext, phase: Phase, saving: Saving, examples: PhaseExamples | None = None
-) -> Ended:
+) -> StopReason:
     """Train a phase from where the run is until it ends or a signal stops it; return why.
 
     What fails raises; `saving` then has the last complete step. With `examples` steps learn from
@@ -47,7 +47,7 @@ def train(
             with timed(step.metrics, "weights"):
                 rollouts.refresh(version=state.step)
             saving.log()
-            if state.owes_look and not run.interrupts.asked:
+            if state.eval_pending and not run.interrupts.asked:
                 evaluate_dev(run, phase, saving)
             saving.note_random_states()
             phase.refuse_endless_skips(step)
@@ -77,7 +77,7 @@ def played(
     return Step(number, transcripts, scores, batch, metrics, compared.baselines, began)
 
 
-def why_stop(run: RunContext, phase: Phase) -> Ended | None:
+def why_stop(run: RunContext, phase: Phase) -> StopReason | None:
     """Return why no further step is made, None if one is."""
     return "interrupted" if run.interrupts.asked else phase.ended(run.state)
 
@@ -96,7 +96,7 @@ def evaluate_dev(run: RunContext, phase: Phase, saving: Saving) -> bool:
     keep_evaluation(run.directory, "dev", state.step, measured[0], with_debates=kept)
     means = [one.means() for one in measured]
     found, target = means[0], phase.on_target(means)
-    state.looked, state.owes_look = (phase.name, state.step, found), False
+    state.last_eval, state.eval_pending = (phase.name, state.step, found), False
     run.note_best(found)
-    saving.log_look(found | target, measured[0].votes())
+    saving.log_eval(found | target, measured[0].votes())
     return True

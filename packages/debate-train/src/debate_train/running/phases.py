@@ -22,7 +22,7 @@ from debate_train.playing.rollouts import FILE, MODE, PhaseStart
 from debate_train.recipe import Recipe
 from debate_train.running.loop import evaluate_dev, train
 from debate_train.running.offline_phase import measure_held_out, open_examples, score_start
-from debate_train.running.run_context import Ended, Phase, RunContext, Saving, open_phase
+from debate_train.running.run_context import Phase, RunContext, Saving, StopReason, open_phase
 from debate_train.running.run_records import changes_of, in_words, keep_evaluation
 
 
@@ -73,11 +73,11 @@ def is_kept(run: RunContext, phase: Phase, saving: Saving) -> bool | None:
             f"warning: {phase.name}: kept, as keep_if was not in the recipe when it began"
         )
         return True
-    is_measured = (state.looked or ("", 0))[:2] == (phase.name, state.step)
+    is_measured = (state.last_eval or ("", 0))[:2] == (phase.name, state.step)
     if not is_measured and not evaluate_dev(run, phase, saving):
         return None
-    assert state.looked is not None
-    (step, before), after = state.starts[phase.name], state.looked[2]
+    assert state.last_eval is not None
+    (step, before), after = state.starts[phase.name], state.last_eval[2]
     kept = state.kept[phase.name] = rule.keeps(before, after)
     values = [
         "no case" if found is None else f"{found:.3f}"
@@ -92,7 +92,7 @@ def is_kept(run: RunContext, phase: Phase, saving: Saving) -> bool | None:
     return kept
 
 
-def taken_back(run: RunContext, phase: Phase, learner: LoadedModel) -> Phase:
+def roll_back(run: RunContext, phase: Phase, learner: LoadedModel) -> Phase:
     """Return the phase with the weights that it is compared with, and a trainer that has none else.
 
     Optimizers are of one phase, so that the next has one of its own anyway.
@@ -133,7 +133,7 @@ def run_phases(run: RunContext) -> int:
     return DONE if _finish(run) else _interrupted(run)
 
 
-def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | None) -> Ended:
+def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | None) -> StopReason:
     """Run one phase to its end, from a checkpoint within it if one is given."""
     state = run.state
     names, wanted = list(run.recipe.phase_recipes()), run.recipe.evaluation.before
@@ -177,7 +177,7 @@ def _run_phase(run: RunContext, name: str, recipe: Recipe, checkpoint: Path | No
                 measure_held_out(run, phase, examples)
         _note_exit(run, phase, ended)
         if not kept:
-            phase = taken_back(run, phase, learner)
+            phase = roll_back(run, phase, learner)
             trainer = phase.trainer
             run.engine.load(trainer.weights(version=state.step))
             saving.follow(phase)
@@ -223,15 +223,15 @@ def _start(run: RunContext, phase: Phase, *, is_new: bool) -> PhaseStart | None:
     return found
 
 
-def _note_exit(run: RunContext, phase: Phase, ended: Ended) -> None:
+def _note_exit(run: RunContext, phase: Phase, ended: StopReason) -> None:
     """Keep and say whether the phase reached what it had to, if anything."""
     state, criterion = run.state, phase.recipe.exit_criterion
-    if criterion is None or state.looked is None:
+    if criterion is None or state.last_eval is None:
         return
     is_met = state.exit_criteria[phase.name] = ended == "criterion met"
     run.progress.note(
         f"{phase.name}: exit criterion {'met' if is_met else 'MISSED'} after "
-        f"{state.step - state.phase_start} steps: {criterion.compared(state.looked[2])}"
+        f"{state.step - state.phase_start} steps: {criterion.compared(state.last_eval[2])}"
     )
 
 

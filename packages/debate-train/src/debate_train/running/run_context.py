@@ -46,7 +46,7 @@ from debate_train.running.step_metrics import facts_of, step_metrics
 from debate_train.trainers import Trainer
 from debate_train.trainers.processes import own_place
 
-Ended = Literal["finished", "criterion met", "criterion missed", "interrupted"]
+StopReason = Literal["finished", "criterion met", "criterion missed", "interrupted"]
 """Why a phase stopped: its steps are done, its exit criterion is met or was not met in
 `max_steps`, or a signal asked for it."""
 
@@ -95,7 +95,7 @@ class RunContext:
     """Drops what was written after that checkpoint, once nothing can be refused any more."""
 
     def note_best(self, found: Mapping[str, float]) -> None:
-        """Note a look at the dev split if it is the best so far, where the best one is kept."""
+        """Note an evaluation if it is the best so far, where the best one is kept."""
         wanted, state = self.recipe.checkpoint.keep_best, self.state
         value = None if wanted is None else found.get(wanted.metric)
         if wanted is not None and value is not None and wanted.is_better(value, state.best):
@@ -130,7 +130,7 @@ class Phase:
         return reward.at(step) if reward.is_changing else reward
 
     def dev_splits(self, run: RunContext) -> list[list[Question]]:
-        """Return what a look measures on: the phase's dev split, and that of the recipe's own data.
+        """Return the questions of an evaluation: the dev splits of the phase and of the whole recipe.
 
         The latter is there where it was asked for (`evaluation.target`) and is another one.
         """
@@ -139,7 +139,7 @@ class Phase:
         return [x.split("dev", size) for x in dict.fromkeys([self.source, *others])]
 
     def on_target(self, measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """Return the means of a look on the recipe's own data, by names of their own."""
+        """Return the means of an evaluation on the recipe's own data, by names of their own."""
         own = measured[-1] if self.recipe.evaluation.target else {}
         return {name.replace("eval/", "target/", 1): value for name, value in own.items()}
 
@@ -152,13 +152,13 @@ class Phase:
     def owes_evaluation(self, state: RunState) -> bool:
         """Return whether the evaluation after the last step is still to be made."""
         criterion, done = self.recipe.exit_criterion, state.step - state.phase_start
-        return state.owes_look or (
+        return state.eval_pending or (
             criterion is not None
             and criterion.is_due(self.recipe.steps, done)
             and self._measured(state) is None
         )
 
-    def ended(self, state: RunState) -> Ended | None:
+    def ended(self, state: RunState) -> StopReason | None:
         """Return why the phase ends after the last step, None if it goes on."""
         criterion, done = self.recipe.exit_criterion, state.step - state.phase_start
         if criterion is None:
@@ -187,8 +187,8 @@ class Phase:
 
     def _measured(self, state: RunState) -> dict[str, float] | None:
         """Return the means on the dev split after the last step, if they were taken."""
-        looked = state.looked
-        return looked[2] if looked is not None and looked[:2] == (self.name, state.step) else None
+        last = state.last_eval
+        return last[2] if last is not None and last[:2] == (self.name, state.step) else None
 
 
 def is_due(every: int, done: int) -> bool:
@@ -391,7 +391,7 @@ class Saving:
         state = self._state
         self._unrecorded = step
         state.step, state.baselines = step.number + 1, dict(step.baselines)
-        state.owes_look = self._phase.evaluation_is_due(state.step - state.phase_start)
+        state.eval_pending = self._phase.evaluation_is_due(state.step - state.phase_start)
         self.note_random_states()
 
     def log(self) -> None:
@@ -421,8 +421,8 @@ class Saving:
             run.progress.note(f"{phase.name} {state.step}: no reply has a token to learn from")
         return metrics
 
-    def log_look(self, found: dict[str, float], more: dict[str, float]) -> None:
-        """Write the measures of a look at the dev split, and what the display has no room for."""
+    def log_eval(self, found: dict[str, float], more: dict[str, float]) -> None:
+        """Write what an evaluation of the dev split found; the display has no room for `more`."""
         recipe = self._phase.recipe
         asked = [name for name, _ in recipe.exit_criterion.wanted] if recipe.exit_criterion else []
         listed = dict.fromkeys([*recipe.evaluated().listed(), *asked])
