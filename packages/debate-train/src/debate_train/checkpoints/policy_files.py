@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -164,7 +165,7 @@ def load_policy(directory: Path, loaded: LoadedModel) -> None:
         source = _source(directory, loaded, targets)
         for names, target in _distinct(targets):
             name = next(name for name in names if name in source)
-            _copy(source.read(name), target, name)
+            _copy(source[name](), target, name)
     except ModelError:
         raise
     except (RuntimeError, OSError, ValueError) as error:
@@ -187,7 +188,7 @@ def stored_policy(directory: Path, loaded: LoadedModel) -> Callable[[str], Tenso
     own = dict(loaded.model.named_parameters())
 
     def read(name: str) -> Tensor:
-        tensor = source.read(stored[id(own[name])][0])
+        tensor = source[stored[id(own[name])][0]]()
         if tensor.shape != own[name].shape:
             raise ValueError(f"{name} of shape {tuple(tensor.shape)}")
         return tensor
@@ -220,19 +221,43 @@ def _distinct(targets: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor]]:
     return list(found.values())
 
 
-def _source(directory: Path, loaded: LoadedModel, targets: Mapping[str, Tensor]) -> "_Source":
-    source: _Source
+def _source(
+    directory: Path, loaded: LoadedModel, targets: Mapping[str, Tensor]
+) -> Mapping[str, Callable[[], Tensor]]:
+    """Return what reads each tensor of the policy in a directory, by name."""
     if loaded.lora is None:
-        source = StoredTensors(sorted(directory.glob("model*.safetensors")))
-    else:
-        source = _Adapters(directory, _names(loaded))
-    if loaded.lora is None and not set(source.names()) <= set(targets) and source.names():
-        source = _Converted(directory, loaded)
-    unknown = sorted(set(source.names()) - set(targets))
+        source = _readers(directory, "model")
+        if source and not set(source) <= set(targets):
+            source = _converted(directory, loaded)
+    else:  # Each adapter is in a folder of its name, one without in the directory.
+        source = {
+            f"{name}/{key}".removeprefix("/"): read
+            for name in _names(loaded)
+            for key, read in _readers(directory / name, "adapter_model").items()
+        }
+    unknown = sorted(set(source) - set(targets))
     missing = [names[0] for names, _ in _distinct(targets) if not any(n in source for n in names)]
     if unknown or missing:
         raise ValueError(f"missing or unexpected {', '.join([*unknown, *missing][:3])}")
     return source
+
+
+def _readers(directory: Path, stem: str) -> dict[str, Callable[[], Tensor]]:
+    stored = StoredTensors(sorted(directory.glob(f"{stem}*.safetensors")))
+    return {name: partial(stored.read, name) for name in stored.names()}
+
+
+def _converted(directory: Path, loaded: LoadedModel) -> dict[str, Callable[[], Tensor]]:
+    """Read weights that files name in another way than the model, such as those of experts."""
+    model = type(loaded.model).from_pretrained(
+        directory,
+        use_safetensors=True,
+        local_files_only=True,
+        dtype=loaded.model.dtype,
+        trust_remote_code=False,
+    )
+    tensors: dict[str, Tensor] = model.state_dict()
+    return {name: partial(tensors.__getitem__, name) for name in tensors}
 
 
 @torch.no_grad()
@@ -241,56 +266,3 @@ def _copy(tensor: Tensor, target: Tensor, name: str) -> None:
         found, expected = tuple(tensor.shape), tuple(target.shape)
         raise ValueError(f"{name} of shape {found} instead of {expected}")
     target.copy_(tensor)
-
-
-class _Source(Protocol):
-    def __contains__(self, name: str) -> bool: ...
-
-    def names(self) -> list[str]: ...
-
-    def read(self, name: str) -> Tensor: ...
-
-
-class _Adapters:
-    """The tensors of adapters, each in a folder of its name, or of one without in the directory."""
-
-    def __init__(self, directory: Path, names: Sequence[str]) -> None:
-        files = {
-            name: sorted((directory / name).glob("adapter_model*.safetensors")) for name in names
-        }
-        self._stored = {name: StoredTensors(found) for name, found in files.items()}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.names()
-
-    def names(self) -> list[str]:
-        own = ((name, stored.names()) for name, stored in self._stored.items())
-        return [f"{name}/{key}".removeprefix("/") for name, keys in own for key in keys]
-
-    def read(self, name: str) -> Tensor:
-        adapter, _, key = name.rpartition("/")
-        return self._stored[adapter].read(key)
-
-
-class _Converted:
-    """Weights whose names in files are not the model's own, such as those of single experts."""
-
-    def __init__(self, directory: Path, loaded: LoadedModel) -> None:
-        model = type(loaded.model).from_pretrained(
-            directory,
-            use_safetensors=True,
-            local_files_only=True,
-            dtype=loaded.model.dtype,
-            trust_remote_code=False,
-        )
-        self._tensors = model.state_dict()
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._tensors
-
-    def names(self) -> list[str]:
-        return list(self._tensors)
-
-    def read(self, name: str) -> Tensor:
-        tensor: Tensor = self._tensors[name]
-        return tensor

@@ -122,6 +122,8 @@ class _Maker:
         self._run, self._phase, self._path = run, phase, path
         self._unfinished = path.with_name(f"{path.stem}.unfinished")
         self._said = path.with_name(f"{path.stem}.json")
+        assert phase.recipe.offline is not None
+        self._offline = phase.recipe.offline
         self._made_from = _made_from(phase.recipe, phase.name, run.state.phase_start)
 
     def is_made(self) -> bool:
@@ -153,15 +155,13 @@ class _Maker:
     def make(self) -> bool:
         """Make the files; return False where a signal stops it."""
         run, recipe = self._run, self._phase.recipe
-        offline = recipe.offline
-        assert offline is not None
-        if offline.path is not None:
+        if self._offline.path is not None:
             chunk = run.interrupts.stoppable(self._read_chunk)
             if chunk is not None:
                 self._finish([chunk])
             return chunk is not None
         chunks = self._kept_chunks()
-        wanted = -(-(offline.questions or PLAYED) // recipe.data.batch_size)
+        wanted = -(-(self._offline.questions or PLAYED) // recipe.data.batch_size)
         run.progress.start(f"{self._phase.name}: examples", wanted, "batches of questions")
         for number in range(len(chunks), wanted):
             chunk = run.interrupts.stoppable(lambda number=number: self._chunk(number))  # type: ignore[misc]
@@ -193,23 +193,20 @@ class _Maker:
     def _chunk(self, number: int) -> dict[str, Any]:
         """Play the debates of one batch of questions, and take their examples."""
         run, phase, recipe = self._run, self._phase, self._phase.recipe
-        offline = recipe.offline
-        assert offline is not None
         size = recipe.data.batch_size
         questions = phase.source.batch(run.state.phase_start + number)
-        questions = questions[: (offline.questions or PLAYED) - number * size]
+        questions = questions[: (self._offline.questions or PLAYED) - number * size]
         debates = start_debates(recipe, questions, f"offline/{phase.name}/{number}")
         watched = run.progress.watch(debates, max(x.turn_count() for x in recipe.forms), "turns")
         return self._taken(recipe.rollout.play(watched, phase.demonstrator or run.engine))
 
     def _read_chunk(self) -> dict[str, Any]:
         """Read the debates of the files that the set names, and take their examples."""
-        run, recipe = self._run, self._phase.recipe
-        assert recipe.offline is not None
-        run.progress.note(f"{self._phase.name}: reading debates of {recipe.offline.path}")
+        run = self._run
+        run.progress.note(f"{self._phase.name}: reading debates of {self._offline.path}")
         renderer = Renderer(run.loaded.tokenizer, run.loaded.template_kwargs)
         sources, window = [run.source, self._phase.source], run.engine.context_window
-        found, left_out = learned_from(recipe.offline, sources, renderer, window)
+        found, left_out = learned_from(self._offline, sources, renderer, window)
         chunk = self._taken(found)
         chunk["counts"] |= left_out
         return chunk
@@ -217,10 +214,8 @@ class _Maker:
     def _taken(self, transcripts: Sequence[Transcript]) -> dict[str, Any]:
         """Return the examples of debates as they are kept, with what was counted."""
         recipe = self._phase.recipe
-        offline = recipe.offline
-        assert offline is not None
-        learned, kept_out = parted(transcripts, offline.held_out, recipe.seed)
-        taken, apart = offline.take(learned), offline.take(kept_out)
+        learned, kept_out = parted(transcripts, self._offline.held_out, recipe.seed)
+        taken, apart = self._offline.take(learned), self._offline.take(kept_out)
         kept = transcripts[: recipe.recording.debates]
         return {
             MADE_FROM: self._made_from,
@@ -247,8 +242,6 @@ class _Maker:
         return replace(example, chosen=Completion(example.chosen.text, ids))
 
     def _finish(self, chunks: Sequence[Mapping[str, Any]]) -> None:
-        offline = self._phase.recipe.offline
-        assert offline is not None
         rows, apart = (
             [{**row, MADE_FROM: self._made_from} for chunk in chunks for row in chunk[which]]
             for which in ("examples", "held_out")
@@ -256,7 +249,7 @@ class _Maker:
         debates = [debate for chunk in chunks for debate in chunk["debates"]]
         metrics = summed(chunks)
         files = {self._path: rows} | (
-            {_held_out_path(self._path): apart} if offline.held_out else {}
+            {_held_out_path(self._path): apart} if self._offline.held_out else {}
         )
         hashes = {}
         with written(self._path):
@@ -273,7 +266,7 @@ class _Maker:
             if "tokens" not in name
         )
         self._run.progress.note(f"{self._phase.name}: {len(rows):,} examples ({shown})")
-        if (doubt := offline.doubt(metrics)) is not None:
+        if (doubt := self._offline.doubt(metrics)) is not None:
             self._run.progress.note(f"warning: {self._phase.name}: {doubt}")
 
 

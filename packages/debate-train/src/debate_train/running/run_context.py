@@ -130,7 +130,7 @@ class Phase:
         return reward.at(step) if reward.is_changing else reward
 
     def dev_splits(self, run: RunContext) -> list[list[Question]]:
-        """Return the questions of an evaluation: the dev splits of the phase and of the whole recipe.
+        """Return the questions of an evaluation: of the phase, and of the recipe's own data.
 
         The latter is there where it was asked for (`evaluation.target`) and is another one.
         """
