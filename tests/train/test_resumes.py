@@ -253,4 +253,4 @@ def test_run_resumes_when_its_questions_have_no_answers(
 def test_process_that_has_lost_another_says_how_to_go_on() -> None:
     message = str(lost(Place(rank=0, size=2), RuntimeError("Connection closed by peer")))
     assert message.startswith("rank 0 of 2: found another process of the run gone (Connection")
-    assert message.endswith("if the run has written a checkpoint, go on with --resume")
+    assert message.endswith("go on from the run's last checkpoint with --resume")
