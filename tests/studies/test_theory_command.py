@@ -8,7 +8,7 @@ import pytest
 from debate_protocol.transcripts.files import from_json, write_transcripts
 from debate_rewards.estimates import Estimate
 from debate_studies import theory as command
-from debate_studies.theory import in_words, lay_beside, main
+from debate_studies.theory import lay_beside, main
 
 FIGURES = {
     "train/accuracy/round_0": 0.5,
@@ -32,42 +32,6 @@ def test_a_run_is_laid_beside_the_curve() -> None:
     assert same == rows
 
 
-@pytest.mark.parametrize(
-    ("second", "seen"),
-    [
-        (0.04, "as predicted"),
-        (-0.03, "the advantage has changed its sign"),
-        (0.0, "the advantage shrinks"),
-        (0.2, "the advantage grows"),
-    ],
-)
-def test_words_say_what_was_predicted_and_seen(second: float, seen: str) -> None:
-    words = in_words(lay_beside({**FIGURES, "train/drift/round_2": second}, 5))
-    assert "+0.060 in round 1, as with a positive advantage" in words[0]
-    assert "predicted +0.030 to +0.060" in words[2]
-    assert seen in words[2]
-    assert "ρ rose, from 0.000 in round 0 to 0.250 in round 2" in words[3]
-    assert "effective voters 5.00 and 2.50" in words[3]
-    assert words[4].startswith("These figures came without intervals")
-
-
-def test_words_say_alike_only_where_everybody_hears_everybody() -> None:
-    rows = lay_beside(FIGURES, 5)
-    assert "agents who are all heard alike" in in_words(rows)[0]
-    for topology, seen in (
-        ("sparse", "not the same ones"),
-        ("central", "the center is heard by all"),
-    ):
-        words = in_words(rows, topology)[0]
-        assert "alike" not in words and seen in words
-
-
-def test_agents_too_unlike_for_any_number_of_voters_have_none() -> None:
-    rows = lay_beside({**FIGURES, "train/rho/round_2": -0.3}, 5)  # Below -1 / (5 - 1).
-    assert [row.voters for row in rows] == [5, None, None]
-    assert "effective voters 5.00 and not defined" in in_words(rows)[3]
-
-
 def estimates(first: float, second: float, half: float) -> dict[str, Estimate]:
     """Drifts of two rounds and ρ, each with an interval of this half width."""
     values = {
@@ -78,44 +42,6 @@ def estimates(first: float, second: float, half: float) -> dict[str, Estimate]:
     }
     found = {name: Estimate(v, v - half, v + half, 9) for name, v in values.items()}
     return {f"accuracy/round_{k}": Estimate(0.5, 0.4, 0.6, 9) for k in range(3)} | found
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "half", "seen"),
-    [
-        # An advantage is one where the interval of round 1 leaves out 0.
-        (0.06, 0.2, 0.07, "+0.060 [-0.010, +0.130] in round 1, as with no advantage beyond its"),
-        (-0.06, 0.0, 0.01, "-0.060 [-0.070, -0.050] in round 1, as with a negative advantage"),
-        # Predicted of round 2: from .05 / 2 to .07; what is seen is [.069, .089], or [.08, .1].
-        (0.06, 0.079, 0.01, "+0.079 [+0.069, +0.089], predicted +0.025 to +0.070; as predicted."),
-        (0.06, 0.09, 0.01, "predicted +0.025 to +0.070; larger than a constant advantage gives"),
-        (0.06, 0.01, 0.01, "+0.010 [+0.000, +0.020], predicted +0.025 to +0.070; smaller than a"),
-        (0.06, -0.02, 0.01, "predicted +0.025 to +0.070; the advantage has changed its sign"),
-        # The same below 0.
-        (-0.06, -0.01, 0.01, "predicted -0.070 to -0.025; smaller than a constant advantage"),
-        (-0.06, -0.09, 0.01, "predicted -0.070 to -0.025; larger than a constant advantage"),
-        (-0.06, 0.02, 0.01, "predicted -0.070 to -0.025; the advantage has changed its sign"),
-        # Intervals of ρ that touch, and that do not.
-        (0.06, 0.06, 0.055, "Seen: no change of ρ beyond its intervals, from 0.100 [0.045, 0.155]"),
-        (0.06, 0.06, 0.04, "Seen: ρ rose, from 0.100 [0.060, 0.140] in round 0 to 0.200"),
-    ],
-)
-def test_words_say_only_what_intervals_show(
-    first: float, second: float, half: float, seen: str
-) -> None:
-    rows = lay_beside(estimates(first, second, half), 5)
-    assert (rows[1].drift_low, rows[1].drift_high) == (first - half, first + half)
-    words = in_words(rows)
-    assert any(seen in sentence for sentence in words), words
-    assert not any("without intervals" in sentence for sentence in words)
-
-
-def test_words_say_what_a_run_does_not_show() -> None:
-    words = in_words(lay_beside({"accuracy/round_0": 0.5}, 5))
-    assert words[0].startswith("The run has no drift")
-    assert words[1].startswith("ρ is not known")
-    with pytest.raises(ValueError, match="accuracy"):
-        lay_beside({"loss": 1.0}, 5)
 
 
 def debate(number: int, answers: list[str], num_agents: int = 2) -> dict[str, object]:

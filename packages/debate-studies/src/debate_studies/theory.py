@@ -20,16 +20,7 @@ from debate_train.commands.compare import Side, sides_of
 from debate_train.commands.recipe_command import exit_code
 from debate_train.interrupts import UsageError
 
-__all__ = ["in_words", "lay_beside"]
-
-_APART = " among agents who each hear as many others, but not the same ones"
-_HEARD = {
-    "central": "; but the center is heard by all and the others by it alone, which moves accuracy "
-    "without any advantage (Lemma E.1)",
-    "ring": _APART,
-    "sparse": _APART,
-}
-"""By topology, in place of what holds where everybody hears everybody."""
+__all__ = ["lay_beside"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,109 +103,11 @@ def _voters(num_agents: int, rho: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A figure and its interval, which is the figure alone where none is known."""
+    """A figure and its interval, where one is known."""
 
     value: float | None
     low: float | None
     high: float | None
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        value = self.value or 0.0
-        return (value if self.low is None else self.low, value if self.high is None else self.high)
-
-    def __str__(self) -> str:
-        between = "" if self.low is None else f" [{self.low:+.3f}, {self.high:+.3f}]"
-        return f"{self.value:+.3f}{between}"
-
-
-def in_words(rows: Sequence[RoundComparison], topology: str = "all") -> list[str]:
-    """Return in sentences what the theory predicts and what was seen.
-
-    A change counts as seen where its interval leaves 0 out, and as against a prediction where its
-    interval leaves out all that is predicted, the interval of round 1 included. Figures without
-    intervals are taken at their word, which a last sentence says.
-
-    Args:
-        rows: Of `lay_beside`.
-        topology: Of the debates; the theorem holds where everybody hears everybody.
-    """
-    said = [*_of_drift(rows, topology), *_of_correlation(rows)]
-    figures = [row for row in rows if row.drift is not None or row.rho is not None]
-    if figures and all(row.drift_low is None and row.rho_low is None for row in figures):
-        said.append("These figures came without intervals: what is said of them may be noise.")
-    return said
-
-
-def _of_drift(rows: Sequence[RoundComparison], topology: str) -> list[str]:
-    drifts = [
-        (row.round, _Seen(row.drift, row.drift_low, row.drift_high))
-        for row in rows
-        if row.drift is not None
-    ]
-    if not drifts:
-        return ["The run has no drift: its debates have one round."]
-    number, first = drifts[0]
-    low, high = first.ends
-    sign = "a positive" if low > 0 else "a negative" if high < 0 else "no"
-    beyond = "" if sign != "no" or low == high else " beyond its interval"
-    heard = _HEARD.get(topology, " among agents who are all heard alike")
-    said = [
-        f"Predicted (Theorem 4.4): accuracy moves by δ / (S + t C), in the direction of the "
-        f"critique's advantage δ. Seen: {first} in round {number}, as with {sign} "
-        f"advantage{beyond}{heard}."
-    ]
-    if sign == "no" or number != 1 or len(drifts) == 1:
-        return said
-    said.append(
-        "Predicted for a constant advantage: later drifts have the same sign and lie between that "
-        "of round 1 and that of round 1 divided by the round (diminishing returns, Lemma 4.5)."
-    )
-    return said + [_later(first, number, drift) for number, drift in drifts[1:]]
-
-
-def _later(first: _Seen, number: int, drift: _Seen) -> str:
-    """Say how the drift of a later round stands to that of round 1."""
-    corners = [end / part for end in first.ends for part in (1, number)]
-    least, most = min(corners), max(corners)
-    low, high = drift.ends
-    if low <= most and high >= least:
-        seen = "as predicted"
-    elif (high < 0) if least > 0 else (low > 0):
-        seen = "the advantage has changed its sign"
-    elif (high < least) if least > 0 else (low > most):
-        seen = "smaller than a constant advantage gives: the advantage shrinks"
-    else:
-        seen = "larger than a constant advantage gives: the advantage grows"
-    return f"Seen in round {number}: {drift}, predicted {least:+.3f} to {most:+.3f}; {seen}."
-
-
-def _of_correlation(rows: Sequence[RoundComparison]) -> list[str]:
-    known = [row for row in rows if row.rho is not None]
-    if len(known) < 2:
-        return ["ρ is not known in two rounds: it needs two debates on a question."]
-    begin, end = known[0], known[-1]
-    before, after = (_Seen(row.rho, row.rho_low, row.rho_high) for row in (begin, end))
-    if after.ends[0] > before.ends[1]:
-        seen = "ρ rose"
-    elif after.ends[1] < before.ends[0]:
-        seen = "ρ fell"
-    else:
-        seen = "ρ did not change" if before.low is None else "no change of ρ beyond its intervals"
-    return [
-        "Predicted: what agents hear from each other raises the correlation ρ of their answers, "
-        "most in the first rounds, so that the effective number of voters shrinks (Lemma 4.7). "
-        f"Seen: {seen}, from {_plain(before)} in round {begin.round} to {_plain(after)} in round "
-        f"{end.round}; effective voters {_number(begin.voters)} and {_number(end.voters)}."
-    ]
-
-
-def _number(voters: float | None) -> str:
-    return "not defined" if voters is None else f"{voters:.2f}"
-
-
-def _plain(rho: _Seen) -> str:
-    return str(rho).replace("+", "")
 
 
 NAME = "debate-theory"
@@ -222,9 +115,9 @@ _LEAST, _MOST = 100, 1_000_000
 _DESCRIPTION = """\
 Simulate SDRL's model of beliefs beside what the paper says of it; or lay a finished evaluation or
 run beside the theory: for each policy and mode whose agents are all of one policy, accuracy, drift,
-ρ and the effective number of voters of each round, with 95 % intervals over questions, and in words
-what the theory predicts and what was seen. ρ needs two debates on a question (evaluation.runs of 2
-or more). docs/theory.md has the formulas."""
+ρ and the effective number of voters of each round, with 95 % intervals over questions,
+beside the drift that a constant advantage would give. ρ needs two debates on a question
+(evaluation.runs of 2 or more). docs/theory.md has the formulas."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -290,7 +183,7 @@ def _of_run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_debates(transcripts: Sequence[Transcript], name: str) -> dict[str, Any]:
-    """Return finished debates beside the theory: rows of rounds, and sentences.
+    """Return finished debates beside the theory, a row for each round.
 
     Raises:
         UsageError: They are of several numbers of agents; `name` is where they come from.
@@ -305,16 +198,12 @@ def of_debates(transcripts: Sequence[Transcript], name: str) -> dict[str, Any]:
             "expected the same number in all"
         )
     rows = lay_beside(debate_statistics(transcripts), sizes[0])
-    return {
-        "run": [asdict(row) for row in rows],
-        "words": in_words(rows, transcripts[0].protocol.topology),
-    }
+    return {"run": [asdict(row) for row in rows]}
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """Return tables, and sentences where there are some."""
-    parts = [_table(rows) for name, rows in found.items() if name != "words"]
-    return "\n\n".join([*parts, *found.get("words", ())])
+    """Return tables."""
+    return "\n\n".join(map(_table, found.values()))
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> str:
