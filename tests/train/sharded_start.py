@@ -12,7 +12,7 @@ import deepspeed  # noqa: F401  (counted before, not as part of the model)
 
 from debate_train.models import PretrainedModel
 from debate_train.trainers import DeepSpeedTrainer
-from debate_train.trainers.deepspeed_state import shard, without_values
+from debate_train.trainers.deepspeed_worker import shard, without_values
 from debate_train.trainers.processes import end_at_once, join
 
 

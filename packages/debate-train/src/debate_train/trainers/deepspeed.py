@@ -96,7 +96,7 @@ class DeepSpeedTrainer(TrainerSettings):
         if self.zero_stage and self.optimizer.needs_whole:
             raise ValueError(
                 f"optimizer: found {self.optimizer.label} with zero_stage {self.zero_stage}, which "
-                "cuts matrices up; expected zero_stage 0, or an optimizer such as adamw"
+                "cuts parameters up; expected zero_stage 0, or an optimizer such as adamw"
             )
         return self
 
