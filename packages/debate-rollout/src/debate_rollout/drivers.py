@@ -173,10 +173,10 @@ class Flight:
 
     Args:
         engine: Answers.
-        timeout_s: Most seconds from submitting a request to its reply; None sets no limit.
+        timeout_s: Most seconds from submitting a request to its reply.
     """
 
-    def __init__(self, engine: StreamingEngine, timeout_s: float | None) -> None:
+    def __init__(self, engine: StreamingEngine, timeout_s: float) -> None:
         self._engine = engine
         self._timeout_s = timeout_s
         self._open: dict[int, _Open] = {}
@@ -229,8 +229,7 @@ class Flight:
         except Exception as error:
             return self._try_again(one, error)
         self._open[ticket] = one
-        if self._timeout_s is not None:
-            self._due.append((time.monotonic() + self._timeout_s, ticket))
+        self._due.append((time.monotonic() + self._timeout_s, ticket))
 
     def _try_again(self, one: _Open, error: Exception) -> None:
         if one.is_second_try or isinstance(error, RetriesExhaustedError):
@@ -283,7 +282,7 @@ __all__ = [
 
 
 def lock_step(
-    debates: Debates, engine: Engine, requests: Requests, timeout_s: float | None
+    debates: Debates, engine: Engine, requests: Requests, timeout_s: float
 ) -> Iterator[tuple[int, Transcript]]:
     """Yield (place, transcript) as debates end.
 
@@ -317,7 +316,7 @@ def lock_step(
             ready = debates.answer_gates()
 
 
-def _answer(engine: Engine, asked: Sequence[Asked], timeout_s: float | None) -> list[Reply]:
+def _answer(engine: Engine, asked: Sequence[Asked], timeout_s: float) -> list[Reply]:
     if not asked:
         return []
     stream = streaming(engine)
@@ -372,7 +371,7 @@ def free_running(
     engine: StreamingEngine,
     requests: Requests,
     in_flight: int,
-    timeout_s: float | None,
+    timeout_s: float,
 ) -> Iterator[tuple[int, Transcript]]:
     """Yield (place, transcript) as debates end.
 
@@ -383,7 +382,7 @@ def free_running(
         engine: Answers.
         requests: Makes the requests.
         in_flight: Most debates that wait for replies at once; those at a gate do not count.
-        timeout_s: Most seconds from a request to its reply; None sets no limit.
+        timeout_s: Most seconds from a request to its reply.
 
     Raises:
         EngineFailure: When a request has failed twice.
@@ -531,13 +530,10 @@ def play_each(
     debates = Debates(runs, select)
     try:
         requests = Requests(engine.renderer, max_tokens, sampling)
-        stream = streaming(engine)
-        limit = driver.timeout_s
-        if stream is None:
+        stream, limit = streaming(engine), driver.timeout_s or TIMEOUT_S
+        if stream is None or isinstance(driver, LockStep):
             yield from lock_step(debates, engine, requests, limit)
-        elif isinstance(driver, LockStep):
-            yield from lock_step(debates, engine, requests, limit or TIMEOUT_S)
         else:
-            yield from free_running(debates, stream, requests, driver.in_flight, limit or TIMEOUT_S)
+            yield from free_running(debates, stream, requests, driver.in_flight, limit)
     finally:
         debates.close()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from debate_protocol.types import Ask, DebateRun, Message, Protocol, Question, Reply, Transcript
 from debate_rollout.drivers import FreeRunning, play
@@ -22,7 +22,6 @@ from debate_rollout.engine import (
     Sampling,
     StreamingEngine,
     Weights,
-    streaming,
 )
 from debate_rollout.rendering import token_text
 
@@ -69,6 +68,11 @@ class Bench:
     def can(self, *capabilities: Capability) -> bool:
         """Return whether the engine has all of these."""
         return set(capabilities) <= self.engine.capabilities
+
+    @property
+    def stream(self) -> StreamingEngine:
+        """The engine, for the checks of those that stream."""
+        return cast(StreamingEngine, self.engine)
 
     def one(self, sampling: Sampling = SAMPLING, text: str = QUESTIONS[0]) -> Reply:
         """Return the reply to a single request."""
@@ -278,7 +282,7 @@ _AT_ONCE_S = 5.0
 
 def check_stream(bench: Bench) -> None:
     """Each request ends once, with the reply that `generate` gives to it."""
-    stream = _stream(bench)
+    stream = bench.stream
     sent = requests(bench.engine) * 4
     tickets = [stream.submit(one) for one in sent]
     assert len(set(tickets)) == len(tickets), "a ticket was given twice"
@@ -293,7 +297,7 @@ def check_stream(bench: Bench) -> None:
 
 def check_collect(bench: Bench) -> None:
     """Collect returns at once when nothing is open, and when its time is over."""
-    stream = _stream(bench)
+    stream = bench.stream
     began = time.monotonic()
     assert stream.collect(_PATIENCE_S) == [], "nothing is open: expected no reply"
     ticket = stream.submit(request(bench.engine, ask()))
@@ -306,7 +310,7 @@ def check_collect(bench: Bench) -> None:
 
 def check_cancel(bench: Bench) -> None:
     """A cancelled request is never returned, and the others are."""
-    stream = _stream(bench)
+    stream = bench.stream
     kept, cancelled, late = [stream.submit(one) for one in requests(bench.engine)]
     stream.cancel(cancelled)
     stream.cancel(cancelled)
@@ -318,7 +322,6 @@ def check_cancel(bench: Bench) -> None:
 
 def check_overdue(bench: Bench) -> None:
     """A debate whose reply does not come in time is named, and the engine serves on."""
-    _stream(bench)
     try:
         play([_debate()], bench.engine, max_tokens=64, driver=FreeRunning(timeout_s=1e-5))
     except EngineFailure as failure:
@@ -341,7 +344,7 @@ def check_killed(bench: Bench) -> None:
 
 def gather(bench: Bench, tickets: Sequence[int]) -> dict[int, Reply]:
     """Collect until all of these requests have ended; other tickets are a fault."""
-    stream = _stream(bench)
+    stream = bench.stream
     replies: dict[int, Reply] = {}
     until = time.monotonic() + _PATIENCE_S
     while len(replies) < len(tickets):
@@ -353,13 +356,6 @@ def gather(bench: Bench, tickets: Sequence[int]) -> dict[int, Reply]:
                 raise done.outcome
             replies[done.ticket] = done.outcome
     return replies
-
-
-def _stream(bench: Bench) -> StreamingEngine:
-    stream = streaming(bench.engine)
-    if stream is None:
-        raise NotApplicable("does not stream")
-    return stream
 
 
 def _debate() -> DebateRun:
@@ -407,9 +403,7 @@ def check_adapters(bench: Bench) -> None:
     ]
     together = bench.engine.generate(sent)
     for one, reply in zip(sent, together, strict=True):
-        assert reply.weight_version == bench.version, (
-            f"expected weight version {bench.version}, got {reply.weight_version}"
-        )
+        _check_version(bench, reply)
         bench.logps = own[named[one.ask.adapter]].logps
         bench.check_logps([reply], f"adapter {one.ask.adapter}")
     if bench.can("seeds"):
@@ -467,8 +461,7 @@ def check_refused_weights(bench: Bench) -> None:
 def check_load_in_flight(bench: Bench) -> None:
     """Weights that are loaded while replies are sampled: each reply says what it mixes."""
     refresh = _any(bench)
-    stream = streaming(bench.engine)
-    assert stream is not None, "load_in_flight: expected an engine that streams"
+    stream = bench.stream
     old = bench.version
     tickets = [stream.submit(_running_long(bench, seed)) for seed in range(4)]
     early = {done.ticket for done in stream.collect(0.05)}
@@ -511,13 +504,16 @@ def _any(bench: Bench) -> Refresh:
 
 def _check_served(bench: Bench, before: Reply) -> None:
     after = _scored(bench)
-    assert after.weight_version == bench.version, (
-        f"expected weight version {bench.version}, got {after.weight_version}"
-    )
+    _check_version(bench, after)
     if bench.can("logps"):
         changed = (after.token_ids, after.logps) != (before.token_ids, before.logps)
         assert changed, "the same log-probabilities as before the load"
         bench.check_logps([after], "after a load")
+
+
+def _check_version(bench: Bench, reply: Reply) -> None:
+    found, expected = reply.weight_version, bench.version
+    assert found == expected, f"expected weight version {expected}, got {found}"
 
 
 def _scored(bench: Bench) -> Reply:

@@ -86,13 +86,9 @@ class OpenAIEngine(EngineSettings):
     @field_validator("base_url")
     @classmethod
     def _is_an_address(cls, text: str) -> str:
-        try:
-            parts = urlsplit(text)
-            fits = parts.scheme in ("http", "https") and bool(parts.hostname)
-            fits = fits and (parts.port is None or parts.port > 0)
-        except ValueError:
-            fits = False
-        if not fits or not KEY.fullmatch(text):
+        parts = urlsplit(text)
+        is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        if not is_web or not KEY.fullmatch(text):
             raise ValueError("expected an address such as https://host/v1")
         extra = "@" in parts.netloc or parts.query or parts.fragment
         if extra or _SECRET_VALUE.search(text):

@@ -1,7 +1,7 @@
 """Settings of vLLM: inside this process, or as a server that the run starts or finds."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -11,7 +11,6 @@ from pydantic import Field, field_validator, model_validator
 from debate_protocol.plugins import did_you_mean
 from debate_rollout.engine import (
     Capability,
-    EngineConfigError,
     EngineSettings,
     Footprint,
     Place,
@@ -240,43 +239,16 @@ def serving_arguments(
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def on_cpu(arguments: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments as a CPU needs them.
-
-    Args:
-        arguments: Those of `serving_arguments`.
-        given: The recipe's `vllm_args`.
-
-    Raises:
-        EngineConfigError: When the recipe asks for chunked prefill.
-    """
-    if given.get("enable_chunked_prefill"):
-        raise EngineConfigError(
-            "vllm_args.enable_chunked_prefill: found true; expected false on a CPU, where vLLM "
-            "0.32 dies of a seeded request whose prompt is split over steps"
-        )
+def on_cpu(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments of `serving_arguments` as a CPU needs them."""
     chosen = dict(arguments)
     chosen.pop("gpu_memory_utilization", None)
     chosen.setdefault("kv_cache_memory_bytes", 256 << 20)
     chosen.setdefault("block_size", 32)
+    # vLLM 0.32 dies there of a seeded request whose prompt is split over steps.
     chosen["enable_chunked_prefill"] = False
-    chosen["enforce_eager"] = True  # compiling is switched off there: it needs a C++ compiler
+    chosen["enforce_eager"] = True  # Compiling is switched off there: it needs a C++ compiler.
     return chosen
-
-
-def check_names(given: Mapping[str, object], known: Iterable[str]) -> None:
-    """Check the recipe's `vllm_args` against the arguments that this vLLM has.
-
-    Raises:
-        EngineConfigError: At the first it does not have.
-    """
-    names = sorted(known)
-    for name in given:
-        if name not in names:
-            raise EngineConfigError(
-                f"vllm_args.{name}: vLLM has no such argument; expected one of its EngineArgs"
-                f"{did_you_mean(name, names)}"
-            )
 
 
 class VllmEngine(VllmSettings):

@@ -1,6 +1,5 @@
 """vLLM inside this process: started without disturbing the rest of it, and stepped by `collect`."""
 
-import dataclasses
 import os
 import time
 from collections import deque
@@ -22,7 +21,6 @@ else:
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 from vllm import LLM, SamplingParams
-from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
@@ -42,7 +40,6 @@ from debate_rollout.engines.vllm import (
     BATCH_INVARIANT,
     OLD_WEIGHTS_SERVE,
     VllmEngine,
-    check_names,
     on_cpu,
     refresh_error,
     serving_arguments,
@@ -62,14 +59,8 @@ if TYPE_CHECKING:
 
 
 def engine_arguments(ours: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    """Return our arguments, as this machine needs them, with the recipe's `vllm_args` added.
-
-    Raises:
-        EngineConfigError: When vLLM has no argument of a name, or a CPU cannot run with it.
-    """
-    check_names(given, (one.name for one in dataclasses.fields(EngineArgs)))
-    chosen = dict(ours) if torch.cuda.is_available() else on_cpu(ours, given)
-    return {**given, **chosen}
+    """Return our arguments, as this machine needs them, with the recipe's `vllm_args` added."""
+    return {**given, **(ours if torch.cuda.is_available() else on_cpu(ours))}
 
 
 _running_here = False
