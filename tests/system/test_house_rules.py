@@ -21,24 +21,24 @@ MAX_FUNCTION_LINES, HARD_FUNCTION_LINES = 60, 80
 MAX_PARAMETERS = 6
 LONG_FILES: frozenset[str] = frozenset(
     {
+        "packages/debate-protocol/src/debate_protocol/forms/actor_critic.py",
         "packages/debate-protocol/src/debate_protocol/forms/settings.py",
         "packages/debate-protocol/src/debate_protocol/parsing.py",
         "packages/debate-protocol/src/debate_protocol/prompts.py",
+        "packages/debate-protocol/src/debate_protocol/transcripts/files.py",
         "packages/debate-protocol/src/debate_protocol/types.py",
+        "packages/debate-rewards/src/debate_rewards/final_answers.py",
         "packages/debate-rollout/src/debate_rollout/drivers.py",
         "packages/debate-rollout/src/debate_rollout/testing.py",
+        "packages/debate-train/src/debate_train/batches/forward.py",
         "packages/debate-train/src/debate_train/checkpoints/run_directory.py",
         "packages/debate-train/src/debate_train/monitoring/detectors.py",
-        "packages/debate-rewards/src/debate_rewards/final_answers.py",
-        "packages/debate-rewards/src/debate_rewards/votes.py",
-        "packages/debate-train/src/debate_train/batches/forward.py",
+        "packages/debate-train/src/debate_train/playing/rollouts.py",
         "packages/debate-train/src/debate_train/recipe/files.py",
         "packages/debate-train/src/debate_train/recipe/plan.py",
+        "packages/debate-train/src/debate_train/running/run_context.py",
         "packages/debate-train/src/debate_train/trainers/deepspeed_worker.py",
         "packages/debate-train/src/debate_train/trainers/torch_session.py",
-        "packages/debate-train/src/debate_train/monitoring/tracking.py",
-        "packages/debate-train/src/debate_train/playing/rollouts.py",
-        "packages/debate-train/src/debate_train/running/run_context.py",
     }
 )
 """Files that may have up to the hard limit of lines, by path from the root."""
