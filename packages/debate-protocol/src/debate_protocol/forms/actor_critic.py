@@ -551,10 +551,8 @@ class ActorCritic(SampledSettings):
         """Return how many turns are sampled, those beside the debate included."""
         actors = self.num_agents - 1
         natural = self.num_agents * self.max_rounds - 1
-        if not self.continuations:
-            return natural
         answers = self.max_rounds - self.first_sampled_round()
-        if answers < 1:
+        if not self.continuations or answers < 1:
             return natural
         guides = 2 if self.guided else 0
         # A roll-out is two turns after an answer, and an answer of each actor after feedback; none
@@ -573,10 +571,8 @@ class ActorCritic(SampledSettings):
 
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
-        rules = self.rules({}, topology="actor_critic", history_rounds=1)
-        if self.continued == "all":
-            return rules
-        return replace(rules, extra={**rules.extra, "continued": self.continued})
+        unusual = {} if self.continued == "all" else {"continued": self.continued}
+        return self.rules({}, unusual, topology="actor_critic", history_rounds=1)
 
     def debate(self, begin: DebateStart) -> DebateRun:
         """Hold a debate; `begin.same_answer` decides which answers are wrong ones to guide to."""

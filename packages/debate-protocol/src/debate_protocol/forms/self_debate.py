@@ -139,10 +139,9 @@ class SelfDebate(SampledSettings):
             "pairing": self.pairing,
             "debate_prompt": self.debate_prompt,
         }
-        rules = self.rules(extra, topology="pair", history_rounds=1)
-        if self.pair_max_tokens is None:
-            return rules
-        return replace(rules, extra={**rules.extra, "pair_max_tokens": self.pair_max_tokens})
+        limit = self.pair_max_tokens
+        unusual = {} if limit is None else {"pair_max_tokens": limit}
+        return self.rules(extra, unusual, topology="pair", history_rounds=1)
 
     def debate(self, begin: DebateStart) -> DebateRun:
         """Hold a debate."""

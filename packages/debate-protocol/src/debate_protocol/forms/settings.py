@@ -322,15 +322,27 @@ class DebateForm(SpeakingSettings):
         """Return the rules as they are written into transcripts."""
         return self.rules({})
 
-    def rules(self, extra: Mapping[str, object], **topology: Any) -> Protocol:
-        """Return rules with the settings that all forms have; `topology` fills other fields."""
+    def rules(
+        self,
+        extra: Mapping[str, object],
+        unusual: Mapping[str, object] | None = None,
+        **topology: Any,
+    ) -> Protocol:
+        """Return rules with the settings that all forms have.
+
+        Args:
+            extra: Stands before these settings in `Protocol.extra`.
+            unusual: Stands behind them.
+            topology: Other fields of `Protocol`.
+        """
+        shared = {"style": self.recorded_style(), "think": self.think}
         return Protocol(
             num_agents=self.num_agents,
             max_rounds=self.max_rounds,
             schedule=self.schedule,
             contract=self.recorded_contract(),
             roles=self.agent_roles(),
-            extra={**extra, "style": self.recorded_style(), "think": self.think},
+            extra={**extra, **shared, **(unusual or {})},
             **topology,
         )
 
@@ -593,16 +605,13 @@ class DebateSettings(DebateForm):
 
     def protocol(self) -> Protocol:
         """Return the rules as they are written into transcripts."""
-        rules = self.rules(
+        own = {"presentation": self.presentation, "own_rounds": self.own_rounds}
+        usual = {"presentation": "by_number", "own_rounds": -1}
+        return self.rules(
             {"blind_review": self.blind_review, "conversation": self.conversation},
+            {key: value for key, value in own.items() if value != usual[key]},
             topology=self.topology,
             history_rounds=self.history_rounds,
             degree=self.degree,
             center=(self.center or 0) if self.topology == "central" else self.center,
         )
-        unusual: dict[str, object] = {}
-        if self.presentation == "drawn":
-            unusual["presentation"] = "drawn"
-        if self.own_rounds != -1:
-            unusual["own_rounds"] = self.own_rounds
-        return replace(rules, extra={**rules.extra, **unusual})
