@@ -63,6 +63,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
         """Append new tokens; return the keys and values of all."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        # One token a step into memory with room: appending by copy costs the square of the length.
         before, after = self.keys.shape[2], self.keys.shape[2] + key_states.shape[2]
         if after > self._key_memory.shape[2]:
             self._key_memory = _roomier(self.keys, key_states, after + ROOM)
@@ -236,6 +237,7 @@ class Decoder:
         length_B = torch.zeros(len(jobs), dtype=torch.long, device=self._device)
         reason_B = torch.zeros_like(length_B)
         logits_BV, batch = self._prefill(jobs, longest)
+        # Sampled ids stay on the device; only whether a row has ended is asked for at each step.
         for step in range(longest):
             ids_B, step_logps_B = batch.draws.draw(logits_BV, step)
             out_BT[batch.row_B, step] = ids_B
@@ -251,6 +253,7 @@ class Decoder:
                 finished = int(batch.done_B.sum())
                 if finished == batch.done_B.shape[0]:
                     break
+                # Dropping copies the cache, so it waits until a share of the rows has ended.
                 if finished >= DROP_SHARE * batch.done_B.shape[0]:
                     kept = torch.nonzero(~batch.done_B)[:, 0]
                     batch.keep(kept)
@@ -277,6 +280,7 @@ class Decoder:
 
     def _prefill(self, jobs: Sequence[Job], longest: int) -> tuple[Tensor, _Batch]:
         """Run every different prompt once; return the next token's logits and the batch."""
+        # Copies of a debate ask with the same prompt, which is then computed once.
         places: dict[tuple[int, ...], int] = {}
         source = [places.setdefault(job.prompt_ids, len(places)) for job in jobs]
         width = max(map(len, places))

@@ -272,6 +272,7 @@ class VllmSampler:
         while core.batch_queue:  # Steps that the old weights began: their tokens are old, too.
             self._step()
         try:
+            # Names and shapes were checked: a wrong one would kill vLLM at the next request.
             if isinstance(core.model_executor, UniProcExecutor):
                 self._llm.collective_rpc(
                     "reload_weights", kwargs={"weights_iterator": iter(tensors.items())}

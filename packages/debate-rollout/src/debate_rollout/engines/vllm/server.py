@@ -234,8 +234,9 @@ class VllmServer:
                 await asyncio.sleep(min(1.0, patience_s))
 
     async def _one_try(self, request: Request) -> Reply:
+        # A refresh holds the turnstile: no request may begin by weights that are half loaded.
         async with self._turnstile:
-            pass  # a refresh holds it
+            pass
         self._check_alive()
         began: int | str = self._served.label
         if "lora" in self.capabilities:
