@@ -55,11 +55,14 @@ class _BlockAttention(torch.autograd.Function):
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         output = torch.empty_like(query, dtype=wide)
         total = output.new_empty(query.shape[:3])
+        # First every node against itself: one causal call for all nodes of about one length.
         for blocks in layout.blocks:
             parts = [blocks.gather(x) for x in (query, key, value)]
             found, sums = _flash(*parts, 0.0, True, scale=scale)
             blocks.scatter(found, output)
             blocks.scatter(sums, total)
+        # Then each node against all of its descendants at once, which follow it without a gap. Two
+        # softmaxes over different keys are united by their log-sum-exps: no score is made twice.
         for start, end, until in layout.ancestor_blocks:
             below, above = slice(end, until), slice(start, end)
             found, sums = _flash(
@@ -79,6 +82,8 @@ class _BlockAttention(torch.autograd.Function):
         query, key, value, output, total = ctx.saved_tensors
         grads = [torch.zeros_like(x) for x in (query, key, value)]
         slope = grad_output.contiguous().transpose(1, 2)
+        # The united output and log-sum-exp make a block's share of the slope exact by itself.
+        # Padding has a log-sum-exp of infinity: its probabilities, and so its slopes, are 0.
         for blocks in ctx.layout.blocks:
             found = _flash_backward(
                 blocks.gather(slope, 0.0),
@@ -129,6 +134,8 @@ def varlen_attention(
     """
     from torch.nn.attention.varlen import varlen_attn
 
+    # The kernel takes one run of keys for each run of queries: a shared prefix is copied to each
+    # path that goes through it, which costs memory and not time.
     keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
     if max(layout.parents) >= 0:  # Else every run is its own path.
         keys, values = keys[layout.keys_K], values[layout.keys_K]

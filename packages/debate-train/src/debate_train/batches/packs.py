@@ -138,6 +138,7 @@ def _ancestor_blocks(
 ) -> tuple[tuple[int, int, int], ...]:
     """Return the nodes with descendants, which follow them without a gap."""
     ends = list(starts[1:])
+    # Children come after their parent: from the back, each hands on where its last descendant ends.
     for node in reversed(range(len(parents))):
         if parents[node] >= 0:
             ends[parents[node]] = max(ends[parents[node]], ends[node])

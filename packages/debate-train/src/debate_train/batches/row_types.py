@@ -202,6 +202,7 @@ class PrefixForest:
             shared: how many of them its predecessor begins with, too.
         """
         path: list[Node] = []
+        # Neighbours in lexicographic order share most, so only the last path need be looked at.
         for node in self._last:
             here = min(shared, node.depth + len(node)) - node.depth
             if here == len(node):

@@ -571,6 +571,7 @@ class DeepSpeedSession:
 
     def weights(self, version: int) -> Weights:
         """Return the policy's weights; they share memory with rank 0's model."""
+        # At stage 3 the trained values are shards of a copy, and rank 0's model is behind them.
         self._call("gather")
         return export_weights(self._loaded, version)
 
