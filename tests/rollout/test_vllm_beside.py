@@ -14,7 +14,7 @@ from debate_protocol.types import Reply
 from debate_rollout.engine import EndpointError, Request, Sampling, Weights, WeightsError
 from debate_rollout.engines import VllmServerEngine
 from debate_rollout.engines.sampling import plain_logps
-from debate_rollout.engines.vllm.model import write_weights
+from debate_rollout.engines.vllm.model import OtherWeightsError, write_weights
 from debate_rollout.testing import Bench, Refresh, ask, check_engine
 
 pytestmark = [
@@ -160,7 +160,7 @@ def test_url_connects_to_a_running_server(
         for reply in second.generate(requests_for()):
             assert reply.weight_version == version and reply.version_spans == ()
             assert reply.logps == pytest.approx(hf_logps(model, reply), abs=1e-5)
-    with pytest.raises(EndpointError, match="only those that came through a file"):
+    with pytest.raises(OtherWeightsError, match="does another run refresh it"):
         engine.generate(requests_for())  # By the weights of the second.
     second.close()
     engine.load(Weights(9, models[1].state_dict()))  # the first one's server runs on
