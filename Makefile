@@ -66,7 +66,7 @@ endef
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */make \1\t/' | expand -t 18
 
-setup: $(STAMP)  ## create .venv with the four packages and the tools (quick when nothing changed)
+setup: $(STAMP)  ## create .venv with the packages and the tools (quick when nothing changed)
 
 $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml)
 	@start=$$(date +%s); python=$$($(FIND_PYTHON)); \

@@ -107,12 +107,6 @@ def parts_of(title: str, series: Sequence[Series]) -> Iterator[tuple[str, Sequen
         yield title + mark, series[start : start + MAX_SERIES]
 
 
-def line_drawing(title: str, series: Sequence[Series], form: Form, unit: str) -> Markup:
-    """Return lines with their legend as an SVG file of its own; `unit` is that of the x axis."""
-    along = plain([step for line in series for step, _ in line.points], unit)
-    return render("drawing.svg", **_drawn(Chart(title, "", series, form), series, along, Marks()))
-
-
 def _drawn(chart: Chart, series: Sequence[Series], along: Along, marks: Marks) -> dict[str, object]:
     """Return what templates draw of lines."""
     form, named = chart.form, len(along.stretches) > 1
