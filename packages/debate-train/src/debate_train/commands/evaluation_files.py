@@ -193,6 +193,8 @@ class EvaluationDirectory(ResumableFolder):
             raise UsageError(f"cannot resume {path}: found no such folder; leave out --resume")
         elif (path / PLAN).exists():
             _refuse_another(path, plan)
+        else:  # It was stopped before anything was written.
+            remove_unfinished(path)
         super().__init__(path, PLAN, json.dumps(plan, indent=2).encode() + b"\n", _FOLDERS)
         if resolved_yaml is not None and not (path / RECIPE).exists():
             self.write(RECIPE, resolved_yaml)

@@ -55,6 +55,7 @@ _SHOWN = {
     "maj/last": "majority vote",
     "peer_vote/accuracy": "peer-vote decision",
     "judge/accuracy": "judge accuracy",
+    "format": "valid format",
     "central/accuracy": "the center's answer, of one agent",
 }
 """Rows of the table, by our names."""
