@@ -1,4 +1,4 @@
-"""Checkpoints: complete or absent, sealed by a manifest, read without running code in them."""
+"""Checkpoints: complete or absent, sealed by a manifest that hashes every file."""
 
 import hashlib
 import json

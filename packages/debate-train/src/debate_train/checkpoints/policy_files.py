@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,10 +13,6 @@ from torch import Tensor
 
 from debate_train.interrupts import ModelError
 from debate_train.models.loaded_model import ONLY, LoadedModel, adapter_of
-
-if TYPE_CHECKING:
-    from debate_train.models.loaded_model import LoadedModel
-
 
 FILE_BYTES = 4 << 30
 """A file is closed when it holds this much; one tensor is never split."""
@@ -79,7 +74,7 @@ _MOST_VALUES = 65_536
 
 
 @torch.no_grad()
-def model_print(loaded: "LoadedModel") -> str:
+def model_print(loaded: LoadedModel) -> str:
     """Return a hash of the tokenizer, and of weights that an adapter leaves as they are.
 
     It knows the model at another place. Of each tensor shape and evenly spaced values are read.
@@ -96,7 +91,7 @@ def model_print(loaded: "LoadedModel") -> str:
 
 
 @torch.no_grad()
-def weight_prints(loaded: "LoadedModel") -> dict[str, str]:
+def weight_prints(loaded: LoadedModel) -> dict[str, str]:
     """Return a hash of the weights to be trained (`start`), and one of the others (`frozen`).
 
     Runs whose hashes are equal began with the same weights. Of each tensor name, shape and up to

@@ -1,4 +1,4 @@
-"""Going on with a run by another recipe: what may change, and what is kept of it."""
+"""Resuming a run: what may differ in its recipe, and which files must be as they were."""
 
 import hashlib
 import json

@@ -1,4 +1,16 @@
-"""How debates are sampled: the recipe's keys `rollout` and `pipeline`."""
+"""Which debates a step plays and how: the keys `rollout` and `pipeline`, and over-sampling.
+
+Over-sampling: questions that teach nothing are left out and others drawn in their place. Step s
+owns the batches s·k to s·k + k - 1 of the data, where k is `rollout.oversample`. It draws their
+questions in order, in rounds, until enough are kept: first as many as are wanted, then as many as
+are missing at the share that was kept so far. What a step draws follows from its number and from
+its weights, and so neither from time nor from what other steps drew: a resumed run and one that
+plays ahead draw the same questions. Those that a step does not need are passed over; they stand
+elsewhere in the next epoch.
+
+A rule that counts debates (`at_most`) counts those of the step. Until its questions are drawn, the
+debates that may go on wait at their first gate; then the rule answers all of them together.
+"""
 
 import logging
 import zlib

@@ -1,4 +1,4 @@
-"""The phases of a run, in order; a phase that made it worse is taken back."""
+"""The phases of a run, in order, and its results; a phase that made it worse is rolled back."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One run from recipe to report."""
+"""One run from recipe to report, by command and from Python: `debate_train.train`."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def run(
     with _held(directory, is_new=not resume):
         checkpoints, start, begin = _checkpoints(recipe, directory, loaded), None, directory.begin
         if resume:
-            start, begin = _plan_return(recipe, loaded, directory, checkpoints, resolved_yaml)
+            start, begin = _plan_return(recipe, directory, checkpoints, resolved_yaml)
         seed_all(recipe.seed)
         reports: list[Path | None] = []
         with ExitStack() as closing:  # Each is closed, whatever closing another ends with.
@@ -164,7 +164,6 @@ def _checkpoints(recipe: Recipe, directory: RunDirectory, loaded: LoadedModel) -
 
 def _plan_return(
     recipe: Recipe,
-    loaded: LoadedModel,
     directory: RunDirectory,
     checkpoints: Checkpoints,
     text: str,

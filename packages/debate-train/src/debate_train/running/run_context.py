@@ -1,4 +1,4 @@
-"""What a run works with: its context and engine, and the results that it ends with."""
+"""What a run and its phases work with, and what is saved of each step."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
