@@ -12,6 +12,13 @@ import pytest
 from debate_protocol.cli import main as protocol_command
 from debate_rewards.cli import main as rewards_command
 
+LONG = {
+    "sdrl_loop.py": 200,
+    "acc_debate_loop.py": 200,
+    "rl_loop.py": 120,
+    "verifiers_debate.py": 120,
+}
+"""Most lines of the examples that teach a method, or are a whole environment."""
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 Run = Callable[..., list[str]]
@@ -33,7 +40,7 @@ def test_every_example_is_short_and_tested() -> None:
     source = Path(__file__).read_text()
     for example in EXAMPLES.glob("*.py"):
         assert f'run("{example.name}"' in source or example.name == "verifiers_debate.py"
-        most = 120 if example.name in ("rl_loop.py", "verifiers_debate.py") else 60
+        most = LONG.get(example.name, 60)
         assert len(example.read_text().splitlines()) <= most
 
 
@@ -190,6 +197,21 @@ def test_rl_loop_learns(run: Run) -> None:
     # answer is right in the end.
     assert before > 0.25
     assert after - before > 0.05
+
+
+@pytest.mark.slow
+def test_sdrl_loop_learns_to_answer_and_to_answer_after_others(run: Run) -> None:
+    before, after = (line.split() for line in run("sdrl_loop.py") if line.startswith("after"))
+    # Guessing is right one time in four.
+    for place in (5, 9):
+        assert float(after[place].strip(",")) - float(before[place].strip(",")) > 0.03
+
+
+@pytest.mark.slow
+def test_acc_debate_loop_learns_from_its_critic(run: Run) -> None:
+    printed = run("acc_debate_loop.py")
+    before, after = (float(line.split()[-1]) for line in printed if line.startswith("after"))
+    assert after - before > 0.02
 
 
 def test_train_from_python_learns_what_its_function_values(run: Run, tmp_path: Path) -> None:
