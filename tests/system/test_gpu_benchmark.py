@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from debate_train.batches.packs import Layout, make_layout
-from debate_train.batches.row_types import PrefixForest
+from debate_train.batches.packs import Layout, PrefixForest, make_layout
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ("--cpu-smoke", "--workloads", "grpo")

@@ -23,7 +23,7 @@ from transformers import (
 
 from arithmetic import assert_rounded, in_float64
 from debate_train.batches import forward as block_attention
-from debate_train.batches import row_types as prefix_forest
+from debate_train.batches import packs as prefix_forest
 from debate_train.batches.packs import Layout, pack
 from debate_train.batches.row_types import Batch, Row, weigh
 from debate_train.losses import Loss, PpoClip

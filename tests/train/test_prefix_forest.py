@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from debate_train.batches import row_types as prefix_forest
-from debate_train.batches.packs import make_layout
-from debate_train.batches.row_types import PrefixForest, lexicographic, shared_length
+from debate_train.batches import packs as prefix_forest
+from debate_train.batches.packs import PrefixForest, make_layout
+from debate_train.batches.row_types import lexicographic, shared_length
 
 pytestmark = pytest.mark.numeric
 

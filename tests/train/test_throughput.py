@@ -1,17 +1,16 @@
 """What a step costs and how fast it was, worked by hand."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from debate_rollout.engines import EngineSettings, TransformersEngine, VllmServerEngine
 from debate_train.batches.row_types import Batch, Row
 from debate_train.monitoring import throughput
 from debate_train.monitoring.throughput import Cost, Speed, Work, peak_flops
-from debate_train.recipe import Recipe
 
 
 def row(tokens: list[int], sampled: int) -> Row:
@@ -90,22 +89,12 @@ def test_peak_is_the_recipes_or_that_of_a_known_device(monkeypatch: pytest.Monke
 def test_devices_of_the_engine_count_where_they_are_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def recipe(engine: dict[str, Any]) -> Recipe:
-        return Recipe.model_validate(
-            {
-                "name": "t",
-                "steps": 1,
-                "model": {"type": "scratch"},
-                "data": {"type": "signs_puzzle"},
-                "debate": {"num_agents": 2, "max_rounds": 1},
-                "rollout": {"engine": engine},
-                "tracking": {"peak_tflops": 1.5},
-            }
-        )
+    def speed(engine: EngineSettings, processes: int) -> Speed:
+        return Speed.of(engine, None, processes, peak_tflops=1.5)
 
-    shared = Speed.of(recipe({"type": "transformers"}), None, 2)
+    shared = speed(TransformersEngine(), 2)
     assert (shared.training, shared.devices, shared.peak) == (2, 2, 1.5e12)
-    apart = Speed.of(recipe({"type": "vllm_server", "devices": "2,3"}), None, 2)
+    apart = speed(VllmServerEngine(devices="2,3"), 2)
     assert (apart.training, apart.devices) == (2, 3)  # One engine on one of these devices.
     monkeypatch.setattr(throughput, "peak_flops", lambda tflops: None)
-    assert Speed.of(recipe({"type": "transformers"}), Model(), 1).cost is None
+    assert Speed.of(TransformersEngine(), Model(), 1).cost is None

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from debate_train.batches.forward import packed_attention, varlen_attention
-from debate_train.batches.packs import Layout, make_layout
-from debate_train.batches.row_types import PrefixForest
+from debate_train.batches.packs import Layout, PrefixForest, make_layout
 
 pytestmark = pytest.mark.numeric
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 from debate_train.batches.forward import packed_attention, varlen_attention
-from debate_train.batches.packs import make_layout
-from debate_train.batches.row_types import PrefixForest
+from debate_train.batches.packs import PrefixForest, make_layout
 
 pytestmark = pytest.mark.numeric
 varlen_op: Any = varlen._varlen_attn

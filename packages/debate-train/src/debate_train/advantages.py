@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Annotated, ClassVar, Literal
@@ -57,14 +57,15 @@ class Stream(Config):
     baseline: Baseline | None = None
     """Whose mean is taken off; None takes the advantage's own."""
 
-    def section_weight(self, name: str, section: str) -> float | None:
-        """Return what a section's tokens count in a stream of this name, None if not covered."""
-        sections = SECTIONS.get(name) if self.sections is None else self.sections
-        if sections is None:
-            return None if name == "generator" and section in JUDGING else 1.0
-        if isinstance(sections, dict):
-            return sections.get(section)
-        return 1.0 if section in sections else None
+    def section_weights(self, name: str, sections: Iterable[str]) -> dict[str, float | None]:
+        """Return what sections' tokens count in a stream of this name, None if not covered."""
+        own = SECTIONS.get(name) if self.sections is None else self.sections
+        if own is None:
+            skipped = JUDGING if name == "generator" else ()
+            return {section: None if section in skipped else 1.0 for section in sections}
+        if isinstance(own, dict):
+            return {section: own.get(section) for section in sections}
+        return {section: 1.0 if section in own else None for section in sections}
 
 
 @dataclass(frozen=True, slots=True)

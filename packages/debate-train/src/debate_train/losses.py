@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from debate_protocol.plugins import Config, Variants
-from debate_train.batches.row_types import Batch, weigh
+from debate_train.batches.row_types import Aggregation, Batch, weigh
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,6 @@ __all__ = [
     "TokenLoss",
 ]
 
-Aggregation = Literal["token_sum", "token_mean_batch", "token_mean_group", "sequence_mean"]
 Material = Literal["samples", "demonstrations", "pairs"]
 """Replies that a policy sampled, replies to imitate, or pairs of which one is preferred."""
 ReferencePolicy = Literal["phase_start", "base"] | Path

@@ -294,7 +294,7 @@ def _section_weights(
     if turn.failed and has_value:
         ones_T = np.ones(len(turn.text.starts), np.float32)
         return ones_T, ones_T
-    named = {section: stream.section_weight(name, section) for section in set(turn.sections)}
+    named = stream.section_weights(name, set(turn.sections))
     outside = {section: 0.0 if weight is None else weight for section, weight in named.items()}
     inside = {section: 1.0 if weight is None else weight for section, weight in named.items()}
     weight_T, span_weight_T = (

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
     from transformers import PreTrainedModel
 
+    from debate_rollout.engines import EngineSettings
     from debate_train.batches.row_types import Batch
-    from debate_train.recipe import Recipe
 
 
 @contextmanager
@@ -166,13 +166,20 @@ class Speed:
     cost: Cost | None = None
 
     @classmethod
-    def of(cls, recipe: "Recipe", model: "PreTrainedModel | None", processes: int) -> "Speed":
+    def of(
+        cls,
+        engine: "EngineSettings",
+        model: "PreTrainedModel | None",
+        processes: int,
+        epochs: int = 1,
+        peak_tflops: float | None = None,
+    ) -> "Speed":
         """Return what the steps of a phase are measured against."""
-        taken = recipe.rollout.engine.footprint(0, 0.0)
+        taken = engine.footprint(0, 0.0)
         own = 0 if taken.shares else taken.gpus
-        peak = peak_flops(recipe.tracking.peak_tflops)
+        peak = peak_flops(peak_tflops)
         cost = None if peak is None else Cost.of(model)
-        return cls(recipe.trainer.epochs, processes, processes + own, peak, cost)
+        return cls(epochs, processes, processes + own, peak, cost)
 
     def measured(self, batch: "Batch", metrics: Mapping[str, float]) -> dict[str, float]:
         """Return how fast a step was.

@@ -67,7 +67,7 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
                 )
     known = {"solution", *(section for own in SECTIONS.values() for section in own)}
     for section in phase.debate.contract_rules().sections:
-        weights = (one.section_weight(name, section) for name, one in streams.items())
+        weights = (one.section_weights(name, [section])[section] for name, one in streams.items())
         if section not in known and not any(weights):
             yield (
                 f"advantage.streams: no stream covers section {section} of the contract, so "

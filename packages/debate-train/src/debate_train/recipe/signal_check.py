@@ -338,7 +338,7 @@ def _levelled(phase: Recipe, stream: str) -> str:
     own, baseline = phase.advantage.streams[stream], phase.advantage.baseline_of(stream)
     contract = phase.debate.contract_rules()
     sections = contract.sections
-    if sections and not any(own.section_weight(stream, section) for section in sections):
+    if sections and not any(own.section_weights(stream, sections).values()):
         return (
             f"advantage.streams.{stream}.sections: found none that is a section of contract "
             f"{contract}; expected some of {', '.join(sections)}"
