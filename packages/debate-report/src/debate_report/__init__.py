@@ -1,7 +1,13 @@
 """Runs, evaluations and rollouts as one page that needs nothing else."""
 
-from debate_report.page import report_main, write_report
+from typing import TYPE_CHECKING
+
+from debate_protocol import lazy_names
 
 __version__ = "0.1.0"
 
-__all__ = ["report_main", "write_report"]
+if TYPE_CHECKING:
+    from debate_report.page import report_main as report_main
+    from debate_report.page import write_report as write_report
+
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -22,6 +22,7 @@ from debate_studies.tables import page, tables
 from debate_train.checkpoints.whole_files import write_whole
 from debate_train.commands.recipe_command import exit_code
 from debate_train.interrupts import RunFailure, UsageError, raise_interrupts
+from debate_train.recipe.check import check
 
 NAME = "debate-study"
 _DESCRIPTION = """\
@@ -111,8 +112,6 @@ def _wanted(chosen: Study, arguments: argparse.Namespace) -> list[tuple[str, int
 def _check(
     chosen: Study, file: Path, wanted: list[tuple[str, int]], lines: Lines, problems: list[str]
 ) -> None:
-    from debate_train.recipe.check import check
-
     warnings, costs = dict[str, list[str]](), list[str]()
     for key, loaded in loaded_runs(chosen, file.parent):
         report = check(loaded.recipe)

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
 
 from debate_protocol.plugins import Config
 from debate_train.interrupts import UsageError
-from debate_train.recipe import FolderName
+from debate_train.recipe import FolderName, Recipe
 from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe, read_yaml
 
 if TYPE_CHECKING:
@@ -284,8 +284,6 @@ def _loaded(
     key: str, run: Start | Arm, study: Study, folder: Path, left_out: set[str]
 ) -> "LoadedRecipe[Recipe]":
     """Return a run's recipe, of whose phases some are left out."""
-    from debate_train.recipe import Recipe
-
     values = {"seed": study.all_seeds()[0]} | ({} if run.start is None else _RATES)
     named = f"name={key.partition('.')[2]}-{max(study.all_seeds())}"
     own = [named, *(filled(setting, values) for setting in run.settings)]

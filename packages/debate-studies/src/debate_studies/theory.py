@@ -13,7 +13,9 @@ from typing import Any
 from debate_protocol.command_line import DONE, add_options, heed_options
 from debate_protocol.transcripts.files import TranscriptError, read_transcripts
 from debate_protocol.types import Transcript, agents_by_policy
+from debate_rewards.cli import transcripts_in
 from debate_rewards.estimates import Estimate
+from debate_rewards.metrics import debate_statistics
 from debate_studies.belief_grid import BY_ROUND, VOTES, drift_row, round_rows, settings, vote_row
 from debate_studies.belief_model import effective_voters
 from debate_train.commands.compare import Side, sides_of
@@ -177,8 +179,6 @@ def _of_grid(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_run(arguments: argparse.Namespace) -> dict[str, Any]:
-    from debate_rewards.cli import transcripts_in
-
     return of_debates(transcripts_in(arguments.transcripts), arguments.transcripts)
 
 
@@ -189,8 +189,6 @@ def of_debates(transcripts: Sequence[Transcript], name: str) -> dict[str, Any]:
         UsageError: They are of several numbers of agents; `name` is where they come from.
         ValueError: No question has an answer that is known.
     """
-    from debate_rewards.metrics import debate_statistics
-
     sizes = sorted({one.protocol.num_agents for one in transcripts})
     if len(sizes) > 1:
         raise UsageError(

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from debate_protocol.parsing import get_contract
+from debate_protocol.transcripts.files import json_line, to_json
 from debate_protocol.transcripts.showing import escaped
+from debate_report.rollout_files import debates_in
 from debate_train.commands.recipe_command import (
     DONE,
     FAILED,
@@ -21,14 +23,15 @@ from debate_train.commands.recipe_command import (
     run_recipe,
     say_loading,
 )
+from debate_train.data.questions import judged_answers, said_of
 from debate_train.interrupts import UsageError
+from debate_train.recipe import Recipe
+from debate_train.recipe.check import CheckReport, check, process_crash_cost
+from debate_train.recipe.check_parts import process_errors, process_warnings
+from debate_train.recipe.describe import completion, recipe_schema, template
+from debate_train.recipe.files import headings
 from debate_train.trainers.launching import Launch, heed_interrupts, launch
 from debate_train.trainers.processes import Place, end_at_once, own_place, serve, stop_workers
-
-if TYPE_CHECKING:
-    from debate_train.recipe import Recipe
-    from debate_train.recipe.check import CheckReport
-
 
 NAME = "debate-train"
 
@@ -43,8 +46,6 @@ def part_parser(name: str) -> argparse.ArgumentParser:
 
 def _recipes(arguments: argparse.Namespace) -> int:
     """List the recipes that a name stands for, each with its first sentences."""
-    from debate_train.recipe.files import headings
-
     found = {
         name: heading for name, heading in headings().items() if arguments.word in name + heading
     }
@@ -56,8 +57,6 @@ def _recipes(arguments: argparse.Namespace) -> int:
 
 def _init(arguments: argparse.Namespace) -> int:
     """Write a commented recipe to begin with, made of one that ships."""
-    from debate_train.recipe.describe import template
-
     path: Path = arguments.file
     text = template(arguments.method, arguments.size, path.stem, arguments.overrides)
     try:
@@ -82,26 +81,18 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
 
 def _schema(arguments: argparse.Namespace) -> int:
     """Print the JSON Schema of recipes, for editors: `# yaml-language-server: $schema=FILE`."""
-    from debate_train.recipe import Recipe
-    from debate_train.recipe.describe import recipe_schema
-
     print(json.dumps(recipe_schema(Recipe), indent=1))
     return DONE
 
 
 def _completion(arguments: argparse.Namespace) -> int:
     """Print what a shell completes of all commands: eval "$(debate-train completion bash)"."""
-    from debate_train.recipe.describe import completion
-
     print(completion(arguments.shell, list(COMMANDS)))
     return DONE
 
 
 def _import(arguments: argparse.Namespace) -> int:
     """Print what verifiers or TRL have written as transcripts: `… > debates.jsonl`."""
-    from debate_protocol.transcripts.files import json_line, to_json
-    from debate_report.rollout_files import debates_in
-
     choices = {"contract": arguments.contract, "kind": arguments.kind, "answer": arguments.answer}
     for debate in debates_in(arguments.file, "FILE", **choices):
         sys.stdout.buffer.write(json_line(to_json(debate)))
@@ -225,8 +216,6 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
         return run(checked.recipe, checked.text, arguments.output, arguments.resume, echo_s)
 
     if arguments.check_data:
-        from debate_train.recipe.check import CheckReport
-
         # Nothing is trained, so nothing else of the recipe is checked.
         return run_recipe(arguments, lambda _: CheckReport((), (), ()), act)
     processes = arguments.nproc or place.size
@@ -235,20 +224,14 @@ def _lead(arguments: argparse.Namespace, place: Place) -> int:
     )
 
 
-def _check_data(recipe: "Recipe") -> int:
-    from debate_protocol.parsing import get_contract
-    from debate_train.data.questions import judged_answers, said_of
-
+def _check_data(recipe: Recipe) -> int:
     source = recipe.data.open(recipe.seed)
     judged = judged_answers(source, get_contract(recipe.debate.protocol().contract).kind)
     print(*dict.fromkeys(source.notes), *map(escaped, said_of(judged)), sep="\n")
     return DONE if all(one.is_right for one in judged) else FAILED
 
 
-def _check(recipe: "Recipe", processes: int, with_tokenizer: bool) -> "CheckReport":
-    from debate_train.recipe.check import check, process_crash_cost
-    from debate_train.recipe.check_parts import process_errors, process_warnings
-
+def _check(recipe: Recipe, processes: int, with_tokenizer: bool) -> CheckReport:
     found = check(recipe, with_tokenizer=with_tokenizer)
     return replace(
         found,

@@ -22,6 +22,9 @@ from debate_train.checkpoints import (
     file_records,
     verify,
 )
+from debate_train.checkpoints.run_directory import refuse_used
+from debate_train.commands.compare import chosen_benchmarks, compare_main, finished_table
+from debate_train.commands.evaluation_files import files_main
 from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
@@ -213,12 +216,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["compare"]:
-        from debate_train.commands.compare import compare_main
-
         return compare_main(argv[1:])
     if any(word.split("=")[0] == "--transcripts" for word in argv):
-        from debate_train.commands.evaluation_files import files_main
-
         return files_main(argv)
     return command("debate-eval", command_parser(), argv, _main)
 
@@ -232,16 +231,12 @@ def _main(arguments: argparse.Namespace) -> int:
         for planned in _planned(arguments, arguments.overrides):
             _run(planned, arguments, arguments.output, resume=arguments.resume)
         return DONE
-    from debate_train.commands.compare import chosen_benchmarks, finished_table
-
     chosen = chosen_benchmarks(arguments.benchmark)
     plans = [_planned(arguments, [*arguments.overrides, *keys]) for keys in chosen.values()]
     if not all(plans):  # Nothing but what was asked about is said.
         return DONE
     folder = arguments.output or Path("runs") / time.strftime("benchmarks-%Y%m%d-%H%M%S")
     if not arguments.resume:
-        from debate_train.checkpoints.run_directory import refuse_used
-
         refuse_used(folder)
     for name, (planned,) in zip(chosen, plans, strict=True):
         resume = arguments.resume and (folder / name).is_dir()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from debate_protocol.plugins import did_you_mean
 from debate_train.checkpoints.run_directory import plain
+from debate_train.commands.evaluate import named_policy
 from debate_train.commands.recipe_command import (
     DONE,
     FAILED,
@@ -21,6 +22,7 @@ from debate_train.commands.recipe_command import (
 )
 from debate_train.interrupts import UsageError
 from debate_train.monitoring.health import Result, results, verdict, wanted
+from debate_train.recipe.check import check
 
 if TYPE_CHECKING:
     from debate_train.commands.preflight_measuring import Measured
@@ -56,14 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(arguments: argparse.Namespace) -> int:
     if arguments.questions < 1:
         raise UsageError(f"--questions: found {arguments.questions}; expected at least 1")
-    from debate_train.recipe.check import check
-
     act = partial(_act, arguments)
     return run_recipe(arguments, check, act, says_plan=arguments.check)
 
 
 def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
-    from debate_train.commands.evaluate import named_policy
     from debate_train.commands.preflight_measuring import measure
     from debate_train.running.step_metrics import facts_of
 

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from debate_protocol.command_line import add_options, heed_options, is_quiet
 from debate_protocol.transcripts.showing import escaped
@@ -23,12 +23,10 @@ from debate_train.interrupts import (
     raise_interrupts,
 )
 from debate_train.monitoring.progress import steady_streams
-
-if TYPE_CHECKING:
-    from debate_train.recipe import Recipe
-    from debate_train.recipe.check import CheckReport
-    from debate_train.recipe.files import LoadedRecipe
-
+from debate_train.recipe import Recipe
+from debate_train.recipe.check import CheckReport
+from debate_train.recipe.describe import explain
+from debate_train.recipe.files import LoadedRecipe, load_recipe, resolved_yaml
 
 _EXIT_CODES = """\
 exit codes:
@@ -42,7 +40,7 @@ _NO_NAME = {errno.ENAMETOOLONG, errno.ELOOP}
 class CheckedRecipe:
     """A recipe that can be run, and its resolved text without the values of the environment."""
 
-    recipe: "Recipe"
+    recipe: Recipe
     text: str
 
 
@@ -106,7 +104,7 @@ def command(
 
 def run_recipe(
     arguments: argparse.Namespace,
-    check: "Callable[[Recipe], CheckReport]",
+    check: Callable[[Recipe], CheckReport],
     act: Callable[[CheckedRecipe], int],
     *,
     says_plan: bool = True,
@@ -118,9 +116,6 @@ def run_recipe(
     Raises:
         UsageError: The recipe is wrong, or cannot be run here.
     """
-    from debate_train.recipe import Recipe
-    from debate_train.recipe.files import load_recipe, resolved_yaml
-
     if arguments.recipe is None:
         return _explain(arguments.explain, None)
     loaded = load_recipe(arguments.recipe, arguments.overrides, model=Recipe)
@@ -170,10 +165,7 @@ def _fitted(line: str, stream: TextIO) -> str:
     return wrapper.fill(line.lstrip())
 
 
-def _explain(key: str, loaded: "LoadedRecipe[Recipe] | None") -> int:
-    from debate_train.recipe import Recipe
-    from debate_train.recipe.describe import explain
-
+def _explain(key: str, loaded: LoadedRecipe[Recipe] | None) -> int:
     held: dict[str, object] = {}
     if loaded is not None:
         phases = {name: phase.model_dump(mode="json") for name, phase in loaded.phases.items()}

@@ -29,6 +29,7 @@ from debate_train.interrupts import UsageError, interruptible
 from debate_train.monitoring.progress import Progress
 from debate_train.playing import named_debates
 from debate_train.recipe import Recipe
+from debate_train.recipe.check import check_collecting
 from debate_train.recipe.check_parts import refuse_absent_devices
 from debate_train.running.run_context import open_sampling
 
@@ -212,8 +213,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    from debate_train.recipe.check import check_collecting
-
     def act(checked: CheckedRecipe) -> int:
         if arguments.output is None:
             raise UsageError("--output: found none; expected a folder for the transcripts")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Transcript, Turn
 from debate_report.debates import CREDIT_SCHEMA
+from debate_rewards.estimates import bootstrap_interval, paired, range_of
 from debate_rewards.reward import Score
 from debate_train.batches.row_types import Batch, Row
 from debate_train.batches.rows import reply_text
@@ -161,8 +162,6 @@ def changes_of(
     answer gives none, `before` and `after` of the others are beside `change`; None where all do.
     What has no value for single questions, such as a ratio of sums, is not there.
     """
-    from debate_rewards.estimates import bootstrap_interval, paired, range_of
-
     before, after = (_last(directory, name) for name in ("before", "after"))
     changes: dict[str, dict[str, Any] | None] = {}
     for figure in before.keys() & after.keys() & set(figures):
@@ -189,8 +188,6 @@ def in_words(rows: Sequence[Mapping[str, Any]], headline: Sequence[str]) -> str:
         rows: Of the table of results, each with `measure`, `name` and, where it is known, `change`.
         headline: Names of the measures that are described in full; of none the first row is.
     """
-    from debate_rewards.estimates import range_of
-
     known = [row for row in rows if row.get("change") and range_of(row["name"])]
     main = [row for row in known if row["name"] in headline] or known[:1]
     others = [
