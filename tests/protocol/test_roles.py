@@ -13,7 +13,7 @@ from debate_protocol.forms import (
     Sequential,
     Simultaneous,
 )
-from debate_protocol.forms.debate_state import DebateState
+from debate_protocol.forms.rounds import DebateState
 from debate_protocol.forms.settings import DebateStart
 from debate_protocol.transcripts.files import (
     TranscriptError,

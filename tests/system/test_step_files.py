@@ -85,7 +85,7 @@ def test_a_training_step_enters_few_files(tmp_path: Path, monkeypatch: pytest.Mo
     print(f"logging it: {log}")
     ours = {"/".join(Path(file).parts[-2:]) for file in step.files}
     entered = {
-        "forms/plain.py",
+        "forms/rounds.py",
         "debate_rewards/vote_rewards.py",
         "engines/transformers_sampler.py",
     }

@@ -331,8 +331,10 @@ class Grouped(AdvantageConfig):
     ) -> Advantages:
         """Return the advantages of each turn; there are no running baselines."""
         pools: dict[tuple[str, str, Baseline, Hashable], list[Member]] = defaultdict(list)
+        by_prompt = "prompt" in {self.baseline, *(one.baseline for one in self.streams.values())}
         for index, (transcript, score) in enumerate(zip(transcripts, scores, strict=True)):
-            prompts = {turn.key: _prompt(index, turn) for turn in transcript.turns}
+            turns = transcript.turns if by_prompt else ()
+            prompts = {turn.key: _prompt(index, turn) for turn in turns}
             for member in members(index, transcript, score):
                 stream = self.streams.get(member.stream)
                 if stream is not None and stream.weight != 0:
@@ -344,9 +346,9 @@ class Grouped(AdvantageConfig):
             for member, advantages in self._compare(pool, baseline):
                 for turn in member.turns:
                     result[member.debate].setdefault(turn, []).extend(advantages)
-        turns = [{turn: sum_equal(found) for turn, found in own.items()} for own in result]
-        left_out = [self._zeros(one, own) for one, own in zip(transcripts, turns, strict=True)]
-        return Advantages(turns, left_out=left_out)
+        found = [{turn: sum_equal(own) for turn, own in one.items()} for one in result]
+        left_out = [self._zeros(one, own) for one, own in zip(transcripts, found, strict=True)]
+        return Advantages(found, left_out=left_out)
 
     def _zeros(self, transcript: Transcript, found: TurnAdvantages) -> frozenset[TurnKey]:
         keys = (t.key for t in transcript.turns if t.round in self.leave_out_zeros)

@@ -3,8 +3,7 @@
 from typing import Annotated
 
 from debate_protocol.forms.actor_critic import ActorCritic
-from debate_protocol.forms.debate_state import DebateState, turn_seed
-from debate_protocol.forms.plain import Direct, Sequential, Simultaneous
+from debate_protocol.forms.rounds import DebateState, Direct, Sequential, Simultaneous, turn_seed
 from debate_protocol.forms.self_debate import SelfDebate
 from debate_protocol.forms.settings import (
     DebateForm,

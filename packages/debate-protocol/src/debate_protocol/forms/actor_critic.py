@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from debate_protocol.forms.debate_state import new_ask, parsed_of, record_replies, side_seed
+from debate_protocol.forms.rounds import new_ask, parsed_of, record_replies, side_seed
 from debate_protocol.forms.settings import (
     MOST,
     DebateStart,

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from debate_protocol.forms.debate_state import new_ask, parsed_of, record_replies, seen_sections
+from debate_protocol.forms.rounds import new_ask, parsed_of, record_replies, seen_sections
 from debate_protocol.forms.settings import MOST, DebateStart, SampledSettings
 from debate_protocol.prompts import SeenTurn, View, insertable, opening
 from debate_protocol.types import (

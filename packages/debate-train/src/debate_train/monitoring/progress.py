@@ -21,6 +21,16 @@ from debate_protocol.types import DebateRun
 from debate_train.playing import counted
 
 
+@contextmanager
+def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Add the wall time of what is within to `seconds`, as `time/{name}_s`, also if it fails."""
+    key, began = f"time/{name}_s", time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - began
+
+
 class SteadyStream:
     """A text stream whose writes never fail: a closed pipe or a full disk loses the text alone.
 

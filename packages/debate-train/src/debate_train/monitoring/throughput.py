@@ -1,9 +1,7 @@
 """How fast a step was: tokens a second of each device, and the share of the devices' peak."""
 
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -20,16 +18,6 @@ if TYPE_CHECKING:
 
     from debate_rollout.engines import EngineSettings
     from debate_train.batches.row_types import Batch
-
-
-@contextmanager
-def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Add the wall time of what is within to `seconds`, as `time/{name}_s`, also if it fails."""
-    key, began = f"time/{name}_s", time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - began
 
 
 def peak_memory_gib() -> float:

@@ -464,17 +464,15 @@ def named_debates(
 
     Questions are numbered from `first`.
     """
-    runs = []
-    single, forms = direct_form(recipe.debate), [recipe.debate, *recipe.rollout.other_forms]
-    copies = recipe.rollout.debates_per_question + recipe.rollout.direct_per_question
+    runs, forms = [], [recipe.debate, *recipe.rollout.other_forms]
+    debates, singles = recipe.rollout.debates_per_question, recipe.rollout.direct_per_question
+    single = direct_form(recipe.debate) if singles else recipe.debate
     for number, question in enumerate(questions, first):
         same = partial(same_answer, question)
-        for copy in range(copies):
+        for copy in range(debates + singles):
             identity = f"{name}/{number}/{copy}"
             seed = zlib.crc32(f"{recipe.seed}/{identity}".encode())
-            form = (
-                forms[number % len(forms)] if copy < recipe.rollout.debates_per_question else single
-            )
+            form = forms[number % len(forms)] if copy < debates else single
             run = form.start(question, seed=seed, debate_id=identity, same_answer=same)
             runs.append((identity, run))
     return runs

@@ -6,7 +6,7 @@ import zlib
 from debate_rewards.reward import score_debates
 from debate_train.batches.rows import Step, build_batch
 from debate_train.evaluation.measuring import evaluate
-from debate_train.monitoring.throughput import timed
+from debate_train.monitoring.progress import timed
 from debate_train.offline.example_set import Imitation, PhaseExamples
 from debate_train.playing import metrics_of
 from debate_train.running.run_context import Phase, RunContext, Saving, StopReason, keep_sample

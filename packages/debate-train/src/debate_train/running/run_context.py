@@ -29,8 +29,8 @@ from debate_train.models.loaded_model import LoadedModel
 from debate_train.models.policies import Trained, brings_model, open_on
 from debate_train.monitoring.detectors import Due
 from debate_train.monitoring.health import HealthWatch
-from debate_train.monitoring.progress import Progress
-from debate_train.monitoring.throughput import Speed, timed
+from debate_train.monitoring.progress import Progress, timed
+from debate_train.monitoring.throughput import Speed
 from debate_train.monitoring.tracking import Tracker
 from debate_train.playing import play_step
 from debate_train.playing.rollouts import PhaseStart, Rollouts
