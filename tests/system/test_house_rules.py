@@ -58,7 +58,7 @@ MAY_IMPORT = {
     "debate_train": {
         "debate_protocol", "debate_report", "debate_rewards", "debate_rollout", "bitsandbytes",
         "datasets", "deepspeed", "filelock", "liger_kernel", "numpy", "omegaconf",
-        "regex", "peft", "pydantic", "rich", "safetensors", "scipy", "shtab",
+        "regex", "peft", "pydantic", "rich", "safetensors", "scipy",
         "tokenizers", "tensorboard", "torch", "trackio", "transformers", "wandb", "yaml",
     },
     "debate_studies": {

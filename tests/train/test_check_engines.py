@@ -9,7 +9,7 @@ from debate_rollout.drivers import Auto, FreeRunning, LockStep
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
-from debate_train.recipe.check_parts import process_errors, process_warnings
+from debate_train.recipe.check_parts import process_errors
 
 
 def recipe(**rollout: Any) -> Recipe:
@@ -48,27 +48,6 @@ def test_process_errors_name_what_knows_of_one_process_only() -> None:
     assert process_errors(shared, 1) == []
     own = recipe(engine={"type": "vllm_server"})
     assert len(process_errors(own, 2)) == 1
-
-
-@pytest.mark.parametrize(
-    ("engine", "size", "proposed"),
-    [
-        ({"type": "vllm_server"}, 8, 8),
-        ({"type": "vllm_server", "vllm_args": {"tensor_parallel_size": 2}}, 8, 4),
-        ({"type": "vllm_server", "vllm_args": {"data_parallel_size": 8}}, 8, None),
-        ({"type": "vllm_server"}, 1, None),
-        ({"type": "vllm_server", "devices": "4,5,6,7"}, 4, 4),
-        ({"type": "vllm_server", "url": "http://host:8000"}, 8, None),
-        ({"type": "transformers"}, 8, None),
-    ],
-)
-def test_process_warnings_name_gpus_that_do_not_sample(
-    engine: dict[str, Any], size: int, proposed: int | None
-) -> None:
-    found = process_warnings(recipe(engine={"type": "vllm"} | engine), size)
-    assert len(found) == (proposed is not None)
-    if proposed is not None:
-        assert f"expected data_parallel_size: {proposed} (an engine on each)" in found[0]
 
 
 def test_driver_is_chosen_by_type_and_auto_when_none_is_given() -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from debate_train.commands import evaluation_files as from_files
 from debate_train.commands import rollout as rollout_cli
 from debate_train.commands.cli import COMMANDS, part_parser
 from debate_train.monitoring.progress import Progress
-from debate_train.recipe.describe import completion
 
 MODULES = (
     *(cli, rollout_cli, evaluating, asking, preflight, report, protocol, rewards),
@@ -84,26 +82,3 @@ def test_verbose_command_logs_more(words: list[str], level: int) -> None:
     add_options(parser, "debate_protocol")
     heed_options(parser.parse_args(words))
     assert logging.getLogger("debate_train").getEffectiveLevel() == level
-
-
-def test_bash_completes_recipes_and_options(tmp_path: Path) -> None:
-    script = tmp_path / "completion.bash"
-    script.write_text(completion("bash", ["recipes", "init"]))
-    ask = (
-        f"source {script}; COMP_WORDS=(debate-train $0); COMP_CWORD=1;"
-        "_shtab_debate_train; echo ${COMPREPLY[@]}"
-    )
-
-    def completed(word: str) -> list[str]:
-        done = subprocess.run(["bash", "-c", ask, word], capture_output=True, text=True)
-        return done.stdout.split()
-
-    assert completed("sdrl_rand") == ["sdrl_rand_math", "sdrl_rand_puzzle"]
-    assert completed("--expl") == ["--explain"]
-
-
-def test_zsh_script_knows_every_command() -> None:
-    script = completion("zsh", [])
-    for name in ("train", "rollout", "eval", "ask", "preflight", "report", "protocol", "rewards"):
-        assert f"#compdef debate-{name}" in script
-    assert "sdrl_freq_puzzle" in script

@@ -1,4 +1,5 @@
-from debate_train.recipe.files import recipe_changes, shown_change
+from debate_report.run_files import shown_change
+from debate_train.recipe.files import recipe_changes
 
 BEFORE = """\
 seed: 0

@@ -1,16 +1,13 @@
-"""Recipes that debate-train writes to begin with, and the schema that editors check them by."""
+"""Recipes that debate-train writes to begin with."""
 
-import json
 from pathlib import Path
-from typing import Any
 
-import jsonschema_rs
 import pytest
 
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
-from debate_train.recipe.describe import METHODS, recipe_schema, template
-from debate_train.recipe.files import SHIPPED, load_recipe, read_yaml, recipe_names
+from debate_train.recipe.describe import METHODS, template
+from debate_train.recipe.files import load_recipe, recipe_names
 
 
 def test_every_template_is_a_recipe_that_ships() -> None:
@@ -60,54 +57,3 @@ def test_init_refuses_what_there_is_not(
     assert main(["init", str(tmp_path / "r.yaml"), *words]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture(scope="module")
-def validator() -> Any:
-    schema = recipe_schema(Recipe)
-    jsonschema_rs.meta.validate(schema)
-    return jsonschema_rs.validator_for(schema)
-
-
-def test_schema_holds_every_recipe_that_ships(validator: Any) -> None:
-    files = sorted(SHIPPED.glob("**/*.yaml"))
-    assert len(files) > 30
-    found = {file.stem: list(validator.iter_errors(read_yaml(file).data)) for file in files}
-    assert {name: map(str, errors) for name, errors in found.items() if errors} == {}
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"stepz": 1},
-        {"steps": "many"},
-        {"steps": -1},
-        {"reward": {"type": "v3"}},
-        {"reward": {"type": "v2", "components": {}}},
-        {"trainer": {"schedule": "steep"}},
-        {"phases": {"first": {"stepz": 1}}},
-        {"debate": {"type": "simultaneous", "max_rounds": 1.5}},
-    ],
-)
-def test_schema_refuses_what_no_recipe_may_hold(data: Any, validator: Any) -> None:
-    assert not validator.is_valid(data)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"extends": "quickstart", "steps": "${oc.env:STEPS}"},
-        {"name": 1.10, "trainer": {"schedule": "${other}"}},
-        {"reward": {"ties": "half"}, "phases": {"first": None, "second": {"exit_criterion": None}}},
-    ],
-)
-def test_schema_takes_what_the_reader_takes(data: Any, validator: Any) -> None:
-    assert validator.is_valid(data)
-
-
-def test_schema_describes_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema"]) == 0
-    schema = json.loads(capsys.readouterr().out)
-    tokens = schema["$defs"]["Rollout"]["properties"]["max_tokens"]
-    assert tokens["description"] == "Most tokens of one reply."
-    assert (tokens["minimum"], tokens["default"]) == (1, 1024)

@@ -383,10 +383,6 @@ class EngineSettings(Config):
         """Return what keeps it from serving a trainer, each with the key that it is about."""
         return []
 
-    def warnings(self, place: Place) -> list[str]:
-        """Return what would be better otherwise, each with the key that it is about."""
-        return []
-
     def sent_key(self) -> str | None:
         """Return which environment variable's value is sent where, None where none is."""
         return None

@@ -1,7 +1,6 @@
 """The `debate-train` command."""
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +26,8 @@ from debate_train.data.questions import judged_answers, said_of
 from debate_train.interrupts import UsageError
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import CheckReport, check, process_crash_cost
-from debate_train.recipe.check_parts import process_errors, process_warnings
-from debate_train.recipe.describe import completion, recipe_schema, template
+from debate_train.recipe.check_parts import process_errors
+from debate_train.recipe.describe import template
 from debate_train.recipe.files import headings
 from debate_train.trainers.launching import Launch, heed_interrupts, launch
 from debate_train.trainers.processes import Place, end_at_once, own_place, serve, stop_workers
@@ -79,18 +78,6 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", default="cpu", help=size)
 
 
-def _schema(arguments: argparse.Namespace) -> int:
-    """Print the JSON Schema of recipes, for editors: `# yaml-language-server: $schema=FILE`."""
-    print(json.dumps(recipe_schema(Recipe), indent=1))
-    return DONE
-
-
-def _completion(arguments: argparse.Namespace) -> int:
-    """Print what a shell completes of all commands: eval "$(debate-train completion bash)"."""
-    print(completion(arguments.shell, list(COMMANDS)))
-    return DONE
-
-
 def _import(arguments: argparse.Namespace) -> int:
     """Print what verifiers or TRL have written as transcripts: `… > debates.jsonl`."""
     choices = {"contract": arguments.contract, "kind": arguments.kind, "answer": arguments.answer}
@@ -106,14 +93,6 @@ def _add_rollouts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answer", metavar="COLUMN", help="with the right answers")
 
 
-def _add_shell(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh"))
-
-
-def _add_nothing(parser: argparse.ArgumentParser) -> None:
-    """Take no arguments."""
-
-
 def _add_word(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("word", nargs="?", default="", help="only those that this stands in")
 
@@ -122,9 +101,7 @@ Part = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Names
 COMMANDS: Mapping[str, Part] = {
     "recipes": (_add_word, _recipes),
     "init": (_add_start, _init),
-    "schema": (_add_nothing, _schema),
     "import": (_add_rollouts, _import),
-    "completion": (_add_shell, _completion),
 }
 """What can stand in the place of a recipe: its arguments, and what it does."""
 
@@ -140,9 +117,7 @@ _EPILOG = """\
 commands:
   debate-train recipes          list the recipes that ship
   debate-train init FILE --method METHOD --size SIZE    write a recipe to begin with
-  debate-train schema           print a JSON Schema of recipes, for editors
   debate-train import FILE      print rollouts of verifiers or TRL as transcripts
-  debate-train completion SHELL    print what bash or zsh complete of all commands
 
 examples:
   debate-train quickstart --check
@@ -237,7 +212,6 @@ def _check(recipe: Recipe, processes: int, with_tokenizer: bool) -> CheckReport:
         found,
         lines=(*found.lines, *process_crash_cost(processes)),
         errors=(*found.errors, *process_errors(recipe, processes)),
-        warnings=(*found.warnings, *process_warnings(recipe, processes)),
     )
 
 

@@ -221,12 +221,6 @@ def device_errors(recipe: Recipe) -> list[str]:
     ]
 
 
-def process_warnings(recipe: Recipe, size: int) -> list[str]:
-    """Return which of so many GPUs the recipe's engine would leave idle while it samples."""
-    warnings = recipe.rollout.engine.warnings(_place(recipe, size))
-    return [f"rollout.engine.{warning}" for warning in warnings]
-
-
 def _place(recipe: Recipe, size: int) -> Place:
     lora = recipe.model.lora
     return Place(size, None if lora is None else lora.rank)

@@ -1,10 +1,9 @@
-"""What describes recipes: `--explain KEY`, and `debate-train init`, `schema` and `completion`.
+"""What describes recipes: `--explain KEY`, and `debate-train init`.
 
 A field's description is the text below it, or its entry under `Args:` or `Attributes:` of its
 class. Reading them while modules are imported would slow every command down.
 """
 
-import argparse
 import ast
 import inspect
 import re
@@ -12,21 +11,17 @@ import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
 
 from debate_protocol.plugins import did_you_mean
 from debate_train.interrupts import RecipeError, UsageError
 from debate_train.recipe import PARTS, Recipe
-from debate_train.recipe.files import load_recipe, opening, recipe_names
+from debate_train.recipe.files import load_recipe, opening
 from debate_train.recipe.problems import (
     NOWHERE,
     PHASES,
@@ -301,104 +296,3 @@ def template(method: str, size: str, name: str, overrides: Sequence[str]) -> str
         lines.append(f"# Not as in {shipped}, of which the above speaks: {', '.join(changed)}")
     lines += ["# debate-train FILE --explain KEY says what a key means.", ""]
     return "\n".join(lines) + "\n" + yaml.safe_dump(loaded.reading.written, sort_keys=False)
-
-
-_INTERPOLATION = r"\$\{"
-_EXTENDS = "A file, or the name of a recipe that ships, from which this one differs."
-
-
-def recipe_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of a recipe's file.
-
-    A file may be a mapping of differences from another, so no key is required; any value may be an
-    interpolation; text may be typed as what YAML reads as a number. What only whole recipes show,
-    such as a steps' bound, is checked by `--check`.
-    """
-    schema = model.model_json_schema(schema_generator=_Described)
-    schema["properties"]["extends"] = {"type": "string", "description": _EXTENDS}
-    difference = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
-    phases = {"type": ["object", "null"], "additionalProperties": difference}
-    schema["properties"][PHASES] |= phases
-    return {"$schema": GenerateJsonSchema.schema_dialect, **_loosened(schema)}
-
-
-class _Described(GenerateJsonSchema):
-    """Adds what the keys mean, and leaves out what must be given."""
-
-    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Return the schema of one model."""
-        made, model = super().model_schema(schema), schema["cls"]
-        made.pop("required", None)
-        made["description"] = summary(model)
-        for name, held in made.get("properties", {}).items():
-            if name in model.model_fields and (text := description(model, name)):
-                held["description"] = text
-        return made
-
-
-def _loosened(schema: Any) -> Any:
-    """Return a schema that also takes what the reader of recipes turns into valid values."""
-    if isinstance(schema, list):
-        return [_loosened(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {key: _loosened(value) for key, value in schema.items()}
-    found.pop("discriminator", None)
-    if "oneOf" in found:  # Without a `type`, which another file may give, several may hold.
-        found["anyOf"] = found.pop("oneOf")
-    match found:
-        case {"enum": list(known), "type": "string"}:
-            del found["enum"], found["type"]
-            found["anyOf"] = [{"enum": known}, {"type": "string", "pattern": _INTERPOLATION}]
-        case {"type": "string"}:
-            found["type"] = ["string", "number", "boolean"]
-        case {"type": "number" | "integer" | "boolean" | "array" as kind}:
-            found |= {"type": [kind, "string"], "pattern": _INTERPOLATION}
-    return found
-
-
-_COMMANDS = (
-    "debate_train.commands.cli",
-    "debate_train.commands.rollout",
-    "debate_train.commands.evaluate",
-    "debate_train.commands.ask",
-    "debate_train.commands.preflight",
-    "debate_report.page",
-    "debate_protocol.cli",
-    "debate_rewards.cli",
-)
-"""Modules of commands, each with a function `command_parser`."""
-_BASH = """
-_debate_recipes() {{
-  compgen -W "{names}" -- "$1"
-  compgen -f -- "$1"
-}}
-"""
-_ZSH = """
-_debate_recipes() {{
-  _alternative 'recipes:recipe:({names})' 'files:file:_files'
-}}
-"""
-
-
-def completion(shell: str, words: Sequence[str]) -> str:
-    """Return a script that a shell evaluates; `words` also stand in the place of a recipe."""
-    import shtab
-
-    recipes = {"bash": "_debate_recipes", "zsh": "_debate_recipes"}
-    names = " ".join([*words, *recipe_names()])
-    preamble = {"bash": _BASH.format(names=names), "zsh": _ZSH.format(names=names)}
-    scripts = []
-    for parser in _parsers():
-        for action in parser._actions:
-            kind = action.type
-            if action.dest == "recipe":
-                action.complete = recipes  # type: ignore[attr-defined]
-            elif kind is Path:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
-        scripts.append(shtab.complete(parser, shell=shell, preamble=preamble))
-    return "\n".join(scripts)
-
-
-def _parsers() -> list[argparse.ArgumentParser]:
-    return [import_module(name).command_parser() for name in _COMMANDS]

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -146,11 +145,6 @@ class VllmSettings(EngineSettings):
             ]
         return []
 
-    def workers(self) -> int:
-        """Return how many GPUs vLLM takes."""
-        names = ("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
-        return prod(self._size(name) for name in names)
-
     def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
         """Return its share of GPUs that also train."""
         room = self.gpu_memory_utilization * gpu_bytes
@@ -160,17 +154,6 @@ class VllmSettings(EngineSettings):
     def for_checkpoint(self, dtype: str) -> Self:
         """Return the settings with the trainer's dtype, where they name none."""
         return self.model_copy(update={"dtype": dtype}) if self.dtype == "auto" else self
-
-    def idle_gpus(self, gpus: int, where: str) -> list[str]:
-        """Return that some of so many GPUs wait while it samples, if they do."""
-        used = self.workers()
-        if gpus <= used:
-            return []
-        return [
-            f"vllm_args: one engine on {used} of the GPUs of {where} samples, and the others "
-            f"wait; expected data_parallel_size: {gpus // used} (an engine on each), or "
-            "tensor_parallel_size for a model that does not fit on one"
-        ]
 
     def _size(self, name: str) -> int:
         size = self.vllm_args.get(name, 1)
@@ -368,14 +351,6 @@ class VllmServerEngine(VllmSettings):
         return f"the value of {self.api_key_env}, if set, is sent to " + ", ".join(
             (self.url, *self.load_urls)
         )
-
-    def warnings(self, place: Place) -> list[str]:
-        """Return what would be better otherwise."""
-        if self.url is not None:
-            return []
-        if self.devices is None:
-            return self.idle_gpus(place.processes, f"{place.processes} processes")
-        return self.idle_gpus(len(self.devices.split(",")), f"devices: {self.devices}")
 
     def footprint(self, weight_bytes: int, gpu_bytes: float) -> Footprint:
         """Return its share of the GPUs; without `devices` they are those that train."""
