@@ -77,14 +77,14 @@ def report(tmp_path_factory):
     return write_report(fill(tmp_path_factory.mktemp("runs") / "demo").path)
 
 
-def watched(page, path):
+def watched(page, path, shown="#debate h3"):
     """Open a file; the page's problems are what it printed, raised or asked the network for."""
     page.problems = []
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     page.on("console", lambda one: page.problems.append(one.text))
     page.on("request", lambda one: page.problems.append(one.url))
     page.goto(path.as_uri())
-    page.wait_for_selector("#debate h3")
+    page.wait_for_selector(shown)
     page.problems.remove(path.as_uri())
     return page
 

@@ -50,11 +50,11 @@ def visit(browser):
     """Open a page as wide as a phone."""
     contexts = []
 
-    def opened(path, **settings):
+    def opened(path, shown="#debate h3", **settings):
         context = browser.new_context(viewport={"width": 420, "height": 800}, **settings)
         contexts.append(context)
         page = context.new_page()
-        return watched(page, path)
+        return watched(page, path, shown)
 
     yield opened
     for context in contexts:
@@ -103,13 +103,10 @@ def test_names_of_compared_runs_are_only_text(visit, poisoned, tmp_path):
     output = tmp_path / "comparison.html"
     other = poison(fill(tmp_path / f"{NAME}2")).path
     assert report_main([str(poisoned), str(other), "--output", str(output)]) == 0
-    page = visit(output)
+    page = visit(output, shown="#runs table")
     unfold(page)
     text = page.inner_text("#runs")
-    assert text.count("onerror='window.hacked=8'") > 4 and "window.hacked = 2" in text
-    # A sentence in a column of a table would be a word wide.
-    assert page.locator(".happened").first.bounding_box()["width"] > 300
-    assert "onerror" in page.locator("[name=run] option").nth(1).inner_text()
+    assert text.count("onerror='window.hacked=8'") == 2 and "window.hacked = 2" in text
     is_unharmed(page)
     shot(page, "comparison-420")
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from debate_report.charts import DIGIT, WIDTH, Chart, Marks, Series, line_chart
-from debate_report.comparison import comparison
 from debate_report.curves import curves
 from debate_report.run_files import stages
 from debate_report.timeline import PANELS, Panel, meaning, phases
@@ -180,12 +179,3 @@ def test_panel_draws_the_first_of_two_measures_with_one_label_and_counts_rounds_
     ]
     braces = Panel.of("T", "", "share", [("eval/{x}", "{x}")])
     assert list(braces.names(["eval/{x}"])) == [("eval/{x}", "{x}")]
-
-
-def test_phases_of_compared_runs_begin_at_the_same_place():
-    short = rows()
-    long = [row | {"step": row["step"] + 10 * (row["phase"] != "warm_start")} for row in rows()]
-    page = comparison([run_of(short, RECIPE, name="a"), run_of(long, RECIPE, name="b")])
-    points = re.findall(r'<path d="M([\d.]+)[^"]*" class="line s([12])"', chart_of(page, "Loss"))
-    starts = {which: [float(x) for x, line in points if line == which] for which in "12"}
-    assert starts["1"] == starts["2"] and len(starts["1"]) == 3

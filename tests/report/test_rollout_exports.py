@@ -31,7 +31,6 @@ def trace(start: float, said: str, reward: float) -> dict[str, Any]:
             node(2, "tool", "checked"),
             node(3, "assistant", f"\\boxed{{{said}}}", sampled=True),
         ],
-        "calls": [{"node": 2, "usage": {"prompt_tokens": 5, "completion_tokens": 1}}, {"node": 4}],
         "rewards": {"right": {"score": reward, "weight": 2.0}, "unscored": None},
         "metrics": {"turns": 2.0, "missing": None},
         "timing": {"start": start},
@@ -87,7 +86,6 @@ def test_episode_is_a_debate_whose_agents_are_its_traces(tmp_path: Path) -> None
     last = debate.turns[-1].prompt
     assert [one["content"] for one in last] == ["be brief", "2 + 2 = ?", "5", "checked"]
     assert [one["role"] for one in last] == ["system", "user", "assistant", "user"]
-    assert [turn.token_counts for turn in debate.turns[::2]] == [(5, 1), None]
     # Agent 0 earned 2 * 1, agent 1 2 * 0.
     assert debate.meta == {"right": 0.5, "turns": 2.0, "reward": 1.0}
     assert transcript_problems(debate) == []

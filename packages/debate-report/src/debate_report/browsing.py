@@ -23,6 +23,7 @@ MOST_CREDITED = 200
 MOST_TEXT = 200_000
 """Characters of one turn, question or message that are shown."""
 _SHORT = 90
+NOTHING = Markup()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,8 @@ class Blocks:
     left_out: tuple[int, int]
 
 
-def blocks_of(debates: Debates, names: Sequence[str]) -> Blocks:
-    """Return the debates of runs as a page holds them.
-
-    Args:
-        debates: All of them.
-        names: Of the runs.
-    """
+def blocks_of(debates: Debates) -> Blocks:
+    """Return the debates of a run as a page holds them."""
     found = debates.found
     credited = _credited(found)
     room, texts, prompts = MOST_BYTES, list[str](), list[str]()
@@ -69,7 +65,6 @@ def blocks_of(debates: Debates, names: Sequence[str]) -> Blocks:
     phases = list(dict.fromkeys(one.phase for one in shown))
     index = {
         "block": BLOCK,
-        "runs": list(names),
         "phases": phases,
         "prompts": len(prompts),
         "open": _opened(shown),
@@ -83,8 +78,7 @@ def _opened(shown: Sequence[Recorded]) -> int:
     places = range(len(shown))
     trained = [k for k in places if not (shown[k].demonstrated or shown[k].evaluated)]
     own = trained or [k for k in places if not shown[k].demonstrated]
-    # Of several runs the first; of its steps the last; of that the first debate.
-    return max(own, key=lambda k: (-shown[k].run, shown[k].step, -k), default=0)
+    return max(own, key=lambda k: (shown[k].step, -k), default=0)
 
 
 def _credited(found: Sequence[Recorded]) -> set[int]:
@@ -101,14 +95,14 @@ def _packed(values: object) -> str:
 
 
 def _entry(one: Recorded, phases: Sequence[str], *, credited: bool) -> list[object]:
-    """Return [run, phase, step, id, start of the question, marks, right answers, answers]."""
+    """Return [phase, step, id, start of the question, marks, right answers, answers]."""
     last = one.read.last_round
     verdicts = [one.verdicts[key] for key in one.read.turns if key.round == last]
     marks = [name for name, is_so in _marks(one, credited=credited) if is_so]
     question = " ".join(one.transcript.question.text[: 4 * _SHORT].split())[:_SHORT]
-    where = one.run, phases.index(one.phase), one.step
     return [
-        *where,
+        phases.index(one.phase),
+        one.step,
         one.transcript.id[:200],
         question,
         marks,
@@ -203,13 +197,12 @@ def _prompts(one: Recorded) -> list[list[list[str]]]:
     return [[[m["role"], m["content"][:MOST_TEXT]] for m in prompt] for prompt in prompts]
 
 
-def read_all(runs: Sequence[RunFiles]) -> Debates:
-    """Return all recorded debates of these runs."""
+def read_all(run: RunFiles) -> Debates:
+    """Return all recorded debates of a run."""
     debates = Debates()
-    for place, run in enumerate(runs):
-        debates.add(place, run.transcripts, run.tokens, run.phases)
-        debates.add(place, run.evaluations, None, run.phases)
-        debates.add_imported(place, run.imported)
+    debates.add(run.transcripts, run.tokens, run.phases)
+    debates.add(run.evaluations, None, run.phases)
+    debates.add_imported(run.imported)
     return debates
 
 
@@ -221,14 +214,14 @@ class Browser:
     while most of the data is still on its way.
     """
 
-    shown: Markup
-    first: Markup
-    rest: Markup
+    shown: Markup = NOTHING
+    first: Markup = NOTHING
+    rest: Markup = NOTHING
 
 
-def browser(runs: Sequence[RunFiles], debates: Debates) -> Browser:
-    """Return what shows all debates of runs."""
-    blocks = blocks_of(debates, [run.name for run in runs])
+def browser(run: RunFiles, debates: Debates) -> Browser:
+    """Return what shows all debates of a run."""
+    blocks = blocks_of(debates)
     named = [
         (kind, number, block)
         for kind, own in (("texts", blocks.texts), ("prompts", blocks.prompts))
@@ -237,9 +230,8 @@ def browser(runs: Sequence[RunFiles], debates: Debates) -> Browser:
     first = blocks.index["open"] // blocks.index["block"]
     shown = render(
         "browser.html",
-        files=sum(len(run.transcripts) + len(run.imported) for run in runs),
+        files=len(run.transcripts) + len(run.imported),
         entries=len(blocks.index["debates"]),
-        runs=blocks.index["runs"],
         phases=blocks.index["phases"],
         left_out=blocks.left_out[0],
         left_prompts=blocks.left_out[1],
@@ -248,7 +240,7 @@ def browser(runs: Sequence[RunFiles], debates: Debates) -> Browser:
         unchecked=debates.checking.skipped,
     )
     if not named:
-        return Browser(shown, Markup(), Markup())
+        return Browser(shown)
     return Browser(
         shown,
         render("blocks.html", index=as_data(blocks.index), blocks=named[first : first + 1]),

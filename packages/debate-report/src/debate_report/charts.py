@@ -38,8 +38,6 @@ class Series:
 
     label: str
     points: tuple[tuple[float, float], ...]
-    colour: int = 0
-    """Which of the six colours; 0 is that of its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,7 @@ def _drawn(chart: Chart, series: Sequence[Series], along: Along, marks: Marks) -
         "alarms": [(x.at(position), said) for position, said in marks.alarms],
         "lines": [
             {
-                "place": line.colour or place,
+                "place": place,
                 "label": line.label,
                 **_line(line, along, (x, y, form), with_raw=len(series) <= MAX_RAW),
             }

@@ -5,10 +5,8 @@ from statistics import fmean, stdev
 
 from markupsafe import Markup
 
-from debate_report.charts import Chart, Marks, Series, line_chart
-from debate_report.curves import placed
-from debate_report.run_files import RunFiles, Stage, finite, recipe_of, stages
-from debate_report.timeline import PANELS, Along, meaning, phases, render, write_value
+from debate_report.run_files import RunFiles, finite, recipe_of
+from debate_report.timeline import meaning, render, write_value
 
 Interval = tuple[float, float, float]
 MAX_ROWS, MAX_SHOWN = 500, 500
@@ -123,12 +121,7 @@ def _shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-MAX_RUNS = 6
-"""Runs that are drawn; tables have all."""
-MAX_PHASES = 20
 MAX_KEYS = 24
-FIRST_GROUPS = 2
-"""Groups of curves that are open; the others are folded."""
 _SAID = ("model", "data", "reward", "loss")
 
 
@@ -154,24 +147,17 @@ def shared_setting(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
 
 
 def comparison(runs: Sequence[RunFiles]) -> Markup:
-    """Return a table of the runs, their results drawn together, and curves with a line for each."""
+    """Return the keys in which runs differ, and their results; of seeds of one recipe the mean."""
     labels = [run.name for run in runs]
-    about, more = _differences(runs)
-    groups = list(_groups(runs, labels))
-    # Runs that differ in nothing but the seed can be averaged.
-    one = not [row for row in _differences(runs)[0] if row[0] not in ("seed", "name")]
+    about = _differences(runs)
+    with_mean = all(row[0] in ("seed", "name") for row in about)
     return render(
         "comparison.html",
         head=["key of the recipe", *labels],
-        about=about,
-        more=more,
-        summaries=[(run.name, said) for run in runs if (said := _summary(run))],
-        labels=labels[:MAX_RUNS],
-        columns=["measure", *labels, *(["mean ± deviation"] if one else ())],
-        results=list(_results(runs, with_mean=one)),
-        open_groups=groups[:FIRST_GROUPS],
-        folded_groups=groups[FIRST_GROUPS:],
-        left_out=max(0, len(runs) - MAX_RUNS),
+        about=about[:MAX_KEYS],
+        more=max(0, len(about) - MAX_KEYS),
+        columns=["measure", *labels, *(["mean ± deviation"] if with_mean else ())],
+        results=list(_results(runs, with_mean=with_mean)),
     )
 
 
@@ -184,121 +170,29 @@ def _leaves(value: object, where: str = "") -> Iterator[tuple[str, str]]:
         yield where, str(value)
 
 
-def _differences(runs: Sequence[RunFiles]) -> tuple[list[list[str]], int]:
-    """Return the keys in which recipes differ, a cell for each run; how many are left out."""
+def _differences(runs: Sequence[RunFiles]) -> list[list[str]]:
+    """Return the keys in which recipes differ, with a cell for each run."""
     recipes = [dict(_leaves(recipe_of(run))) for run in runs]
     keys = [key for key in dict.fromkeys(key for found in recipes for key in found)
             if len({found.get(key) for found in recipes}) > 1]  # fmt: skip
     keys.sort(key=lambda key: key.count("."))  # What stands at the top says most.
-    rows = [[key[:80], *(found.get(key, "–")[:60] for found in recipes)] for key in keys]
-    return rows[:MAX_KEYS], max(0, len(rows) - MAX_KEYS)
-
-
-def _summary(run: RunFiles) -> str:
-    return str((run.results or {}).get("summary") or "")[:500]
-
-
-def _rows(run: RunFiles) -> dict[str, Mapping[str, object]]:
-    table = (run.results or {}).get("table")
-    rows = [row for row in table if isinstance(row, Mapping)] if isinstance(table, list) else []
-    return {str(row.get("measure", ""))[:100]: row for row in rows}
+    return [[key[:80], *(found.get(key, "–")[:60] for found in recipes)] for key in keys]
 
 
 def _results(runs: Sequence[RunFiles], *, with_mean: bool) -> Iterator[list[str]]:
-    tables = [_rows(run) for run in runs]
+    """Yield each measure with what it was after each run, and its change."""
+    tables = [
+        {label: (after[0], difference(change, after[0] - before[0]))
+         for label, _, before, after, change in _read((run.results or {}).get("table"))}
+        for run in runs
+    ]  # fmt: skip
     for measure in dict.fromkeys(name for table in tables for name in table):
-        found = [table.get(measure, {}) for table in tables]
-        changes = [one[0] for row in found if (one := _interval(row)) is not None]
-        yield [measure, *map(_cell, found), *([_spread(changes)] if with_mean else ())]
+        found = [table.get(measure) for table in tables]
+        cells = [f"{write_value(one[0], 'number')} ({_change(one[1], False)})" if one else "–"
+                 for one in found]  # fmt: skip
+        yield [measure, *cells, *([_spread([one[1] for one in found if one])] if with_mean else ())]
 
 
 def _spread(changes: Sequence[float]) -> str:
-    if not changes:
-        return "–"
     spread = f" ± {stdev(changes):.3f}" if len(changes) > 1 else ""
-    return f"{round(fmean(changes), 3) + 0.0:+.3f}{spread}".replace("-", "−")
-
-
-def _mean(value: object) -> float | None:
-    return finite(value.get("mean") if isinstance(value, Mapping) else value)
-
-
-def _interval(row: Mapping[str, object]) -> tuple[float, float, float] | None:
-    """Return the change of a run on the same questions and its interval.
-
-    Where they are not known: after minus before, and no width.
-    """
-    before, after = _mean(row.get("before")), _mean(row.get("after"))
-    if before is None or after is None:
-        return None
-    paired = row.get("change")
-    known = paired if isinstance(paired, Mapping) else {}
-    low, high = (finite(known.get(key)) for key in ("low", "high"))
-    change = difference(paired, after - before)
-    return change, change if low is None else low, change if high is None else high
-
-
-def _cell(row: Mapping[str, object]) -> str:
-    """Return the end of a run, its change, and the paired interval of that where it is known."""
-    found, after = _interval(row), _mean(row.get("after"))
-    if found is None or after is None:
-        return "–"
-    change, low, high = found
-    beside = f" [{low:+.3f}, {high:+.3f}]" if low < high else ""
-    return f"{write_value(after, 'number')} ({change:+.3f}{beside})".replace("-", "−")
-
-
-def _groups(runs: Sequence[RunFiles], labels: Sequence[str]) -> Iterator[dict[str, object]]:
-    """Yield each heading with its charts: one a measure, with a line for each run.
-
-    Phases of the runs begin at the same place, and steps are counted from there.
-    """
-    found = [stages(run) for run in runs[:MAX_RUNS]]
-    names = list(dict.fromkeys(one.name for own in found for one in own))[:MAX_PHASES]
-    lengths = {name: (1.0, max(_length(own, name) for own in found)) for name in names}
-    if not lengths:
-        return
-    along = phases(lengths, "step")
-    known = [_placed(own, along, names) for own in found]
-    marks = Marks(outcomes=[("", "steps are counted from the start of the phase")] * len(names))
-    for heading, panels in PANELS:
-        charts: list[Markup] = []
-        for panel in panels:
-            every = dict.fromkeys(name for series in known for name in series)
-            measures = list(panel.names(every))
-            for name, label in measures:
-                lines = [
-                    Series(run, tuple(sorted(series[name].items())), colour)
-                    for colour, (run, series) in enumerate(zip(labels, known, strict=False), 1)
-                    if len(series.get(name, {})) > 1
-                ]
-                if any(value for line in lines for _, value in line.points):
-                    several = f"{panel.title}: {label}" if len(measures) > 1 else panel.title
-                    chart = Chart(several, panel.note, lines, panel.form, panel.why)
-                    charts.append(line_chart(chart, along, marks))
-        if charts:
-            yield {"heading": heading, "charts": charts}
-
-
-def _length(own: Sequence[Stage], name: str) -> float:
-    return max((one.steps[1] - one.steps[0] + 1 for one in own if one.name == name), default=1.0)
-
-
-def _placed(
-    own: Sequence[Stage], along: Along, names: Sequence[str]
-) -> dict[str, dict[float, float]]:
-    """Return value by position of each measure of a run."""
-    by_name = {one.name: one for one in own}
-    rows: list[list[Mapping[str, object]]] = []
-    for name in names:
-        stage = by_name.get(name)
-        first = stage.steps[0] if stage else 0.0
-        rows.append(
-            [{**row, "step": _counted(row, first)} for row in (stage.rows if stage else ())]
-        )
-    muted = [by_name[name].muted if name in by_name else frozenset[str]() for name in names]
-    return placed(rows, muted, along)
-
-
-def _counted(row: Mapping[str, object], first: float) -> float:
-    return (finite(row.get("step")) or 0.0) - first + 1
+    return f"{_change(fmean(changes), False)}{spread}"

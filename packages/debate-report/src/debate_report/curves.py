@@ -1,4 +1,4 @@
-"""Learning curves: one time line of all phases, then each phase by itself."""
+"""Learning curves on one time line of all phases."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +23,11 @@ from debate_report.timeline import (
     phases,
     render,
     write_duration,
-    write_value,
 )
 
 ROW_KEYS = ("phase", "step", "time_s")
 MAX_PHASES = 20
-MAX_MEASURES = 500
+MAX_WORDS = 500
 STREAMS = {"reward/gen/mean": "generator"}
 """Measures of a stream that are not called as it is."""
 Known = Mapping[str, Mapping[float, float]]
@@ -51,7 +50,7 @@ _DETAIL = re.compile(
 
 
 def curves(run: RunFiles) -> Markup:
-    """Return the phases and what became of them, charts over all of them, then each by itself."""
+    """Return the phases and what became of them, and charts over all of them."""
     found = stages(run)
     if len(found) > MAX_PHASES:
         half = MAX_PHASES // 2
@@ -59,7 +58,7 @@ def curves(run: RunFiles) -> Markup:
     else:
         shown = found
     along = phases({one.name: one.steps for one in shown})
-    known = placed([one.rows for one in shown], [one.muted for one in shown], along)
+    known = placed(shown, along)
     marks = _marks(shown, along) if shown else Marks()
     head, rows = _about(shown)
     return render(
@@ -68,44 +67,20 @@ def curves(run: RunFiles) -> Markup:
         head=head,
         stages=rows,
         groups=list(groups(known, along, marks, _bounds(shown, along))) if shown else [],
-        single=[_alone(one) for one in shown],
     )
 
 
-def placed(
-    rows: Sequence[Sequence[Row]], muted: Sequence[frozenset[str]], along: Along
-) -> dict[str, dict[float, float]]:
-    """Return value by position of every measure that can be drawn; the last row of a step wins.
-
-    Args:
-        rows: Of each stretch of the axis.
-        muted: Streams of each stretch that are not shown.
-        along: The axis.
-    """
+def placed(shown: Sequence[Stage], along: Along) -> dict[str, dict[float, float]]:
+    """Return value by position of every measure that can be drawn; the last row of a step wins."""
     known: dict[str, dict[float, float]] = {}
-    for own, silent, stretch in zip(rows, muted, along.stretches, strict=True):
-        for name, values in series_of(own).items():
-            stream = STREAMS.get(name) or (name.split("/")[1] if _of_stream(name) else "")
-            if stream in silent:
-                continue
-            known.setdefault(name, {}).update(
-                {stretch.at(step): value for step, value in values.items()}
-            )
-    return known
-
-
-def _of_stream(name: str) -> bool:
-    return name.startswith("reward/") and name.endswith("/mean")
-
-
-def series_of(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
-    """Return value by step of every measure that can be drawn; the last row of a step wins."""
-    known: dict[str, dict[float, float]] = {}
-    for row in rows:
-        for name, value in row.items():
-            number = None if name in ROW_KEYS else finite(value)
-            if number is not None:
-                known.setdefault(name, {})[step_of(row)] = number
+    for stage, stretch in zip(shown, along.stretches, strict=True):
+        for row in stage.rows:
+            for name, value in row.items():
+                number = None if name in ROW_KEYS else finite(value)
+                is_reward = name.startswith("reward/") and name.endswith("/mean")
+                stream = STREAMS.get(name) or (name.split("/")[1] if is_reward else "")
+                if number is not None and stream not in stage.muted:
+                    known.setdefault(name, {})[stretch.at(step_of(row))] = number
     return known
 
 
@@ -147,7 +122,7 @@ def _about(shown: Sequence[Stage]) -> tuple[list[str], list[list[str]]]:
         alarms = ", ".join(f"{name} (step {step:,.0f})" for step, name in one.alarms)
         # Times do not break at their spaces.
         cells = [f"{place} {one.name[:200]}", steps, _took(one.rows).replace(" ", "\xa0")]
-        cells += [one.criterion[:MAX_MEASURES], one.keeping, alarms[:MAX_MEASURES]]
+        cells += [one.criterion[:MAX_WORDS], one.keeping, alarms[:MAX_WORDS]]
         for column, cell in zip(columns.values(), cells, strict=True):
             column.append(cell)
     kept = {name: cells for name, cells in columns.items() if any(cells)}
@@ -178,17 +153,6 @@ def _bounds(shown: Sequence[Stage], along: Along) -> dict[str, list[Bound]]:
     return found
 
 
-def _alone(stage: Stage) -> dict[str, object]:
-    """Return all measures of a phase."""
-    measures = series_of(stage.rows)
-    return {
-        "name": stage.name,
-        "steps": len({step_of(row) for row in stage.rows}),
-        "measured": len(measures),
-        "measures": [_measure(name, measures[name]) for name in sorted(measures)[:MAX_MEASURES]],
-    }
-
-
 def _mode_panels(known: Known) -> Iterator[Panel]:
     """Yield one panel for each evaluation mode that a recipe names."""
     modes: dict[str, list[tuple[str, str]]] = {}
@@ -211,16 +175,6 @@ def _time_panels(known: Known) -> Iterator[Panel]:
     if names:
         lines = [(name, name[len("time/") : -len("_s")]) for name in names[:MAX_SERIES]]
         yield Panel.of("Time a step", "seconds, the longest parts", "seconds", lines)
-
-
-def _measure(name: str, points: Mapping[float, float]) -> list[str | int]:
-    values = [value for _, value in sorted(points.items())]
-    numbers = (values[0], values[-1], min(values), max(values))
-    return [name, *map(_exact, numbers), len(values)]
-
-
-def _exact(value: float) -> str:
-    return write_value(value, "count") if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def seconds_of(rows: Sequence[Row]) -> list[float]:

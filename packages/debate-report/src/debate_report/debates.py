@@ -62,8 +62,6 @@ class Checking:
 class Recorded:
     """One recorded debate of a run with what is known of it."""
 
-    run: int
-    """Place of the run among those of the page."""
     phase: str
     step: int
     read: ReadDebate
@@ -93,13 +91,10 @@ class Debates:
     problem: str = ""
     checking: Checking = field(default_factory=Checking)
 
-    def add(
-        self, run: int, files: Sequence[Path], tokens: Path | None, phases: Sequence[str]
-    ) -> None:
+    def add(self, files: Sequence[Path], tokens: Path | None, phases: Sequence[str]) -> None:
         """Read the transcript files of a run.
 
         Args:
-            run: Its place on the page.
             files: Its transcript files.
             tokens: The folder of what recorded tokens earned; None for debates of evaluations, of
                 which the first `MOST_EVALUATED` of a file are taken.
@@ -122,10 +117,10 @@ class Debates:
                 except Exception as error:  # Files that others have changed cost no more than them.
                     self._note(1, f"{path.name}: {debate.id}: {error}")
                 else:
-                    where = run, names.get(phase, phase), step
+                    where = names.get(phase, phase), step
                     self.found.append(Recorded(*where, **own, evaluated=tokens is None))
 
-    def add_imported(self, run: int, debates: Sequence[Transcript]) -> None:
+    def add_imported(self, debates: Sequence[Transcript]) -> None:
         """Read rollouts of a file, whose rows say what their tokens or replies earned."""
         for debate in debates:
             turns = [{"agent": turn.agent, "round": turn.round, **_earned(debate, turn)}
@@ -139,7 +134,7 @@ class Debates:
             except Exception as error:
                 self._note(1, f"{debate.id}: {error}")
             else:
-                where = run, "rollouts", int(step) if isinstance(step, int | float) else 0
+                where = "rollouts", int(step) if isinstance(step, int | float) else 0
                 self.found.append(Recorded(*where, **own, evaluated=False))
 
     def _known(

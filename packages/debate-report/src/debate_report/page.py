@@ -90,8 +90,8 @@ def _written(path: Path, page: str) -> Path:
 
 def make_page(run: RunFiles) -> str:
     """Return the report as text; the same files give the same text."""
-    found = read_all([run])
-    debates = _debates([run], found)
+    found = read_all(run)
+    debates = _debates(run, found)
     if not run.rows and not run.recipe:
         return _page(
             run.name, Markup(), (*_figures(run), ("debates", "Debates", debates.shown)), debates
@@ -99,7 +99,7 @@ def make_page(run: RunFiles) -> str:
     parts = (
         ("results", "Before and after", _part(lambda: results(run.results))),
         ("curves", "Learning curves", _part(lambda: curves(run))),
-        ("society", "Who convinces whom", _part(lambda: society(found.found, [run.name]))),
+        ("society", "Who convinces whom", _part(lambda: society(found.found))),
         ("debates", "Debates", debates.shown),
         ("repeat", "To repeat it", _part(lambda: _to_repeat(run))),
     )
@@ -115,15 +115,9 @@ def _figures(run: RunFiles) -> list[tuple[str, str, Markup]]:
 
 def make_comparison(runs: Sequence[RunFiles]) -> str:
     """Return one page of several runs as text."""
-    found, names = read_all(runs), [run.name for run in runs]
-    debates = _debates(runs, found)
-    parts = (
-        ("runs", "Runs side by side", _part(lambda: comparison(runs))),
-        ("society", "Who convinces whom", _part(lambda: society(found.found, names))),
-        ("debates", "Debates", debates.shown),
-    )
+    parts = (("runs", "Runs side by side", _part(lambda: comparison(runs))),)
     facts = _part(lambda: render("facts.html", facts=shared_setting(runs)))
-    return _page(f"Comparison of {len(runs)} runs", facts, parts, debates)
+    return _page(f"Comparison of {len(runs)} runs", facts, parts, Browser())
 
 
 def _page(
@@ -157,15 +151,15 @@ def _part(make: Callable[[], Markup]) -> Markup:
         return render("failed.html", text=text, limit=1000)
 
 
-def _debates(runs: Sequence[RunFiles], found: Debates) -> Browser:
+def _debates(run: RunFiles, found: Debates) -> Browser:
     made: list[Browser] = []
 
     def make() -> Markup:
-        made.append(browser(runs, found))
+        made.append(browser(run, found))
         return made[0].shown
 
     shown = _part(make)
-    return made[0] if made else Browser(shown, Markup(), Markup())
+    return made[0] if made else Browser(shown)
 
 
 def _to_repeat(run: RunFiles) -> Markup:

@@ -16,7 +16,7 @@ from debate_protocol.transcripts.files import (
     json_lines,
     json_value,
 )
-from debate_protocol.types import TOKENS, Message, Protocol, Question, Role, Transcript, Turn
+from debate_protocol.types import Message, Protocol, Question, Role, Transcript, Turn
 from debate_rewards.cli import transcripts_in
 
 __all__ = ["import_rollouts"]
@@ -179,12 +179,10 @@ def _turns(trace: Record, agent: int, where: str) -> Iterator[Turn]:
     nodes = [_object(one, f"{where}: nodes") for one in _list(trace, "nodes", where)]
     read = [node.get("message") for node in nodes]
     messages = read_messages(read, "user", f"{where}: nodes")
-    used = _usage(trace)
     replies = (number for number, node in enumerate(nodes) if node.get("sampled") is True)
     for round, number in enumerate(replies):
         prompt = tuple(_before(nodes, messages, number, where))
-        extra = {TOKENS: used[number]} if number in used else {}
-        yield Turn(agent, round, messages[number]["content"], prompt=prompt, extra=extra)
+        yield Turn(agent, round, messages[number]["content"], prompt=prompt)
 
 
 def _before(nodes: list[Record], messages: list[Message], number: int, where: str) -> list[Message]:
@@ -199,19 +197,6 @@ def _before(nodes: list[Record], messages: list[Message], number: int, where: st
         found.append(messages[parent])
         number, parent = parent, nodes[parent].get("parent")
     return found[::-1]
-
-
-def _usage(trace: Record) -> dict[int, list[int]]:
-    """Return what each reply read and said, in tokens, where a call says it."""
-    found: dict[int, list[int]] = {}
-    calls = trace.get("calls")
-    for call in calls if isinstance(calls, list) else []:
-        node, usage = (call.get("node"), call.get("usage")) if isinstance(call, Mapping) else (0, 0)
-        if isinstance(node, int) and isinstance(usage, Mapping):
-            names = ("prompt_tokens", "cached_input_tokens", "completion_tokens")
-            read, cached, said = (_whole(usage.get(name)) for name in names)
-            found[node] = [read + cached, said]
-    return found
 
 
 def _numbers(traces: list[Record]) -> dict[str, float]:
@@ -237,10 +222,6 @@ def _start(trace: Record) -> float:
     timing = trace.get("timing")
     start = timing.get("start") if isinstance(timing, Mapping) else None
     return start if isinstance(start, int | float) else 0.0
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _mapping(value: object) -> Record:
@@ -306,7 +287,7 @@ def import_rollouts(
     Replies to one question have its id: the `example_id` of verifiers; of TRL, whose rows name
     none, a number made of the prompt. What rows say beside is in `meta`: numbers such as `reward`
     under their own names. A conversation of several replies counts as one, whose answer is that of
-    the last; where tokens are counted, they are those of all.
+    the last.
 
     Args:
         path: The file.
@@ -338,8 +319,7 @@ def import_rollouts(
             raise UsageError(f"{where}: found {names}; {_EXPECTED}, with prompt and completion")
         question = _question(row, where, kind, answer)
         text, prompt, sampled = _said(row, where)
-        tokens = _tokens(row)
-        turn = Turn(0, 0, text, prompt=prompt, extra={} if tokens is None else {TOKENS: tokens})
+        turn = Turn(0, 0, text, prompt=prompt)
         meta = _beside(row)
         protocol = Protocol(1, contract=rules.name)
         debate_id = f"{question.id}/{row.get('step', number)}/{number}"
@@ -380,16 +360,6 @@ def _said(row: Row, where: str) -> tuple[str, tuple[Message, ...], int]:
         return "", (*prompt, *completion), 0
     before = (*prompt, *completion[: replies[-1]])
     return completion[replies[-1]]["content"], before, len(replies)
-
-
-def _tokens(row: Row) -> list[int] | None:
-    usage = row.get("token_usage")
-    if not isinstance(usage, Mapping):
-        return None
-    counts = [usage.get(name) for name in ("input_tokens", "output_tokens")]
-    if not all(isinstance(count, int | float) and math.isfinite(count) for count in counts):
-        return None
-    return [int(cast(float, count)) for count in counts]
 
 
 def _beside(row: Row) -> dict[str, object]:

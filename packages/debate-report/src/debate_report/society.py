@@ -6,47 +6,33 @@ from statistics import fmean
 
 from markupsafe import Markup
 
+from debate_report.charts import Chart, Series, line_chart
 from debate_report.debates import Recorded, states
-from debate_report.timeline import render, write_value
+from debate_report.timeline import plain, render, write_value
 
 MAX_GROUPS, MAX_AGENTS, MAX_ROUNDS = 12, 12, 12
-STATES = ("right", "wrong", "none")
-"""Of an answer: `none` is not readable, or not known to be right or wrong."""
-HEIGHT, BAR, STEP, BELOW = 140, 44, 150, 18
-"""Of the flow in pixels: `BELOW` the bars stand the names of rounds."""
+STATES = ("right", "wrong", "not known")
 OPEN_PHASES = 2
-"""Of each run: the last ones; earlier ones are folded."""
+"""The last ones; earlier ones are folded."""
 
 
-def society(found: Sequence[Recorded], names: Sequence[str]) -> Markup:
-    """Return figures of each phase, of the debates that were recorded in it.
-
-    Args:
-        found: All recorded debates.
-        names: Of their runs.
-    """
-    groups: dict[tuple[int, str], list[Recorded]] = {}
+def society(found: Sequence[Recorded]) -> Markup:
+    """Return figures of each phase, of the debates that were recorded in it."""
+    groups: dict[str, list[Recorded]] = {}
     for one in found:
         if one.transcript.protocol.num_agents > 1:
-            groups.setdefault((one.run, one.phase), []).append(one)
-    several = len(names) > 1
-    own_phases = (
-        [group for group in groups if group[0] == run] for run in sorted({run for run, _ in groups})
-    )
-    last = {group for phases in own_phases for group in phases[-OPEN_PHASES:]}
+            groups.setdefault(one.phase, []).append(one)
     shown = [
         {
-            "name": f"{names[run]}: {phase}" if several else phase,
+            "name": phase,
             "debates": len(own),
             "demonstrated": own[0].demonstrated,
-            "folded": (run, phase) not in last,
+            "folded": phase not in list(groups)[-OPEN_PHASES:],
             "rounds": list(_rounds(own)),
-            "falls": list(_falls(own)),
-            "flow": _flow(own),
-            "changes": _changes(own),
+            "chart": _chart(own),
             "votes": _votes(own),
         }
-        for (run, phase), own in list(groups.items())[-MAX_GROUPS:]
+        for phase, own in list(groups.items())[-MAX_GROUPS:]
     ]
     return render("society.html", groups=shown, left_out=max(0, len(groups) - MAX_GROUPS))
 
@@ -56,55 +42,30 @@ def _share(part: int, whole: int) -> str:
 
 
 def _rounds(found: Sequence[Recorded]) -> Iterator[list[str]]:
-    """Yield of each round: turns, right answers, debates in which all agree, length of replies."""
+    """Yield the row of each round; answers turn right or wrong from the round before."""
     for number in range(min(MAX_ROUNDS, 1 + max(one.read.last_round for one in found))):
         verdicts, agreed, held, lengths = list[str | None](), 0, 0, list[int]()
+        steps = [step for one in found for step in _steps_to(one, number)]
         for one in found:
             own = [(answer, verdict) for key, answer, verdict in states(one) if key.round == number]
             verdicts += [verdict for _, verdict in own]
             held += bool(own)
             answers = {answer for answer, _ in own}
             agreed += len(answers) == 1 and None not in answers
-            spoken = [turn for key, turn in one.read.turns.items() if key.round == number]
-            for turn in spoken:
-                counts = turn.turn.token_counts
-                starts = one.credit.get(turn.key, {}).get("starts") or []
-                if counts is not None or starts:
-                    lengths.append(len(starts) if counts is None else counts[1])
-        known = [verdict for verdict in verdicts if verdict in ("right", "wrong")]
-        right = _share(known.count("right"), len(known))
-        length = f"{fmean(lengths):.0f}" if lengths else "–"
-        yield [f"{number + 1}", f"{len(verdicts):,}", right, _share(agreed, held), length]
-
-
-def _moves(found: Sequence[Recorded]) -> Iterator[tuple[int, int, str, str, bool]]:
-    """Yield each agent's steps to the next round: agent, round, states, whether it changed."""
-    for one in found:
-        own = {key: (answer, verdict) for key, answer, verdict in states(one)}
-        for key, (answer, verdict) in own.items():
-            after = own.get(key._replace(round=key.round + 1))
-            if after is not None:
-                kinds = (v if v in ("right", "wrong") else "none" for v in (verdict, after[1]))
-                before, then = kinds
-                yield key.agent, key.round, before, then, answer != after[0]
-
-
-def _falls(found: Sequence[Recorded]) -> Iterator[str]:
-    """Yield why answers of a round are right less often than before: what became of right ones."""
-    last = min(MAX_ROUNDS, 1 + max(one.read.last_round for one in found))
-    for number in range(1, last):
-        steps = [move for one in found for move in _steps_to(one, number)]
-        right = sum(was for was, _ in steps)
-        given_up = sum(was and not still for was, still in steps)
-        mended = sum(still and not was for was, still in steps)
-        if given_up > mended:
-            yield (
-                f"Round {number + 1} is right less often than round {number} "
-                f"({_share(right - given_up + mended, len(steps))} after "
-                f"{_share(right, len(steps))}): of {right:,} right answers {given_up:,} were given "
-                f"up ({_share(given_up, right)}), of {len(steps) - right:,} others {mended:,} "
-                f"turned right ({_share(mended, len(steps) - right)})."
-            )
+            spoken = [turn.turn for key, turn in one.read.turns.items() if key.round == number]
+            lengths += [turn.token_counts[1] for turn in spoken if turn.token_counts]
+        known = [verdict for verdict in verdicts if verdict in STATES]
+        was_right = [still for was, still in steps if was]
+        was_not = [now for was, now in steps if not was]
+        yield [
+            f"{number + 1}",
+            f"{len(verdicts):,}",
+            _share(known.count("right"), len(known)),
+            _share(sum(was_not), len(was_not)),
+            _share(was_right.count(False), len(was_right)),
+            _share(agreed, held),
+            f"{fmean(lengths):.0f}" if lengths else "–",
+        ]
 
 
 def _steps_to(one: Recorded, number: int) -> Iterator[tuple[bool, bool]]:
@@ -116,66 +77,21 @@ def _steps_to(one: Recorded, number: int) -> Iterator[tuple[bool, bool]]:
             yield one.verdicts.get(before) == "right", one.verdicts.get(key) == "right"
 
 
-def _flow(found: Sequence[Recorded]) -> dict[str, object]:
-    """Return bars of each round by state, and bands from each state to that of the next round."""
-    moves = Counter((number, before, after) for _, number, before, after, _ in _moves(found))
-    last = min(MAX_ROUNDS, 1 + max((number for number, _, _ in moves), default=-1))
-    bars, bands = [], []
-    heights: list[dict[str, tuple[float, float]]] = []
-    for number in range(last + 1):
-        own = Counter[str]()
-        for (at, before, after), count in moves.items():
-            own[before] += count * (at == number)
-            own[after] += count * (at == number - 1 == last - 1)
-        total, top, placed = sum(own.values()) or 1, 0.0, {}
-        for state in STATES:
-            size = (HEIGHT) * own[state] / total
-            placed[state] = (top, size)
-            if own[state]:
-                title = f"round {number + 1}, {state}: {own[state]:,}"
-                said = f"{100 * own[state] / total:.0f} %" if size >= 13 else ""
-                bars.append((number * STEP, round(top, 1), round(size, 1), state, title, said))
-            top += size
-        heights.append(placed)
-    for number in range(last):
-        left = {state: place[0] for state, place in heights[number].items()}
-        right = {state: place[0] for state, place in heights[number + 1].items()}
-        total = sum(count for (at, _, _), count in moves.items() if at == number) or 1
-        for before in STATES:
-            for after in STATES:
-                count = moves[number, before, after]
-                if not count:
-                    continue
-                size = (HEIGHT) * count / total
-                x, end = number * STEP + BAR, (number + 1) * STEP
-                a, b = left[before], right[after]
-                path = f"M{x},{a:.1f}L{end},{b:.1f}L{end},{b + size:.1f}L{x},{a + size:.1f}Z"
-                left[before] += size
-                right[after] += size
-                title = f"round {number + 1} to {number + 2}: {before} → {after}: {count:,}"
-                bands.append((path, after if before != after else "kept", title))
-    return {
-        "width": last * STEP + BAR,
-        "height": HEIGHT + BELOW,
-        "bars": bars,
-        "bands": bands,
-        "rounds": [(number * STEP + BAR / 2, number + 1) for number in range(last + 1)],
-    }
-
-
-def _changes(found: Sequence[Recorded]) -> list[list[str]]:
-    """Return of each agent how often it kept or changed an answer between two rounds."""
+def _chart(found: Sequence[Recorded]) -> Markup:
+    """Return how many answers are right and wrong, round by round; nothing of one round."""
     counts: dict[int, Counter[str]] = {}
-    for agent, _, before, after, changed in _moves(found):
-        own = counts.setdefault(agent, Counter())
-        own["all"] += 1
-        kind = f"{before} → {after}"
-        own[kind if before != after else f"{kind}, changed" if changed else "kept"] += 1
-    columns = ("kept", "right → wrong", "wrong → right", "wrong → wrong, changed")
-    return [
-        [f"agent {agent}", *(_share(own[name], own["all"]) for name in columns), f"{own['all']:,}"]
-        for agent, own in sorted(counts.items())[:MAX_AGENTS]
+    for key, _, verdict in (state for one in found for state in states(one)):
+        state = verdict if verdict in STATES else STATES[-1]
+        counts.setdefault(key.round + 1, Counter())[str(state)] += 1
+    if len(counts) < 2:
+        return Markup()
+    lines = [
+        Series(state, tuple((at, own[state] / own.total()) for at, own in sorted(counts.items())))
+        for state in STATES
+        if any(own[state] for own in counts.values())
     ]
+    chart = Chart("Answers by round", "share of answers", lines, "share")
+    return line_chart(chart, plain([*counts], "round"))
 
 
 def _votes(found: Sequence[Recorded]) -> list[list[str]]:

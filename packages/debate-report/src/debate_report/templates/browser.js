@@ -6,8 +6,8 @@
   if (!root) return;
   const index = JSON.parse(byId("debate-index").textContent);
   const entries = index.debates.map((found, number) => {
-    const [run, phase, step, id, question, marks, right, answers] = found;
-    return { number, run, phase, step, id, question, marks: new Set(marks), right, answers };
+    const [phase, step, id, question, marks, right, answers] = found;
+    return { number, phase, step, id, question, marks: new Set(marks), right, answers };
   });
   const PAGE = 40;
   const SIGNS = { right: "✓", wrong: "✗", unverifiable: "?" };
@@ -73,8 +73,7 @@
     return input.type === "checkbox" ? input.checked : input.value;
   };
   const passes = (entry) => {
-    const [run, phase, outcome, source] = ["run", "phase", "outcome", "source"].map(asked);
-    if (run !== "" && entry.run !== Number(run)) return false;
+    const [phase, outcome, source] = ["phase", "outcome", "source"].map(asked);
     if (phase !== "" && entry.phase !== Number(phase)) return false;
     if (outcome === "unknown" && (entry.marks.has("right") || entry.marks.has("wrong"))) return false;
     if (["right", "wrong"].includes(outcome) && !entry.marks.has(outcome)) return false;
@@ -112,9 +111,8 @@
     byId("found").textContent = `${shown.length} of ${entries.length} debates`;
     const rows = shown.slice(state.first, state.first + PAGE).map((entry, k) => {
       const at = state.first + k;
-      const runs = index.runs.length > 1 ? `${index.runs[entry.run]} · ` : "";
       const known = entry.marks.has("right") ? "right" : entry.marks.has("wrong") ? "wrong" : "";
-      const where = `${runs}${index.phases[entry.phase]} ${entry.step}`;
+      const where = `${index.phases[entry.phase]} ${entry.step}`;
       const button = el(
         "button",
         at === chosen ? "open" : "",
@@ -152,7 +150,7 @@
     if (state.shown[state.open] !== entry) return;
     const prompts = new Prompts(entry);
     const title = el("h3", "", `${index.phases[entry.phase]}, step ${entry.step}`);
-    const note = el("p", "note", `${index.runs[entry.run]} · ${entry.id} · ${debate.rules}`);
+    const note = el("p", "note", `${entry.id} · ${debate.rules}`);
     const what = entry.marks.has("shown")
       ? el("p", "badge", "Demonstration: a script wrote these replies, no model sampled them.")
       : null;
