@@ -36,6 +36,7 @@ SEED = 0
 PUZZLE = SignsPuzzle(num_digits=3)
 FORM = ActorCritic(contract="answer_line", style="compact", max_rounds=2)
 GUIDED = FORM.model_copy(update={"guided": True, "guide_round_zero": True, "continuations": 4})
+RATES, SIZES = {"sft": 3e-3, "dpo": 5e-4}, {"sft": 128, "dpo": 64}
 MAX_TOKENS = 32
 TEST_ROUNDS = 5
 
@@ -58,7 +59,7 @@ def imitate(loaded, engine: Engine) -> None:
     form = GUIDED.model_copy(update={"continuations": 1})
     debates = hold(form, source.batch(0), demonstrator, "imitate")
     examples = EveryReply(wrong="leave_out").take(debates).examples
-    learn(loaded, engine, Sft(), examples, steps=300, size=128, rate=3e-3)
+    learn(loaded, engine, Sft(), examples, steps=300)
 
 
 def teach_critic(loaded, engine: Engine) -> None:
@@ -72,14 +73,14 @@ def teach_critic(loaded, engine: Engine) -> None:
         f"{len(pairs)} pairs: the actor is right in {right:.2f}, "
         f"the chosen reply agrees with it in {chosen:.2f}"
     )
-    learn(loaded, engine, Dpo(beta=0.1, nll_weight=1.0), pairs, steps=60, size=64, rate=5e-4)
+    learn(loaded, engine, Dpo(beta=0.1, nll_weight=1.0), pairs, steps=60)
 
 
-def learn(loaded, engine: Engine, loss, examples, *, steps: int, size: int, rate: float) -> None:
+def learn(loaded, engine: Engine, loss: Sft | Dpo, examples, *, steps: int) -> None:
     """Make optimizer steps on shuffled examples, and give the engine the new weights."""
-    trainer = TorchTrainer(learning_rate=rate, warmup_steps=steps // 10, schedule="linear").open(
-        loaded, loss, total_steps=steps
-    )
+    rate, size = RATES[loss.type], SIZES[loss.type]
+    adam = TorchTrainer(learning_rate=rate, warmup_steps=steps // 10, schedule="linear")
+    trainer = adam.open(loaded, loss, total_steps=steps)
     order: list[int] = []
     for step in range(steps):
         while len(order) < size:

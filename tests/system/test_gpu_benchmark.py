@@ -15,7 +15,7 @@ from debate_train.batches.packs import Layout, PrefixForest, make_layout
 ROOT = Path(__file__).parents[2]
 SMOKE = ("--cpu-smoke", "--workloads", "grpo")
 ABSENT = (
-    *("pydantic", "pydantic_core", "omegaconf", "httpx", "openai", "lxml", "math_verify"),
+    *("omegaconf", "httpx", "openai", "lxml", "math_verify"),
     *("deepspeed", "peft", "datasets", "wandb", "accelerate", "pytest"),
 )
 """What a machine need not have: neither torch nor transformers works without the rest."""

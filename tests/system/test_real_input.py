@@ -68,7 +68,7 @@ def test_run_says_what_it_does_and_where_the_report_lies(run: tuple[Path, str]) 
     output, printed = run
     # 2 questions x 5 agents x 3 rounds = 30 turns; a growing dialogue an agent: 10 samples.
     assert "= 30 turns; 10 samples" in printed
-    assert "temperatures 0.6, 1, 0.9, 1, 0.8" in printed
+    assert "temperatures 0.6, 1, 0.9, 0.8" in printed
     assert "valid format" in printed
     assert f"report: {output / 'report.html'}" in printed.replace("\n", "")
     report = (output / "report.html").read_text()

@@ -76,8 +76,8 @@ def test_form_and_mode_of_one_file_are_found_whichever_is_read_first(
     assert (plays.form.type, plays.form.num_agents, plays.form.max_rounds) == ("pair", 2, 1)
 
 
-def test_form_below_the_mode_that_reads_forms_is_named_with_what_to_do(install: Install) -> None:
+def test_form_below_the_mode_that_reads_forms_is_named(install: Install) -> None:
     install("pairs_below", IMPORTS + MODE + FORM)
-    with pytest.warns(VariantNotLoadedWarning, match="expected its definition above that"):
+    with pytest.warns(VariantNotLoadedWarning, match="'pair' of package pairs_below"):
         assert "again" in MODES
     assert "pair" not in FORMS

@@ -206,7 +206,7 @@ def test_check_says_who_speaks_and_what_is_trained() -> None:
             "(rollout.policies); did you mean 'rival'?",
         ),
         ({"a": {}, "b": {}}, {"policies": {"start": {}}}, "rollout.policies.start: the name is"),
-        ({"a": {}, "b": {"policy": "start", "train": True}}, {}, "roles.b.train: found true, but"),
+        ({"a": {}, "b": {"policy": "start", "train": True}}, {}, "roles.b.train: found True, but"),
     ],
 )
 def test_roles_of_no_policy_are_refused(

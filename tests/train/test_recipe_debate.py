@@ -90,7 +90,7 @@ def test_phase_and_argument_change_to_a_named_contract_and_back(tmp_path: Path) 
         ("verdict: yes", "verdikt: x", "instructions for 'verdikt'.*did you mean 'verdict'"),
         ("name: 007", "name: boxed", "'boxed' is built in; choose another name"),
         ("$question\n", "$qestion\n",
-         r"own.yaml:17: debate.style.opening: found \$qestion.* did you mean \$question\?"),
+         r"own.yaml:17: debate.style.opening: found \$qestion.* did you mean '\$question'\?"),
         ("degree: 5", "degree: 7", "found 7; topology sparse expects .* of 1 to 5"),
         ("    opening: |", "    openin: |",
          r"debate.style.openin: unknown key; did you mean 'opening'\?"),

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, BinaryIO
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from debate_protocol.command_line import (
     BAD_USAGE,
@@ -38,10 +39,9 @@ from debate_rewards.votes import all_votes, ballots
 EXPECTED = '"id", "gold" and "prediction"'
 
 
-class Pair(BaseModel):
+@dataclass(config=ConfigDict(coerce_numbers_to_str=True))
+class Pair:
     """One line of `verify`'s input, with what the kind of answer needs to know."""
-
-    model_config = ConfigDict(coerce_numbers_to_str=True)
 
     id: Any
     gold: str | None
@@ -77,6 +77,9 @@ def transcripts_in(file: str) -> list[Transcript]:
     return transcripts
 
 
+_PAIR = TypeAdapter(Pair)
+
+
 def pairs_in(file: str) -> list[Pair]:
     """Read answers to verify, one object a line; `choices` and `accept` may stand in it.
 
@@ -92,7 +95,7 @@ def pairs_in(file: str) -> list[Pair]:
             if not isinstance(row, dict):
                 raise UsageError(f"{where}: expected an object with {EXPECTED}")
             try:
-                pairs.append(Pair.model_validate(row))
+                pairs.append(_PAIR.validate_python(row))
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 key, found = first["loc"][0], reprlib.repr(first["input"])

@@ -322,8 +322,9 @@ class _Pairwise(PeerReward):
         metrics = {f"pairwise_{name}": float(count) for name, count in counted.items()}
         metrics |= {
             "pairwise_reward": known_mean(values) or 0.0,
-            "pairwise_reward_is_win_rate": float(self.type == "win_rate"),
-            "pairwise_reward_is_win_minus_loss": float(self.type == "win_minus_loss"),
+            "pairwise_reward_is_win_rate": 0.0,
+            "pairwise_reward_is_win_minus_loss": 0.0,
+            f"pairwise_reward_is_{self.type}": 1.0,
             "pairwise_any_votes": float(counted["total_votes"] > 0),
         }
         return Score(credits, tuple(returns), metrics)

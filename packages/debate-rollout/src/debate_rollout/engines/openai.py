@@ -87,7 +87,10 @@ class OpenAIEngine(EngineSettings):
     @classmethod
     def _is_an_address(cls, text: str) -> str:
         parts = urlsplit(text)
-        is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        try:
+            is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # The port is no number.
+            is_web = False
         if not is_web or not KEY.fullmatch(text):
             raise ValueError("expected an address such as https://host/v1")
         extra = "@" in parts.netloc or parts.query or parts.fragment

@@ -122,7 +122,7 @@ def verify(directory: Path, step: int, origin: Origin) -> None:
     for name in sorted(set(found) ^ set(manifest.files)):
         which = "is missing" if name in manifest.files else f"is not named in its {MANIFEST}"
         raise RefusedCheckpoint(f"{name} {which}")
-    for name, path in found.items():  # All sizes first: this tells most damage at once.
+    for name, path in found.items():  # All sizes first: they show most damage at once.
         size, expected = path.stat().st_size, manifest.files[name].bytes
         if size != expected:
             raise RefusedCheckpoint(f"{name} has {size} bytes instead of {expected}")

@@ -8,7 +8,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -24,7 +23,7 @@ from debate_train.checkpoints import (
 )
 from debate_train.checkpoints.run_directory import refuse_used
 from debate_train.commands.compare import chosen_benchmarks, compare_main, finished_table
-from debate_train.commands.evaluation_files import files_main
+from debate_train.commands.evaluation_files import NAME, NamedPolicy, files_main
 from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
@@ -45,24 +44,10 @@ if TYPE_CHECKING:
 
 RECIPE = "recipe"
 """The policy of the recipe's own model, which is measured where none is named."""
-NAME = r"[\w@+][\w.@+-]{0,59}"
 _STEP = re.compile(r"step-(\d{6,})")
 _OF_MODEL = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """What decides how a model answers: weights, settings, tokenizer and chat template."""
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class NamedPolicy:
-    """A policy that is measured."""
-
-    name: str
-    source: str
-    """What the caller gave."""
-    model: str | None = None
-    """The folder or hub id of its weights, None for the recipe's own model."""
-    sha256: str = ""
-    """Of all files of the model, empty for a hub id."""
 
 
 def named_policies(texts: Sequence[str]) -> list[NamedPolicy]:

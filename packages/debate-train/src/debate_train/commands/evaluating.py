@@ -12,11 +12,12 @@ from pathlib import Path
 from debate_protocol.types import Question
 from debate_rollout.engine import Engine
 from debate_train.checkpoints.policy_files import load_policy
-from debate_train.commands.evaluate import NamedPolicy, weights_hash
+from debate_train.commands.evaluate import weights_hash
 from debate_train.commands.evaluation_files import (
     SCHEMA,
     EvaluationDirectory,
     Found,
+    NamedPolicy,
     Plan,
     Shown,
     found_of,

@@ -44,7 +44,6 @@ from debate_train.checkpoints.whole_files import (
     remove_unfinished,
     write_whole,
 )
-from debate_train.commands.evaluate import NAME, NamedPolicy
 from debate_train.commands.recipe_command import DONE, command, plain_parser
 from debate_train.evaluation.measuring import Measures, ask_key, figures_of_transcripts
 from debate_train.evaluation.modes import Curves, Point
@@ -52,6 +51,22 @@ from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import UsageError
 
 RECIPE, ENVIRONMENT = "recipe.yaml", "environment.json"
+
+
+NAME = r"[\w@+][\w.@+-]{0,59}"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPolicy:
+    """A policy that is measured."""
+
+    name: str
+    source: str
+    """What the caller gave."""
+    model: str | None = None
+    """The folder or hub id of its weights, None for the recipe's own model."""
+    sha256: str = ""
+    """Of all files of the model, empty for a hub id."""
 
 
 class ResumableFolder:

@@ -17,7 +17,7 @@ from debate_train.advantages import Advantages
 from debate_train.batches.rows import Step, build_batch
 from debate_train.checkpoints.policy_files import load_policy
 from debate_train.checkpoints.trainer_state import seed_all
-from debate_train.commands.evaluate import NamedPolicy
+from debate_train.commands.evaluation_files import NamedPolicy
 from debate_train.data import DataSource
 from debate_train.evaluation.measuring import evaluate
 from debate_train.evaluation.settings import DIRECT

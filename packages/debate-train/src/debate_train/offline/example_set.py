@@ -23,6 +23,9 @@ from debate_train.data.source import MOST_HELD_OUT, DataSource, Split, identity,
 from debate_train.interrupts import UsageError
 from debate_train.offline.offline_set import Completion, Example, OfflineSettings
 
+__all__ = ["example_batch"]
+
+
 STREAM = "generator"
 """The stream that all tokens of examples are in."""
 

@@ -22,11 +22,9 @@ def train(
     these in the place of debates.
     """
     recipe, state, trainer, rollouts = phase.recipe, run.state, phase.trainer, phase.rollouts
-    imitation = None
-    if recipe.loss.learns_from == "demonstrations":
-        is_demonstrated = not recipe.rollout.engine.is_sampled
-        contract = str(recipe.debate.contract_rules())
-        imitation = Imitation(contract, is_demonstrated=is_demonstrated)
+    contract, is_sampled = str(recipe.debate.contract_rules()), recipe.rollout.engine.is_sampled
+    imitates = recipe.loss.learns_from == "demonstrations"
+    imitation = Imitation(contract, is_demonstrated=not is_sampled) if imitates else None
     with rollouts.open():
         saving.note_random_states()
         if phase.owes_evaluation(state) and evaluate_dev(run, phase, saving):
