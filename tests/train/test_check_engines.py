@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 
 from debate_rollout.drivers import Auto, FreeRunning, LockStep
-from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
 from debate_train.recipe.check import check
 from debate_train.recipe.check_parts import process_errors
@@ -58,13 +57,3 @@ def test_driver_is_chosen_by_type_and_auto_when_none_is_given() -> None:
     assert recipe(driver={"type": "lock_step"}).rollout.driver == LockStep()
     with pytest.raises(ValidationError, match="in_flight"):
         recipe(driver={"type": "lock_step", "in_flight": 8})
-
-
-@pytest.mark.parametrize(("size", "lines"), [(1, 0), (4, 1)])
-def test_check_says_what_a_lost_process_costs(
-    size: int, lines: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = [] if size == 1 else ["trainer={type: deepspeed}", f"--nproc={size}"]
-    assert main(["quickstart_three", "--check", *more]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("with 4 processes: so much is lost where one of them ends") == lines

@@ -13,9 +13,8 @@ from debate_train.checkpoints.policy_files import save_policy
 from debate_train.interrupts import RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models import PretrainedModel, ScratchModel
-from debate_train.recipe.plan import Kept, memory, shape_of
+from debate_train.recipe.plan import memory, shape_of
 from debate_train.trainers import DeepSpeedTrainer
-from debate_train.trainers.trainer import Buckets
 
 pytestmark = pytest.mark.slow
 
@@ -66,9 +65,7 @@ def test_deepspeed_matches_one_torch_process_when_in_two(
     shape = shape_of(PretrainedModel(name=str(model_folder), dtype="float32"))
     for stage in range(4):
         (held,) = [c["bytes"] for c in cases if c["case"] == f"stage {stage}" and not c["lora"]]
-        # Of very long packs, whose passes take more than an update; nothing stays gathered.
-        kept = Kept(buckets=Buckets(reuse=0, prefetch=0))
-        planned = memory(shape, stage, 2, 10**9, reference=True, kept=kept)
+        planned = memory(shape, stage, 2, 10**9, reference=True)
         assert planned.weights <= held["weights"] <= 1.01 * planned.weights
         assert planned.optimizer <= held["optimizer"] <= 1.01 * planned.optimizer
         assert held["buckets"] == planned.buffers == (4 * shape.trained if stage else 0)

@@ -73,5 +73,3 @@ def test_best_is_beaten_by_what_is_better(
 def test_check_says_what_a_crash_costs(checkpoint: dict[str, Any], told: str) -> None:
     report = check(recipe(checkpoint=checkpoint))
     assert any(told in line for line in report.lines)
-    is_warned = any(w.startswith("checkpoint.every: ") for w in report.warnings)
-    assert is_warned == ("every_minutes" in checkpoint and checkpoint.get("every") != 4)

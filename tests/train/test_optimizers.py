@@ -13,7 +13,7 @@ from debate_train.batches.row_types import Batch
 from debate_train.interrupts import ModelError, RecipeError
 from debate_train.losses import PpoClip
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.recipe.plan import Kept, memory
+from debate_train.recipe.plan import memory
 from debate_train.trainers import DeepSpeedTrainer, TorchTrainer
 from debate_train.trainers.torch_session import trainable
 
@@ -193,9 +193,9 @@ def test_plan_counts_what_the_optimizer_keeps(optimizer: dict[str, Any], each: f
     shape = Shape(1000, 100, 4, layers=1, hidden=1, queries=1, keys=1, ffn=1)
     kept = trainer(optimizer).optimizer.state_layout().bytes_each
     assert kept == each
-    assert memory(shape, 0, 1, 0, reference=False, kept=Kept(kept)).optimizer == 100 * each
+    assert memory(shape, 0, 1, 0, reference=False, moments=kept).optimizer == 100 * each
     # From stage 1 on float32 masters, too, and all in as many parts as ranks.
-    assert memory(shape, 1, 4, 0, reference=False, kept=Kept(kept)).optimizer == 25 * (each + 4)
+    assert memory(shape, 1, 4, 0, reference=False, moments=kept).optimizer == 25 * (each + 4)
 
 
 def test_muon_steps_matrices_and_leaves_tables_and_vectors_to_adamw() -> None:

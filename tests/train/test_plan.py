@@ -1,4 +1,4 @@
-"""`--plan`: the arithmetic of memory and traffic, against numbers by hand and a real pass."""
+"""`--plan`: the arithmetic of memory, against numbers by hand and a real pass."""
 
 import json
 from collections.abc import Callable
@@ -103,7 +103,7 @@ def test_plan_fits_the_hardware_that_a_recipe_names_when_made_for_it(
     assert main([recipe, qwen, "--plan", "--gpus", "1", "--gpu-memory", "80"]) == 0
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if line.startswith("  2*")]
-    assert rows and all(" fits |" in line for line in rows)
+    assert rows and all(line.endswith(" fits") for line in rows)
     assert "it keeps about 131,8" in printed  # (36 - 16.56) GB / 147,456 bytes
     assert "refused: bfloat16" in printed and "  0  " in printed  # stage 0 has no masters
 
@@ -115,7 +115,7 @@ def test_plan_counts_the_judge_that_a_recipe_brings(
     assert main([TWO_MODELS, qwen, judge, "--plan", "--gpus", "2", "--gpu-memory", "80"]) == 0
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if line.startswith("  2*")]
-    assert len(rows) == 4 and all(" fits |" in line for line in rows)  # One of each phase.
+    assert len(rows) == 4 and all(line.endswith(" fits") for line in rows)  # One of each phase.
     assert "it takes 72.00 GB of its own GPUs" in printed
 
 

@@ -6,21 +6,16 @@ import pytest
 
 from debate_train.commands.cli import main
 from debate_train.recipe import Recipe
-from debate_train.recipe.describe import METHODS, template
-from debate_train.recipe.files import load_recipe, recipe_names
+from debate_train.recipe.describe import template
+from debate_train.recipe.files import load_recipe
 
 
-def test_every_template_is_a_recipe_that_ships() -> None:
-    shipped = {one.split()[0] for sizes in METHODS.values() for one in sizes.values()}
-    assert shipped <= set(recipe_names())
-
-
-@pytest.mark.parametrize(("method", "size"), [("selfplay", "cpu"), ("sdrl", "8b"), ("acc", "7b")])
-def test_template_is_the_recipe_that_ships(method: str, size: str, tmp_path: Path) -> None:
-    shipped, *changes = METHODS[method][size].split()
+@pytest.mark.parametrize("shipped", ["quickstart", "sdrl_freq_math", "curriculum_puzzle"])
+def test_template_is_the_recipe_that_ships(shipped: str, tmp_path: Path) -> None:
+    changes = ["steps=3", "name=mine"]
     path = tmp_path / "mine.yaml"
-    path.write_text(template(method, size, "mine", ()))
-    wanted = load_recipe(shipped, ["name=mine", *changes], model=Recipe).recipe
+    path.write_text(template(shipped, "mine", changes[:1]))
+    wanted = load_recipe(shipped, changes, model=Recipe).recipe
     assert load_recipe(path, model=Recipe).recipe.phase_recipes() == wanted.phase_recipes()
 
 
@@ -28,7 +23,7 @@ def test_init_writes_a_new_file_and_says_what_is_next(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "own.yaml"
-    argv = ["init", str(path), "--method", "selfplay", "steps=3", "tracking.wandb=no"]
+    argv = ["init", str(path), "--like", "quickstart", "steps=3", "tracking.wandb=no"]
     assert main(argv) == 0
     assert capsys.readouterr().out == f"{path}: next, debate-train {path} --check\n"
     recipe = load_recipe(path, model=Recipe).recipe
@@ -46,9 +41,8 @@ def test_init_writes_a_new_file_and_says_what_is_next(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--method", "sdlr"], "--method: found 'sdlr'; expected one of selfplay, sdrl"),
-        (["--method", "sdrl", "--size", "9b"], "--size: found '9b'; expected one of cpu, 4b, 8b"),
-        (["--method", "sdrl", "stepz=1"], "stepz: unknown key; did you mean 'steps'?"),
+        (["--like", "quickstrat"], "no such recipe"),
+        (["stepz=1"], "stepz: unknown key; did you mean 'steps'?"),
     ],
 )
 def test_init_refuses_what_there_is_not(

@@ -159,16 +159,3 @@ def test_check_refuses_pairs_that_no_set_of_examples_gives(
 ) -> None:
     assert run("--check", "loss.type=dpo") == 2
     assert "found dpo, which learns from preference pairs" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("max_steps", "rate", "is_said"), [(40, "0", True), (3, "0", False), (40, "0.1", False)]
-)
-def test_check_warns_of_a_gate_that_is_waited_for_without_learning(
-    run: Run, capsys: pytest.CaptureFixture[str], max_steps: int, rate: str, is_said: bool
-) -> None:
-    criterion = f"exit_criterion={{metric: eval/format, at_least: 0.5, max_steps: {max_steps}}}"
-    changes = (criterion, "evaluation.questions=2", f"trainer.min_lr_ratio={rate}")
-    assert run("--check", *changes) == 0
-    said = "trainer.schedule: cosine has a learning rate of 0 after 3 steps"
-    assert (said in capsys.readouterr().err) == is_said

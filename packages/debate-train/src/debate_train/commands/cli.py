@@ -25,7 +25,7 @@ from debate_train.commands.recipe_command import (
 from debate_train.data.questions import judged_answers, said_of
 from debate_train.interrupts import UsageError
 from debate_train.recipe import Recipe
-from debate_train.recipe.check import CheckReport, check, process_crash_cost
+from debate_train.recipe.check import CheckReport, check
 from debate_train.recipe.check_parts import process_errors
 from debate_train.recipe.describe import template
 from debate_train.recipe.files import headings
@@ -57,7 +57,7 @@ def _recipes(arguments: argparse.Namespace) -> int:
 def _init(arguments: argparse.Namespace) -> int:
     """Write a commented recipe to begin with, made of one that ships."""
     path: Path = arguments.file
-    text = template(arguments.method, arguments.size, path.stem, arguments.overrides)
+    text = template(arguments.like, path.stem, arguments.overrides)
     try:
         with path.open("x", encoding="utf-8") as file:  # Not through a link either.
             file.write(text)
@@ -72,10 +72,8 @@ def _init(arguments: argparse.Namespace) -> int:
 def _add_start(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the recipe to write, new")
     add_overrides(parser)
-    methods = "selfplay, sdrl, acc, dapo, grpo, curriculum"
-    parser.add_argument("--method", required=True, help=methods)
-    size = "cpu (default), or the model's parameters, such as 8b"
-    parser.add_argument("--size", default="cpu", help=size)
+    like = "the recipe that it is made of (default: quickstart)"
+    parser.add_argument("--like", default="quickstart", metavar="RECIPE", help=like)
 
 
 def _import(arguments: argparse.Namespace) -> int:
@@ -116,7 +114,7 @@ resolved, metrics, transcripts, checkpoints and a report."""
 _EPILOG = """\
 commands:
   debate-train recipes          list the recipes that ship
-  debate-train init FILE --method METHOD --size SIZE    write a recipe to begin with
+  debate-train init FILE --like RECIPE    write a recipe to begin with
   debate-train import FILE      print rollouts of verifiers or TRL as transcripts
 
 examples:
@@ -210,7 +208,6 @@ def _check(recipe: Recipe, processes: int, with_tokenizer: bool) -> CheckReport:
     found = check(recipe, with_tokenizer=with_tokenizer)
     return replace(
         found,
-        lines=(*found.lines, *process_crash_cost(processes)),
         errors=(*found.errors, *process_errors(recipe, processes)),
     )
 
@@ -237,7 +234,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--hostfile", type=Path, metavar="FILE", help="machines: lines such as `node1 slots=8`")
     add("--nodes", type=int, metavar="N", help="take the hostfile's first N machines")
     add = parser.add_argument_group("planning").add_argument
-    plan = "say what memory each rank needs and what a step moves, then stop"
+    plan = "say what memory each rank needs, then stop"
     add("--plan", action="store_true", help=plan)
     add("--gpus", type=int, metavar="N", help=f"in all (default: {_GPUS})")
     add("--gpu-memory", type=float, metavar="GB", help=f"of each (default: {_GPU_MEMORY:g})")

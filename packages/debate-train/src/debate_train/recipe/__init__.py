@@ -181,54 +181,52 @@ class Recipe(Config):
 
     `phases` maps a name to the differences of that phase from the rest of the recipe; phases run
     in the order they are written. Without phases the recipe is its own only phase.
-
-    Args:
-        name: Names the run's folder below `runs/`.
-        seed: Decides everything that is drawn.
-        steps: Optimizer steps; a step plays `data.batch_size` questions once.
-        model: What is trained.
-        data: The questions that are debated, and those that are measured on.
-        debate: The form of the debates: who speaks when, and what they see of each other.
-        rollout: How debates are sampled.
-        pipeline: How far ahead of training debates are played.
-        reward: What turns, or parts of them, are worth.
-        advantage: What values are compared with before they weigh tokens.
-        loss: What an update minimises.
-        offline: Learn from a set of examples that is made once, at the phase's start.
-        trainer: The optimizer, its schedule, and the processes that train.
-        evaluation: When and how the policy is measured on held-out questions.
-        exit_criterion: What a phase must reach on the dev split before later phases run.
-        keep_if: Keep a phase's weights only if what is measured on the dev split has not fallen.
-        health: What is watched while a phase samples and learns, and what stops it.
-        checkpoint: When the run can be resumed from.
-        recording: What the run directory keeps of rollouts.
-        tracking: Whether and where the run is tracked.
-        phases: Names to differences from the rest of the recipe, run in the order they are written.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"gate": "exit_criterion"}
 
     name: FolderName
+    """Names the run's folder below `runs/`."""
     seed: int = Field(0, ge=0, lt=2**63)
+    """Decides everything that is drawn."""
     steps: int = Field(ge=0)
+    """Optimizer steps; a step plays `data.batch_size` questions once."""
     model: ModelChoice
+    """What is trained."""
     data: DataChoice
+    """The questions that are debated, and those that are measured on."""
     debate: FormConfig
+    """The form of the debates: who speaks when, and what they see of each other."""
     rollout: Rollout = Rollout()
+    """How debates are sampled."""
     pipeline: Pipeline = Pipeline()
+    """How far ahead of training debates are played."""
     reward: RewardChoice
+    """What turns, or parts of them, are worth."""
     advantage: AdvantageChoice = Grouped()
+    """What values are compared with before they weigh tokens."""
     loss: LossConfig
+    """What an update minimises."""
     offline: OfflineChoice | None = None
+    """Learn from a set of examples that is made once, at the phase's start."""
     trainer: TrainerChoice
+    """The optimizer, its schedule, and the processes that train."""
     evaluation: Evaluation = Evaluation()
+    """When and how the policy is measured on held-out questions."""
     exit_criterion: ExitCriterion | None = None
+    """What a phase must reach on the dev split before later phases run."""
     keep_if: KeepIf | None = None
+    """Keep a phase's weights only if what is measured on the dev split has not fallen."""
     health: Health = Health()
+    """What is watched while a phase samples and learns, and what stops it."""
     checkpoint: Checkpointing = Checkpointing()
+    """When the run can be resumed from."""
     recording: Recording = Recording()
+    """What the run directory keeps of rollouts."""
     tracking: Tracking = Tracking()
+    """Whether and where the run is tracked."""
     phases: dict[FolderName, dict[str, Any]] = Field(default_factory=dict, max_length=100)
+    """Names to differences from the rest of the recipe, run in the order they are written."""
 
     def phase_recipes(self) -> dict[str, "Recipe"]:
         """Return each phase as a whole recipe, in order.

@@ -78,25 +78,12 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
 
 
 def _trainer_warnings(phase: Recipe) -> Iterator[str]:
-    trainer, criterion, engine = phase.trainer, phase.exit_criterion, phase.rollout.engine
-    has_masters = phase.model.lora is not None or trainer.keeps_masters
+    has_masters = phase.model.lora is not None or phase.trainer.keeps_masters
     if phase.model.dtype != "float32" and not has_masters:
         yield (
             f"model.dtype: every parameter is trained in {phase.model.dtype}, where updates below "
             "about a 500th of a weight are lost to rounding; expected float32, model.lora, or "
             "trainer.type: deepspeed with bf16: true, which keeps float32 weights beside"
-        )
-    if phase.pipeline.max_staleness and engine.in_trainer:
-        yield (
-            f"pipeline.max_staleness: {engine.type} samples in the process that trains, so little "
-            "runs at once; expected an engine with a device or a process of its own"
-        )
-    falls_to_0 = trainer.schedule != "constant" and trainer.min_lr_ratio == 0
-    if falls_to_0 and criterion is not None and criterion.max_steps > phase.steps:
-        yield (
-            f"trainer.schedule: {trainer.schedule} has a learning rate of 0 after {phase.steps:,} "
-            f"steps, but the exit criterion is waited for up to step {criterion.max_steps:,}; "
-            "expected trainer.min_lr_ratio above 0, or schedule: constant"
         )
 
 
@@ -110,26 +97,9 @@ def crash_cost(recipe: Recipe) -> str:
     return f"checkpoints: after {' or '.join(often)}; a crash costs at most as much, and a step"
 
 
-def process_crash_cost(size: int) -> tuple[str, ...]:
-    """Return a line that says what a crash costs with so many processes, none with one."""
-    if size == 1:
-        return ()
-    return (
-        f"  with {size} processes: so much is lost where one of them ends or fails in the trainer, "
-        "as its share of the optimizer is gone; other failures lose a step",
-    )
-
-
 def run_warnings(recipe: Recipe) -> Iterator[str]:
     """Yield one sentence for each such setting of the run as a whole."""
     saving, phases = recipe.checkpoint, recipe.phase_recipes()
-    for name, phase in phases.items():
-        if not saving.every_minutes and phase.steps > 1 and not 0 < saving.every < phase.steps:
-            yield (
-                f"checkpoint.every: found {saving.every} and no every_minutes, so a crash costs "
-                f"all {phase.steps:,} steps of phase {name}; expected fewer steps than that, or "
-                "every_minutes: 15"
-            )
     measured = any(p.exit_criterion or p.evaluation.every > 0 for p in phases.values())
     if saving.keep_best is not None and not measured:
         yield (

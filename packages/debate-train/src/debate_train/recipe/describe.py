@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from debate_protocol.plugins import did_you_mean
-from debate_train.interrupts import RecipeError, UsageError
+from debate_train.interrupts import RecipeError
 from debate_train.recipe import PARTS, Recipe
 from debate_train.recipe.files import load_recipe, opening
 from debate_train.recipe.problems import (
@@ -250,49 +250,17 @@ def _unknown(
     return RecipeError(f"--explain {where}: there is no such key{expected}")
 
 
-_8B = "model.name=Qwen/Qwen3-8B-Base"
-METHODS: Mapping[str, Mapping[str, str]] = {
-    "selfplay": {"cpu": "quickstart", "8b": "selfplay_v2"},
-    "sdrl": {"cpu": "sdrl_freq_puzzle", "4b": "sdrl_freq_math", "8b": f"sdrl_freq_math {_8B}"},
-    "acc": {
-        "cpu": "acc_debate_puzzle",
-        "2b": "acc_debate_gemma2_2b_boolq",
-        "7b": "acc_debate_mistral_7b_boolq",
-        "8b": "acc_debate_llama3_8b_boolq",
-    },
-    "dapo": {"cpu": "dapo_puzzle", "3b": "dapo_math", "8b": f"dapo_math {_8B}"},
-    "grpo": {"cpu": "grpo_puzzle", "3b": "grpo_math", "8b": f"grpo_math {_8B}"},
-    "curriculum": {"cpu": "curriculum_puzzle", "8b": "curriculum_math"},
-}
-"""For each method and size the recipe that ships, and what is changed of it."""
-
-
-def template(method: str, size: str, name: str, overrides: Sequence[str]) -> str:
-    """Return a whole recipe: it extends no other.
+def template(shipped: str, name: str, overrides: Sequence[str]) -> str:
+    """Return a whole recipe, made of one that ships: it extends no other.
 
     Args:
-        method: A key of `METHODS`.
-        size: A key of the method's: `cpu`, or the model's parameters.
-        name: What the recipe is to be called.
+        shipped: The recipe that ships.
+        name: What the new one is called.
         overrides: `key=value` arguments over those of the recipe that ships.
-
-    Raises:
-        UsageError: There is no such method or size, or an argument is wrong.
     """
-    for what, found, known in (
-        ("--method", method, list(METHODS)),
-        ("--size", size, list(METHODS.get(method, ()))),
-    ):
-        if found not in known:
-            raise UsageError(
-                f"{what}: found {found!r}; expected one of {', '.join(known)}"
-                f"{did_you_mean(found, known)}"
-            )
-    shipped, *changes = METHODS[method][size].split()
-    changed = [*changes, *overrides]
-    loaded = load_recipe(shipped, [f"name={name}", *changed], model=Recipe)
+    loaded = load_recipe(shipped, [f"name={name}", *overrides], model=Recipe)
     lines = [f"# {line}".rstrip() for line in [*opening(loaded.path), ""]]
-    if changed:
-        lines.append(f"# Not as in {shipped}, of which the above speaks: {', '.join(changed)}")
+    if overrides:
+        lines.append(f"# Not as in {shipped}, of which the above speaks: {', '.join(overrides)}")
     lines += ["# debate-train FILE --explain KEY says what a key means.", ""]
     return "\n".join(lines) + "\n" + yaml.safe_dump(loaded.reading.written, sort_keys=False)

@@ -1,4 +1,4 @@
-"""`--plan`: memory of each rank and bytes moved per step, from the recipe and the model's shape.
+"""`--plan`: memory of each rank, from the recipe and the model's shape.
 
 `docs/scaling.md` has the formulas, what they leave out and how they were measured.
 """
@@ -18,7 +18,7 @@ from debate_train.models.policies import Trained
 from debate_train.recipe import Recipe
 from debate_train.recipe.check_parts import process_errors, used_policies
 from debate_train.recipe.context import longest_prompt, look_at_data, step_counts, token_counter
-from debate_train.trainers.trainer import DEFAULT_BUCKETS, Buckets
+from debate_train.trainers.trainer import bucket_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -223,8 +223,7 @@ class Memory:
         optimizer: Masters and moments.
         reference: A copy of what is trained, in CPU memory.
         activations: What a pack's passes keep.
-        buffers: What DeepSpeed takes beside, at the peak of passes or of an update, whichever is
-            higher.
+        buffers: The bucket in which gradients wait to be reduced.
         offloaded: What of weights and optimizer is kept in CPU memory.
     """
 
@@ -243,103 +242,28 @@ class Memory:
         return held + self.activations + self.buffers - self.offloaded
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Bytes that are kept of a trained parameter, beside itself.
-
-    Attributes:
-        moments: By the optimizer.
-        sums: Of gradients of several packs, where DeepSpeed's `grad_accum_dtype` names a type.
-        buckets: Sizes of DeepSpeed's buffers.
-        is_offloaded: Whether masters and moments lie in CPU memory, where updates are made.
-    """
-
-    moments: float = MOMENTS
-    sums: int | None = None
-    buckets: Buckets = DEFAULT_BUCKETS
-    is_offloaded: bool = False
-
-    def gradient_bytes(self, width: int, stage: int) -> int:
-        """Return the bytes of a gradient at a stage, of a parameter of `width` bytes."""
-        if stage == 0 or self.sums in (None, width):
-            return width
-        # Stage 1 keeps the sums beside gradients as they are computed.
-        return self.sums + (width if stage == 1 else 0)
-
-
-def _passing(shape: Shape, stage: int, ranks: int, kept: Kept) -> float:
-    """Return the bytes of DeepSpeed's buffers while a pack's passes are made."""
-    width, buckets = shape.trained_bytes, kept.buckets
-    reduced = buckets.reduced_together(shape.trained)
-    if stage < 3:
-        each = (kept.sums or width) if stage == 1 else width
-        return float(each * reduced * (2 if buckets.twice else 1))
-    # Gathered parameters lie beside their shards. Parameters used last in the forward pass stay,
-    # as far as those of the backward pass that come before them: half of the distance.
-    gathered = min(shape.parameters, buckets.reuse // 2 + buckets.prefetch)
-    return float(width * reduced + (shape.weight_bytes * gathered if ranks > 1 else 0))
-
-
-def _updating(shape: Shape, stage: int, ranks: int, kept: Kept) -> float:
-    """Return the bytes that an update holds when activations are gone.
-
-    DeepSpeed copies a rank's gradients into one tensor, and that into float32, before the
-    gradients are freed; at stage 3 the bucket stays allocated.
-    """
-    width = shape.trained_bytes
-    reduced = kept.buckets.reduced_together(shape.trained)
-    bucket = float(width * reduced) if stage == 3 else 0.0
-    if kept.is_offloaded:
-        return bucket
-    summed = kept.sums or width
-    copies = summed if summed == MASTER else summed + MASTER
-    return bucket + copies * shape.trained / ranks
-
-
 def memory(
     shape: Shape,
     stage: int,
     ranks: int,
     activations: int,
     reference: bool,
-    kept: Kept = Kept(),
+    moments: float = MOMENTS,
 ) -> Memory:
     """Return the bytes of one rank at a ZeRO stage whose packs keep so many for activations."""
     width, trained = shape.trained_bytes, shape.trained
     sharded = {level: ranks if stage >= level else 1 for level in (1, 2, 3)}
     # DeepSpeed keeps float32 masters from stage 1 on, also of float32 weights.
     masters = MASTER * trained / ranks if stage else 0.0
-    buffers = 0.0
-    if stage:
-        updating = _updating(shape, stage, ranks, kept) - activations
-        buffers = max(_passing(shape, stage, ranks, kept), updating)
     return Memory(
         weights=(shape.weight_bytes * shape.parameters + (width - shape.weight_bytes) * trained)
         / sharded[3],
-        gradients=kept.gradient_bytes(width, stage) * trained / sharded[2],
-        optimizer=masters + kept.moments * trained / sharded[1],
+        gradients=width * trained / sharded[2],
+        optimizer=masters + moments * trained / sharded[1],
         reference=width * trained / sharded[3] if reference else 0.0,
         activations=activations,
-        buffers=buffers,
+        buffers=float(width * bucket_size(trained)) if stage else 0.0,
     )
-
-
-def moved(shape: Shape, stage: int, ranks: int, packs: int, reference: bool) -> tuple[float, float]:
-    """Return the bytes that one rank sends in an update of so many packs.
-
-    Returns:
-        To reduce gradients; to gather updated parameters (stages 1, 2), or parameters in every
-        pass (stage 3).
-    """
-    sent = shape.weight_bytes * shape.trained * (ranks - 1) / ranks
-    if stage == 0:
-        return 2 * sent, 0.0
-    if stage == 1:
-        return sent, sent
-    if stage == 2:  # Reduced after every pack, so that no rank holds whole gradients.
-        return packs * sent, sent
-    passes = packs * (3 if reference else 2)
-    return packs * sent, passes * sent * shape.parameters / shape.trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +282,7 @@ class Layout:
         offload_optimizer: Whether the optimizer lies in CPU memory.
         offload_params: Whether parameters do, at stage 3.
         stages: Those that its precision and its optimizer can be trained at.
-        kept: What is kept of a trained parameter.
+        moments: Bytes that the optimizer keeps of a trained parameter.
     """
 
     shape: Shape
@@ -372,7 +296,7 @@ class Layout:
     offload_optimizer: bool = False
     offload_params: bool = False
     stages: tuple[int, ...] = (0, 1, 2, 3)
-    kept: Kept = Kept()
+    moments: float = MOMENTS
 
     @property
     def pack(self) -> int:
@@ -389,8 +313,7 @@ class Layout:
         # DeepSpeed, which has the stages above 0, makes adapters the model's type.
         shape = replace(self.shape, wide_adapters=False) if stage else self.shape
         activations = shape.peak_bytes(self.pack, self.recompute)
-        kept = replace(self.kept, is_offloaded=self.offload_optimizer)
-        found = memory(shape, stage, self.ranks, activations, self.reference, kept)
+        found = memory(shape, stage, self.ranks, activations, self.reference, self.moments)
         offloaded = found.optimizer if self.offload_optimizer and stage else 0.0
         offloaded += found.weights if self.offload_params and stage == 3 else 0.0
         return replace(found, offloaded=offloaded)
@@ -448,7 +371,7 @@ def count(number: int) -> str:
 
 
 def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
-    """Return what is printed: each phase's memory by stage, what an update moves, and engines.
+    """Return what is printed: each phase's memory by stage, and engines.
 
     Args:
         recipe: What would be trained.
@@ -507,13 +430,12 @@ def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
         offload_optimizer=sharding is not None and sharding.offload_optimizer,
         offload_params=sharding is not None and sharding.offload_params,
         stages=(1, 2, 3) if is_half else (0,) if trainer.optimizer.needs_whole else (0, 1, 2, 3),
-        kept=Kept(trainer.optimizer.state_layout().bytes_each),
+        moments=trainer.optimizer.state_layout().bytes_each,
     )
 
 
 def _stages(phase: Recipe, layout: Layout, free: float) -> Iterator[str]:
-    head = "  stage  weights  gradients  optimizer  CPU: ref.  activations  buffers   total GB"
-    yield f"{head}      | sent GB"
+    yield "  stage  weights  gradients  optimizer  CPU: ref.  activations  buffers   total GB"
     sharding = phase.trainer.sharding()
     fitting: list[int] = []
     for stage in range(4):
@@ -524,7 +446,6 @@ def _stages(phase: Recipe, layout: Layout, free: float) -> Iterator[str]:
             yield f"  {stage}  refused: {why}"
             continue
         need = layout.memory(stage)
-        sent = moved(layout.shape, stage, layout.ranks, layout.packs, layout.reference)
         parts = (need.weights, need.gradients, need.optimizer, need.reference, need.activations)
         shown = "".join(f"{part / 1e9:11.2f}" for part in parts) + f"{need.buffers / 1e9:9.2f}"
         mark = "*" if sharding is not None and stage == sharding.stage else " "
@@ -532,7 +453,7 @@ def _stages(phase: Recipe, layout: Layout, free: float) -> Iterator[str]:
             fitting.append(stage)
         yield (
             f"  {stage}{mark} {shown} {need.total / 1e9:9.2f} "
-            f"{'fits' if need.total <= free else 'no  '} | {sum(sent) / 1e9:.2f}"
+            f"{'fits' if need.total <= free else 'no'}"
         )
     if not fitting:
         yield "  no stage fits"

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from debate_train.losses import Loss
 from debate_train.models.loaded_model import LoadedModel
-from debate_train.trainers.trainer import DEFAULT_BUCKETS, Sharding, TrainerSettings
+from debate_train.trainers.trainer import Sharding, TrainerSettings, bucket_size
 
 if TYPE_CHECKING:
     from debate_train.trainers.deepspeed_worker import DeepSpeedSession
@@ -135,7 +135,7 @@ class DeepSpeedTrainer(TrainerSettings):
 
 def with_bucket(settings: Mapping[str, object], trained: int) -> dict[str, object]:
     """Return settings whose buffer of gradients is no larger than so many, where they say none."""
-    size = DEFAULT_BUCKETS.reduced_together(trained)
+    size = bucket_size(trained)
     return _merged({"zero_optimization": {"reduce_bucket_size": size}}, settings)
 
 

@@ -79,25 +79,9 @@ class Trainer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Buckets:
-    """Sizes of DeepSpeed's buffers, in numbers; the defaults are DeepSpeed's."""
-
-    reduce: int | None = None
-    """Of gradients that are reduced together; None is what `reduced_together` says."""
-    twice: bool = False
-    """Whether stages 1 and 2 fill a second buffer while the first is reduced."""
-    prefetch: int = 50_000_000
-    """Of parameters that stage 3 gathers before they are needed."""
-    reuse: int = 1_000_000_000
-    """At stage 3: parameters that are needed again so soon stay gathered."""
-
-    def reduced_together(self, trained: int) -> int:
-        """Return how many gradients of so many: all, and at most DeepSpeed's default."""
-        return min(500_000_000, trained) if self.reduce is None else self.reduce
-
-
-DEFAULT_BUCKETS = Buckets()
+def bucket_size(trained: int) -> int:
+    """Return how many gradients are reduced together: all, and at most DeepSpeed's default."""
+    return min(500_000_000, trained)
 
 
 @dataclass(frozen=True, slots=True)
