@@ -18,7 +18,7 @@ import yaml
 from debate_protocol.transcripts.files import read_transcripts
 from debate_train.checkpoints.run_directory import RunDirectory
 from debate_train.commands.cli import main
-from debate_train.monitoring.tracking import COLUMNS, Identity, Logged, Start
+from debate_train.monitoring.services import COLUMNS, LibraryRun, Logged, Start
 from debate_train.running import loop
 from train.small_runs import RECIPE, at_call
 
@@ -132,7 +132,7 @@ def test_rows_are_drawn_over_the_step_and_each_name_has_a_group(tracked: Tracked
     assert {name for name in names if "/" not in name} <= own
 
 
-def test_tables_hold_the_turns_and_histograms_the_advantages(tracked: Tracked) -> None:
+def test_tables_hold_the_turns(tracked: Tracked) -> None:
     tables = sorted(tracked.folder.glob("wandb/offline-run-*/files/media/table/*/*.table.json"))
     found = [json.loads(path.read_text()) for path in tables]
     assert len(found) == 2  # Of the first step, and of each second one.
@@ -146,15 +146,7 @@ def test_tables_hold_the_turns_and_histograms_the_advantages(tracked: Tracked) -
         ]
         assert {r["question"] for r in rows} == {debate.question.text}
         # Each turn has failed: -1, with no baseline.
-        assert {(r["right"], r["credit"], r["advantage"]) for r in rows} == {
-            ("wrong", "generator -1", -1.0)
-        }
-    for part in tracked.parts:
-        for _, row in histories(part):
-            if "optim/loss" in row:
-                counts = sum(row["histograms/advantage/values"])
-                lengths = row["histograms/turn_tokens/values"]
-                assert sum(lengths) == 2 and 2 <= counts <= 8  # Two turns of at most 4 tokens.
+        assert {(r["credit"], r["advantage"]) for r in rows} == {("generator -1", -1.0)}
 
 
 def test_the_summary_has_the_results_with_their_intervals(tracked: Tracked) -> None:
@@ -214,23 +206,22 @@ def test_tensorboard_draws_each_step_once(tracked: Tracked) -> None:
 
     folder = tracked.folder / "tensorboard"
     assert len(list(folder.iterdir())) == 2
-    assert not any(socket.gethostname() in path.name for path in folder.iterdir())
     found = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
     losses = [(e.step, float(make_ndarray(e.tensor_proto))) for e in found.Tensors("optim/loss")]
     rows = [(row["step"], row["loss"]) for row in tracked.rows if "loss" in row]
     assert [step for step, _ in losses] == [1, 2, 3]
     assert losses == [(step, pytest.approx(loss, rel=1e-6)) for step, loss in rows]
-    assert [event.step for event in found.Tensors("histograms/advantage")] == [1, 2, 3]
-    table = make_ndarray(found.Tensors("transcripts/turns")[0].tensor_proto)
-    assert table.shape == (3, len(COLUMNS)) and table[0, 7] == b"text"
-    (results,) = found.Tensors("results")
+    (table,) = make_ndarray(found.Tensors("transcripts/turns/text_summary")[0].tensor_proto)
+    turns = [json.loads(line) for line in table.decode().splitlines()]
+    assert [tuple(turn) for turn in turns] == [COLUMNS] * 2
+    (results,) = found.Tensors("results/text_summary")
     assert b"results/summary" in make_ndarray(results.tensor_proto).item()
 
 
 def test_tensorboard_drops_steps_that_are_made_again(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-    from debate_train.monitoring.local_runs import TensorBoardRun
+    from debate_train.monitoring.services import TensorBoardRun
 
     for last, steps in ((None, (1, 2, 3)), (1, (2, 3, 4))):
         run = TensorBoardRun(Start(tmp_path), last)
@@ -254,20 +245,26 @@ def test_trackio_has_each_row_once_and_no_user(tracked: Tracked) -> None:
     expected = [(row["step"], row["loss"]) for row in tracked.rows if "loss" in row]
     assert losses == expected and len(rows) == len(tracked.rows) + 1
     assert rows[0]["transcripts/turns"]["_type"] == "trackio.table"
-    assert rows[0]["histograms/advantage"]["_type"] == "trackio.histogram"
     assert rows[-1]["results/summary"]
     config = SQLiteStorage.get_run_config("tracked", name)
     assert config["_Username"] is None and config["tracking"]["tags"][1] == "[secret]"
 
 
 def test_rows_that_were_sent_before_a_resume_are_not_sent_again(tmp_path: Path) -> None:
-    first = Identity(tmp_path / "service")
+    sent: list[int] = []
+
+    class Run(LibraryRun):
+        def _send(self, values: dict[str, object], row: Logged) -> None:
+            sent.append(row.number)
+
+    first = Run(None, tmp_path / "service")
     for number in range(3):
-        assert not first.is_sent(Logged(number, "p", number + 1, {}))
-        first.note(Logged(number, "p", number + 1, {}))
-    again = Identity(tmp_path / "service")  # The run goes on from a checkpoint of its second row.
+        first.log(Logged(number, "p", number + 1, {}))
+    again = Run(None, tmp_path / "service")  # The run goes on from a checkpoint of its second row.
     assert (again.id, again.is_new, first.is_new) == (first.id, False, True)
-    assert [again.is_sent(Logged(n, "p", n + 1, {})) for n in range(5)] == [True] * 3 + [False] * 2
+    for number in range(5):
+        again.log(Logged(number, "p", number + 1, {}))
+    assert sent == [0, 1, 2, 3, 4]
 
 
 def test_a_run_directory_with_trackers_is_taken_for_one(tracked: Tracked) -> None:

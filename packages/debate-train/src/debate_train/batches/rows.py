@@ -7,6 +7,7 @@ between is there with mask 0. A turn whose prompt does not extend the last one s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,6 +125,31 @@ def reply_text(reply: Reply, tokenizer: "PreTrainedTokenizerFast") -> TokenText:
     if len(reply.starts) == len(reply.token_ids):
         return TokenText(reply.text, reply.starts)
     return token_text(tokenizer, reply.token_ids)
+
+
+Run = tuple[int, float, int]
+"""How many tokens one after the other, their advantage, and bits of the streams that cover them."""
+
+
+def earned(turn: Turn, score: Score, rows: Sequence[Row]) -> tuple[dict[str, float], list[Run]]:
+    """Return what a turn as a whole got, and its tokens in runs of equal credit, of `rows`.
+
+    Values are by stream, those of mixed rewards by `stream/component`; of a turn that is not
+    trained on there are no runs.
+    """
+    values = {
+        "/".join(filter(None, (one.stream, one.component))): one.value
+        for one in score.credits
+        if (one.agent, one.round) == turn.key and one.span is None and one.value is not None
+    }
+    sampled = [] if turn.reply is None else list(turn.reply.token_ids)
+    for row in rows:
+        for segment in range(1, int(row.segments.max(initial=0)) + 1) if sampled else ():
+            own = row.segments == segment
+            if row.agent == turn.agent and row.tokens[own].tolist() == sampled:
+                pairs = zip(row.advantages[own].tolist(), row.streams[own].tolist(), strict=True)
+                return values, [(len(list(same)), *pair) for pair, same in groupby(pairs)]
+    return values, []
 
 
 def _row(chain: Sequence[_Piece], debate: int, group: int, stream_weights: Floats) -> Row:

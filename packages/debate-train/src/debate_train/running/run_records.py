@@ -1,9 +1,8 @@
 """What a run records for its report: what tokens earned, and what each evaluation found."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from debate_report.debates import CREDIT_SCHEMA
 from debate_rewards.estimates import bootstrap_interval, paired, range_of
 from debate_rewards.reward import Score
 from debate_train.batches.row_types import Batch, Row
-from debate_train.batches.rows import reply_text
+from debate_train.batches.rows import earned, reply_text
 from debate_train.checkpoints.run_directory import file_name, plain, write_json, written
 from debate_train.checkpoints.whole_files import write_whole
 
@@ -84,34 +83,14 @@ def _turn(
     turn: Turn, score: Score, rows: Sequence[Row], tokenizer: "PreTrainedTokenizerFast"
 ) -> dict[str, object]:
     assert turn.reply is not None
-    values: dict[str, float | None] = {}
-    for credit in score.credits:
-        if (credit.agent, credit.round) == turn.key and credit.span is None:
-            values["/".join(filter(None, (credit.stream, credit.component)))] = _short(credit.value)
-    runs = next(_runs(turn, rows), [])
-    starts = list(reply_text(turn.reply, tokenizer).starts) if runs else []
+    values, runs = earned(turn, score, rows)
     return {
         "agent": turn.agent,
         "round": turn.round,
-        "values": {name: value for name, value in values.items() if value is not None},
-        "starts": starts,
-        "tokens": runs,
+        "values": {name: _short(value) for name, value in values.items()},
+        "starts": list(reply_text(turn.reply, tokenizer).starts) if runs else [],
+        "tokens": [[count, _short(advantage), bits] for count, advantage, bits in runs],
     }
-
-
-def _runs(turn: Turn, rows: Sequence[Row]) -> Iterator[list[list[float | int | None]]]:
-    """Yield the runs of equal credit of the row whose segment holds the tokens of this turn."""
-    assert turn.reply is not None
-    sampled = list(turn.reply.token_ids)
-    for row in rows:
-        for segment in range(1, int(row.segments.max(initial=0)) + 1) if sampled else ():
-            own = row.segments == segment
-            if row.agent == turn.agent and row.tokens[own].tolist() == sampled:
-                pairs = zip(row.advantages[own].tolist(), row.streams[own].tolist(), strict=True)
-                yield [
-                    [len(list(run)), _short(advantage), bits]
-                    for (advantage, bits), run in groupby(pairs)
-                ]
 
 
 def _short(value: float | None) -> float | None:
