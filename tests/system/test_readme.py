@@ -128,7 +128,7 @@ FILLED = (
     (r"evaluations/(?!first)\w+(?= |$)|\bFOLDER\b", "evaluations/first"),
     (r"--baseline \w+", "--baseline before"),
     (r"--output [^\s\"]+", "--output out"),
-    (r"--method METHOD --size SIZE", "--method sdrl"),
+    (r"--like RECIPE", "--like quickstart"),
     (r"--model Qwen/Qwen3-4B", "--model runs/tiny-model"),
     (r"\./my-model|\bruns/acc\w*", "runs/tiny-model"),
     (r"\bKEY\b", "reward"),

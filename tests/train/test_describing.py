@@ -134,11 +134,14 @@ def test_explain_of_a_recipe_shows_its_own_variant_and_value(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--explain", "trainer.lerning_rate"], "did you mean 'trainer.learning_rate'?"),
+        (["--explain", "trainer.lerning_rate"], "did you mean 'learning_rate'?"),
         (["--explain", "learning_rate"], "did you mean 'trainer.learning_rate'"),
-        (["--explain", "trainer.optimizer.x.y"], "trainer.optimizer.x: there is no such key"),
-        (["quickstart", "--explain", "reward.components"], "found type v2, which has no such key"),
-        (["--explain", ""], "expected name, seed, steps"),
+        (["--explain", "trainer.optimizer.x.y"], "trainer.optimizer.x: unknown key"),
+        (
+            ["quickstart", "--explain", "reward.components"],
+            "expected it with type mixed",
+        ),
+        (["--explain", ""], "expected one of name, seed, steps"),
     ],
 )
 def test_explain_of_no_key_names_the_nearest(

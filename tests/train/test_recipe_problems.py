@@ -111,8 +111,9 @@ def test_many_problems_stay_within_eight_lines(tmp_path: Path) -> None:
 
 def test_override_below_a_list_or_text_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, "name: a\ntracking: {tags: [x]}\n")
-    assert "tracking.tags is a list (['x'])" in refusal(path, "tracking.tags.0=y")
-    assert "name is a value ('a')" in refusal(path, "name.x=y")
+    said = "tracking.tags: found a mapping of keys; expected a list"
+    assert said in refusal(path, "tracking.tags.0=y")
+    assert "name: found a mapping of keys; expected text" in refusal(path, "name.x=y")
 
 
 @pytest.mark.parametrize("argument", ["steps", "=1", "a..b=1", ".a=1"])

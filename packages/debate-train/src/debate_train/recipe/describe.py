@@ -18,7 +18,6 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from debate_protocol.plugins import did_you_mean
 from debate_train.interrupts import RecipeError
 from debate_train.recipe import PARTS, Recipe
 from debate_train.recipe.files import load_recipe, opening
@@ -27,8 +26,8 @@ from debate_train.recipe.problems import (
     PHASES,
     Schema,
     annotation_of,
-    find_key,
     schema_of,
+    unknown_key,
 )
 
 _SECTION = re.compile(r"^(?:Args|Attributes):\n((?:[ ].*\n?|\n)+)", re.MULTILINE)
@@ -234,20 +233,8 @@ def _unknown(
     values: Mapping[str, object],
     model: type[BaseModel],
 ) -> RecipeError:
-    where = ".".join([*above, name])
-    owners = [tag for tag, one in schema.variants.items() if name in one.model_fields]
-    if owners:  # Of another variant than the one that the recipe chose.
-        return RecipeError(
-            f"--explain {where}: found type {schema.tag(values)}, which has no such key; "
-            f"expected {' or '.join(owners)}, or no recipe"
-        )
-    known = dict.fromkeys(key for one in schema.models for key in one.model_fields if key != "type")
-    elsewhere = find_key(Schema((model,)), name)
-    hint = did_you_mean(where, [".".join([*above, key]) for key in known])
-    if not hint and elsewhere:
-        hint = did_you_mean(elsewhere[0], elsewhere[:1])
-    expected = hint or f"; expected {', '.join(known)}"
-    return RecipeError(f"--explain {where}: there is no such key{expected}")
+    text = unknown_key(name, schema, values, Schema((model,)))
+    return RecipeError(f"--explain {'.'.join([*above, name])}: {text}")
 
 
 def template(shipped: str, name: str, overrides: Sequence[str]) -> str:
@@ -259,8 +246,9 @@ def template(shipped: str, name: str, overrides: Sequence[str]) -> str:
         overrides: `key=value` arguments over those of the recipe that ships.
     """
     loaded = load_recipe(shipped, [f"name={name}", *overrides], model=Recipe)
+    loaded.reading.put_back(loaded.reading.values)
     lines = [f"# {line}".rstrip() for line in [*opening(loaded.path), ""]]
     if overrides:
         lines.append(f"# Not as in {shipped}, of which the above speaks: {', '.join(overrides)}")
     lines += ["# debate-train FILE --explain KEY says what a key means.", ""]
-    return "\n".join(lines) + "\n" + yaml.safe_dump(loaded.reading.written, sort_keys=False)
+    return "\n".join(lines) + "\n" + yaml.safe_dump(loaded.reading.values, sort_keys=False)

@@ -34,6 +34,7 @@ from debate_train.recipe.problems import (
     Problems,
     Reading,
     Schema,
+    holds,
     merge,
     value_at,
 )
@@ -215,6 +216,7 @@ def resolve(raw: dict[Any, Any]) -> Reading:
         RecipeError: One cannot be resolved.
     """
     environment: list[tuple[str, str]] = []
+    kept: dict[KeyPath, object] = {}
 
     def env(key: str, default: object = _ABSENT) -> object:
         value = oc.env(key) if default is _ABSENT else oc.env(key, default)
@@ -224,7 +226,7 @@ def resolve(raw: dict[Any, Any]) -> Reading:
     # Every variable that is read is noted, whatever expression reads it.
     OmegaConf.register_resolver("oc.env", env, replace=True)
     try:
-        resolved, written = _both(OmegaConf.create(raw), environment)
+        values = _resolved(OmegaConf.create(raw), (), environment, kept)
     except MissingMandatoryValue as error:
         raise RecipeError(f"{error.full_key}: found ??? (left open); expected a value") from error
     except OmegaConfBaseException as error:
@@ -240,33 +242,29 @@ def resolve(raw: dict[Any, Any]) -> Reading:
         raise RecipeError("recipe: an interpolation leads back to itself") from error
     finally:
         OmegaConf.register_resolver("oc.env", oc.env, replace=True)
-    return Reading(resolved, written, tuple(set(environment)))
+    return Reading(values, kept, tuple(set(environment)))
 
 
-def _both(held: Any, environment: list[tuple[str, str]]) -> tuple[Any, Any]:
-    """Return a value as it is resolved, and as it is written."""
-    if isinstance(held, DictConfig):
-        pairs = {key: _item(held, key, environment) for key in held}
-        return {k: pair[0] for k, pair in pairs.items()}, {k: pair[1] for k, pair in pairs.items()}
-    if isinstance(held, ListConfig):
-        items = [_item(held, index, environment) for index in range(len(held))]
-        return [pair[0] for pair in items], [pair[1] for pair in items]
-    return held, held
-
-
-def _item(
-    parent: DictConfig | ListConfig, key: Any, environment: list[tuple[str, str]]
-) -> tuple[Any, Any]:
-    read = len(environment)
-    value = parent[key]
-    if not OmegaConf.is_interpolation(parent, key):
-        return _both(value, environment)
-    if OmegaConf.is_config(value):
-        value = OmegaConf.to_container(value, resolve=True)
-    if len(environment) == read:
-        return value, value
-    raw: Any = OmegaConf.to_container(parent, resolve=False)
-    return value, raw[key]
+def _resolved(
+    held: Any, path: KeyPath, environment: list[tuple[str, str]], kept: dict[KeyPath, object]
+) -> Any:
+    """Return plain values; notes as they are written those for which the environment was read."""
+    if not isinstance(held, DictConfig | ListConfig):
+        return held
+    values: dict[Any, Any] = {}
+    keys: Any = held if isinstance(held, DictConfig) else range(len(held))
+    for key in keys:
+        read, here = len(environment), (*path, key)
+        if not OmegaConf.is_interpolation(held, key):
+            values[key] = _resolved(held[key], here, environment, kept)
+            continue
+        value = held[key]
+        is_inner = OmegaConf.is_config(value)
+        values[key] = OmegaConf.to_container(value, resolve=True) if is_inner else value
+        if len(environment) > read:
+            raw: Any = OmegaConf.to_container(held, resolve=False)
+            kept[here] = raw[key]
+    return values if isinstance(held, DictConfig) else list(values.values())
 
 
 Changes = dict[str, dict[str, object]]
@@ -421,7 +419,7 @@ def load_recipe(
     whole: dict[str, M] = {}
     if PHASES in model.model_fields:
         whole = _whole_phases(model, reading, source.origins, path)
-        if getattr(recipe, PHASES) != reading.resolved.get(PHASES, {}):  # A text was put right.
+        if getattr(recipe, PHASES) != reading.values.get(PHASES, {}):  # A text was put right.
             recipe = _validated(model, reading, source.origins, str(path))
         vars(recipe)[WHOLE_PHASES] = whole  # What it would make of its differences again.
     return LoadedRecipe(recipe, path, reading, tuple(dropped), whole)
@@ -429,11 +427,16 @@ def load_recipe(
 
 def phase_reading(reading: Reading, name: str, schema: Schema) -> Reading:
     """Return what was said of one phase: the recipe's values with the phase's differences."""
-    resolved, written = (
-        merge({k: v for k, v in data.items() if k != PHASES}, data[PHASES][name], schema)
-        for data in (reading.resolved, reading.written)
-    )
-    return Reading(resolved, written, reading.environment)
+    difference = reading.values[PHASES][name]
+    base = {key: value for key, value in reading.values.items() if key != PHASES}
+    values = merge(base, difference, schema)
+    kept = {
+        path: text
+        for path, text in reading.kept.items()
+        if holds(values, path) and not holds(difference, path)
+    }
+    own = {path[2:]: text for path, text in reading.kept.items() if path[:2] == (PHASES, name)}
+    return Reading(values, kept | own, reading.environment)
 
 
 def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
@@ -463,35 +466,8 @@ def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
 
 
 def _merged(base: Source, change: Source, schema: Schema, dropped: list[str]) -> Source:
-    _refuse_keys_below_values(base.data, change.data, schema, change.origins, ())
     data = merge(base.data, change.data, schema, dropped=dropped)
     return Source(data, {**base.origins, **change.origins})
-
-
-def _refuse_keys_below_values(
-    base: dict[Any, Any],
-    change: dict[Any, Any],
-    schema: Schema,
-    origins: Mapping[KeyPath, Origin],
-    above: KeyPath,
-) -> None:
-    """Refuse `data.path.x=1` where `data.path` is text: lists and scalars have no keys.
-
-    A name may give way to a mapping where either may stand, as in `debate.contract`.
-    """
-    for key, value in change.items():
-        held, place, path = base.get(key), schema.child(key, base), (*above, key)
-        if not isinstance(value, dict) or not value or held is None:
-            continue
-        if isinstance(held, dict):
-            _refuse_keys_below_values(held, value, place, origins, path)
-        elif not (isinstance(held, str) and place.models):
-            where = next(one for at, one in origins.items() if at[: len(path)] == path)
-            kind = "a list" if isinstance(held, list) else "a value"
-            raise RecipeError(
-                f"{where}: {'.'.join(map(str, path))} is {kind} ({held!r}) and has no keys; give "
-                "it whole"
-            )
 
 
 def _validated(
@@ -504,15 +480,14 @@ def _validated(
     while True:
         problems = Problems(model, reading, origins, place)
         try:
-            recipe = model.model_validate(reading.resolved)
+            recipe = model.model_validate(reading.values)
             break
         except ValidationError as error:
             typed = problems.typed_text(error)
             if not typed:
                 raise RecipeError(problems.describe(error)) from error
             for path, text in typed.items():
-                _set(reading.resolved, path, text)
-                _set(reading.written, path, text)
+                _set(reading.values, path, text)
     problems.refuse_misread_numbers(recipe)
     return recipe
 
@@ -522,7 +497,7 @@ def _whole_phases(
 ) -> dict[str, M]:
     """Validate each phase with the lines of its own differences; keeps text as typed in them."""
     schema, whole = Schema((model,)), dict[str, M]()
-    for name, difference in reading.resolved.get(PHASES, {}).items():
+    for name, difference in reading.values.get(PHASES, {}).items():
         here = (PHASES, name)
         if PHASES in difference:
             raise RecipeError(
@@ -536,8 +511,7 @@ def _whole_phases(
         except RecipeError as error:
             raise RecipeError(f"phase {name}: {error}") from error
         for path in own:
-            _copy(merged.resolved, difference, path)
-            _copy(merged.written, reading.written[PHASES][name], path)
+            _copy(merged.values, difference, path)
     return whole
 
 
@@ -547,7 +521,7 @@ def _copy(source: object, target: object, path: KeyPath) -> None:
         old, new = value_at(target, path), value_at(source, path)
     except KeyError:
         return
-    if path and not isinstance(old, dict | list):
+    if not isinstance(old, dict | list):
         _set(target, path, new)
 
 
@@ -566,7 +540,7 @@ def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
     """
     reading, schema = loaded.reading, Schema((type(loaded.recipe),))
     full = _complete(loaded.recipe, reading)
-    if reading.resolved.get(PHASES):
+    if reading.values.get(PHASES):
         base = {key: value for key, value in full.items() if key != PHASES}
         full[PHASES] = {
             name: _difference(base, _complete(phase, phase_reading(reading, name, schema)))
@@ -577,7 +551,7 @@ def resolved_yaml(loaded: LoadedRecipe[Any]) -> str:
 
 def _complete(recipe: BaseModel, reading: Reading) -> dict[str, object]:
     full = cast(dict[str, object], _as_text(recipe.model_dump(mode="json")))
-    _keep_written(full, reading.resolved, reading.written)
+    reading.put_back(full)
     return full
 
 
@@ -605,17 +579,3 @@ def _as_text(value: object) -> object:
     if isinstance(value, str):
         return _OPENING.sub(lambda match: match[1] * 2 + "\\${", value)
     return value
-
-
-def _keep_written(full: Any, data: Any, written: Any) -> None:
-    """Put text that draws on the environment back in place of its value."""
-    items = data.items() if isinstance(data, dict) else enumerate(data)
-    for key, value in items:
-        inside = key in full if isinstance(full, dict) else key < len(full)
-        if not inside:
-            continue
-        kind = type(value)
-        if kind in (dict, list) and type(full[key]) is kind and type(written[key]) is kind:
-            _keep_written(full[key], value, written[key])
-        elif written[key] != value:
-            full[key] = written[key]

@@ -1,7 +1,7 @@
 """What is wrong with a recipe, said to the person who wrote it; and how recipes merge."""
 
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
@@ -209,24 +209,42 @@ def value_at(data: object, path: KeyPath) -> object:
     return data
 
 
+def holds(data: object, path: KeyPath) -> bool:
+    """Return whether there is a value at a path."""
+    try:
+        value_at(data, path)
+    except KeyError:
+        return False
+    return True
+
+
 SHORTEST_SECRET = 4
 """Shorter environment values are not searched for in messages: they match by accident."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The two readings of a recipe's raw values.
+    """A recipe's raw values.
 
     Attributes:
-        resolved: Every interpolation replaced by its value; what a run uses.
-        written: The same, but text that draws on the environment stays as it is written;
-            what goes to files and messages.
+        values: Every interpolation replaced by its value; what a run uses.
+        kept: What draws on the environment, as it is written: files and messages hold this.
         environment: The variables that were read, as (name, value).
     """
 
-    resolved: dict[Any, Any]
-    written: dict[Any, Any]
+    values: dict[Any, Any]
+    kept: dict[KeyPath, object]
     environment: tuple[tuple[str, str], ...] = ()
+
+    def shown(self, path: KeyPath) -> object:
+        """Return a value as messages have it, None where there is none."""
+        return self.kept[path] if path in self.kept else _held(self.values, path)
+
+    def put_back(self, data: object) -> None:
+        """Replace in values like these what draws on the environment by what is written."""
+        for path, text in self.kept.items():
+            if holds(data, path):
+                cast(dict[str | int, object], value_at(data, path[:-1]))[path[-1]] = text
 
     def redact(self, text: str) -> str:
         """Return the text with environment values replaced by the interpolation."""
@@ -258,6 +276,20 @@ _EXPECTED = {
     "less_than_equal": "at most {le}",
     "literal_error": "{expected}",
 }
+
+
+def unknown_key(name: str, place: Schema, data: Mapping[str, object], whole: Schema) -> str:
+    """Say which type has a key that this one lacks, or which keys are near it."""
+    owners = [tag for tag, model in place.variants.items() if name in model.model_fields]
+    if owners:
+        return f"unknown key; expected it with type {' or '.join(owners)}"
+    keys = place.keys(data) or dict.fromkeys(
+        key for one in place.models for key in one.model_fields
+    )
+    hint = did_you_mean(name, keys)
+    if not hint and (elsewhere := find_key(whole, name)):
+        hint = did_you_mean(elsewhere[0], elsewhere[:1])
+    return f"unknown key{hint or '; expected one of ' + ', '.join(keys)}"
 
 
 class Problems:
@@ -299,19 +331,14 @@ class Problems:
                 continue
             if detail["type"] == "literal_error" and repr(origin.raw) not in detail["msg"]:
                 continue
-            held = _held(self._reading.resolved, path)
+            held = _held(self._reading.values, path)
             if isinstance(held, bool | int | float):
                 typed[path] = str(held) if "${" in origin.raw else origin.raw
         return typed
 
     def refuse_misread_numbers(self, recipe: BaseModel) -> None:
         """Refuse `yes` where a number stands, which pydantic reads as 1, and endless numbers."""
-        for path, raw in _leaves(self._reading.resolved):
-            held: object = recipe
-            for key in path:
-                held = _below(held, key)
-            if isinstance(held, bool) or not isinstance(held, int | float):
-                continue
+        for path, raw, held in _numbers(self._reading.values, recipe):
             if isinstance(raw, bool):
                 raise RecipeError(self._say(path, f"found {self._found(path)}; expected a number"))
             if isinstance(held, int) and abs(held) >= _MOST:
@@ -321,7 +348,7 @@ class Problems:
     def _path(self, detail: ErrorDetails) -> KeyPath:
         """Return where in the data an error stands: its location without union branches."""
         path: KeyPath = ()
-        held: object = self._reading.resolved
+        held: object = self._reading.values
         is_missing = detail["type"] == "missing"
         for key in detail["loc"][:-1] if is_missing else detail["loc"]:
             try:
@@ -337,14 +364,15 @@ class Problems:
 
     def _line(self, path: KeyPath, details: list[ErrorDetails]) -> str:
         first = details[0]
-        kind, written = first["type"], self._reading.written
+        kind, shown = first["type"], self._reading.shown
         if kind == "extra_forbidden":
-            return self._say(path, self._unknown_key(path))
+            place, data = self._place(path[:-1])
+            return self._say(path, unknown_key(str(path[-1]), place, data, self._schema))
         if kind.startswith("union_tag"):
             known = str(first.get("ctx", {}).get("expected_tags", "")).replace("'", "")
             tags = known.split(", ") if known else list(self._place(path)[0].variants)
             path = (*path, "type")
-            found = _held(written, path)
+            found = shown(path)
             what = "missing" if found is None else f"found {found!r}"
             hint = did_you_mean(found, tags)
             return self._say(path, f"{what}; expected one of {', '.join(tags)}{hint}")
@@ -359,7 +387,7 @@ class Problems:
             if detail["type"] == "literal_error"
             for name in _wanted(detail).replace(" or ", ", ").split(", ")
         ]
-        hint = did_you_mean(_held(written, path), names)
+        hint = did_you_mean(shown(path), names)
         return self._say(path, f"found {self._found(path)}; expected {' or '.join(wanted)}{hint}")
 
     def _say(self, path: KeyPath, text: str) -> str:
@@ -370,20 +398,8 @@ class Problems:
         key = ".".join(map(str, path))
         return f"{where}: {key}: {text}" if key else f"{where}: {text}"
 
-    def _unknown_key(self, path: KeyPath) -> str:
-        name = str(path[-1])
-        place, data = self._place(path[:-1])
-        owners = [tag for tag, model in place.variants.items() if name in model.model_fields]
-        if owners:
-            return f"unknown key; expected it with type {' or '.join(owners)}"
-        keys = place.keys(data) or ()
-        hint = did_you_mean(name, keys)
-        if not hint and (elsewhere := find_key(self._schema, name)):
-            hint = did_you_mean(elsewhere[0], elsewhere[:1])
-        return f"unknown key{hint or '; expected one of ' + ', '.join(keys)}"
-
     def _place(self, path: KeyPath) -> tuple[Schema, Mapping[str, object]]:
-        schema, data = self._schema, self._reading.resolved
+        schema, data = self._schema, self._reading.values
         for end, key in enumerate(path, start=1):
             below = data.get(key)
             schema = schema.child(key, data)
@@ -395,7 +411,7 @@ class Problems:
 
     def _found(self, path: KeyPath) -> str:
         """Return a short form of what was written, never a value of the environment."""
-        held = _held(self._reading.written, path)
+        held = self._reading.shown(path)
         origin = self._origins.get(path)
         if isinstance(held, dict | list):
             return "a mapping of keys" if isinstance(held, dict) else "a list"
@@ -406,10 +422,7 @@ class Problems:
 
 
 def _held(data: object, path: KeyPath) -> object:
-    try:
-        return value_at(data, path)
-    except KeyError:
-        return None
+    return value_at(data, path) if holds(data, path) else None
 
 
 def _wanted(detail: ErrorDetails) -> str:
@@ -422,18 +435,16 @@ def _wanted(detail: ErrorDetails) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _leaves(data: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
-    """Yield each value that is no mapping and no list; phases are looked at by themselves."""
-    items: Iterable[tuple[str | int, object]]
-    if isinstance(data, dict):
-        items = [(key, value) for key, value in data.items() if key != PHASES]
-    elif isinstance(data, list):
-        items = enumerate(data)
-    else:
-        yield path, data
-        return
-    for key, value in items:
-        yield from _leaves(value, (*path, key))
+def _numbers(
+    raw: object, held: object, path: KeyPath = ()
+) -> Iterator[tuple[KeyPath, object, int | float]]:
+    """Yield each number with what it was read from; phases are looked at by themselves."""
+    if isinstance(raw, dict | list):
+        for key, value in raw.items() if isinstance(raw, dict) else enumerate(raw):
+            if key != PHASES:
+                yield from _numbers(value, _below(held, key), (*path, key))
+    elif isinstance(held, int | float) and not isinstance(held, bool):
+        yield path, raw, held
 
 
 def _below(held: object, key: str | int) -> object:
@@ -441,6 +452,5 @@ def _below(held: object, key: str | int) -> object:
         return getattr(held, str(key), None)
     if isinstance(held, Mapping):
         return held.get(key)
-    if isinstance(held, list | tuple) and isinstance(key, int) and key < len(held):
-        return held[key]
-    return None
+    is_item = isinstance(held, list | tuple) and isinstance(key, int) and key < len(held)
+    return held[key] if is_item else None  # type: ignore[index]
