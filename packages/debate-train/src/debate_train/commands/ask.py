@@ -51,17 +51,6 @@ class Answer:
     votes: dict[str, int]
     transcript: Transcript
 
-    @property
-    def rounds(self) -> int:
-        """How many rounds were held."""
-        return 1 + read_debate(self.transcript).last_round
-
-    @property
-    def tokens(self) -> dict[str, int]:
-        """Tokens of all prompts and replies."""
-        counts = [turn.token_counts or (0, 0) for turn in self.transcript.sampled_turns()]
-        return {"prompt": sum(p for p, _ in counts), "sampled": sum(s for _, s in counts)}
-
 
 def settings_of(arguments: argparse.Namespace) -> list[str]:
     """Return the settings of a recipe that the options of `debate-ask` stand for."""
@@ -79,19 +68,17 @@ def settings_of(arguments: argparse.Namespace) -> list[str]:
         agents = len(models) if agents is None else agents
         if agents < len(models):
             raise UsageError(f"--agents: found {agents} for {len(models)} models; expected as many")
-        others = [f"model_{n}" for n in range(2, len(models) + 1)]
-        found["rollout.policies"] = {
-            name: {"type": "model", "model": _pretrained(model)}
-            if url is None
-            else {"type": "engine", "engine": _endpoint(url, model)}
-            for name, model in zip(others, models[1:], strict=True)
-        }
-        # A role for each model, with as equal numbers of agents as can be.
-        counts = [len(range(n, agents, len(models))) for n in range(len(models))]
-        roles: dict[str, dict[str, object]] = {"model_1": {"count": counts[0]}}
-        for name, count in zip(others, counts[1:], strict=True):
-            roles[name] = {"count": count, "policy": name}
-        found["debate.roles"] = roles
+        policies, roles = dict[str, object](), dict[str, object]()
+        for n, model in enumerate(models):  # A role for each, with as equal numbers as can be.
+            name = f"model_{n + 1}"
+            roles[name] = {"count": len(range(n, agents, len(models)))} | (
+                {"policy": name} if n else {}
+            )
+            if n and url is None:
+                policies[name] = {"type": "model", "model": _pretrained(model)}
+            elif n and url is not None:
+                policies[name] = {"type": "engine", "engine": _endpoint(url, model)}
+        found |= {"rollout.policies": policies, "debate.roles": roles}
     found |= {
         "debate.num_agents": agents,
         "debate.max_rounds": arguments.rounds,
@@ -196,15 +183,13 @@ class Printer:
 
     def turn(self, ask: Ask, reply: Reply) -> None:
         """Print a turn."""
-        if self._shows != "turns":
-            return
-        who = f"Agent {ask.agent}, round {ask.round + 1}"
-        if len(self._rules.roles) > 1:
-            who += f" ({role_of(self._rules, ask.agent).name})"
-        sampled = reply.token_counts[1]
-        tokens = f", {sampled:,} tokens" if sampled else ""
-        cut = ", cut off" if reply.finish == "length" else ""
-        print(f"--- {who}{tokens}{cut}\n{_shown(reply.text.strip())}\n", flush=True)
+        if self._shows == "turns":
+            role = role_of(self._rules, ask.agent).name
+            who = f"Agent {ask.agent}, round {ask.round + 1}"
+            who += f" ({role})" if len(self._rules.roles) > 1 else ""
+            who += f", {n:,} tokens" if (n := reply.token_counts[1]) else ""
+            who += ", cut off" if reply.finish == "length" else ""
+            print(f"--- {who}\n{_shown(reply.text.strip())}\n", flush=True)
 
     def end(self, found: Answer) -> None:
         """Print what the debate came to."""
@@ -213,12 +198,23 @@ class Printer:
         elif self._shows == "answer":
             print(_shown(found.answer or ""))
         else:
-            print(_summary(found))
+            said = as_json(found)
+            votes = ", ".join(f"{answer}: {n}" for answer, n in found.votes.items()) or "none"
+            others = ", ".join(f"{name}: {one or 'none'}" for name, one in found.decisions.items())
+            spent = "; {sampled:,} tokens sampled, {prompt:,} read".format(**said["tokens"])
+            print(
+                f"answer: {_shown(found.answer or 'none that can be read')}\n"
+                f"  by {found.decision}, after {said['rounds']} round{'s' * (said['rounds'] > 1)}"
+                f"{spent * bool(said['tokens']['sampled'])}\n"
+                f"  agents of the last round for each answer: {_shown(votes)}\n"
+                f"  by rule: {_shown(others)}"
+            )
 
 
 def as_json(found: Answer) -> dict[str, Any]:
     """Return what `--json` prints: the answer, votes, every rule's answer, tokens and turns."""
     debate = read_debate(found.transcript)
+    counts = [turn.token_counts or (0, 0) for turn in found.transcript.sampled_turns()]
     turns = [
         {
             "agent": turn.agent,
@@ -230,23 +226,13 @@ def as_json(found: Answer) -> dict[str, Any]:
         for turn in found.transcript.turns
         if turn.key in debate.turns
     ]
-    own = {key: getattr(found, key) for key in ("answer", "decision", "decisions", "votes")}
-    more = {"rounds": found.rounds, "tokens": found.tokens, "turns": turns}
-    return {"question": found.transcript.question.text, **own, **more}
-
-
-def _summary(found: Answer) -> str:
-    tokens, rounds = found.tokens, found.rounds
-    spent = f"; {tokens['sampled']:,} tokens sampled, {tokens['prompt']:,} read"
-    votes = ", ".join(f"{_shown(answer)}: {n}" for answer, n in found.votes.items())
-    others = ", ".join(f"{name}: {_shown(a or 'none')}" for name, a in found.decisions.items())
-    return (
-        f"answer: {_shown(found.answer or 'none that can be read')}\n"
-        f"  by {found.decision}, after {rounds} round{'s' * (rounds > 1)}"
-        f"{spent if tokens['sampled'] else ''}\n"
-        f"  agents of the last round for each answer: {votes or 'none'}\n"
-        f"  by rule: {others}"
-    )
+    return {
+        "question": found.transcript.question.text,
+        **{key: getattr(found, key) for key in ("answer", "decision", "decisions", "votes")},
+        "rounds": 1 + debate.last_round,
+        "tokens": {"prompt": sum(p for p, _ in counts), "sampled": sum(s for _, s in counts)},
+        "turns": turns,
+    }
 
 
 def _shown(text: str) -> str:

@@ -240,25 +240,18 @@ def _line(task: Task, width: int) -> Table:
     """
     done, total = int(task.completed), int(task.total or 0)
     what, *turns = task.fields["turns"] or ("", 0, 0)
-    fields = [f"{what} {turns[0]}/{turns[1]}"] if what else []
-    if total:
-        fields.insert(0, f"{done}/{total}")
-    else:  # An evaluation is as far as its turns are.
-        done, total = turns
+    fields = [f"{done}/{total}"] if total else []
+    fields += [f"{what} {turns[0]}/{turns[1]}"] if what else []
     fields += filter(None, (*task.fields["shown"], task.fields["left"]))
-    name = task.description
-    room = width - cell_len(name) - 1
-    kept = fields[:1]  # The step, whatever the width.
-    has_bar = _BAR_WIDTH + 1 + len(kept) * (1 + cell_len("".join(kept))) <= room
-    room -= _BAR_WIDTH + 1 if has_bar else 0
-    for field in fields[1:]:
-        if cell_len("  ".join([*kept, field])) > room:
-            break
-        kept.append(field)
-    rest = "  ".join(kept)
-    if cell_len(rest) > room:
-        name = set_cell_size(name, max(0, width - cell_len(rest) - 1))
-    bar = [ProgressBar(max(1, total), done, width=_BAR_WIDTH)] if has_bar else []
+    if not total:  # An evaluation is as far as its turns are.
+        done, total = turns
+    name, bar = task.description, [ProgressBar(max(1, total), done, width=_BAR_WIDTH)]
+    while len(fields) > 1 and cell_len("  ".join([name, *fields])) + _BAR_WIDTH > width:
+        fields.pop()
+    rest = "  ".join(fields)
+    room = width - cell_len(rest) - 1
+    if cell_len(name) + _BAR_WIDTH + 1 > room:
+        name, bar = set_cell_size(name, max(0, min(cell_len(name), room))), []
     line = Table.grid(padding=(0, 1, 0, 0))
     line.add_row(Text(name, "bold", no_wrap=True), *bar, Text(rest, no_wrap=True, overflow="crop"))
     return line

@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Transcript, Turn
 from debate_report.debates import CREDIT_SCHEMA
@@ -97,7 +99,8 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-SCHEMA = "debate-values/1"
+SCHEMA = "debate-values/2"
+_VALUES = TypeAdapter(dict[str, dict[str, float]])
 
 
 def keep_evaluation(
@@ -113,17 +116,9 @@ def keep_evaluation(
         found: By the evaluation.
         with_debates: Whether debates are kept.
     """
-    folder, questions = directory.evaluations_path, dict[str, int]()
-    for values in found.values.values():
-        for question in values:
-            questions.setdefault(question, len(questions))
-    figures = {
-        figure: [values.get(question) for question in questions]
-        for figure, values in found.values.items()
-    }
+    folder = directory.evaluations_path
     path = folder / f"{name}-{step:06d}.json"
-    kept = {"schema": SCHEMA, "step": step, "questions": list(questions), "figures": figures}
-    write_json(path, plain(kept))
+    write_json(path, plain({"schema": SCHEMA, "step": step, "values": found.values}))
     directory.note_record(path)
     for mode, debates in found.played.items() if with_debates else ():
         path = folder / f"{name}-{file_name(mode)}-{step:06d}.jsonl"
@@ -194,16 +189,8 @@ def _last(directory: "RunDirectory", name: str) -> dict[str, dict[str, float]]:
     if found is None:
         return {}
     try:
-        kept = json.loads(found.read_text(encoding="utf-8"))
-        return {
-            figure: {
-                question: value
-                for question, value in zip(kept["questions"], values, strict=True)
-                if value is not None
-            }
-            for figure, values in kept["figures"].items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _VALUES.validate_python(json.loads(found.read_bytes())["values"])
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
