@@ -96,7 +96,8 @@ def test_miniature_study_runs_to_its_tables(
     more = grpo.after["direct"] - other.after["direct"]
     assert f"| grpo − other | direct | 1 | {more:+.3f} |" in found
     image = (tmp_path / "plots/plot.svg").read_text()
-    assert image.count("<polyline") == 2 and image.count("<circle") == 2
+    # Two arms: a dot of the measure, and a line of the curve with two.
+    assert image.count("<path d=") == 2 and image.count("<circle") == 2 + 4
 
 
 def test_start_that_misses_its_criterion_counts_as_no_gain(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_table_of_warnings_says_in_how_many_runs_and_from_when(tmp_path: Path) -
         "|---|---|---|---|",
         "| grpo | collapse | 2 of 3 | 8 to 35 |",
         "| grpo | coverage | 1 of 3 | 40 to 40 |",
-        "| grpo | nothing | 1 of 3 | |",
+        "| grpo | nothing | 1 of 3 |  |",
     ]
 
 

@@ -92,12 +92,9 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
     file = written(tmp_path, results="lines.jsonl")
     assert debate_study([str(file), "--check"]) == 0
     found = capfd.readouterr().out
-    first, *arms, results = found.splitlines()
+    first, results = found.splitlines()
     assert first == "study miniature: 4 runs, 0 of them finished"
     assert results == f"results: {tmp_path}/lines.jsonl"
-    names = [line.partition(":")[0] for line in arms if not line.startswith(" ")]
-    assert names == ["starts.warm", "arms.grpo", "arms.other"]
-    assert all(" questions, " in line and " tokens" in line for line in arms[1::2])
     arms = {"broken": {"recipe": "grpo_puzzle", "settings": ["model.context_window=16"]}}
     written(tmp_path, arms=arms, compared=[])
     assert debate_study([str(file), "--check"]) == 2
@@ -148,7 +145,7 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
         (
             {"arms": {"a": {"recipe": "grpo_puzzle", "settings": ["seed={tpr}"]}}, "compared": []},
             [],
-            "arms.a: command line: seed.tpr: ",
+            "arms.a: command line: seed is a value",
         ),
         (
             {"environment": {"PYTHONPATH": "/evil"}},

@@ -24,10 +24,10 @@ FIGURES = {
 
 def test_a_run_is_laid_beside_the_curve() -> None:
     rows = lay_beside(FIGURES, num_agents=5)
-    assert [row.accuracy for row in rows] == [0.5, 0.56, 0.6]
-    assert [row.constant_mass for row in rows] == [None, 0.06, 0.06]
-    assert [row.no_prior for row in rows] == [None, 0.06, 0.03]
-    assert [row.voters for row in rows] == [5, None, 2.5]
+    assert [row["accuracy"] for row in rows] == [0.5, 0.56, 0.6]
+    assert [row["constant_mass"] for row in rows] == [None, 0.06, 0.06]
+    assert [row["no_prior"] for row in rows] == [None, 0.06, 0.03]
+    assert [row["voters"] for row in rows] == [5, None, 2.5]
     same = lay_beside({name.removeprefix("train/"): x for name, x in FIGURES.items()}, 5)
     assert same == rows
 

@@ -38,6 +38,8 @@ class Series:
 
     label: str
     points: tuple[tuple[float, float], ...]
+    joined: bool = True
+    """Whether a line goes through its points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def line_chart(chart: Chart, along: Along | None = None, marks: Marks | None = N
     """
     series, marks = chart.series, marks or Marks()
     along = along or plain([step for line in series for step, _ in line.points], "step")
-    drawn = _drawn(chart, series, along, marks)
+    drawn = _drawn(chart, along, marks)
     return render(
         "chart.html",
         **drawn,
@@ -97,6 +99,14 @@ def line_chart(chart: Chart, along: Along | None = None, marks: Marks | None = N
     )
 
 
+def image(charts: Sequence[tuple[Chart, Along]]) -> str:
+    """Return charts one below the other as an SVG image that needs nothing else."""
+    drawn = [_drawn(chart, along, Marks()) for chart, along in charts]
+    panels = [(one, chart.note, render("lines.svg", **one))
+              for one, (chart, _) in zip(drawn, charts, strict=True)]  # fmt: skip
+    return render("image.svg", panels=panels, width=WIDTH, height=HEIGHT)
+
+
 def parts_of(title: str, series: Sequence[Series]) -> Iterator[tuple[str, Sequence[Series]]]:
     """Yield as many charts as the lines need: a title, and at most `MAX_SERIES` lines."""
     starts = range(0, len(series), MAX_SERIES)
@@ -105,9 +115,9 @@ def parts_of(title: str, series: Sequence[Series]) -> Iterator[tuple[str, Sequen
         yield title + mark, series[start : start + MAX_SERIES]
 
 
-def _drawn(chart: Chart, series: Sequence[Series], along: Along, marks: Marks) -> dict[str, object]:
+def _drawn(chart: Chart, along: Along, marks: Marks) -> dict[str, object]:
     """Return what templates draw of lines."""
-    form, named = chart.form, len(along.stretches) > 1
+    series, form, named = chart.series, chart.form, len(along.stretches) > 1
     x = Axis(*along.ends, LEFT, WIDTH - RIGHT)
     y = _upright(series, chart.bounds, form, TOP + (NAMES if named else 0))
     rows = ticks(y.low, y.high, 4)
@@ -209,7 +219,11 @@ def _line(
             paths.append(("", _path(points, x, y)))
         else:
             paths.append(("", _path(points, x, y)))
-    return {"paths": paths, "dots": dots, "last": write_value(points[-1][1], form)}
+    return {
+        "paths": paths if line.joined else [],
+        "dots": dots,
+        "last": write_value(points[-1][1], form),
+    }
 
 
 def _path(points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> str:

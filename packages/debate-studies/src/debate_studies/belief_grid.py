@@ -1,7 +1,7 @@
 """The belief model on a grid of agents, beside what the paper says of it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from debate_studies.belief_model import (
     FixedShare,
     Floats,
     Lift,
-    Simulated,
     effective_voters,
     lemma_4_7,
     lemma_e1,
@@ -45,60 +44,8 @@ STARTS: Mapping[str, Floats] = {
 """Prior counts of 3 answers with S = 4."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriftRow:
-    """One setting of the grid; z is a number of standard errors, the largest of all rounds."""
-
-    critique: str
-    hears: str
-    start: str
-    drift: float
-    """Measured mean p_1 − p_0 over debates and agents."""
-    lemma_e1: float
-    """The same as Lemma E.1 has it."""
-    theorem_4_4: float
-    """The same as Theorem 4.4 has it."""
-    z_lemma: float
-    """Lemma E.1, of any agent."""
-    z_lemma_given: float
-    """Lemma E.1 given the beliefs, of any agent."""
-    z_theorem: float
-    """Theorem 4.4, of the mean over agents."""
-    z_theorem_given: float
-    """Theorem 4.4 given the beliefs, of any agent."""
-    slack: float | None
-    """Lemma 4.5: E[p_T] above the bound, of the worst agent; for equal starts alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class VoteRow:
-    """Lemma 4.7 after some rounds in which all hear all and themselves."""
-
-    agents: int
-    prior: tuple[float, ...]
-    weight: float
-    rounds: int
-    rho: float
-    voters: float
-    gap: float
-    bound: float
-    error: float
-    """Measured, every tie an error."""
-    error_deviation: float
-    """Its standard error."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRow:
-    """One round of agents who all hear all and themselves."""
-
-    setting: str
-    round: int
-    accuracy: float
-    majority: float
-    """Measured, ties in expectation."""
-    rho: float
-    voters: float
+Row = dict[str, Any]
+"""Of a table: z is a number of standard errors, the largest of all rounds."""
 
 
 def settings() -> Iterator[tuple[str, str, str]]:
@@ -116,23 +63,23 @@ def model_of(critique: str, hears: str, start: str) -> BeliefModel:
     return BeliefModel(STARTS[start], HEARS[hears], weights, CRITIQUES[critique])
 
 
-def drift_row(names: tuple[str, str, str], debates: int, seed: int) -> DriftRow:
+def drift_row(names: tuple[str, str, str], debates: int, seed: int) -> Row:
     """Return a setting measured over D debates."""
     model = model_of(*names)
     simulated = simulate(model, ROUNDS, debates, _generator(seed, *names))
     after, before = simulated.beliefs[1:], simulated.beliefs[0]
     lemma, theorem = lemma_e1(model, simulated), theorem_4_4(model, simulated)
-    return DriftRow(
-        *names,
-        drift=float((after[0] - before).mean()),
-        lemma_e1=float((lemma[0] - before).mean()),
-        theorem_4_4=float((theorem[0] - before).mean()),
-        z_lemma=measures.worst_unconditional(after - lemma),
-        z_lemma_given=measures.worst_given_beliefs(model, simulated, after - lemma),
-        z_theorem=measures.worst_of_mean_agent(after - theorem),
-        z_theorem_given=measures.worst_given_beliefs(model, simulated, after - theorem),
-        slack=measures.slack_of_lemma_4_5(model, simulated) if names[2] == "equal" else None,
-    )
+    return {
+        **dict(zip(("critique", "hears", "start"), names, strict=True)),
+        "drift": float((after[0] - before).mean()),
+        "lemma_e1": float((lemma[0] - before).mean()),
+        "theorem_4_4": float((theorem[0] - before).mean()),
+        "z_lemma": measures.worst_unconditional(after - lemma),
+        "z_lemma_given": measures.worst_given_beliefs(model, simulated, after - lemma),
+        "z_theorem": measures.worst_of_mean_agent(after - theorem),
+        "z_theorem_given": measures.worst_given_beliefs(model, simulated, after - theorem),
+        "slack": measures.slack_of_lemma_4_5(model, simulated) if names[2] == "equal" else None,
+    }
 
 
 VOTES: tuple[tuple[int, tuple[float, ...], float, int], ...] = (
@@ -148,7 +95,7 @@ VOTES: tuple[tuple[int, tuple[float, ...], float, int], ...] = (
 """Agents, prior counts, weight and rounds."""
 
 
-def vote_row(cell: tuple[int, tuple[float, ...], float, int], debates: int, seed: int) -> VoteRow:
+def vote_row(cell: tuple[int, tuple[float, ...], float, int], debates: int, seed: int) -> Row:
     """Return a cell of `VOTES`, with a neutral critique, measured over D debates."""
     agents, prior, weight, rounds = cell
     model = symmetric(prior, neighbours("all", agents, with_own=True), weight, Lift(1, 0))
@@ -157,10 +104,16 @@ def vote_row(cell: tuple[int, tuple[float, ...], float, int], debates: int, seed
     shares = [float((said == k).mean()) for k in range(len(prior))]
     gap = shares[0] - max(shares[1:])
     voters = effective_voters(agents, rho)
-    bound = lemma_4_7(len(prior), voters, gap)
     wrong = 1 - measures.plurality(said, len(prior))[1]
-    deviation = float(wrong.std(ddof=1) / np.sqrt(debates))
-    return VoteRow(*cell, rho, voters, gap, bound, float(wrong.mean()), deviation)
+    return {
+        **dict(zip(("agents", "prior", "weight", "rounds"), cell, strict=True)),
+        "rho": rho,
+        "voters": voters,
+        "gap": gap,
+        "bound": lemma_4_7(len(prior), voters, gap),
+        "error": float(wrong.mean()),
+        "error_deviation": float(wrong.std(ddof=1) / np.sqrt(debates)),
+    }
 
 
 BY_ROUND: Mapping[str, tuple[tuple[float, ...], Critique]] = {
@@ -172,20 +125,18 @@ BY_ROUND: Mapping[str, tuple[tuple[float, ...], Critique]] = {
 """Prior counts and critique, each with weight 1."""
 
 
-def round_rows(name: str, rounds: int, debates: int, seed: int) -> list[RoundRow]:
+def round_rows(name: str, rounds: int, debates: int, seed: int) -> list[Row]:
     """Return the rounds of a setting of `BY_ROUND`, measured over D debates."""
     prior, critique = BY_ROUND[name]
     model = symmetric(prior, neighbours("all", AGENTS, with_own=True), 1, critique)
     simulated = simulate(model, rounds, debates, _generator(seed, name))
-    return [_round(name, simulated, round_, len(prior)) for round_ in range(rounds + 1)]
-
-
-def _round(name: str, simulated: Simulated, round_: int, num_answers: int) -> RoundRow:
-    said = simulated.answers[round_]
-    rho = measures.correlation(said)
-    majority = float(measures.plurality(said, num_answers)[0].mean())
-    accuracy = float((said == 0).mean())
-    return RoundRow(name, round_, accuracy, majority, rho, effective_voters(AGENTS, rho))
+    rows = []
+    for round_, said in enumerate(simulated.answers):
+        rho = measures.correlation(said)
+        row = {"setting": name, "round": round_, "accuracy": float((said == 0).mean())}
+        row |= {"majority": float(measures.plurality(said, len(prior))[0].mean())}
+        rows.append(row | {"rho": rho, "voters": effective_voters(AGENTS, rho)})
+    return rows
 
 
 def _generator(seed: int, *names: object) -> np.random.Generator:

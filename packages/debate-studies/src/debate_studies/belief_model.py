@@ -15,8 +15,8 @@ from debate_protocol.types import neighbours as seen_by
 
 __all__ = [
     "BeliefModel", "FindsRight", "FixedShare", "Lift", "Simulated", "effective_voters",
-    "fixed_share_belief", "lemma_4_5", "lemma_4_7", "lemma_e1", "neighbours",
-    "neutral_correlation", "rounds_possible", "simulate", "symmetric", "theorem_4_4",
+    "lemma_4_5", "lemma_4_7", "lemma_e1", "neighbours",
+    "simulate", "symmetric", "theorem_4_4",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -326,56 +326,6 @@ def lemma_4_7(num_answers: int, num_voters: float, gap: float) -> float:
         gap: Δ = p_1 − p_2 > 0, from the right answer to the most frequent other one.
     """
     return num_answers / (num_voters * gap**2)
-
-
-def fixed_share_belief(
-    start: float, share: float, total: float, gain: float, mass: float, rounds: int
-) -> float:
-    """Return E[p_T] of a critique that gives the right answer the same share in each round.
-
-    q − (q − p_0) Π_{t=1…T} (1 − m_β / (S + t C)), from eq. 11 with δ_t = m_β (q − p_t). With
-    share 1 no critique of this mass does better: δ_t ≤ m_β (1 − p_t).
-
-    Source: not in the paper.
-    """
-    steps = np.arange(1, rounds + 1)
-    return float(share - (share - start) * np.prod(1 - mass / (total + steps * gain)))
-
-
-def neutral_correlation(
-    num_agents: int, weight: float, total: float, gain: float, rounds: int
-) -> float:
-    """Return ρ after T rounds in which all hear all and themselves, without advantage.
-
-    1 − Π_{t=1…T} (1 − w² N / (S + t C)²): all agents then hold the same belief, a martingale whose
-    variance given the round before is w² N p (1 − p) / (S + t C)². It is the same for all answers.
-
-    Source: not in the paper.
-    """
-    steps = np.arange(1, rounds + 1)
-    return float(1 - np.prod(1 - weight**2 * num_agents / (total + steps * gain) ** 2))
-
-
-def rounds_possible(start: float, mu: float, total: float, gain: float, mass: float) -> float:
-    """Return a number of rounds that an advantage of at least μ > 0 cannot outlast.
-
-    δ ≤ m_β (1 − p), so that E[p_t] ≤ 1 − μ / m_β is needed in rounds t = 0 … T − 1, while E[p_t]
-    is at least the logarithm of Lemma 4.5, which has no limit; hence
-    T ≤ ((S + C) exp(C (1 − μ / m_β − p_0) / μ) − S) / C. It is 0 where round 0 has too much belief
-    already.
-
-    Raises:
-        ValueError: μ or C is not above 0.
-
-    Source: not in the paper.
-    """
-    if not (mu > 0 and gain > 0):
-        raise ValueError(f"expected μ and C above 0, found {mu:g} and {gain:g}")
-    room = 1 - mu / mass - start
-    if room < 0:
-        return 0.0
-    with np.errstate(over="ignore"):
-        return float(((total + gain) * np.exp(gain * room / mu) - total) / gain)
 
 
 ROUNDING = 1e-12

@@ -112,41 +112,19 @@ def _wanted(chosen: Study, arguments: argparse.Namespace) -> list[tuple[str, int
 def _check(
     chosen: Study, file: Path, wanted: list[tuple[str, int]], lines: Lines, problems: list[str]
 ) -> None:
-    warnings, costs = dict[str, list[str]](), list[str]()
+    warnings = dict[str, list[str]]()
     for key, loaded in loaded_runs(chosen, file.parent):
         report = check(loaded.recipe)
-        costs += _costs(chosen, key, wanted, report.lines)
         problems += [f"{key}: {problem}" for problem in report.errors]
         for warning in report.warnings:
             warnings.setdefault(warning, []).append(key)
     done = 0 if problems else len({*wanted} & lines.done())
     print(escaped(f"study {chosen.name}: {len(wanted)} runs, {done} of them finished"))
-    print(*map(escaped, costs), sep="\n")
     print(escaped(f"results: {lines.file}"))
     for warning, keys in warnings.items():
         print(escaped(f"warning: {', '.join(keys)}: {warning}"), file=sys.stderr)
     if problems:
         raise UsageError("\n".join(problems))
-
-
-def _costs(
-    chosen: Study, key: str, wanted: list[tuple[str, int]], found: Sequence[str]
-) -> list[str]:
-    """Return lines on an arm or a start: its runs, and what each of them samples."""
-    kind, _, name = key.partition(".")
-    seeds = [str(seed) for arm, seed in wanted if (kind, arm) == ("arms", name)]
-    if kind == "arms" and not seeds:
-        return []
-    start = chosen.arms[name].start if kind == "arms" else None
-    begins = f" from {start}" if start else ""
-    said = [f"{key}: each of seeds {', '.join(seeds)}{begins}" if seeds else f"{key}: once a seed"]
-    done = chosen.left_out(start) if start else set[str]()
-    phase = ""
-    for line in found:
-        phase = line.split()[1].rstrip(":") if line.startswith("phase ") else phase
-        if line.startswith("  in all: ") and phase not in done and ", 0 samples" not in line:
-            said.append(f"  {phase}: {line.removeprefix('  in all: ')}")
-    return said
 
 
 def _run(

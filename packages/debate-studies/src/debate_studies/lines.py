@@ -3,7 +3,7 @@
 import fcntl
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, stdev
@@ -117,6 +117,13 @@ def _whole(text: bytes) -> bytes:
         json.loads(last)
         lines.append(last)
     return b"".join(line + b"\n" for line in lines)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    cells = ([str(cell) for cell in row] for row in (head, *rows))
+    first, *others = (f"| {' | '.join(row)} |" for row in cells)
+    return [first, "|---" * len(head) + "|", *others]
 
 
 TAIL = 0.025
