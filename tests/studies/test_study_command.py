@@ -145,7 +145,7 @@ def test_check_says_how_much_there_is_and_what_is_wrong(
         (
             {"arms": {"a": {"recipe": "grpo_puzzle", "settings": ["seed={tpr}"]}}, "compared": []},
             [],
-            "arms.a: command line: seed is a value",
+            "arms.a: command line: seed: found a mapping",
         ),
         (
             {"environment": {"PYTHONPATH": "/evil"}},
