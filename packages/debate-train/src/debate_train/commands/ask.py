@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from debate_protocol.command_line import is_quiet
 from debate_protocol.transcripts.showing import escaped
 from debate_protocol.types import Ask, Question, Reply, Transcript, role_of
 from debate_rewards.answer_checking import answer_classes, same_answer
@@ -178,12 +179,12 @@ def decided(transcript: Transcript, decision: str | None, seed: int) -> Answer:
 class Printer:
     """Prints turns as they come, the answer alone, or one JSON object."""
 
-    def __init__(self, recipe: Recipe, shows: str) -> None:
-        self._rules, self._shows = recipe.debate.protocol(), shows
+    def __init__(self, recipe: Recipe, as_object: bool) -> None:
+        self._rules, self._as_object = recipe.debate.protocol(), as_object
 
     def turn(self, ask: Ask, reply: Reply) -> None:
         """Print a turn."""
-        if self._shows == "turns":
+        if not self._as_object and not is_quiet():
             role = role_of(self._rules, ask.agent).name
             who = f"Agent {ask.agent}, round {ask.round + 1}"
             who += f" ({role})" if len(self._rules.roles) > 1 else ""
@@ -193,9 +194,9 @@ class Printer:
 
     def end(self, found: Answer) -> None:
         """Print what the debate came to."""
-        if self._shows == "json":
+        if self._as_object:
             print(json.dumps(as_json(found), ensure_ascii=False))
-        elif self._shows == "answer":
+        elif is_quiet():
             print(_shown(found.answer or ""))
         else:
             said = as_json(found)
@@ -279,7 +280,7 @@ def _main(arguments: argparse.Namespace) -> int:
     meta: dict[str, object] = {"kind": arguments.kind}
     if arguments.choice:
         meta = {"kind": "choice", "choices": list(arguments.choice)}
-    printer = Printer(recipe, "json" if arguments.json else arguments.shows or "turns")
+    printer = Printer(recipe, arguments.json)
     question = Question("asked", arguments.question, meta=meta)
     how = {"decision": arguments.decision, "until_agreed": arguments.until_agreed}
     found = ask(recipe, question, printer.turn, **how)
@@ -289,7 +290,7 @@ def _main(arguments: argparse.Namespace) -> int:
 
 def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
-    parser = plain_parser("debate-ask", _DESCRIPTION, _EPILOG, quiet=False)
+    parser = plain_parser("debate-ask", _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add("question", metavar="QUESTION", help="what is debated")
     add_overrides(parser)
@@ -310,10 +311,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--choice", action="append", metavar="TEXT", help="one of the answers to choose from")
     add("--decision", choices=DECISIONS, help="whose answer counts: by default the peers' vote")
     add("--until-agreed", action="store_true", help="end as soon as all agents agree")
-    add = parser.add_mutually_exclusive_group().add_argument
     add("--json", action="store_true", help="print one JSON object")
-    kept = "print the answer alone"
-    add("-q", "--quiet", dest="shows", action="store_const", const="answer", help=kept)
     return parser
 
 

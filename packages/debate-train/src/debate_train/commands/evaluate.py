@@ -208,8 +208,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    if arguments.recipe == "theory":
-        raise UsageError("theory: found a former command; expected debate-theory of debate-studies")
     if arguments.resume and arguments.output is None:
         raise UsageError("--resume: found no --output; expected the folder of the evaluation")
     if not arguments.benchmark:

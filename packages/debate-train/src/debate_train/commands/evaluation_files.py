@@ -23,7 +23,7 @@ from rich.table import Table
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Reply, Transcript
 from debate_report.rollout_files import debates_in
-from debate_rewards.estimates import Estimate, bootstrap_interval
+from debate_rewards.estimates import bootstrap_interval
 from debate_rewards.final_answers import KINDS
 from debate_rollout.engine import Engine
 from debate_rollout.routing import HeardEngine
@@ -45,8 +45,8 @@ from debate_train.checkpoints.whole_files import (
     write_whole,
 )
 from debate_train.commands.recipe_command import DONE, command, plain_parser
-from debate_train.evaluation.measuring import Measures, ask_key, figures_of_transcripts
-from debate_train.evaluation.modes import Curves, Point
+from debate_train.evaluation.measuring import Measure, Measures, ask_key, figures_of_transcripts
+from debate_train.evaluation.modes import Point
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import UsageError
 
@@ -276,25 +276,19 @@ def _refuse_another(path: Path, plan: Plan) -> None:
         )
 
 
-def found_of(policy: NamedPolicy, measures: Measures, runs: int) -> Found:
+def found_of(policy: NamedPolicy, measures: Measures, runs: int = 1) -> Found:
     """Return what a policy was found to do."""
     figures = {
         name: {k: v for k, v in asdict(one).items() if v is not None} | {"runs": runs}
         for name, one in measures.found.items()
     }
-    return _found(policy, figures, measures.values, measures.curves)
-
-
-def _found(
-    policy: NamedPolicy, figures: Mapping[str, object], values: Mapping[str, object], curves: Curves
-) -> Found:
     return {
         "name": policy.name,
         "source": policy.source,
         "sha256_of_weights": policy.sha256,
         "figures": plain(figures),
-        "values": plain(values),
-        "curves": {name: _points(points) for name, points in curves.items()},
+        "values": plain(measures.values),
+        "curves": {name: _points(points) for name, points in measures.curves.items()},
     }
 
 
@@ -416,8 +410,11 @@ def _measure_files(arguments: argparse.Namespace) -> int:
         transcripts = debates_in(Path(policy.source), "--transcripts", **how)
         questions |= {q.id: [q.text, q.answer] for q in (one.question for one in transcripts)}
         of = figures_of_transcripts(transcripts)
-        figures = {name: _ends(one) for name, one in sorted(of.found.items())}
-        found.append(_found(policy, figures, of.values, of.curves))
+        figures = {
+            name: Measure(one.value, one.low, one.high, one.questions)
+            for name, one in sorted(of.found.items())
+        }
+        found.append(found_of(policy, Measures(figures, {}, of.values, of.curves)))
     rows = {figure: figure for figure in sorted({f for one in found for f in one["figures"]})}
     if arguments.output is not None:
         digest = hashlib.sha256(json.dumps(sorted(questions.items()), default=str).encode())
@@ -434,11 +431,6 @@ def _measure_files(arguments: argparse.Namespace) -> int:
         return DONE
     print_table(Shown(rows, "", 1, list(rows)), "figures of files", found)
     return DONE
-
-
-def _ends(one: Estimate) -> dict[str, float]:
-    ends = {"mean": one.value, "low": one.low, "high": one.high}
-    return {**ends, "questions": one.questions, "runs": 1}
 
 
 def _named(text: str) -> NamedPolicy:

@@ -156,22 +156,18 @@ def signal(
     - `signal/equal`: all values are the same, so that their baseline takes them off.
     - `signal/other`: values differ, but not from what they are compared with.
     """
-    moved: dict[str, bool] = {}
-    values: dict[str, set[float]] = {}
-    earned: dict[str, set[float]] = {}
+    moved = dict.fromkeys((one.question.id for one in played), False)
+    values: dict[str, set[float]] = {question: set() for question in moved}
+    earned: dict[str, set[float]] = {question: set() for question in moved}
     for transcript, score, turns in zip(played, scores, compared.turns, strict=True):
         question = transcript.question.id
-        moves = any(one.value for own in turns.values() for one in own)
-        moved[question] = moved.get(question, False) or moves
-        for credit in score.credits:
-            if credit.value is not None and weights.get(credit.stream):
-                values.setdefault(question, set()).add(credit.value)
-                if not credit.penalty:
-                    earned.setdefault(question, set()).add(credit.value)
-    total = Counter(
-        _cause(is_moved, values.get(question, set()), earned.get(question, set()))
-        for question, is_moved in moved.items()
-    )
+        moved[question] |= any(one.value for own in turns.values() for one in own)
+        counted = [one for one in score.credits if weights.get(one.stream)]
+        values[question] |= {one.value for one in counted if one.value is not None}
+        earned[question] |= {
+            one.value for one in counted if one.value is not None and not one.penalty
+        }
+    total = Counter(_cause(moves, values[name], earned[name]) for name, moves in moved.items())
     return {f"signal/{name}": total[name] / max(1, len(moved)) for name in CAUSES}
 
 

@@ -44,10 +44,8 @@ class CheckedRecipe:
     text: str
 
 
-def plain_parser(
-    program: str, description: str, epilog: str = "", *, quiet: bool = True
-) -> argparse.ArgumentParser:
-    """Return a parser with the options of all commands; `quiet` as for `add_options`."""
+def plain_parser(program: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
+    """Return a parser with the options of all commands."""
     parser = argparse.ArgumentParser(
         prog=program,
         description=description,
@@ -55,7 +53,7 @@ def plain_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_options(parser, "debate_train", quiet=quiet)
+    add_options(parser, "debate_train")
     return parser
 
 
