@@ -23,7 +23,7 @@ from debate_train.batches.packs import empty_pack
 from debate_train.losses import Dapo, Dpo, Grpo, ImportanceSampling, Kl, PpoClip, Reinforce, Sft
 from debate_train.models import PretrainedModel
 from debate_train.models.loaded_model import Lora, lora_config
-from debate_train.recipe.plan import Layout, shape_of
+from debate_train.recipe.plan import shape_of
 from debate_train.trainers import TorchTrainer
 from debate_train.trainers.torch_session import (
     KnownLogps,
@@ -120,7 +120,7 @@ def peak(rank: int, wide: bool, recompute: bool, vocabulary: int = 128) -> dict[
         lora = Lora(rank=rank, alpha=rank) if rank else None
         shape = shape_of(PretrainedModel(name=folder, dtype="bfloat16", lora=lora), wide)
     tokens = pack.tokens_BT.numel()
-    planned = Layout(shape, 1, 1, tokens, tokens, recompute=recompute).memory(0).activations
+    planned = shape.peak_bytes(tokens, recompute)
     return {"peak": live.peak - before, "planned": int(planned)}
 
 

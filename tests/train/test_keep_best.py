@@ -59,17 +59,3 @@ def test_best_is_beaten_by_what_is_better(
     wanted = KeepBest(metric=metric, mode=mode)
     assert wanted.is_better(value, None)
     assert wanted.is_better(value, Best(3, "eval/format", 0.5)) == better
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "told"),
-    [
-        ({}, "after 15 minutes; a crash costs at most as much, and a step"),
-        ({"every": 4, "every_minutes": 0}, "after 4 steps; a crash"),
-        ({"every": 10, "every_minutes": 0}, "after 10 steps; a crash"),
-        ({"every_minutes": 0}, "a crash costs all of a phase"),
-    ],
-)
-def test_check_says_what_a_crash_costs(checkpoint: dict[str, Any], told: str) -> None:
-    report = check(recipe(checkpoint=checkpoint))
-    assert any(told in line for line in report.lines)

@@ -155,7 +155,7 @@ def test_plan_places_an_engine_where_a_run_starts_it_when_it_is_split(
     assert "takes 2, 2 of them alone; expected at least 3" in capsys.readouterr().err
 
 
-def test_plan_says_over_how_many_gpus_an_engine_must_be_split_when_it_fits_none(
+def test_plan_says_that_an_engine_does_not_fit(
     qwen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Llama-3-70B: 141.9 GB with its adapter; 4 GPUs with 36 GB each hold 144, too few for a row.
@@ -167,7 +167,7 @@ def test_plan_says_over_how_many_gpus_an_engine_must_be_split_when_it_fits_none(
     assert main(["selfplay_v2", qwen, "--plan", SERVED]) == 0
     printed = capsys.readouterr().out
     assert "141.9 GB of weights; it takes 36.00 GB" in printed and "do not fit" in printed
-    assert "vllm_args.tensor_parallel_size=8" in printed
+    assert "larger rollout.engine.vllm_args.tensor_parallel_size" in printed
 
 
 def test_plan_counts_the_experts_that_a_token_passes_when_it_is_routed(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_policies_of_phases_and_evaluations_are_the_runs() -> None:
     settings = recipe(LEARNER_AGAINST_START).model_dump(exclude_unset=True)
     phases = {"one": {"rollout": {"policies": {"late": {}}}}}
     report = str(check(Recipe.model_validate(settings | {"phases": phases})))
-    assert "phases.one.rollout.policies: found a difference, but a run opens" in report
+    assert "phases.one.rollout.policies: found a difference, but a run has one" in report
     debate = settings["debate"] | {"roles": {"a": {}, "b": {"policy": "late"}}}
     evaluation = {"debate": {"type": "simultaneous", **debate}}
     with pytest.raises(ValueError, match=r"evaluation\.debate\.roles\.b\.policy: found 'late'"):

@@ -70,7 +70,7 @@ def checks(site: Path, *changes: list[str]) -> list[tuple[int, str]]:
 def test_recipe_takes_a_reward_of_another_package(site: Path) -> None:
     unnamed, named = checks(site, [], ["advantage.streams={style: {weight: 1}}"])
     assert unnamed[0] == 0
-    assert "the reward gives style values, but no stream style is named" in unnamed[1]
+    assert "the reward has values, but no stream style is named" in unnamed[1]
     assert (named[0], named[1].strip()) == (0, "")
 
 

@@ -361,10 +361,8 @@ class Recipe(Config):
         for number, form in enumerate(self.rollout.other_forms):
             where = f"rollout.other_forms.{number}"
             if str(form.contract_rules()) != str(mine.contract_rules()):
-                yield (
-                    f"{where}.contract: found {form.contract_rules()}, expected that of debate, "
-                    f"{mine.contract_rules()}"
-                )
+                wanted = f"expected that of debate, {mine.contract_rules()}"
+                yield f"{where}.contract: found {form.contract_rules()}, {wanted}"
             if set(trained_adapters(lora, form)) - set(trained_adapters(lora, mine)):
                 yield f"{where}.roles: expected adapters that debate trains, too"
 
@@ -378,15 +376,11 @@ class Recipe(Config):
             if problem := self.rollout.select_problem(gates, self.debate.turn_count()):
                 yield f"rollout.{problem}"
         if not loss.takes_off_policy and (trainer.makes_several or stale > 0):
-            found = f"pipeline.max_staleness {stale}"
-            if trainer.makes_several:
-                found = (
-                    f"trainer.epochs {trainer.epochs} and minibatch_size {trainer.minibatch_size}"
-                )
+            several = f"trainer.epochs {trainer.epochs} and minibatch_size {trainer.minibatch_size}"
+            found = several if trainer.makes_several else f"pipeline.max_staleness {stale}"
             yield (
-                f"loss.type: found {loss.type} with {found}, so samples are of older weights and "
-                "nothing bounds what they do; expected ppo_clip, dapo or grpo, or "
-                "loss.allow_off_policy: true"
+                f"loss.type: found {loss.type} with {found}, so samples are of older weights; "
+                "expected ppo_clip, dapo or grpo, or loss.allow_off_policy: true"
             )
 
     def keep_problems(self) -> list[str]:
@@ -410,21 +404,16 @@ class Recipe(Config):
             return None
         trained = self.debate.trained_agents()
         if not trained:
-            return (
-                "debate.roles: found no role that is trained on; expected one that the policy "
-                f"{TRAINED} speaks for, without train: false"
-            )
+            return f"debate.roles: found no role that is trained on; expected policy: {TRAINED}"
         greedy = [i for i in trained if self.debate.temperature_of(i) == 0]
         if greedy:
             return (
                 f"debate: agent {greedy[0]} has temperature 0, which draws nothing to learn from; "
-                "expected temperatures above 0 in reinforcement learning (evaluation.temperature "
-                "may be 0)"
+                "expected temperatures above 0 (evaluation.temperature may be 0)"
             )
         if self.rollout.top_p < 1 or self.rollout.top_k > 0 or self.rollout.min_p > 0:
             return (
                 "rollout: top_p < 1, top_k and min_p cut the distribution, so ratios to it are "
-                "biased; expected neutral values in reinforcement learning (evaluation.top_p, "
-                "top_k and min_p are those of evaluations, and debate-rollout takes any)"
+                "biased; expected neutral values in reinforcement learning"
             )
         return None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -61,18 +62,14 @@ def warnings_of(phase: Recipe, *, answers: bool = True) -> Iterator[str]:
         yield from reward.warnings(use)
         for name in reward.streams:
             if name not in streams:
-                yield (
-                    f"advantage.streams: the reward gives {name} values, but no stream {name} is "
-                    f"named, so nothing learns from them; expected {name}: {{weight: 1}}"
-                )
+                said = f"advantage.streams: the reward has values, but no stream {name} is named"
+                yield f"{said}; expected {name}: {{weight: 1}}"
     known = {"solution", *(section for own in SECTIONS.values() for section in own)}
     for section in phase.debate.contract_rules().sections:
         weights = (one.section_weights(name, [section])[section] for name, one in streams.items())
         if section not in known and not any(weights):
-            yield (
-                f"advantage.streams: no stream covers section {section} of the contract, so "
-                "nothing in it is learned; expected it in the sections of a stream"
-            )
+            said = f"advantage.streams: no stream covers section {section} of the contract"
+            yield f"{said}; expected it in the sections of a stream"
     if signal is not None:
         yield from signal.warnings(phase)
 
@@ -81,20 +78,9 @@ def _trainer_warnings(phase: Recipe) -> Iterator[str]:
     has_masters = phase.model.lora is not None or phase.trainer.keeps_masters
     if phase.model.dtype != "float32" and not has_masters:
         yield (
-            f"model.dtype: every parameter is trained in {phase.model.dtype}, where updates below "
-            "about a 500th of a weight are lost to rounding; expected float32, model.lora, or "
-            "trainer.type: deepspeed with bf16: true, which keeps float32 weights beside"
+            f"model.dtype: small updates of {phase.model.dtype} weights are lost to rounding; "
+            "expected float32, model.lora, or trainer.type: deepspeed with bf16: true"
         )
-
-
-def crash_cost(recipe: Recipe) -> str:
-    """Return one line: when checkpoints are written, and what a crash costs."""
-    saving = recipe.checkpoint
-    often = [f"{saving.every:,} steps"] if saving.every else []
-    often += [f"{saving.every_minutes:g} minutes"] if saving.every_minutes else []
-    if not often:
-        return "checkpoints: at the end of phases; a crash costs all of a phase"
-    return f"checkpoints: after {' or '.join(often)}; a crash costs at most as much, and a step"
 
 
 def run_warnings(recipe: Recipe) -> Iterator[str]:
@@ -104,8 +90,7 @@ def run_warnings(recipe: Recipe) -> Iterator[str]:
     if saving.keep_best is not None and not measured:
         yield (
             f"checkpoint.keep_best: {saving.keep_best.metric} is never measured while the run "
-            "trains, so no checkpoint is the best; expected evaluation.every above 0, or an exit "
-            "criterion"
+            "trains; expected evaluation.every above 0, or an exit criterion"
         )
 
 
@@ -120,18 +105,17 @@ def split_warnings(phase: Recipe, source: DataSource) -> list[str]:
         if trained & asked:
             found.append(
                 f"data: {len(trained & asked)} of the {len(trained)} questions of step 1 are in "
-                f"the {split} split, too, whose measures then say little; expected splits that "
-                "share none"
+                f"the {split} split, too; expected splits that share none"
             )
         if not asked:
             found.append(
-                f"evaluation: the {split} split holds no question, so that nothing is measured on "
-                "it; expected more questions, a larger data.holdout, or data.test_path"
+                f"evaluation: the {split} split holds no question; expected more questions, a "
+                "larger data.holdout, or data.test_path"
             )
     return found
 
 
-SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking")
+SHARED_BY_PHASES = ("name", "seed", "model", "checkpoint", "tracking", "rollout.policies")
 """Keys that a run takes from the recipe as a whole; a phase cannot change them."""
 
 
@@ -205,12 +189,12 @@ def check(recipe: Recipe, *, with_tokenizer: bool = True) -> CheckReport:
         if error := reference_error(phase.loss.reference_policy):
             found.errors.append(error)
         found.errors += [
-            f"phases.{name}.{key}: found a difference, but a run has one {key}; expected it "
-            "outside of phases"
+            f"phases.{name}.{key}: found a difference, but a run has one; expected it outside of "
+            "phases"
             for key in SHARED_BY_PHASES
-            if getattr(phase, key) != getattr(recipe, key)
+            if attrgetter(key)(phase) != attrgetter(key)(recipe)
         ]
-    found.lines += [*key_lines(recipe), crash_cost(recipe)]
+    found.lines += key_lines(recipe)
     found.warnings += [*run_warnings(recipe), *adapter_warnings(recipe)]
     # What to install before it can run here: it may run elsewhere.
     found.warnings += [*missing_libraries(recipe), *recipe.tracking.missing_libraries()]
@@ -230,8 +214,7 @@ def _check_learning(
         warnings = [text for text in warnings if not text.endswith(refused)]
     if phase.steps and not answers and rule is not None and rule.needs_answers:
         errors.append(
-            "rollout.select: found informative, which keeps questions answered both right and "
-            "wrong, but no training question has an answer, so that all are left out; expected "
+            "rollout.select: found informative, but no training question has an answer; expected "
             "data.fields.answer to name a key that rows have, or another rule"
         )
     errors += imitation_errors(phase) if phase.steps else ()

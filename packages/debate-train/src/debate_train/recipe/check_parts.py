@@ -102,12 +102,6 @@ def policy_errors(recipe: Recipe, *, with_tokenizer: bool = True) -> list[str]:
     Without their tokenizers, models in directories need a configuration alone.
     """
     found = [*_adapter_errors(recipe)] + [
-        f"phases.{name}.rollout.policies: found a difference, but a run opens its policies once; "
-        "expected it outside of phases"
-        for name, phase in recipe.phase_recipes().items()
-        if phase.rollout.policies != recipe.rollout.policies
-    ]
-    found += [
         f"rollout.policies.{name}.{problem}"
         for name, policy in used_policies(recipe).items()
         for problem in policy.problems(_trained(recipe), with_tokenizer=with_tokenizer)
@@ -128,18 +122,15 @@ def _adapter_errors(recipe: Recipe) -> Iterator[str]:
         return
     if "lora" in engine.capabilities and "adapters" not in engine.capabilities:
         yield (
-            f"rollout.engine.type: found {engine.type}, which serves one adapter, with "
-            f"{len(lora.adapters)} in model.lora.adapters; expected transformers, vllm or "
-            "vllm_server"
+            f"rollout.engine.type: found {engine.type}, which serves one adapter of "
+            f"{len(lora.adapters)}; expected transformers, vllm or vllm_server"
         )
     for where, phase in _places(recipe):
         most, trained = phase.trainer.adapters_at_once, trained_adapters(lora, phase.debate)
         if len(trained) > most:
             yield (
-                f"{where}trainer.type: found {phase.trainer.type}, which trains "
-                f"{most or 'no'} adapter by its name at a time, with {' and '.join(trained)}; "
-                "expected torch, or phases that train one after the other "
-                "(debate.roles.NAME.train: false)"
+                f"{where}trainer.type: found {phase.trainer.type}, which trains {most or 'no'} "
+                f"adapter by its name at a time, with {' and '.join(trained)}; expected torch"
             )
 
 
@@ -154,8 +145,8 @@ def adapter_warnings(recipe: Recipe) -> list[str]:
     lora, phases = recipe.model.lora, recipe.phase_recipes().values()
     used = {name for phase in phases for name in trained_adapters(lora, phase.debate)}
     return [
-        f"model.lora.adapters: found {name!r}, which no role that is trained on names, so it stays "
-        f"as it is; expected debate.roles.NAME.adapter: {name}"
+        f"model.lora.adapters: found {name!r}, which no role that is trained on names; expected "
+        f"debate.roles.NAME.adapter: {name}"
         for name in (() if lora is None else lora.adapters)
         if name not in used
     ]
@@ -170,15 +161,14 @@ def engine_errors(recipe: Recipe) -> list[str]:
     engine = recipe.rollout.engine
     if not engine.is_sampled:
         return [
-            "rollout.engine.type: found demonstrations for the whole recipe; expected an engine "
-            "that samples from the policy (demonstrations may stand in a phase)"
+            "rollout.engine.type: found demonstrations for the whole recipe; expected them in a "
+            "phase"
         ]
     missing = [text for name, text in NEEDED.items() if name not in engine.capabilities]
     if missing:
         return [
             f"rollout.engine.type: found {engine.type}, whose replies have no "
-            f"{' and no '.join(missing)} to train on; expected an engine that samples from the "
-            "policy, such as transformers or vllm (debate-rollout collects transcripts with any)"
+            f"{' and no '.join(missing)} to train on; expected one such as transformers or vllm"
         ]
     return [f"rollout.engine.{problem}" for problem in engine.problems(_place(recipe, 1))]
 
@@ -236,8 +226,8 @@ def phase_errors(name: str, phase: Recipe, recipe: Recipe, data: DataView) -> li
         ]
     if not engine.is_sampled and data.can_demonstrate is False:
         return [
-            f"phases.{name}.rollout.engine.type: found demonstrations, but the {phase.data.type} "
-            "data has none; expected a worked solution in every row (data.fields.solution)"
+            f"phases.{name}.rollout.engine.type: found demonstrations, but data of type "
+            f"{phase.data.type} has none; expected data.fields.solution in every row"
         ]
     return []
 
@@ -299,14 +289,11 @@ def _too_long(text: str, question: Question | None, longest: Longest, window: Wi
     """Say what to lower; name the longest question where it is a large part."""
     row, tokens = "", longest.question_tokens
     if question is not None and 2 * tokens >= (window.tokens or 0):
-        row = (
-            f"; the longest question, id {question.id!r:.80}, alone has {tokens:,} tokens "
-            f"({question.text!r:.60})"
-        )
+        row = f"; the longest question, id {question.id!r:.80}, alone has {tokens:,} tokens "
+        row += f"({question.text!r:.60})"
     return (
         f"{text} is above the window of {window.tokens:,} ({window.source}); lower "
-        "rollout.max_tokens, debate.num_agents or debate.max_rounds, or set "
-        f"debate.max_chars_per_field or debate.history_rounds=1{row}"
+        f"rollout.max_tokens or the debate's agents, rounds or max_chars_per_field{row}"
     )
 
 
@@ -333,15 +320,10 @@ def imitation_errors(phase: Recipe) -> Iterator[str]:
             wanted = "dpo" if offline.teaches == "pairs" else "sft"
             yield f"loss.type: found {loss} {found} gives {offline.teaches}; expected {wanted}"
         if offline.held_out and offline.teaches != "pairs":
-            yield (
-                f"offline.held_out: found {offline.held_out} {found} gives no pairs to measure a "
-                "preference on; expected 0, or leave it out"
-            )
+            yield f"offline.held_out: found {offline.held_out} {found} gives no pairs; expected 0"
         if demonstrated and offline.teaches != "demonstrations":
-            yield (
-                f"rollout.engine.type: found demonstrations {found} compares replies of the "
-                "policy; expected another engine"
-            )
+            said = f"rollout.engine.type: found demonstrations {found} compares sampled replies"
+            yield f"{said}; expected another engine"
     elif made_for == "pairs":
         yield (
             f"loss.type: found {loss}, which learns from preference pairs, without a set of them; "
@@ -349,14 +331,11 @@ def imitation_errors(phase: Recipe) -> Iterator[str]:
         )
     elif made_for == "demonstrations" and not demonstrated:
         yield (
-            f"loss.type: found {loss} with replies that {phase.rollout.engine.type} samples, which "
-            "it would imitate as they are; expected rollout.engine.type: demonstrations, or a loss "
-            "for samples, such as reinforce"
+            f"loss.type: found {loss} with replies that {phase.rollout.engine.type} samples; "
+            "expected rollout.engine.type: demonstrations, or a loss such as reinforce"
         )
     if offline is None and demonstrated and made_for != "demonstrations":
-        yield (
-            f"loss.type: found {loss} with demonstrations, which no policy sampled; expected sft"
-        )
+        yield f"loss.type: found {loss} with demonstrations; expected sft"
 
 
 def made_of(phase: Recipe, offline: OfflineSettings) -> str:

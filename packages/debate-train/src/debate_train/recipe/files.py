@@ -130,18 +130,12 @@ def read_yaml(path: Path) -> Source:
         with path.open("rb") as file:
             found = file.read(LARGEST_FILE + 1)
         if len(found) > LARGEST_FILE:
-            raise RecipeError(
-                f"{path}: found more than {LARGEST_FILE >> 10} KiB; expected a YAML recipe"
-            )
+            raise RecipeError(f"{path}: found more than {LARGEST_FILE >> 10} KiB; expected YAML")
         return parse(found.decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
-        raise RecipeError(
-            f"{path}: byte {error.start} is not UTF-8; expected a YAML recipe"
-        ) from error
+        raise RecipeError(f"{path}: byte {error.start} is not UTF-8; expected YAML") from error
     except OSError as error:
-        raise RecipeError(
-            f"{path}: cannot be read ({error.strerror}); expected a YAML recipe"
-        ) from error
+        raise RecipeError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def read_overrides(arguments: Sequence[str]) -> Source:
@@ -153,7 +147,8 @@ def read_overrides(arguments: Sequence[str]) -> Source:
     data: dict[Any, Any] = {}
     origins: dict[KeyPath, Origin] = {}
     for argument in arguments:
-        if not is_utf8(argument) or len(argument) > LONGEST_ARGUMENT:
+        is_text = argument.encode(errors="ignore").decode() == argument
+        if not is_text or len(argument) > LONGEST_ARGUMENT:
             raise RecipeError(
                 f"{COMMAND_LINE}: found {argument[:30]!a}... of {len(argument):,} characters; "
                 f"expected key=value in UTF-8 of at most {LONGEST_ARGUMENT:,}"
@@ -161,10 +156,7 @@ def read_overrides(arguments: Sequence[str]) -> Source:
         key, equals, text = argument.partition("=")
         path = tuple(key.strip().split("."))
         if not equals or not all(path):
-            raise RecipeError(
-                f"{COMMAND_LINE}: found {argument!r}; expected key=value with a dotted key, "
-                "such as debate.num_agents=5"
-            )
+            raise RecipeError(f"{COMMAND_LINE}: found {argument!r}; expected key=value")
         place = data
         for part in path[:-1]:
             below = place.get(part)
@@ -175,15 +167,6 @@ def read_overrides(arguments: Sequence[str]) -> Source:
         for below_path in _paths(place[path[-1]], path):
             origins.setdefault(below_path, Origin(COMMAND_LINE))
     return Source(data, origins)
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether a text can be written to a file."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _value(argument: str, text: str) -> object:
@@ -235,8 +218,7 @@ def resolve(raw: dict[Any, Any]) -> Reading:
             reason = reason[reason.index("Environment variable") :].rstrip('"')
         raise RecipeError(
             f"{error.full_key or 'recipe'}: {reason}; expected an interpolation such as "
-            "${oc.env:NAME} of a variable that is set, ${oc.env:NAME,default}, or ${other.key} of "
-            "this recipe"
+            "${oc.env:NAME}, ${oc.env:NAME,default}, or ${other.key} of this recipe"
         ) from error
     except RecursionError as error:
         raise RecipeError("recipe: an interpolation leads back to itself") from error
@@ -327,13 +309,10 @@ def find_recipe(name: str | Path) -> Path:
         return found
     if os.path.lexists(path):
         raise RecipeError(f"{path}: found no file that can be read; expected a recipe file (.yaml)")
-    is_path = len(path.parts) > 1 and path.parent.is_dir()
-    files = [str(file) for file in path.parent.glob("*.yaml")] if is_path else []
-    known = files or recipe_names()
-    wanted = str(path.with_suffix(".yaml")) if files else path.stem
+    known = [*recipe_names(), *map(str, path.parent.glob("*.yaml"))]
     raise RecipeError(
         f"{path}: no such recipe; expected a YAML file or a name (debate-train recipes)"
-        f"{did_you_mean(wanted, known)}"
+        f"{did_you_mean(str(path), known)}"
     )
 
 
@@ -451,9 +430,7 @@ def _extended(path: Path, schema: Schema, chain: tuple[Path, ...]) -> Source:
         return child
     where = child.origins[(EXTENDS,)]
     if not isinstance(parent_name, str) or "${" in parent_name:
-        raise RecipeError(
-            f"{where}: extends: found {parent_name!r}; expected one file, relative to this one"
-        )
+        raise RecipeError(f"{where}: extends: found {parent_name!r}; expected one file")
     parent_path = path.parent / parent_name
     if not parent_path.is_file():
         parent_path = named_recipe(parent_name) or parent_path
@@ -478,7 +455,7 @@ def _validated(
 ) -> M:
     """Validate; text fields get what was typed where YAML had read `no` or `1.10` as no text."""
     while True:
-        problems = Problems(model, reading, origins, place)
+        problems = Problems(Schema((model,)), reading, origins, place)
         try:
             recipe = model.model_validate(reading.values)
             break
@@ -500,10 +477,8 @@ def _whole_phases(
     for name, difference in reading.values.get(PHASES, {}).items():
         here = (PHASES, name)
         if PHASES in difference:
-            raise RecipeError(
-                f"{origins.get((*here, PHASES), file)}: phases.{name}.phases: phases do not nest; "
-                "expected keys of the recipe"
-            )
+            where = origins.get((*here, PHASES), file)
+            raise RecipeError(f"{where}: phases.{name}.phases: phases do not nest")
         merged = phase_reading(reading, name, schema)
         own = {path[2:]: origin for path, origin in origins.items() if path[:2] == here}
         try:

@@ -266,59 +266,6 @@ def memory(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A phase on so many ranks.
-
-    Attributes:
-        shape: Of the model that is trained.
-        ranks: Processes that train.
-        rows: Most rows of a step.
-        longest: Tokens of its longest row.
-        budget: The recipe's `tokens_per_micro_batch`.
-        updates: Updates that a step's rows are divided among.
-        recompute: Whether layers are recomputed in the backward pass.
-        reference: Whether a copy of what is trained is kept.
-        offload_optimizer: Whether the optimizer lies in CPU memory.
-        offload_params: Whether parameters do, at stage 3.
-        stages: Those that its precision and its optimizer can be trained at.
-        moments: Bytes that the optimizer keeps of a trained parameter.
-    """
-
-    shape: Shape
-    ranks: int
-    rows: int
-    longest: int
-    budget: int
-    updates: int = 1
-    recompute: bool = False
-    reference: bool = False
-    offload_optimizer: bool = False
-    offload_params: bool = False
-    stages: tuple[int, ...] = (0, 1, 2, 3)
-    moments: float = MOMENTS
-
-    @property
-    def pack(self) -> int:
-        """Return the tokens of a pack; a row that is longer than the budget stands alone."""
-        return min(max(self.budget, self.longest), self.rows * self.longest)
-
-    @property
-    def packs(self) -> int:
-        """Return the packs of a rank in an update."""
-        return max(1, math.ceil(self.rows * self.longest / self.updates / self.pack / self.ranks))
-
-    def memory(self, stage: int) -> Memory:
-        """Return the bytes of one rank at a stage."""
-        # DeepSpeed, which has the stages above 0, makes adapters the model's type.
-        shape = replace(self.shape, wide_adapters=False) if stage else self.shape
-        activations = shape.peak_bytes(self.pack, self.recompute)
-        found = memory(shape, stage, self.ranks, activations, self.reference, self.moments)
-        offloaded = found.optimizer if self.offload_optimizer and stage else 0.0
-        offloaded += found.weights if self.offload_params and stage == 3 else 0.0
-        return replace(found, offloaded=offloaded)
-
-
 Served = tuple[str, str, Shape, Footprint]
 """A policy with a model of its own here: its name, its engine's key, its model, what that takes."""
 
@@ -338,7 +285,7 @@ def _served(recipe: Recipe, shape: Shape, gpu_bytes: float) -> list[Served]:
 
 
 def _engine_lines(one: Served, longest: int) -> Iterator[str]:
-    """Say what an engine holds, and over how many GPUs it must be split."""
+    """Say what an engine holds, and whether it fits."""
     name, key, shape, takes = one
     room = takes.reserved if takes.room is None else takes.room
     where = "of rank 0's GPU" if takes.shares else "of its own GPUs"
@@ -354,11 +301,9 @@ def _engine_lines(one: Served, longest: int) -> Iterator[str]:
         cached = (split * takes.room - shape.bytes) / token
         yield f"  beside its weights it keeps about {cached:,.0f} tokens of key-value cache"
         return
-    while split * takes.room < needed:
-        split *= 2
     yield (
-        f"  its weights and a row of {longest:,} tokens do not fit; expected "
-        f"{key}.vllm_args.tensor_parallel_size={split}, or a larger {key}.gpu_memory_utilization"
+        f"  its weights and a row of {longest:,} tokens do not fit; expected a larger "
+        f"{key}.vllm_args.tensor_parallel_size or {key}.gpu_memory_utilization"
     )
 
 
@@ -400,52 +345,51 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> list[str]:
     lines += [f"as it is, the recipe is refused: {e}" for e in process_errors(recipe, ranks)]
     free, longest = gpu_memory * 1e9 - sum(takes.reserved for *_, takes in served), 0
     for name, phase in recipe.phase_recipes().items():
-        layout = _layout(phase, shape, ranks)
-        longest = max(longest, layout.longest)
+        rows, row = _most_rows(phase)
+        longest, updates = max(longest, row), phase.trainer.update_count(rows)
+        # A row that is longer than the budget stands alone.
+        pack = min(max(phase.trainer.tokens_per_micro_batch, row), rows * row)
+        packs = math.ceil(rows * row * phase.trainer.epochs / updates / pack / ranks)
         lines.append(
             f"phase {name}: {ranks} trainer rank{'s' * (ranks > 1)}, {alone} GPUs for engines "
-            f"alone; at most {layout.rows:,} rows of {layout.longest:,} tokens a step: an update "
-            f"has {layout.packs} packs of {layout.pack:,} a rank; {max(0.0, free) / 1e9:.1f} of "
+            f"alone; at most {rows:,} rows of {row:,} tokens a step: an update "
+            f"has {max(1, packs)} packs of {pack:,} a rank; {max(0.0, free) / 1e9:.1f} of "
             f"{gpu_memory:g} GB are free for training on rank 0's GPU"
         )
-        lines += _stages(phase, layout, free)
+        lines += _stages(phase, shape, ranks, pack, free)
     return lines + [line for one in served for line in _engine_lines(one, longest)]
 
 
-def _layout(phase: Recipe, shape: Shape, ranks: int) -> Layout:
-    rows, longest = _most_rows(phase)
+def _rank_memory(phase: Recipe, shape: Shape, stage: int, ranks: int, pack: int) -> Memory:
+    """Return the bytes of one rank at a stage, whose packs have so many tokens."""
     trainer, policy = phase.trainer, phase.loss.reference_policy
-    sharding = trainer.sharding()
+    sharding, moments = trainer.sharding(), trainer.optimizer.state_layout().bytes_each
+    if stage:  # DeepSpeed, which has the stages above 0, makes adapters the model's type.
+        shape = replace(shape, wide_adapters=False)
+    activations = shape.peak_bytes(pack, trainer.gradient_checkpointing)
+    reference = policy is not None and (policy != "base" or phase.model.lora is None)
+    found = memory(shape, stage, ranks, activations, reference, moments)
+    offloaded = 0.0
+    if sharding is not None:
+        offloaded += found.optimizer if sharding.offload_optimizer and stage else 0.0
+        offloaded += found.weights if sharding.offload_params and stage == 3 else 0.0
+    return replace(found, offloaded=offloaded)
+
+
+def _stages(phase: Recipe, shape: Shape, ranks: int, pack: int, free: float) -> Iterator[str]:
+    yield "  stage  weights  gradients  optimizer  CPU: ref.  activations  buffers   total GB"
+    trainer, sharding, fitting = phase.trainer, phase.trainer.sharding(), list[int]()
     # DeepSpeed's stage 0 has no float32 masters beside half precision.
     is_half = sharding is not None and (trainer.keeps_masters or phase.model.dtype != "float32")
-    return Layout(
-        shape=shape,
-        ranks=ranks,
-        rows=rows,
-        longest=longest,
-        budget=trainer.tokens_per_micro_batch,
-        updates=trainer.update_count(rows) // trainer.epochs,
-        recompute=trainer.gradient_checkpointing,
-        reference=policy is not None and (policy != "base" or phase.model.lora is None),
-        offload_optimizer=sharding is not None and sharding.offload_optimizer,
-        offload_params=sharding is not None and sharding.offload_params,
-        stages=(1, 2, 3) if is_half else (0,) if trainer.optimizer.needs_whole else (0, 1, 2, 3),
-        moments=trainer.optimizer.state_layout().bytes_each,
-    )
-
-
-def _stages(phase: Recipe, layout: Layout, free: float) -> Iterator[str]:
-    yield "  stage  weights  gradients  optimizer  CPU: ref.  activations  buffers   total GB"
-    sharding = phase.trainer.sharding()
-    fitting: list[int] = []
+    stages = (1, 2, 3) if is_half else (0,) if trainer.optimizer.needs_whole else range(4)
     for stage in range(4):
-        if stage not in layout.stages:
+        if stage not in stages:
             why = "bfloat16 and float16 need stage 1 or above"
             if stage:
-                why = f"{phase.trainer.optimizer.label} needs parameters whole: stage 0"
+                why = f"{trainer.optimizer.label} needs parameters whole: stage 0"
             yield f"  {stage}  refused: {why}"
             continue
-        need = layout.memory(stage)
+        need = _rank_memory(phase, shape, stage, ranks, pack)
         parts = (need.weights, need.gradients, need.optimizer, need.reference, need.activations)
         shown = "".join(f"{part / 1e9:11.2f}" for part in parts) + f"{need.buffers / 1e9:9.2f}"
         mark = "*" if sharding is not None and stage == sharding.stage else " "

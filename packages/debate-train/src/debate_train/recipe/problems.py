@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -113,11 +113,11 @@ def find_key(schema: Schema, name: str, depth: int = 4) -> list[str]:
         below: list[tuple[str, Schema]] = []
         for path, place in level:
             for model in place.models:
-                for key, field in model.model_fields.items():
+                for key, info in model.model_fields.items():
                     if key == name:
                         found.append(path + key)
                     elif key != PHASES:
-                        below.append((f"{path}{key}.", schema_of(annotation_of(field))))
+                        below.append((f"{path}{key}.", schema_of(annotation_of(info))))
         level = below
     return list(dict.fromkeys(found))
 
@@ -292,21 +292,15 @@ def unknown_key(name: str, place: Schema, data: Mapping[str, object], whole: Sch
     return f"unknown key{hint or '; expected one of ' + ', '.join(keys)}"
 
 
+@dataclass(frozen=True, slots=True)
 class Problems:
     """Turns the errors of one validation into one message with file, line and nearest name."""
 
-    def __init__(
-        self,
-        model: type[BaseModel],
-        reading: Reading,
-        origins: Mapping[KeyPath, Origin],
-        place: str,
-    ) -> None:
-        self._schema = Schema((model,))
-        self._reading = reading
-        self._origins = origins
-        self._place_name = place
-        self._tags: dict[KeyPath, str] = {}
+    schema: Schema
+    reading: Reading
+    origins: Mapping[KeyPath, Origin]
+    place: str
+    _tags: dict[KeyPath, str] = field(default_factory=dict)
 
     def describe(self, error: ValidationError) -> str:
         """Return one line for each place in error, at most `MOST_PROBLEMS` of them."""
@@ -316,7 +310,7 @@ class Problems:
         lines = [self._line(path, details) for path, details in by_path.items()]
         if len(lines) > MOST_PROBLEMS:
             lines[MOST_PROBLEMS:] = [f"... and {len(lines) - MOST_PROBLEMS} more"]
-        return self._reading.redact("\n".join(lines))
+        return self.reading.redact("\n".join(lines))
 
     def typed_text(self, error: ValidationError) -> dict[KeyPath, str]:
         """Return what was typed where text was wanted and YAML had read something else.
@@ -326,19 +320,19 @@ class Problems:
         typed: dict[KeyPath, str] = {}
         for detail in error.errors(include_url=False):
             path = self._path(detail)
-            origin = self._origins.get(path)
+            origin = self.origins.get(path)
             if detail["type"] not in _WANT_TEXT or origin is None or origin.raw is None:
                 continue
             if detail["type"] == "literal_error" and repr(origin.raw) not in detail["msg"]:
                 continue
-            held = _held(self._reading.values, path)
+            held = _held(self.reading.values, path)
             if isinstance(held, bool | int | float):
                 typed[path] = str(held) if "${" in origin.raw else origin.raw
         return typed
 
     def refuse_misread_numbers(self, recipe: BaseModel) -> None:
         """Refuse `yes` where a number stands, which pydantic reads as 1, and endless numbers."""
-        for path, raw, held in _numbers(self._reading.values, recipe):
+        for path, raw, held in _numbers(self.reading.values, recipe):
             if isinstance(raw, bool):
                 raise RecipeError(self._say(path, f"found {self._found(path)}; expected a number"))
             if isinstance(held, int) and abs(held) >= _MOST:
@@ -348,7 +342,7 @@ class Problems:
     def _path(self, detail: ErrorDetails) -> KeyPath:
         """Return where in the data an error stands: its location without union branches."""
         path: KeyPath = ()
-        held: object = self._reading.values
+        held: object = self.reading.values
         is_missing = detail["type"] == "missing"
         for key in detail["loc"][:-1] if is_missing else detail["loc"]:
             try:
@@ -364,10 +358,10 @@ class Problems:
 
     def _line(self, path: KeyPath, details: list[ErrorDetails]) -> str:
         first = details[0]
-        kind, shown = first["type"], self._reading.shown
+        kind, shown = first["type"], self.reading.shown
         if kind == "extra_forbidden":
             place, data = self._place(path[:-1])
-            return self._say(path, unknown_key(str(path[-1]), place, data, self._schema))
+            return self._say(path, unknown_key(str(path[-1]), place, data, self.schema))
         if kind.startswith("union_tag"):
             known = str(first.get("ctx", {}).get("expected_tags", "")).replace("'", "")
             tags = known.split(", ") if known else list(self._place(path)[0].variants)
@@ -392,14 +386,14 @@ class Problems:
 
     def _say(self, path: KeyPath, text: str) -> str:
         """Name the origin of a path, or of the nearest mapping that holds it."""
-        known = (path[:end] for end in range(len(path), 0, -1) if path[:end] in self._origins)
+        known = (path[:end] for end in range(len(path), 0, -1) if path[:end] in self.origins)
         nearest = next(known, None)
-        where = self._place_name if nearest is None else str(self._origins[nearest])
+        where = self.place if nearest is None else str(self.origins[nearest])
         key = ".".join(map(str, path))
         return f"{where}: {key}: {text}" if key else f"{where}: {text}"
 
     def _place(self, path: KeyPath) -> tuple[Schema, Mapping[str, object]]:
-        schema, data = self._schema, self._reading.values
+        schema, data = self.schema, self.reading.values
         for end, key in enumerate(path, start=1):
             below = data.get(key)
             schema = schema.child(key, data)
@@ -411,8 +405,8 @@ class Problems:
 
     def _found(self, path: KeyPath) -> str:
         """Return a short form of what was written, never a value of the environment."""
-        held = self._reading.shown(path)
-        origin = self._origins.get(path)
+        held = self.reading.shown(path)
+        origin = self.origins.get(path)
         if isinstance(held, dict | list):
             return "a mapping of keys" if isinstance(held, dict) else "a list"
         if origin is not None and origin.raw is not None and "${" not in origin.raw:

@@ -230,15 +230,12 @@ class SignalCheck:
         """Yield one sentence for each value of the reward that never reaches a token, and why."""
         parts, streams = phase.reward.parts(), phase.advantage.streams
         if not self.given and any(stream in streams for stream in phase.reward.streams):
-            yield (
-                "nothing is learned: every stream that the reward has values for has weight 0; "
-                "expected a weight in advantage.streams, or in reward.components"
-            )
+            text = "nothing is learned: every stream that the reward has values for has weight 0"
+            yield f"{text}; expected a weight in advantage.streams or reward.components"
         reasons = {one: self._reason(phase, *one) for one in self.given if one not in self.taught}
         if self.teaches_nothing:
-            only = (
-                "only failed turns teach anything" if self.from_failures else "nothing is learned"
-            )
+            failed = "only failed turns teach anything"
+            only = failed if self.from_failures else "nothing is learned"
             yield from (f"{only}: {reason}" for reason in dict.fromkeys(reasons.values()))
             return
         said = {part.few_judges(use_of(phase)) for part in parts.values()}  # Warned of already.
@@ -270,8 +267,7 @@ class SignalCheck:
         if not self.compares:
             return (
                 f"{reward.type} counts comparisons, and contract {debate.contract_rules()} has no "
-                "comparison section; expected three_section, five_section, or one of your own with "
-                "that section"
+                "comparison section; expected one that has, such as three_section"
             )
         return (
             f"{reward.type} counts comparisons, and nobody is shown two other agents to compare: "
