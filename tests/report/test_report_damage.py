@@ -152,7 +152,7 @@ def test_hundreds_of_phases_are_bounded(run):
 
 def test_a_part_that_cannot_be_made_costs_itself_alone(run, tmp_path, monkeypatch):
     run(**{"metrics.jsonl": rows(0.5, 0.6)}, results_json='{"a": 1}')
-    monkeypatch.setattr(results_part, "_listed", lambda values: 1 / 0)
+    monkeypatch.setattr(results_part, "as_text", lambda values: 1 / 0)
     page = make_page(read_run(tmp_path))
     assert "This part cannot be shown: ZeroDivisionError: division by zero" in page
     assert "<strong>Loss</strong>" in page

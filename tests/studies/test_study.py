@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from debate_studies.lines import Finished, Lines, interval
 from debate_studies.runs import Figure, Results, Runs, Train, call_rates, first_warnings
 from debate_studies.study_file import Arm, Compared, Start, Study, read_study
-from debate_studies.tables import differences, fall, tables
+from debate_studies.tables import differences, tables
 from debate_train.checkpoints.run_directory import with_hash, write_json
 from debate_train.commands.cli import main as debate_train
 
@@ -127,16 +127,6 @@ def test_interval_of_a_mean_by_hand() -> None:
     assert (mean, error) == (2.0, pytest.approx(1 / math.sqrt(3)))
     assert half == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
     assert p == pytest.approx(1 - math.sqrt(12 / 14), rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("values", "step"),
-    [([0.5, 0.6, 0.4, 0.4], 3), ([0.5, 0.4, 0.6], None), ([0.5, 0.46], None), ([], None)],
-)
-def test_fall_is_the_first_look_of_those_that_stay_below(
-    values: list[float], step: float | None
-) -> None:
-    assert fall([[number, value] for number, value in enumerate(values, 1)], 0.05) == step
 
 
 def side(strict: float, accuracy: float) -> dict[str, dict[str, float]]:

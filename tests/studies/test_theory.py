@@ -189,19 +189,3 @@ def test_a_majority_falls_before_it_rises_under_a_lasting_advantage() -> None:
     assert rows[1]["majority"] < rows[0]["majority"] - 2 * deviation
     assert rows[6]["majority"] > rows[1]["majority"] + 2 * deviation
     assert rows[1]["accuracy"] > rows[0]["accuracy"]
-
-
-def test_agents_that_do_not_fit_together_are_refused() -> None:
-    hears = neighbours("all", 2)
-    with pytest.raises(ValueError, match="start"):
-        symmetric((0, 1), hears, 1, Lift(1, 0))
-    with pytest.raises(ValueError, match="hears"):
-        BeliefModel(np.ones((3, 2)), hears, np.ones(3), Lift(1, 0))
-    with pytest.raises(ValueError, match="weight"):
-        symmetric((1, 1), hears, -1, Lift(1, 0))
-    with pytest.raises(ValueError, match="mass"):
-        symmetric((1, 1), hears, 1, Lift(-1, 0))
-    with pytest.raises(ValueError, match="share"):
-        FixedShare(1, 1.5)
-    with pytest.raises(ValueError, match="chance"):
-        FindsRight(1, -0.5)

@@ -1,5 +1,6 @@
 """Several runs, or seeds of one recipe, side by side on one page."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 
@@ -9,14 +10,14 @@ from debate_report.run_files import RunFiles, finite, recipe_of
 from debate_report.timeline import meaning, render, write_value
 
 Interval = tuple[float, float, float]
-MAX_ROWS, MAX_SHOWN = 500, 500
+MAX_SHOWN, MAX_TEXT = 500, 100_000
 _ENDS = ("low", "high")
 
 
 def results(found: Mapping[str, object] | None) -> Markup:
     """Return the table of `results.json`, then its other values folded below."""
     if found is None:
-        return render("results.html", found=False, others=[])
+        return render("results.html", found=False, others="")
     rows = list(_read(found.get("table")))
     values = [value for _, _, before, after, _ in rows for value in (*before, *after)]
     share = not values or (min(values) >= 0 and max(values) <= 1)
@@ -40,8 +41,13 @@ def results(found: Mapping[str, object] | None) -> Markup:
             }
             for measure, name, before, after, change in rows
         ],
-        others=_listed(others),
+        others=as_text(others) if others else "",
     )
+
+
+def as_text(values: Mapping[str, object]) -> str:
+    """Return values of a file as they may stand on a page."""
+    return json.dumps(values, indent=1, ensure_ascii=False)[:MAX_TEXT]
 
 
 def _read(rows: object) -> Iterator[tuple[str, str, Interval, Interval, object]]:
@@ -98,27 +104,6 @@ def _paired(change: object, share: bool) -> tuple[str, str]:
 def _change(change: float, share: bool) -> str:
     text = f"{round(100 * change, 1) + 0.0:+.1f}" if share else f"{round(change, 3) + 0.0:+.3f}"
     return text.replace("-", "−")
-
-
-def _listed(values: Mapping[str, object]) -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = []
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            rows += [(f"{key}: {name}", _shown(item)) for name, item in value.items()]
-        else:
-            rows.append((key, _shown(value)))
-    return [(key[:MAX_SHOWN], shown[:MAX_SHOWN]) for key, shown in rows[:MAX_ROWS]]
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, Mapping) and (interval := _interval_of_ends(value)):
-        mean, low, high = interval
-        return f"{mean:.4g} [{low:.4g}, {high:.4g}]"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(_shown(item) for item in value) or "none"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 MAX_KEYS = 24

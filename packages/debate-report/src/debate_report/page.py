@@ -22,8 +22,7 @@ from debate_protocol.command_line import (
 )
 from debate_report.browsing import Browser, browser, read_all
 from debate_report.comparison import (
-    MAX_ROWS,
-    MAX_SHOWN,
+    as_text,
     comparison,
     results,
     setting_of,
@@ -168,7 +167,7 @@ def _to_repeat(run: RunFiles) -> Markup:
         changes=[(f"from step {step}", key, change) for step, key, change in run.changes],
         recipe=run.recipe,
         limit=MAX_RECIPE_CHARS,
-        environment=_environment(run.environment),
+        environment=as_text(run.environment) if run.environment else "",
     )
 
 
@@ -192,21 +191,6 @@ def _facts(run: RunFiles) -> Markup:
         started = str(run.environment["started"])[:16].replace("T", " ")
         facts.append(("started", f"{started} UTC"))
     return render("facts.html", facts=facts)
-
-
-def _environment(values: Mapping[str, object]) -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = []
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            rows += [(f"{key}: {name}", str(item)) for name, item in value.items()]
-        elif isinstance(value, list):
-            shown = [
-                item.get("started", "") if isinstance(item, Mapping) else item for item in value
-            ]
-            rows.append((key, ", ".join(map(str, shown)) or "none"))
-        else:
-            rows.append((key, "none" if value is None else str(value)))
-    return [(key[:MAX_SHOWN], value[:MAX_SHOWN]) for key, value in rows[:MAX_ROWS]]
 
 
 def report_main(argv: Sequence[str] | None = None) -> int:

@@ -23,18 +23,6 @@ Floats = npt.NDArray[np.float64]
 Answers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """A round as its agents see it."""
-
-    means: Floats
-    """Dirichlet means θ̄_{i,t}, (K, D, N)."""
-    answers: Answers
-    """y_{i,t}, (D, N)."""
-    hears: Floats
-    """Row i marks the neighbours N(i) with 1, (N, N)."""
-
-
 class Critique(typing.Protocol):
     """A private critique of constant mass m_β (SDRL, eq. 17)."""
 
@@ -43,8 +31,17 @@ class Critique(typing.Protocol):
         """The constant ‖β_{i,t}‖₁ = m_β."""
         ...
 
-    def draw(self, context: Context, rng: np.random.Generator) -> Floats:
-        """Return β_{i,t}, (K, D, N), which may depend on the answers of the round."""
+    def draw(
+        self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
+    ) -> Floats:
+        """Return β_{i,t}, (K, D, N), by what was said in the round.
+
+        Args:
+            means: Dirichlet means θ̄_{i,t}, (K, D, N).
+            answers: y_{i,t}, (D, N).
+            hears: Row i marks the neighbours N(i) with 1, (N, N).
+            rng: Draws it.
+        """
         ...
 
     def expected_right(self, means: Floats, hears: Floats) -> Floats:
@@ -62,14 +59,13 @@ class FixedShare:
     mass: float
     share: float
 
-    def __post_init__(self) -> None:
-        _check_share("share", self.share)
-
-    def draw(self, context: Context, rng: np.random.Generator) -> Floats:
+    def draw(
+        self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
+    ) -> Floats:
         """Return the same β for all agents."""
-        shares = np.full(len(context.means), (1 - self.share) / (len(context.means) - 1))
+        shares = np.full(len(means), (1 - self.share) / (len(means) - 1))
         shares[0] = self.share
-        return np.broadcast_to(self.mass * shares[:, None, None], context.means.shape)
+        return np.broadcast_to(self.mass * shares[:, None, None], means.shape)
 
     def expected_right(self, means: Floats, hears: Floats) -> Floats:
         """Return m_β times the share."""
@@ -87,10 +83,12 @@ class Lift:
     mass: float
     lift: float
 
-    def draw(self, context: Context, rng: np.random.Generator) -> Floats:
+    def draw(
+        self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
+    ) -> Floats:
         """Return β; wrong answers share the rest as in the agent's belief."""
-        right = self.expected_right(context.means, context.hears)
-        found: Floats = context.means * ((self.mass - right) / (1 - context.means[0]))
+        right = self.expected_right(means, hears)
+        found: Floats = means * ((self.mass - right) / (1 - means[0]))
         found[0] = right
         return found
 
@@ -111,16 +109,15 @@ class FindsRight:
     mass: float
     chance: float
 
-    def __post_init__(self) -> None:
-        _check_share("chance", self.chance)
-
-    def draw(self, context: Context, rng: np.random.Generator) -> Floats:
+    def draw(
+        self, means: Floats, answers: Answers, hears: Floats, rng: np.random.Generator
+    ) -> Floats:
         """Return β from the answers of the round."""
-        with_own = np.maximum(context.hears, np.eye(len(context.hears)))
-        said = (context.answers == 0).astype(float) @ with_own.T > 0
+        with_own = np.maximum(hears, np.eye(len(hears)))
+        said = (answers == 0).astype(float) @ with_own.T > 0
         finds = said & (rng.random(said.shape) < self.chance)
-        chosen = np.where(finds, 0, context.answers)
-        return self.mass * np.stack([chosen == k for k in range(len(context.means))]).astype(float)
+        chosen = np.where(finds, 0, answers)
+        return self.mass * np.stack([chosen == k for k in range(len(means))]).astype(float)
 
     def expected_right(self, means: Floats, hears: Floats) -> Floats:
         """Return m_β (c (1 − Π (1 − p_j)) + (1 − c) p_i), j over N(i) and i."""
@@ -130,18 +127,9 @@ class FindsRight:
         return right
 
 
-def _check_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name}: found {value:g}, expected 0 to 1")
-
-
 @dataclass(frozen=True, slots=True)
 class BeliefModel:
-    """N agents who hold pseudo-counts of K answers to one question; answer 0 is the right one.
-
-    Raises:
-        ValueError: Shapes do not go together, or a count or weight is out of range.
-    """
+    """N agents who hold pseudo-counts of K answers to one question; answer 0 is the right one."""
 
     start: Floats
     """α_{i,0}, (N, K), all above 0."""
@@ -150,21 +138,6 @@ class BeliefModel:
     weight: Floats
     """w_i ≥ 0, (N,): what one neighbour's answer adds."""
     critique: Critique
-
-    def __post_init__(self) -> None:
-        agents = len(self.start)
-        if self.start.ndim != 2 or self.start.shape[1] < 2 or not (self.start > 0).all():
-            raise ValueError(
-                f"start: expected counts above 0 of shape (N, K ≥ 2), found {self.start.shape}"
-            )
-        if self.hears.shape != (agents, agents) or not np.isin(self.hears, (0, 1)).all():
-            raise ValueError(
-                f"hears: expected 0 and 1 of shape ({agents}, {agents}), found {self.hears.shape}"
-            )
-        if self.weight.shape != (agents,) or not (self.weight >= 0).all():
-            raise ValueError(f"weight: expected {agents} numbers of at least 0")
-        if not self.critique.mass >= 0:
-            raise ValueError(f"critique.mass: expected at least 0, found {self.critique.mass:g}")
 
     @property
     def degree(self) -> Floats:
@@ -255,8 +228,7 @@ def simulate(
             break
         expected = model.critique.expected_right(means, model.hears)
         advantages[round_] = expected - model.critique.mass * means[0]
-        context = Context(means, said[round_], model.hears)
-        alpha += model.critique.draw(context, rng)
+        alpha += model.critique.draw(means, said[round_], model.hears, rng)
         for k in range(answers):
             heard = (said[round_] == k).astype(float) @ model.hears.T
             alpha[k] += model.weight * heard

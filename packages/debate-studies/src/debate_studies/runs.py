@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
-from typing import BinaryIO
 
 import yaml
 from pydantic import TypeAdapter
@@ -72,7 +71,7 @@ class Processes:
     def _run(self, arguments: Sequence[str], log: Path, place: Mapping[str, str]) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._variables, **place}
         command = [sys.executable, "-m", "debate_train", *arguments]
-        with _closed_at_end() as pipe, _opened(log) as file:
+        with _closed_at_end() as pipe, log.open("ab") as file:
             if not self._options:  # The launcher of several processes has a pipe of its own.
                 command.append(f"--interrupts=/dev/fd/{pipe}")
             with self._lock:
@@ -115,10 +114,6 @@ def _closed_at_end() -> Iterator[int]:
     finally:
         for end in ends:
             os.close(end)
-
-
-def _opened(log: Path) -> BinaryIO:
-    return log.open("ab")
 
 
 @dataclass(frozen=True, slots=True)

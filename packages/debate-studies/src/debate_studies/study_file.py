@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
 
@@ -15,39 +15,20 @@ from debate_train.interrupts import UsageError
 from debate_train.recipe import FolderName, Recipe
 from debate_train.recipe.files import LoadedRecipe, find_recipe, load_recipe, read_yaml
 
-if TYPE_CHECKING:
-    from debate_train.recipe import Recipe
-
 
 def add_study_options(parser: argparse.ArgumentParser) -> None:
     """Add the file and the options of the command."""
     parser.add_argument("file", type=Path, metavar="FILE", help="the YAML file of a study")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="say what would be run and whether its recipes can be, then stop",
-    )
-    parser.add_argument(
-        "--tables", action="store_true", help="run nothing: tables of finished runs"
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="folder of runs and logs (default: runs/NAME)"
-    )
-    parser.add_argument(
-        "--seeds", nargs="+", type=int, metavar="SEED", help="only these of its seeds"
-    )
-    parser.add_argument("--arms", nargs="+", metavar="ARM", help="only these of its arms")
+    flags = {"check": "check its recipes and stop", "tables": "tables of finished runs alone"}
+    for name, said in flags.items():
+        parser.add_argument(f"--{name}", action="store_true", help=said)
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder (default: runs/NAME)")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="only these")
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1)")
-    parser.add_argument(
-        "--devices",
-        nargs="+",
-        default=[],
-        metavar="GPUS",
-        help="run as many at once, each with one of these as CUDA_VISIBLE_DEVICES: 0 1, or 0,1 2,3",
-    )
-    parser.add_argument(
-        "--nproc", type=int, metavar="N", help="processes of each run (trainer.type: deepspeed)"
-    )
+    parser.add_argument("--nproc", type=int, metavar="N", help="processes of each run (deepspeed)")
+    gpus = "a run at once on each: 0 1, or 0,1 2,3"
+    parser.add_argument("--devices", nargs="+", default=[], metavar="GPUS", help=gpus)
 
 
 BEFORE = "start"
@@ -62,28 +43,27 @@ Arithmetic = Literal[
 """Variables that change how numbers are added up, and nothing else: a study may be a stranger's."""
 
 
-class Start(Config):
-    """Phases that several arms begin with, trained once for each seed."""
+class Run(Config):
+    """What starts and arms have in common."""
 
     recipe: str
     """A file, relative to that of the study that is run, or a name of `debate-train recipes`."""
     start: str | None = None
-    """Another start that this one begins with; phases that both name are run again."""
+    """The start whose last checkpoint it begins with; phases that two starts name run again."""
     settings: tuple[str, ...] = ()
-    """Of this run alone; they end it before the phase that the arms differ in."""
+    """May hold {seed}, and in arms {tpr} and {fpr}: `call_rates` of the judge of the start."""
+
+
+class Start(Run):
+    """Phases that several arms begin with, trained once for each seed."""
+
     phases: tuple[str, ...]
     """Those that the arms leave out."""
 
 
-class Arm(Config):
+class Arm(Run):
     """What is compared: a run of each seed."""
 
-    recipe: str
-    """A file, relative to that of the study that is run, or a name of `debate-train recipes`."""
-    start: str | None = None
-    """The start whose last checkpoint it begins with."""
-    settings: tuple[str, ...] = ()
-    """They may hold {seed}, and {tpr} and {fpr}: `call_rates` of the judge that the start has."""
     seeds: tuple[NonNegativeInt, ...] | None = None
     """None: those of the study."""
 
@@ -238,7 +218,7 @@ _RATES = {"tpr": 0.9, "fpr": 0.2}
 _CHECKPOINT = ("model.type=pretrained", "model.name=start", "model.dtype=float32")
 
 
-def loaded_runs(study: Study, folder: Path) -> "Iterator[tuple[str, LoadedRecipe[Recipe]]]":
+def loaded_runs(study: Study, folder: Path) -> Iterator[tuple[str, LoadedRecipe[Recipe]]]:
     """Yield the key of each start and arm with its recipe, as if it had no start.
 
     Args:
@@ -249,9 +229,8 @@ def loaded_runs(study: Study, folder: Path) -> "Iterator[tuple[str, LoadedRecipe
         UsageError: A run is not a recipe, has no such phase, or does not measure what it should.
     """
     for name, start in study.starts.items():
-        loaded = _loaded(f"starts.{name}", start, study, folder, study.left_out(name))
-        _refuse_named_adapters(f"starts.{name}", loaded)
-        yield f"starts.{name}", loaded
+        key = f"starts.{name}"
+        yield key, _loaded(key, start, study, folder, study.left_out(name))
     for name, arm in study.arms.items():
         left_out = study.left_out(arm.start) if arm.start else set[str]()
         loaded = _loaded(f"arms.{name}", arm, study, folder, left_out)
@@ -282,7 +261,7 @@ def output_problems(study: Study, folder: Path) -> Iterator[str]:
 
 def _loaded(
     key: str, run: Start | Arm, study: Study, folder: Path, left_out: set[str]
-) -> "LoadedRecipe[Recipe]":
+) -> LoadedRecipe[Recipe]:
     """Return a run's recipe, of whose phases some are left out."""
     values = {"seed": study.all_seeds()[0]} | ({} if run.start is None else _RATES)
     named = f"name={key.partition('.')[2]}-{max(study.all_seeds())}"
@@ -304,14 +283,7 @@ def _loaded(
         raise UsageError(f"{key}: {error}") from error
 
 
-def _refuse_named_adapters(key: str, loaded: "LoadedRecipe[Recipe]") -> None:
-    """Refuse starts whose checkpoint an arm could not begin with."""
-    lora = getattr(loaded.recipe.model, "lora", None)
-    if lora is not None and lora.adapters:
-        raise UsageError(f"{key}: found adapters with names; expected one model, or one adapter")
-
-
-def _refuse_measures(key: str, study: Study, loaded: "LoadedRecipe[Recipe]") -> None:
+def _refuse_measures(key: str, study: Study, loaded: LoadedRecipe[Recipe]) -> None:
     known = loaded.recipe.evaluated().measured()
     for name, measure in study.measures.items():
         if measure not in known:

@@ -37,11 +37,7 @@ def tables(study: Study, lines: Sequence[Finished], plot: Path) -> list[str]:
         *_levels(study, runs, arms),
         "",
         *_compared(study, runs),
-        "",
-        *_each(study, runs, arms),
     ]
-    if any(run.curves for run in lines):
-        found += ["", *_falls(study, runs, arms)]
     if any(run.warnings for run in lines):
         found += ["", *_warnings(runs, arms)]
     if study.plot:
@@ -115,53 +111,6 @@ def _compared(study: Study, runs: Runs) -> list[str]:
             rows.append([between, measure, len(values), with_interval(values), *tested])
     head = ["compared", "measure", "seeds", "mean [95 %]", "standard error", "range", "p"]
     return table(head, rows)
-
-
-def _each(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
-    """All runs."""
-    rows = list[list[object]]()
-    for arm in arms:
-        for seed in seeds_of(runs, [arm]):
-            run = runs[arm, seed]
-            cells = []
-            for name in study.measures:
-                sides = [side.get(name) for side in (run.before, run.after)]
-                cells.append(" → ".join("–" if v is None else f"{v:.3f}" for v in sides))
-            rows.append([arm, seed, "met" if run.start_met else "missed", *cells])
-    return table(["arm", "seed", "criterion", *study.measures], rows)
-
-
-def fall(points: Sequence[Sequence[float]], bound: float) -> float | None:
-    """Return the first step from which a curve stays more than `bound` below its first point."""
-    if not points:
-        return None
-    found = None
-    for step, value in points:
-        is_below = value < points[0][1] - bound
-        found = (step if found is None else found) if is_below else None
-    return found
-
-
-def _falls(study: Study, runs: Runs, arms: Sequence[str]) -> list[str]:
-    """How high each curve rose and where it ended, and in how many seeds it fell for good."""
-    rows = list[list[object]]()
-    for arm in arms:
-        own = [runs[arm, seed] for seed in seeds_of(runs, [arm])]
-        for name in study.curves:
-            curves = [points for run in own if (points := run.curves.get(name))]
-            if not curves:
-                continue
-            first = fmean(points[0][1] for points in curves)
-            top = fmean(max(value for _, value in points) for points in curves)
-            last = fmean(points[-1][1] for points in curves)
-            mean = fmean(fmean(value for _, value in points) for points in curves)
-            fell = [step for points in curves if (step := fall(points, 0.05)) is not None]
-            where = f"{len(fell)} of {len(curves)}"
-            where += f", from step {min(fell):g} to {max(fell):g}" if fell else ""
-            cells = [f"{value:.3f}" for value in (first, top, last, mean)]
-            rows.append([arm, name, *cells, where])
-    fell_cell = "ended more than .05 below the first"
-    return table(["arm", "curve", "first", "highest", "last", "mean", fell_cell], rows)
 
 
 def _warnings(runs: Runs, arms: Sequence[str]) -> list[str]:
