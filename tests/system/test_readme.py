@@ -271,7 +271,7 @@ RULES: tuple[tuple[str, Action], ...] = (
     (r"debate-eval (compare|--transcripts) ", runs(evaluate)),
     (r"debate-eval (acc_|recipes/selfplay|.*rival|.*--benchmark)", runs(evaluate, "--check")),
     (r"debate-eval ", runs(evaluate, *FEW)),
-    (r"debate-train (schema|recipes|init|import|--explain)(?= |$)", runs(train)),
+    (r"debate-train (recipes|init|import|--explain)(?= |$)", runs(train)),
     (r"debate-train .*--(explain|print|plan|check|check-data)\b", runs(train)),
     (r"debate-train .*tiny-model .*type=transformers", runs(train, "rollout.max_tokens=4", *FEW)),
     (r"debate-train ", runs(train, "--check")),
