@@ -4,7 +4,8 @@ A run that was stopped in the middle of its second phase, and one that ended, ar
 damaged: files and folders in each other's place, emptied, cut, garbled, linked; rows of metrics
 changed; checkpoints altered and sealed again, as by somebody who knows the format. Then
 `--resume` must end bit-equal to the run that nobody damaged, or refuse with a reason. Of a run
-that has ended only the newest checkpoint is read: damage to older ones is counted as `unread`.
+that has ended only the newest checkpoint is read: damage to older ones, and to debates of its
+evaluations, is counted as `unread`.
 
     python -m benchmarks.resuming.mutate_run_directories [--count 320] [--seed 0] [--keep FILE]
 
@@ -55,7 +56,9 @@ def judge(folder: Path, base: Path, damage: Damage, expected: dict[str, Any]) ->
             differences = [name for name in differences if name != "checkpoints/best.json"]
         unread = "phase_start.safetensors"  # What a run that has ended was measured against.
         if base.parent.name == "ended" and all(
-            name == unread or (name.startswith("checkpoints/step-") and last not in name)
+            name == unread
+            or (name.startswith("evaluations/") and name.endswith(".jsonl"))
+            or (name.startswith("checkpoints/step-") and last not in name)
             for name in differences
         ):
             return found | {"verdict": "unread"}

@@ -33,7 +33,7 @@ exit codes:
   0 done; 1 a failure while running; 2 bad usage or recipe; 130 interrupted, what is done is kept"""
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NO_NAME = {errno.ENAMETOOLONG, errno.ELOOP}
+_NO_FILE = {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def _failure(error: Exception) -> tuple[int, str]:
         return FAILED, str(error)
     if isinstance(error, RunFailure | RolloutError | ScoreError):
         return FAILED, str(error)  # Also an engine that took no weights.
-    if isinstance(error, OSError) and error.errno in _NO_NAME:
+    if isinstance(error, OSError) and error.errno in _NO_FILE:
         return BAD_USAGE, f"{str(error.filename)[:200]!r}: {error.strerror}"
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return FAILED, f"{error}; make room on the disk"
