@@ -119,6 +119,7 @@ FILLED = (
     (r"\b(study) FILE", r"\1 examples/compare_rewards.yaml"),
     (r"\b(import) FILE", r"\1 traces.jsonl"),
     (r"\b(init|--log|--keep) (FILE|mine.yaml)", r"\1 new.yaml"),
+    (r"\S+/transcripts/POLICY/MODE.jsonl", DEBATES),
     (r"(runs/)?\w+/transcripts/\w+-000010.jsonl", DEBATES),
     (r"(?<!/)\b(DEBATES|FILE|[ab](?=\.))(\.jsonl)?(?= |$)", DEBATES),
     (r"\bANSWERS.jsonl", "examples/data/answers.jsonl"),
