@@ -158,7 +158,7 @@ class Branch:
 
     `guide` is that answer. It steers to the right one exactly if it is the question's answer as
     written. `turn` has the same agent and round as the turn it stands beside, and in `prompt`
-    what it was really sampled from; the unsteered prompt is that of the turn.
+    what it was really sampled from; the unsteered prompt is the turn's own.
     """
 
     guide: str

@@ -246,7 +246,7 @@ def _noisy(points: Sequence[tuple[float, float]]) -> bool:
 
 
 def _running_mean(points: Sequence[tuple[float, float]], window: int) -> list[tuple[float, float]]:
-    """Return each point's mean with its neighbours, at the ends with those of one side."""
+    """Return each point's mean with its neighbours; a point at an end has them on one side."""
     half, means = window // 2, []
     for place, (step, _) in enumerate(points):
         near = points[max(0, place - half) : place + half + 1]

@@ -254,7 +254,7 @@ def _agreement(
 
 
 class Majority(RewardConfig):
-    """Whether a turn's answer is that of the majority, as 1 or 0 or as ±1, stream `generator`.
+    """Whether a turn gives the majority's answer, as 1 or 0 or as ±1, stream `generator`.
 
     The majority is the largest class of equivalent answers in one round, of the debate
     (`scope: debate`) or of all debates of the batch on the same question (`scope: question`). Each

@@ -113,7 +113,7 @@ def knows_confidence(debate: ReadDebate) -> bool:
 def peer_vote(debate: Debate, seed: int) -> str | None:
     """Return the answer of the agent whom the others voted up most, None when nobody answered.
 
-    The votes are those of the last round in which any were cast; an agent's standing is its votes
+    The votes come from the last round in which any were cast; an agent's standing is its votes
     for minus its votes against, ties half each way, and the answer is that of the turn that was
     judged. Equal standings are drawn from, repeatably by seed and transcript id; without any votes
     that is every agent with an answer in the last round.
@@ -202,7 +202,7 @@ def answer_text(debate: ReadDebate, turn: ReadTurn) -> str | None:
 def standings(debate: ReadDebate) -> list[tuple[ReadTurn, float]]:
     """Return each judged agent's latest judged turn with its votes for minus against.
 
-    The votes are those of the last round in which any were cast; without votes there is none.
+    The votes come from the last round in which any were cast; without votes there is none.
     """
     cast = ballots(debate)
     voted = [key.round for key, ballot in cast.items() if ballot.votes]
@@ -308,7 +308,7 @@ class _Rule(Config):
 class Informative(_Rule):
     """Drops groups that teach nothing: all answers right, or all wrong.
 
-    The answers are those of the latest round; a failed turn is wrong. A question whose own answer
+    The answers come from the latest round; a failed turn is wrong. A question whose own answer
     is missing or cannot be read is dropped, and a warning names it.
 
     Source: DAPO (Yu et al. 2025), eq. 8's condition 0 < |right| < G; SDRL (paper), eq. 7. The

@@ -284,7 +284,7 @@ def _close(left: Number, right: Number) -> bool:
 
 
 def _compare_bases(gold: str, given: str) -> bool | None:
-    """A base that only one of them names is that of the question."""
+    """Take a base that only one of them names for the base of the question."""
     left, right = _digits_and_base(gold), _digits_and_base(given)
     if left is None or right is None or left[1] == right[1] == 0:
         return None

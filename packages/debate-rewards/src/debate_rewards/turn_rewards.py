@@ -125,7 +125,7 @@ def _valued(transcript: Transcript, verdicts: Iterator[Verdict]) -> _Found:
 
 
 def _standard_error(mean: float, count: int) -> float | None:
-    """Return that of a mean of zeros and ones: their sample deviation (n − 1) over √n."""
+    """Return the standard error of a mean of zeros and ones: their deviation (n − 1) over √n."""
     return float((mean * (1 - mean) / (count - 1)) ** 0.5) if count > 1 else None
 
 

@@ -25,7 +25,7 @@ Ties = Literal["half", "ignore"]
 Duplicates = Literal["one", "count"]
 Verdict = Literal[">", "=", "<"]
 JudgeCredit = Literal["line", "block", "segment"]
-# Two judged turns; that of the agent with the lower id stands left.
+# Two judged turns; the agent with the lower id stands left.
 Pair = tuple[TurnKey, TurnKey]
 
 

@@ -80,7 +80,7 @@ Capability = Literal[
     "streams",  # The engine is a `StreamingEngine`.
     "full_weights",  # `load` takes all parameters.
     "lora",  # `load` takes an adapter.
-    "adapters",  # `load` takes several by name; each request is answered with that of its ask.
+    "adapters",  # `load` takes several by name; a request is answered by its ask's adapter.
     "prefix_cache",  # Prompts that begin alike are computed once; `load` drops what is old.
     "load_in_flight",  # `load` may be called while requests are open; replies mark what they mix.
 ]

@@ -136,7 +136,7 @@ def check_order(bench: Bench) -> None:
 
 
 def check_ids(bench: Bench) -> None:
-    """Ids out, a log-probability for each, and the text is that of the ids."""
+    """Ids out, a log-probability for each, and the ids decode to the text."""
     for reply in bench.engine.generate(requests(bench.engine)):
         assert reply.token_ids, "expected at least one sampled id"
         if bench.can("logps") or reply.logps:
@@ -368,7 +368,7 @@ _LONG = 192
 
 
 def check_full_refresh(bench: Bench) -> None:
-    """After a load, replies carry its version and are those of the new weights."""
+    """After a load, replies carry its version and come from the new weights."""
     for refresh in _of(bench, "full", 1):
         before = _scored(bench)
         bench.load(refresh)

@@ -65,7 +65,7 @@ class Arm(Run):
     """What is compared: a run of each seed."""
 
     seeds: tuple[NonNegativeInt, ...] | None = None
-    """None: those of the study."""
+    """None takes the seeds of the study."""
 
 
 class Compared(Config):
@@ -157,7 +157,7 @@ class Study(Config):
 def read_study(file: Path) -> Study:
     """Read the file of a study, with `extends: FILE` on top of another.
 
-    Files of results and tables are never those of the study that it extends.
+    It never shares files of results and tables with the study that it extends.
 
     Raises:
         UsageError: It is not one.

@@ -252,7 +252,7 @@ class Reinforce(TokenLoss):
 class _Clipped(RatioLoss):
     """Clipped ratio: -min(ρ·A, clip(ρ, 1-low, 1+high)·A), where A < 0 at most -c·A.
 
-    Source: c is that of Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep
+    Source: c is taken from Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep
     Reinforcement Learning", eq. 8.
     """
 
@@ -446,7 +446,7 @@ def reference_error(policy: ReferencePolicy | None) -> str | None:
 def gradient_shares(batch: Batch, loss: Loss) -> dict[str, float]:
     """Return each agent's and each stream's share of the gradient.
 
-    A share is that of Σ w·|A|, w what the token counts and A its advantage: the size of the slopes
+    Shares are taken of Σ w·|A|, w what a token counts and A its advantage: the size of the slopes
     of the loss in log p where ratios are 1. |A| is taken of each stream, before streams are summed.
 
     Args:

@@ -368,7 +368,7 @@ class Sequential(_RoundForm):
 
 
 class Direct(DebateForm):
-    """One answer of one agent; the prompt is that of agent 0 in round 0 of a debate."""
+    """One answer of one agent; it gets the prompt of agent 0 in round 0 of a debate."""
 
     type: Literal["direct"] = "direct"
     num_agents: Literal[1] = 1

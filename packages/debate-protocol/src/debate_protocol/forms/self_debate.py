@@ -129,7 +129,7 @@ class SelfDebate(SampledSettings):
         return self.num_agents
 
     def own_roles(self) -> tuple[AgentRole, ...]:
-        """Return the samples of the first prompt and those of the second."""
+        """Return a role for the samples of each prompt."""
         return paired_roles(self.first_turns, self.second_turns)
 
     def protocol(self) -> Protocol:

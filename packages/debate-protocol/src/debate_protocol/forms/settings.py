@@ -367,7 +367,7 @@ class DebateForm(SpeakingSettings):
         return tuple(self.roles[r.name].spoken(r) if r.name in self.roles else r for r in own)
 
     def persona(self, agent: int) -> Persona | None:
-        """Return the agent's persona: its role's, else that of its number."""
+        """Return the agent's persona: its role's own, else the one with its number."""
         chosen = self._chosen(agent)
         return chosen.persona if chosen and chosen.persona else super().persona(agent)
 

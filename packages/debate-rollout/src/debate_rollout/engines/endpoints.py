@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class Background:
-    """Runs coroutines on its own loop; `submit`, `collect` and `cancel` are those of an engine."""
+    """Runs coroutines on its own loop; an engine's `submit`, `collect` and `cancel`."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()

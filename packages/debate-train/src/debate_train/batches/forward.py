@@ -269,7 +269,7 @@ class FusedTokenLogps(torch.autograd.Function):
         temperatures: Tensor,
         cap: float | None,
     ) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies; arguments are those of `hidden_logps`."""
+        """Return log-probabilities and entropies; see `hidden_logps` for the arguments."""
         chunk = max(1, GPU_CHUNK_LOGITS // weight.shape[0])
         logps = temperatures.new_empty(len(targets))
         entropies, norms = torch.empty_like(logps), torch.empty_like(logps)
@@ -326,7 +326,7 @@ def chunk_logps(
     Args:
         logits: of the head before cap and temperature, shape (A, V).
         targets: token ids, shape (A,).
-        temperatures: shape (A,); their type is that of the result.
+        temperatures: shape (A,), of the type that the result shall have.
         cap: of the logits, None for none.
     """
     scaled = _scaled(logits, temperatures, cap)
@@ -592,7 +592,7 @@ def _refused(model: nn.Module, share: Share, found: str) -> RecipeError:
 
 
 def _logps(model: nn.Module, share: Share, training: bool = False, moved: int = 0) -> Tensor:
-    """Return log-probabilities of the rows' own tokens; those of the first are moved by so much."""
+    """Return log-probabilities of the rows' own tokens, the first row's moved by so much."""
     config: PreTrainedConfig = model.config
     vocabulary = config.get_text_config().vocab_size
     tokens = np.random.default_rng(0).integers(0, vocabulary, 64)

@@ -406,7 +406,7 @@ def _dealt(packs: Sequence[tuple[float, Pack]], ranks: int, empty: Pack) -> list
 
 
 def _units(batch: "Batch", rows: Sequence[int], share: Share) -> list[_Unit]:
-    """Return those of the rows that have actions in the order in which packs are filled."""
+    """Return the rows that have actions, in the order in which packs are filled."""
     inputs = {n: batch.rows[n].tokens[: needed_tokens(batch.rows[n])] for n in rows}
     numbers = [n for n, tokens in inputs.items() if len(tokens)]
     if share == "none":

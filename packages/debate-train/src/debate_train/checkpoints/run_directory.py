@@ -342,7 +342,7 @@ class MetricsFile:
         self.go_on()
 
     def go_on(self) -> None:
-        """Count the seconds of the run on from those of the last row."""
+        """Go on with the seconds of the run where the last row stopped."""
         rows = self.rows()
         self._seconds_before = float(str(rows[-1]["time_s"])) if rows else 0.0
         self._opened_at = time.monotonic()

@@ -291,7 +291,7 @@ def _rows(results: Sequence[Found]) -> Iterator[Row]:
     Of debates these are the majority of the first and of the last answers and the difference, of
     single replies the mean and the majority of K, where benchmarks may have a K of their own.
 
-    Source: SDRL (paper), tables 1 and 2; the average is that of the benchmarks' means.
+    Source: SDRL (paper), tables 1 and 2; the average is taken over the benchmarks' means.
     """
     by_policy = [{one["name"]: one["figures"] for one in found["policies"]} for found in results]
     for policy in by_policy[0]:

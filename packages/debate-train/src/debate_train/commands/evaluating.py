@@ -60,7 +60,7 @@ class Serving:
         self._is_own = False
         """Whether the model in memory has the recipe's own weights."""
         self._is_other = False
-        """Whether the engine is that of a model of another shape."""
+        """Whether the engine serves a model of another shape."""
 
     def serve(self, policy: NamedPolicy, version: int) -> Engine:
         """Return the engine, which samples from this policy; `version` marks its weights.
@@ -177,7 +177,7 @@ def with_opponents(recipe: Recipe, opponents: Sequence[NamedPolicy]) -> Recipe:
     """Return the recipe with a mode for each opponent, in which it has all seats but one.
 
     Raises:
-        UsageError: The name of one is taken, or too long for that of a mode.
+        UsageError: The name of one is taken, or too long for a mode's name.
     """
     policies, modes = dict(recipe.rollout.policies), dict(recipe.evaluation.modes)
     for one in opponents:

@@ -274,9 +274,9 @@ BENCHMARKS: Mapping[str, PublishedBenchmark] = {
 class Benchmark(RowSettings):
     """A published benchmark by name, from the hub or from a file of its rows.
 
-    Training and test rows are those of its authors. One that has only rows for training holds out
-    a share for evaluation, or is evaluated on another benchmark (`test`); one that has only rows
-    for evaluation cannot be trained on.
+    Its authors say which rows are for training and which for testing. One that has only rows for
+    training holds out a share for evaluation, or is evaluated on another benchmark (`test`); one
+    that has only rows for evaluation cannot be trained on.
     """
 
     type: Literal["benchmark"] = "benchmark"
@@ -285,7 +285,7 @@ class Benchmark(RowSettings):
     path: str | None = None
     """A .jsonl, .json or .parquet file in the place of the hub's rows."""
     test: str | None = None
-    """Another benchmark whose test rows are those of figures."""
+    """Another benchmark, whose test rows figures are measured on."""
     test_path: str | None = None
     """A file in the place of the hub's test rows."""
 

@@ -31,7 +31,7 @@ class PartOfMixture(Config):
     data: Annotated[DataSettings, _SINGLE]
     """Its `batch_size` does not count."""
     weight: float = Field(1.0, gt=0)
-    """In relation to those of the others."""
+    """In relation to the weights of the other sources."""
 
 
 class Mixture(DataSettings):

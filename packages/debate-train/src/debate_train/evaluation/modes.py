@@ -38,7 +38,7 @@ class DebateChanges(Config):
     max_rounds: int | None = None
     """Rounds at most."""
     topology: TopologyName | None = None
-    """Whom an agent sees; with it `degree` and `center` are those of the evaluation."""
+    """Whom an agent sees; with it go the evaluation's `degree` and `center`."""
     degree: int | None = None
     """How many others each agent sees on `sparse`."""
     center: int | None = None
@@ -188,7 +188,7 @@ def debate_curves(debates: Sequence[Transcript]) -> Curves:
 
 
 def moments_of(debates: Sequence[Transcript], names: Mapping[str, str]) -> "Ratios":
-    """Return ratios of sums over questions; `names` maps names of ours to those of the metrics."""
+    """Return ratios of sums over questions; `names` maps our names to the metrics' names."""
     found: dict[str, dict[str, tuple[float, ...]]] = {}
     for question, moments in question_moments(debates).items():
         for ours, theirs in names.items():

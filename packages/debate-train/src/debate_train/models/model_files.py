@@ -79,7 +79,7 @@ def check_files(name: str, wanted: Mapping[str, str]) -> None:
 
 
 def is_folder(name: str) -> bool:
-    """Return whether a model's name is that of a folder here; False where no file can have it."""
+    """Return whether a model's name names a folder here; False where no file can have it."""
     try:
         return Path(name).is_dir()
     except (OSError, ValueError):
@@ -260,7 +260,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 
 
 def is_adapter(name: str) -> bool:
-    """Return whether a model's name is that of a folder with an adapter and no model of its own."""
+    """Return whether a model's name names a folder with an adapter and no model of its own."""
     folder = Path(name)
     is_whole = is_folder(name) and (folder / "config.json").is_file()
     return is_folder(name) and (folder / ADAPTER).is_file() and not is_whole

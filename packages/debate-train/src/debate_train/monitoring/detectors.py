@@ -228,7 +228,7 @@ def _transitions(row: Row) -> dict[str, float]:
 
 
 class EvaluationDetector(Detector):
-    """The base class of those that compare an evaluation on the dev split with that of the start.
+    """The base class of detectors that compare an evaluation on the dev split with the start's.
 
     They are for phases that learn from pairs, whose steps play no debates.
     """

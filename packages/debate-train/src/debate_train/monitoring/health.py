@@ -163,7 +163,7 @@ class HealthWatch:
 
 
 def is_evaluation(row: Row) -> bool:
-    """Return whether a row of metrics is that of an evaluation on the dev split."""
+    """Return whether a row of metrics comes from an evaluation on the dev split."""
     return any(key.startswith("eval/") for key in row)
 
 

@@ -121,7 +121,7 @@ class AnswerPairs(OfflineSettings):
     """Pairs of a reply with the chosen answer over a reply of the same round with another.
 
     Each reply with the other answer is the rejected one of a pair; chosen ones are taken in turn.
-    The prompt is that of the chosen reply. Debates without both have no pair.
+    The prompt is the chosen reply's own. Debates without both have no pair.
 
     Source: `by: majority` is the preference data of multi-agent consensus alignment (MACA, arXiv
     2509.15172), which needs no truth.

@@ -114,7 +114,7 @@ class Prefetcher:
     Args:
         play: Plays the debates of a step with an engine.
         engine: Samples.
-        steps: To be played; the first is that of `first`.
+        steps: To be played, `first` before all others.
         max_staleness: Most steps between the weights and the step that is played with them.
     """
 
