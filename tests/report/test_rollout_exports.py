@@ -11,7 +11,6 @@ from debate_protocol.cli import main
 from debate_protocol.transcripts.files import transcript_problems
 from debate_report.rollout_files import debates_in, import_rollouts
 from debate_train.commands.cli import main as train
-from debate_train.evaluation.measuring import figures_of_transcripts
 from debate_train.interrupts import UsageError
 
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
@@ -89,7 +88,6 @@ def test_episode_is_a_debate_whose_agents_are_its_traces(tmp_path: Path) -> None
     # Agent 0 earned 2 * 1, agent 1 2 * 0.
     assert debate.meta == {"right": 0.5, "turns": 2.0, "reward": 1.0}
     assert transcript_problems(debate) == []
-    assert figures_of_transcripts([debate]).found["reward"].value == 1.0
 
 
 def test_episode_without_traces_or_prompt_keeps_its_question(tmp_path: Path) -> None:

@@ -17,14 +17,13 @@ from debate_train.commands import ask as asking
 from debate_train.commands import cli, preflight
 from debate_train.commands import compare as comparison
 from debate_train.commands import evaluate as evaluating
-from debate_train.commands import evaluation_files as from_files
 from debate_train.commands import rollout as rollout_cli
 from debate_train.commands.cli import COMMANDS, part_parser
 from debate_train.monitoring.progress import Progress
 
 MODULES = (
     *(cli, rollout_cli, evaluating, asking, preflight, report, protocol, rewards),
-    *(comparison, from_files, studies, theory),
+    *(comparison, studies, theory),
 )
 DEBATES = Path(__file__).resolve().parents[2] / "examples/data/debates.jsonl"
 

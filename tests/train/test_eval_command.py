@@ -271,7 +271,8 @@ def test_check_counts_turns_and_context_and_writes_nothing(
     assert not (home / "checked").exists()
     assert main([*arguments, "rollout.max_tokens=510"]) == 2
     assert "is above the window of 512" in capsys.readouterr().err
-    assert main([*arguments, "--questions", "0"]) == 2
-    assert "--questions: found 0; expected at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*arguments, "--questions", "0"])
+    assert "argument --questions: found 0; expected at least 1" in capsys.readouterr().err
     assert main([*arguments, "evaluation.modes={direct: null, debate: null}"]) == 2
     assert "evaluation.modes: found none that plays anything" in capsys.readouterr().err

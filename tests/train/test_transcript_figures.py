@@ -1,70 +1,14 @@
-"""Figures of files: what transcripts allow, what they do not, and rollouts of other programs."""
+"""Rollouts of other programs as transcripts."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from debate_protocol.forms import Direct, Simultaneous
-from debate_protocol.types import Question, Reply, Transcript, Turn
 from debate_report.rollout_files import import_rollouts
-from debate_train.evaluation.measuring import figures_of_transcripts
+from debate_rewards.metrics import debate_statistics
 from debate_train.interrupts import UsageError
-
-QUESTION = Question("q", "How many?", "4", {"kind": "number"})
-
-
-def held(rounds: list[str], question: Question = QUESTION, **settings: Any) -> Transcript:
-    """Hold a debate of numbers, each turn of ten tokens of log-probability −1."""
-    reply = Reply("", token_ids=(1,) * 10, logps=(-1.0,) * 10)
-    turns = tuple(
-        Turn(agent, round, f"\\boxed{{{answer}}}", reply=reply)
-        for round, answers in enumerate(rounds)
-        for agent, answer in enumerate(answers)
-    )
-    plain = {"contract": "boxed", "personas": "none", **settings}
-    form = (
-        Simultaneous.model_validate({"num_agents": len(rounds[0]), "max_rounds": 9} | plain)
-        if len(rounds[0]) > 1
-        else Direct.model_validate(plain)
-    )
-    return Transcript(f"{question.id}/{rounds}", question, form.protocol(), turns)
-
-
-def bare(one: Transcript) -> Transcript:
-    return replace(one, turns=tuple(replace(turn, reply=None) for turn in one.turns))
-
-
-def test_debates_and_replies_of_a_file_give_their_figures_apart() -> None:
-    other = replace(QUESTION, id="r")
-    replies = [held([answer]) for answer in "4455"] + [held(["4"], other), held(["5"], other)]
-    found = figures_of_transcripts([held(["455", "445"]), held(["444", "555"]), *replies])
-    assert (found.replies, found.debates) == (6, 2)
-    means = {name: estimate.value for name, estimate in found.found.items()}
-    # Two questions of 1/2 each; K = 2, the fewest of a question. Of pairs of 4 4 5 5 one is right,
-    # one wrong and four are ties; of 4 5 the only one is a tie.
-    assert means["replies/accuracy"] == means["replies/maj@2"] == 0.5
-    assert means["replies/pass@2"] == pytest.approx(((1 - 1 / 6) + 1) / 2)
-    assert means["replies/tokens/answer"] == 10
-    assert "replies/maj@3" not in means
-    assert (means["maj/first"], means["maj/last"], means["maj/delta"]) == (0.5, 0.5, 0)
-    assert means["tokens/answer"] == 60
-    assert found.values["maj/delta"] == {"q": 0}
-    assert set(found.curves) == {
-        *(f"replies/{name}@k" for name in ("maj", "pass", "cons")),
-        *(f"debate/{name}" for name in ("majority", "agent", "all_rounds")),
-    }
-
-
-def test_debate_that_cannot_be_measured_counts_as_such_and_ends_nothing() -> None:
-    broken = held(["45", "44"], replace(QUESTION, id="broken", meta={"kind": "none such"}))
-    found = figures_of_transcripts([held(["45", "44"]), broken, held(["4"])])
-    assert found.found["unmeasured"].value == 0.5
-    assert found.found["maj/last"].value == 1
-    assert figures_of_transcripts([]).found == {}
-
 
 VERIFIERS: list[dict[str, Any]] = [
     {
@@ -119,9 +63,7 @@ def test_results_of_verifiers_are_replies_with_their_answers(tmp_path: Path) -> 
     assert prompt is not None
     assert [message["role"] for message in prompt] == ["user", "assistant", "user"]
     assert (second.meta["replies"], failed.turns[0].text) == (2, "")
-    figures = figures_of_transcripts(found)
-    assert figures.found["replies/accuracy"].value == (0.5 + 0) / 2
-    assert figures.found["reward"].value == 0.25
+    assert debate_statistics(found)["correct"].value == 1 / 3
 
 
 TRL: list[dict[str, Any]] = [
@@ -147,14 +89,14 @@ def test_completions_of_trl_are_replies_to_the_same_prompts(tmp_path: Path, suff
     assert found[0].question.id == found[1].question.id != found[2].question.id
     assert (found[0].question.text, found[0].question.answer) == ("2 + 2 = ?", "4")
     assert found[0].meta == {"step": 5, "accuracy_reward": 1.0, "advantage": 0.7}
-    figures = figures_of_transcripts(found)
-    assert figures.found["replies/accuracy"].value == (0.5 + 0) / 2
-    assert "replies/tokens/answer" not in figures.found
+    figures = debate_statistics(found)
+    assert figures["correct"].value == 1 / 3
+    assert "tokens/answer" not in figures
     unknown = import_rollouts(
         written(tmp_path / "plain.jsonl", [{"prompt": "?", "completion": "\\boxed{4}"}])
     )
     assert unknown[0].question.answer is None
-    assert "replies/accuracy" not in figures_of_transcripts(unknown).found
+    assert "correct" not in debate_statistics(unknown)
 
 
 @pytest.mark.parametrize(

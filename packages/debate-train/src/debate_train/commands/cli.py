@@ -18,6 +18,7 @@ from debate_train.commands.recipe_command import (
     add_overrides,
     command,
     plain_parser,
+    positive,
     recipe_parser,
     run_recipe,
     say_loading,
@@ -140,7 +141,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    _check_counts(arguments)
+    for option in ("gpus", "gpu_memory") if not arguments.plan else ():
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option.replace('_', '-')}: found without --plan; expected both")
+    if arguments.nodes is not None and arguments.hostfile is None:
+        raise UsageError("--nodes: found no --hostfile; expected the file that names the machines")
     alone = arguments.check or arguments.plan or arguments.print or arguments.explain
     if (arguments.nproc or arguments.hostfile) and not alone:
         return launch(
@@ -153,20 +158,6 @@ def _main(arguments: argparse.Namespace) -> int:
         return _lead(arguments, place)
     finally:
         stop_workers()
-
-
-def _check_counts(arguments: argparse.Namespace) -> None:
-    for name, value in vars(arguments).items():
-        option = f"--{name.replace('_', '-')}"
-        if name in ("nproc", "nodes", "gpus") and value is not None and value < 1:
-            raise UsageError(f"{option}: found {value}; expected at least 1")
-        if name in ("gpus", "gpu_memory") and value is not None and not arguments.plan:
-            raise UsageError(f"{option}: found without --plan; expected both, or neither")
-    if arguments.nodes is not None and arguments.hostfile is None:
-        raise UsageError("--nodes: found no --hostfile; expected the file that names the machines")
-    memory = arguments.gpu_memory
-    if memory is not None and not 0 < memory < math.inf:
-        raise UsageError(f"--gpu-memory: found {memory:g}; expected GB of a GPU, above 0")
 
 
 def _lead(arguments: argparse.Namespace, place: Place) -> int:
@@ -221,6 +212,12 @@ def _again(arguments: argparse.Namespace) -> list[str]:
     return found if arguments.output is None else [*found, f"--output={arguments.output}"]
 
 
+def _gigabytes(text: str) -> float:
+    if not 0 < (memory := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"found {text}; expected GB of a GPU, above 0")
+    return memory
+
+
 def command_parser() -> argparse.ArgumentParser:
     """Return what the command takes."""
     parser = recipe_parser(NAME, _DESCRIPTION, _EPILOG)
@@ -230,14 +227,14 @@ def command_parser() -> argparse.ArgumentParser:
     data = "read all questions, on hubs too, check that their answers count as right, then stop"
     add("--check-data", action="store_true", help=data)
     add = parser.add_argument_group("several processes (trainer.type: deepspeed)").add_argument
-    add("--nproc", type=int, metavar="N", help="processes on this machine, one for each GPU")
+    add("--nproc", type=positive, metavar="N", help="processes here, one for each GPU")
     add("--hostfile", type=Path, metavar="FILE", help="machines: lines such as `node1 slots=8`")
-    add("--nodes", type=int, metavar="N", help="take the hostfile's first N machines")
+    add("--nodes", type=positive, metavar="N", help="take the hostfile's first N machines")
     add = parser.add_argument_group("planning").add_argument
     plan = "say what memory each rank needs, then stop"
     add("--plan", action="store_true", help=plan)
-    add("--gpus", type=int, metavar="N", help=f"in all (default: {_GPUS})")
-    add("--gpu-memory", type=float, metavar="GB", help=f"of each (default: {_GPU_MEMORY:g})")
+    add("--gpus", type=positive, metavar="N", help=f"in all (default: {_GPUS})")
+    add("--gpu-memory", type=_gigabytes, metavar="GB", help=f"of each (default: {_GPU_MEMORY:g})")
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--interrupts", type=Path, help=argparse.SUPPRESS)
     return parser

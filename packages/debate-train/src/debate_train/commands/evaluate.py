@@ -23,11 +23,12 @@ from debate_train.checkpoints import (
 )
 from debate_train.checkpoints.run_directory import refuse_used
 from debate_train.commands.compare import chosen_benchmarks, compare_main, finished_table
-from debate_train.commands.evaluation_files import NAME, NamedPolicy, files_main
+from debate_train.commands.evaluation_files import NAME, NamedPolicy
 from debate_train.commands.recipe_command import (
     DONE,
     CheckedRecipe,
     command,
+    positive,
     recipe_parser,
     run_recipe,
     say_loading,
@@ -193,8 +194,7 @@ A policy is [NAME=]RUN_DIR[@STEP|@best], a checkpoint, a folder or hub id of a m
 examples:
   debate-eval quickstart --policy before=runs/first@280 --policy after=runs/first
   debate-eval own.yaml --benchmark math500 --benchmark aime24,evaluation.direct_samples=32
-  debate-eval compare evaluations/first:before evaluations/first:after
-  debate-eval --transcripts debates/transcripts.jsonl"""
+  debate-eval compare evaluations/first:before evaluations/first:after"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -202,8 +202,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["compare"]:
         return compare_main(argv[1:])
-    if any(word.split("=")[0] == "--transcripts" for word in argv):
-        return files_main(argv)
     return command("debate-eval", command_parser(), argv, _main)
 
 
@@ -265,11 +263,8 @@ def _run(
 def _wanted(recipe: "Recipe", arguments: argparse.Namespace) -> "Evaluating":
     from debate_train.commands.evaluating import Evaluating, measured_phase, with_opponents
 
-    count = arguments.questions
-    if count is not None and count < 1:
-        raise UsageError(f"--questions: found {count}; expected at least 1")
     against = [named_policy(text, "--against") for text in arguments.against]
-    phase = with_opponents(measured_phase(recipe, count), against)
+    phase = with_opponents(measured_phase(recipe, arguments.questions), against)
     return Evaluating(phase, named_policies(arguments.policy), arguments.split, against)
 
 
@@ -287,7 +282,7 @@ def command_parser() -> argparse.ArgumentParser:
     against = "also measure in each seat among opponents that are this policy"
     add("--against", action="append", default=[], metavar="POLICY", help=against)
     add("--split", choices=get_args(Split), default="test", help="questions (default: test)")
-    add("--questions", type=int, metavar="N", help="most questions (default: the recipe's)")
+    add("--questions", type=positive, metavar="N", help="most questions (default: the recipe's)")
     add(
         "--benchmark",
         action="append",

@@ -19,7 +19,6 @@ from debate_train.commands.evaluation_files import (
     Found,
     NamedPolicy,
     Plan,
-    Shown,
     found_of,
     journaled,
     print_table,
@@ -243,9 +242,8 @@ def run_evaluation(
         found = [measured(number, policy) for number, policy in enumerate(wanted.policies, 1)]
         serving.close()
         progress.close()
-        shown = Shown.of(setup)
-        write_all(directory, plan, shown, found)
-        print_table(shown, f"{wanted.split} split", found, all_=all_figures)
+        write_all(directory, plan, setup, found)
+        print_table(setup, f"{wanted.split} split", found, all_=all_figures)
         print(f"results: {directory.path}")
     return path
 

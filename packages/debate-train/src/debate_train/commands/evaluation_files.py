@@ -5,12 +5,9 @@ is answered by the journal where a reply is known, and samples the rest: the cal
 are then those of an evaluation that nobody stopped.
 """
 
-import argparse
 import csv
-import hashlib
 import io
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,9 +19,7 @@ from rich.table import Table
 
 from debate_protocol.transcripts.files import write_transcripts
 from debate_protocol.types import Reply, Transcript
-from debate_report.rollout_files import debates_in
 from debate_rewards.estimates import bootstrap_interval
-from debate_rewards.final_answers import KINDS
 from debate_rollout.engine import Engine
 from debate_rollout.routing import HeardEngine
 from debate_train.checkpoints.run_directory import (
@@ -44,8 +39,7 @@ from debate_train.checkpoints.whole_files import (
     remove_unfinished,
     write_whole,
 )
-from debate_train.commands.recipe_command import DONE, command, plain_parser
-from debate_train.evaluation.measuring import Measure, Measures, ask_key, figures_of_transcripts
+from debate_train.evaluation.measuring import Measures, ask_key
 from debate_train.evaluation.modes import Point
 from debate_train.evaluation.settings import Setup
 from debate_train.interrupts import UsageError
@@ -276,7 +270,7 @@ def _refuse_another(path: Path, plan: Plan) -> None:
         )
 
 
-def found_of(policy: NamedPolicy, measures: Measures, runs: int = 1) -> Found:
+def found_of(policy: NamedPolicy, measures: Measures, runs: int) -> Found:
     """Return what a policy was found to do."""
     figures = {
         name: {k: v for k, v in asdict(one).items() if v is not None} | {"runs": runs}
@@ -302,66 +296,52 @@ def _points(points: Sequence[Point]) -> list[dict[str, object]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What tables say of figures."""
-
-    rows: Mapping[str, str]
-    """The row of each figure; an empty one has none."""
-    measured: str
-    runs: int
-    listed: Sequence[str]
-    """The figures of the table, in order; `--all` prints the others, too."""
-
-    @classmethod
-    def of(cls, setup: Setup) -> "Shown":
-        """Return what an evaluation shows."""
-        listed = setup.listed()
-        return cls({**setup.rows(), **listed}, setup.described(), setup.runs, list(listed))
-
-
 _COLUMNS = ("mean", "low", "high", "questions", "runs", "run_deviation")
 
 
 def write_all(
-    directory: EvaluationDirectory, plan: Plan, shown: Shown, found: Sequence[Found]
+    directory: EvaluationDirectory, plan: Plan, setup: Setup, found: Sequence[Found]
 ) -> None:
     """Write table and results; `results.json` last, which says that all is there."""
-    text = io.StringIO()
+    rows, text = _rows(setup), io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("policy", "figure", "row", *_COLUMNS))
     for one in found:
         for figure, measure in one["figures"].items():
             own = (measure.get(column, "") for column in _COLUMNS)
-            table.writerow((one["name"], figure, shown.rows.get(figure, ""), *own))
+            table.writerow((one["name"], figure, rows.get(figure, ""), *own))
     directory.write(TABLE, text.getvalue())
     policies = [{k: v for k, v in one.items() if k not in ("values", "sha256")} for one in found]
     results = {
         "schema": SCHEMA,
         **plan,
-        "measured": shown.measured,
-        "rows": shown.rows,
-        "listed": list(shown.listed),
+        "measured": setup.described(),
+        "rows": rows,
+        "listed": list(setup.listed()),
         "policies": policies,
     }
     write_json(directory.path / RESULTS, with_hash(plain(results)))
 
 
-def print_table(shown: Shown, title: str, found: Sequence[Found], *, all_: bool = False) -> None:
+def _rows(setup: Setup) -> dict[str, str]:
+    """Return the row of each figure; an empty one has none."""
+    return {**setup.rows(), **setup.listed()}
+
+
+def print_table(setup: Setup, title: str, found: Sequence[Found], *, all_: bool = False) -> None:
     """Print the figures that are listed, or all that have a row, a column for each policy."""
-    beside = " ± deviation between runs" if shown.runs > 1 else ""
+    beside = " ± deviation between runs" if setup.runs > 1 else ""
     table = Table(title=f"{title}, mean [95 % interval over questions]{beside}")
     table.add_column("measure")
     for one in found:
         table.add_column(one["name"], justify="right")
-    for figure in dict.fromkeys([*shown.listed, *(shown.rows if all_ else ())]):
-        row = shown.rows[figure]
-        if row and any(figure in one["figures"] for one in found):
-            table.add_row(row, *(_measure(one["figures"].get(figure)) for one in found))
+    rows = _rows(setup)
+    for figure in dict.fromkeys([*setup.listed(), *(rows if all_ else ())]):
+        if rows[figure] and any(figure in one["figures"] for one in found):
+            table.add_row(rows[figure], *(_measure(one["figures"].get(figure)) for one in found))
     console = Console()
     console.print(table)
-    if shown.measured:
-        console.print(f"measured: {shown.measured}", highlight=False, markup=False)
+    console.print(f"measured: {setup.described()}", highlight=False, markup=False)
 
 
 def _measure(measure: Mapping[str, float] | None) -> str:
@@ -370,72 +350,3 @@ def _measure(measure: Mapping[str, float] | None) -> str:
     text = f"{measure['mean']:.3f} [{measure['low']:.3f}, {measure['high']:.3f}]"
     deviation = measure.get("run_deviation")
     return text if deviation is None else f"{text}\n± {deviation:.3f}"
-
-
-_DESCRIPTION = """\
-Measure finished transcripts, or rollouts of verifiers (traces.jsonl) and TRL (files of
-completions, .parquet or .jsonl), without a recipe or model: every figure that the files allow, with
-95 % intervals over questions. A file is one policy, called NAME by
-NAME=FILE. With --output the results are kept as those of an evaluation, for debate-eval compare."""
-
-
-def files_main(argv: Sequence[str]) -> int:
-    """Run `debate-eval --transcripts`; return its exit code."""
-    return command("debate-eval", command_parser(), argv, _measure_files)
-
-
-def command_parser() -> argparse.ArgumentParser:
-    """Return what the command takes."""
-    parser = plain_parser("debate-eval --transcripts", _DESCRIPTION)
-    parser.add_argument("--transcripts", nargs="+", required=True, metavar="[NAME=]FILE")
-    how = "how answers of rollouts are read: boxed (default) or answer_line"
-    parser.add_argument("--contract", default="boxed", help=how)
-    parser.add_argument("--kind", help="of the questions of rollouts, such as number or choice")
-    parser.add_argument("--answer", metavar="COLUMN", help="with the right answers of rollouts")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="a new or empty folder")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    return parser
-
-
-def _measure_files(arguments: argparse.Namespace) -> int:
-    if arguments.kind is not None and arguments.kind not in KINDS:
-        raise UsageError(f"--kind: found {arguments.kind!r}; expected {', '.join(KINDS)}")
-    found: list[Found] = []
-    questions: dict[str, object] = {}
-    how = {name: getattr(arguments, name) for name in ("contract", "kind", "answer")}
-    for text in arguments.transcripts:
-        policy = _named(text)
-        if any(one["name"] == policy.name for one in found):
-            raise UsageError(f"--transcripts: found {policy.name!r} twice; expected NAME=FILE")
-        transcripts = debates_in(Path(policy.source), "--transcripts", **how)
-        questions |= {q.id: [q.text, q.answer] for q in (one.question for one in transcripts)}
-        of = figures_of_transcripts(transcripts)
-        figures = {
-            name: Measure(one.value, one.low, one.high, one.questions)
-            for name, one in sorted(of.found.items())
-        }
-        found.append(found_of(policy, Measures(figures, {}, of.values, of.curves)))
-    rows = {figure: figure for figure in sorted({f for one in found for f in one["figures"]})}
-    if arguments.output is not None:
-        digest = hashlib.sha256(json.dumps(sorted(questions.items()), default=str).encode())
-        asked = {"count": len(questions), "sha256": digest.hexdigest()}
-        plan = {"schema": SCHEMA, "questions": asked, "runs": 1, "modes": []}
-        with EvaluationDirectory(arguments.output, plan) as directory:
-            for one in found:
-                directory.keep(one)
-            measured = "transcripts of files"
-            write_all(directory, plan, Shown(rows, measured, 1, list(rows)), found)
-    if arguments.json:
-        kept = [{k: v for k, v in one.items() if k != "values"} for one in found]
-        print(json.dumps({"policies": kept}, ensure_ascii=False))
-        return DONE
-    print_table(Shown(rows, "", 1, list(rows)), "figures of files", found)
-    return DONE
-
-
-def _named(text: str) -> NamedPolicy:
-    name, equals, file = text.partition("=")
-    if not equals or Path(text).is_file() or re.fullmatch(NAME, name) is None:
-        file = text
-        name = re.sub(r"[^\w.@+-]+", "-", Path(text).stem).lstrip(".-")[:60] or "file"
-    return NamedPolicy(name, file)

@@ -17,6 +17,7 @@ from debate_train.commands.recipe_command import (
     FAILED,
     CheckedRecipe,
     command,
+    positive,
     recipe_parser,
     run_recipe,
 )
@@ -25,7 +26,6 @@ from debate_train.monitoring.health import Result, results, verdict, wanted
 from debate_train.recipe.check import check
 
 if TYPE_CHECKING:
-    from debate_train.commands.preflight_measuring import Measured
     from debate_train.recipe import Recipe
 
 
@@ -41,13 +41,15 @@ example: debate-preflight quickstart --policy runs/first@280 --json preflight.js
 The exit code is 0 where nothing is red, 1 where something is."""
 
 _QUESTIONS = 64
-_CAUSES = {
-    "signal/value": "learned from",
-    "signal/penalty": "only that some turns failed",
-    "signal/none": "nothing: no values",
-    "signal/equal": "nothing: all values equal",
-    "signal/other": "nothing: otherwise",
-}
+_UNBOUNDED = (
+    "offline/",
+    "context/longest",
+    "memory/peak_gib",
+    "tokens_per_s",
+    "time/play_s",
+    "time/train_s",
+)
+"""How names of figures begin that no check has bounds for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,10 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    if arguments.questions < 1:
-        raise UsageError(f"--questions: found {arguments.questions}; expected at least 1")
-    act = partial(_act, arguments)
-    return run_recipe(arguments, check, act, says_plan=arguments.check)
+    return run_recipe(arguments, check, partial(_act, arguments), says_plan=arguments.check)
 
 
 def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
@@ -78,7 +77,7 @@ def _act(arguments: argparse.Namespace, checked: CheckedRecipe) -> int:
         f"{'no-go' if colour == 'red' else 'go'}: {said}; preflight of phase {name}: "
         f"{measured.questions} training questions, {who}"
     )
-    print(*map(_line, found), *_lines(measured, phase), sep="\n")
+    print(*map(_line, found), *_lines(measured.figures, phase), sep="\n")
     if arguments.json is not None:
         content = {
             "phase": name,
@@ -124,42 +123,19 @@ def _line(found: Result) -> str:
     return said if found.bound is None else f"{said}, expected {wanted(found)}: {found.advice}"
 
 
-def _lines(measured: "Measured", phase: "Recipe") -> list[str]:
-    """Return what has no bounds: causes, memory, time."""
-    figures = measured.figures
-    causes = ", ".join(
-        f"{said} {figures[name]:.0%}" for name, said in _CAUSES.items() if name in figures
-    )
-    lines = [f"  questions: {causes}"] if phase.offline is None else [_examples_line(figures)]
-    if "context/longest" in figures:
-        lines.append(f"  longest context: {figures['context/longest']:,.0f} tokens")
-    lines.append(f"  memory: at most {figures['memory/peak_gib']:.2f} GiB; beside it --plan")
-    update = figures.get("time/train_s")
-    beside = "updates and evaluations" if update is None else "evaluations"
-    lines.append(
-        f"  time: {figures.get('tokens_per_s', 0):,.0f} sampled tokens/s; played in "
-        f"{figures['time/play_s']:.1f} s, "
-        f"{'no update made' if update is None else f'one update {update:.1f} s'}; "
-        f"{phase.steps:,} steps in about {figures['time/hours']:.2f} hours without {beside}"
-    )
-    return lines
+def _lines(figures: Mapping[str, float], phase: "Recipe") -> list[str]:
+    """Return what has no bounds: examples, memory, time."""
+    others = [name for name in figures if name.startswith(_UNBOUNDED)]
+    left_out = "evaluations" if "time/train_s" in figures else "updates and evaluations"
+    hours = f"about {figures['time/hours']:.2f} hours without {left_out}"
+    return [
+        *(f"  {name}: {_written(figures[name])}" for name in others),
+        f"  {phase.steps:,} steps in {hours}",
+    ]
 
 
-def _examples_line(figures: Mapping[str, float]) -> str:
-    """Return how many examples there are, of what, and why there are no others."""
-
-    def shown(group: str, form: str) -> str:
-        start = f"offline/{group}"
-        found = [
-            f"{name.removeprefix(start).strip('/_').replace('_', ' ')} {value:{form}}".strip()
-            for name, value in figures.items()
-            if name.startswith(start) and not name.endswith("_standard_error")
-        ]
-        return ", ".join(found) or "none"
-
-    values = f"values: {shown('value', ',.3f')}; margins: {shown('margin', ',.3f')}"
-    counts = f"examples: {shown('kept', ',.0f')}; left out: {shown('left_out', ',.0f')}"
-    return f"  {counts}; {values}; questions with one: {figures['signal/value']:.0%}"
+def _written(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def command_parser() -> argparse.ArgumentParser:
@@ -171,7 +147,7 @@ def command_parser() -> argparse.ArgumentParser:
     weights = "other weights than the recipe's: RUN_DIR[@STEP] or a checkpoint of its model"
     add("--policy", metavar="POLICY", help=weights)
     count = f"training questions (default: {_QUESTIONS})"
-    add("--questions", type=int, default=_QUESTIONS, metavar="N", help=count)
+    add("--questions", type=positive, default=_QUESTIONS, metavar="N", help=count)
     add("--no-update", action="store_true", help="leave out the update")
     add("--json", type=Path, metavar="FILE", help="write what was found there")
     return parser

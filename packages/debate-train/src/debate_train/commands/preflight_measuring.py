@@ -1,7 +1,6 @@
 """What a preflight measures: debates on some training questions, direct replies, one update."""
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -33,9 +32,6 @@ from debate_train.recipe import Recipe
 from debate_train.recipe.context import context_window
 from debate_train.running.run_context import open_engine, refuse_unusable_engine
 from debate_train.running.step_metrics import step_metrics
-
-CAUSES = ("value", "penalty", "none", "equal", "other")
-"""Why a question teaches something, or nothing; see `signal`."""
 
 
 @dataclass(slots=True)
@@ -125,7 +121,7 @@ def _scored(
     taught = compared.trained_turns(played)
     batch = build_batch(taught, compared.turns, advantage.streams, loaded.tokenizer, phase.seed)
     weights = {name: stream.weight for name, stream in advantage.streams.items()}
-    found.figures |= signal(played, scores, compared, weights)
+    found.figures["signal/value"] = signal(played, scores, compared, weights)
     return Step(0, played, scores, batch, {}, {}, time.perf_counter())
 
 
@@ -147,14 +143,10 @@ def signal(
     scores: Sequence[Score],
     compared: Advantages,
     weights: Mapping[str, float],
-) -> dict[str, float]:
-    """Return from which share of questions anything is learned, and why nothing from the others.
+) -> float:
+    """Return the share of questions that teach more than that some turns failed.
 
-    - `signal/value`: turns have advantages other than 0, and not because of penalties alone.
-    - `signal/penalty`: turns have such advantages, but only penalties differ.
-    - `signal/none`: nothing has a value in a stream that counts, as without votes.
-    - `signal/equal`: all values are the same, so that their baseline takes them off.
-    - `signal/other`: values differ, but not from what they are compared with.
+    Turns of these have advantages other than 0, and not because of penalties alone.
     """
     moved = dict.fromkeys((one.question.id for one in played), False)
     values: dict[str, set[float]] = {question: set() for question in moved}
@@ -162,19 +154,12 @@ def signal(
     for transcript, score, turns in zip(played, scores, compared.turns, strict=True):
         question = transcript.question.id
         moved[question] |= any(one.value for own in turns.values() for one in own)
-        counted = [one for one in score.credits if weights.get(one.stream)]
-        values[question] |= {one.value for one in counted if one.value is not None}
-        earned[question] |= {
-            one.value for one in counted if one.value is not None and not one.penalty
-        }
-    total = Counter(_cause(moves, values[name], earned[name]) for name, moves in moved.items())
-    return {f"signal/{name}": total[name] / max(1, len(moved)) for name in CAUSES}
-
-
-def _cause(moves: bool, values: set[float], earned: set[float]) -> str:
-    if moves:
-        return "value" if len(earned) > 1 or earned == values else "penalty"
-    return ("none", "equal")[len(values)] if len(values) < 2 else "other"
+        for one in score.credits:
+            if one.value is not None and weights.get(one.stream):
+                values[question].add(one.value)
+                earned[question] |= set() if one.penalty else {one.value}
+    taught = [len(earned[q]) > 1 or earned[q] == values[q] for q, moves in moved.items() if moves]
+    return sum(taught) / max(1, len(moved))
 
 
 def _add_update(found: Measured, phase: Recipe, step: Step, loaded: LoadedModel) -> float | None:

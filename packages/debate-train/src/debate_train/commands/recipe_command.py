@@ -2,14 +2,11 @@
 
 import argparse
 import errno
-import shutil
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from debate_protocol.command_line import add_options, heed_options, is_quiet
 from debate_protocol.transcripts.showing import escaped
@@ -74,6 +71,13 @@ def recipe_parser(program: str, description: str, epilog: str) -> argparse.Argum
     return parser
 
 
+def positive(text: str) -> int:
+    """Return the count that an option was given."""
+    if (count := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"found {count}; expected at least 1")
+    return count
+
+
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """Let a parser take `key=value`; without a default argparse calls them required."""
     settings = "settings that replace the recipe's"
@@ -129,7 +133,7 @@ def run_recipe(
     said = ((sys.stdout, () if is_quiet() or not says_plan else plan), (sys.stderr, warnings))
     for stream, lines in said:
         for line in lines:
-            print(_fitted(_shown(redact(line)), stream), file=stream)
+            print(_shown(redact(line)), file=stream)
     if report.errors:
         raise UsageError(redact("\n".join(report.errors)))
     if arguments.check:
@@ -146,21 +150,6 @@ def say_loading() -> None:
     """Say what the next seconds, in which nothing else is shown, are spent on."""
     if not is_quiet():
         print("loading libraries and model …", file=sys.stderr, flush=True)
-
-
-def _fitted(line: str, stream: TextIO) -> str:
-    """Return a line as a terminal of its width breaks it: between words, further lines indented."""
-    if not stream.isatty():
-        return line
-    indent = " " * (len(line) - len(line.lstrip()))
-    wrapper = textwrap.TextWrapper(
-        max(20, shutil.get_terminal_size().columns),
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return wrapper.fill(line.lstrip())
 
 
 def _explain(key: str, loaded: LoadedRecipe[Recipe] | None) -> int:

@@ -1,4 +1,4 @@
-"""Measure a policy by what its modes play, or by finished transcripts: means with intervals."""
+"""Measure a policy by what its modes play: means with intervals."""
 
 import hashlib
 import zlib
@@ -11,13 +11,11 @@ from debate_protocol.transcripts.files import with_counts
 from debate_protocol.types import Ask, DebateRun, Gate, Question, Reply, Transcript
 from debate_rewards.answer_checking import same_answer
 from debate_rewards.estimates import (
-    Estimate,
     bootstrap_estimates,
     bootstrap_interval,
     pooled,
     range_of,
 )
-from debate_rewards.metrics import debate_statistics, question_values
 from debate_rollout.engine import Engine
 from debate_train.evaluation.modes import (
     Curves,
@@ -25,14 +23,11 @@ from debate_train.evaluation.modes import (
     Plays,
     Point,
     Values,
-    debate_curves,
-    most_replies,
-    reply_curves,
 )
 from debate_train.evaluation.settings import Setup, full_name, is_standard
 from debate_train.playing import Watch, unwatched
 
-__all__ = ["Measure", "Measures", "TranscriptFigures", "evaluate", "figures_of_transcripts"]
+__all__ = ["Measure", "Measures", "evaluate"]
 
 
 class SharedTurns:
@@ -246,100 +241,3 @@ def _measure(
     means = [fmean(values.values()) for values in runs if values]
     deviation = stdev(means) if len(means) > 1 else None
     return Measure(*interval, len(by_question), deviation)
-
-
-ByQuestion = dict[str, dict[str, float]]
-"""Figure → question id → value."""
-
-
-@dataclass(frozen=True, slots=True)
-class TranscriptFigures:
-    """What transcripts show.
-
-    Attributes:
-        found: Each figure with its interval over questions. Those of single replies begin with
-            `replies/`, those of debates have the names of `debate_rewards.debate_metrics`.
-        values: Of those that are means over questions, the value of each question.
-        curves: Accuracy beside sampled tokens; names begin with `replies/` or `debate/`.
-        replies: Transcripts of a single turn.
-        debates: The others.
-    """
-
-    found: Mapping[str, Estimate]
-    values: Mapping[str, Mapping[str, float]]
-    curves: Curves
-    replies: int
-    debates: int
-
-
-def figures_of_transcripts(transcripts: Sequence[Transcript], seed: int = 0) -> TranscriptFigures:
-    """Return every figure that transcripts allow.
-
-    A transcript of one turn is a single reply; several of one question (by its id) are samples of
-    it, and K is the least number of replies that a question has, at most `MOST_REPLIES`. A number
-    `reward` in `meta` is averaged, too. A debate that cannot be measured counts in `unmeasured`
-    alone.
-
-    Args:
-        transcripts: Finished debates and replies, of one policy.
-        seed: Draws among equals in decisions, and resamples.
-    """
-    replies = [one for one in transcripts if len(one.turns) == 1]
-    debates = [one for one in transcripts if len(one.turns) != 1]
-    lines = dict(debate_curves(_readable(debates)))
-    read = _readable(replies)
-    of_replies = reply_curves(read, most_replies(read)) if read else {}
-    lines |= {f"replies/{name}": points for name, points in of_replies.items()}
-    own = _reply_values(replies, of_replies, seed) | _rewards(transcripts)
-    found = {**debate_statistics(debates, seed), **_lengths(replies, seed), **_means(own, seed)}
-    values = {**question_values(debates, seed), **own}
-    return TranscriptFigures(found, values, lines, len(replies), len(debates))
-
-
-def _readable(transcripts: Sequence[Transcript]) -> list[Transcript]:
-    """Return the transcripts that can be measured; `debate_metrics` counts the others."""
-    broken = question_values(transcripts).get("unmeasured", {})
-    if not any(broken.values()):
-        return list(transcripts)
-    one_by_one = [question_values([one]).get("unmeasured", {}) for one in transcripts]
-    return [one for one, its in zip(transcripts, one_by_one, strict=True) if not any(its.values())]
-
-
-def _reply_values(replies: Sequence[Transcript], curves: Curves, seed: int) -> ByQuestion:
-    if not replies:
-        return {}
-    known = question_values(replies, seed)
-    names = {"correct": "accuracy", "format": "format", "tokens/answer": "tokens/answer"}
-    names |= {"unverifiable": "unverifiable", "unmeasured": "unmeasured"}
-    found = {f"replies/{ours}": known[theirs] for theirs, ours in names.items() if theirs in known}
-    for name, points in curves.items():
-        for point in points:
-            found[f"replies/{name.removesuffix('k')}{point.x}"] = dict(point.values)
-    return {name: own for name, own in found.items() if own}
-
-
-def _rewards(transcripts: Sequence[Transcript]) -> ByQuestion:
-    """Return the mean reward of each question, where files say one."""
-    given: dict[str, list[float]] = {}
-    for one in transcripts:
-        reward = one.meta.get("reward")
-        if isinstance(reward, int | float):
-            given.setdefault(one.question.id, []).append(reward)
-    return {"reward": {q: fmean(own) for q, own in given.items()}} if given else {}
-
-
-def _means(values: ByQuestion, seed: int) -> dict[str, Estimate]:
-    found = {}
-    for name, own in values.items():
-        within = (0.0, 1.0) if "@" in name else range_of(name)
-        ends = bootstrap_interval(list(own.values()), seed, within=within)
-        found[name] = Estimate(*ends, len(own))
-    return found
-
-
-def _lengths(replies: Sequence[Transcript], seed: int) -> dict[str, Estimate]:
-    """Return the lengths of right and wrong replies, which are ratios over all questions."""
-    names = [f"{side}/{unit}" for side in ("right", "wrong") for unit in ("tokens", "characters")]
-    known = debate_statistics(replies, seed)
-    rounds = {name: f"{name}/round_0" for name in names}
-    return {f"replies/{name}": known[its] for name, its in rounds.items() if its in known}
