@@ -155,12 +155,12 @@ def test_pause_is_as_long_as_the_endpoint_asks() -> None:
         began = time.monotonic()
         assert engine.generate([request()])[0].text == "5"
         assert time.monotonic() - began >= 0.4
-    for told in ("3600", "Fri, 01 Jan 2100 00:00:00 GMT", "inf"):
+    for told in ("3600", "inf"):
         long = Answer(503, "later", {"Retry-After": told})
         with opened(in_turn(long)) as (engine, endpoint):
             assert "longer than longest_pause_s (60)" in failure_of(engine)
             assert len(endpoint.seen) == 1
-    for told in ("soon", "-5", "nan", "Fri, 01 Jan 1999 00:00:00 GMT"):
+    for told in ("soon", "-5", "nan", "Fri, 01 Jan 2100 00:00:00 GMT"):
         with opened(in_turn(Answer(503, "", {"Retry-After": told}), said("5"))) as (engine, _):
             assert engine.generate([request()])[0].text == "5"
 

@@ -32,11 +32,6 @@ def test_completed_ignores_special_tokens_inside_a_stop_string(byte_bpe: Any) ->
     assert first_stop(byte_bpe, (), [a, pad, b]) is None
 
 
-def test_completed_decodes_when_tokens_have_no_bytes(word_piece: Any) -> None:
-    ids = word_piece.convert_tokens_to_ids(["the", "answer", "is", "##n't", "42"])
-    assert first_stop(word_piece, ("sn't",), ids) == 3
-
-
 @pytest.mark.parametrize("name", ["byte_bpe", "sentencepiece_style"])
 @settings(
     max_examples=100,

@@ -34,7 +34,7 @@ SAMPLING = {"max_tokens": 2, "seed": 5, "logprobs": 0}
         ({"url": "10.0.0.7:8000"}, "expected http://HOST:PORT"),
         ({"url": "http://me:secret@host"}, "api_key_env"),
         ({"url": "http://host:8000", "max_batch": 8}, "max_batch: set together with url"),
-        ({"vllm_args": {"dtype": "auto"}}, "set dtype"),
+        ({"vllm_args": {"dtype": "auto"}}, "dtype: not for speed"),
         ({"load_urls": ["http://a:8000"]}, "load_urls: expected url, the router"),
         ({"url": "http://a", "load_urls": ["b:8000"]}, "expected http://HOST:PORT"),
     ],

@@ -4,9 +4,7 @@ import json
 import os
 import pty
 import shutil
-import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -185,42 +183,13 @@ def test_code_of_a_folder_is_not_run_when_a_terminal_says_yes(act: str, folder: 
         ("{{ raise_exception('no') }}", r"fails \(TemplateError: no\)"),
         ("{% for m in messages %}", r"fails \(TemplateSyntaxError: "),
         ("{{ messages[9].content.x.y }}", r"fails \(UndefinedError: "),
-        ("{{ 'x' * 10 ** 10 }}", r"fails \(MemoryError"),
-        ("{{ 'x' * 10 ** 7 }}", "makes 20,000,000 characters"),
     ],
 )
-def test_chat_template_is_refused_when_it_fails_or_overflows(template: str, message: str) -> None:
+def test_chat_template_is_refused_when_it_fails(template: str, message: str) -> None:
     tokenizer = word_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(ModelError, match=message):
         check_template("somewhere", tokenizer, {})
-
-
-def test_chat_template_is_refused_when_it_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("debate_train.models.model_files.LIMIT_S", 1)
-    tokenizer, loop = word_tokenizer(), "{% for i in range(99999) %}"
-    tokenizer.chat_template = loop * 3 + "{% endfor %}" * 3
-    with pytest.raises(ModelError, match="as with over 1 seconds for a few words"):
-        check_template("somewhere", tokenizer, {})
-
-
-def test_chat_template_is_refused_when_nobody_waits_for_it_any_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("debate_train.models.model_files._rendered", lambda *_: time.sleep(9))
-    monkeypatch.setattr("debate_train.models.model_files.WAIT_S", 0.1)
-    with pytest.raises(ModelError, match=r"more than 0\.1 seconds for a few words"):
-        check_template("somewhere", word_tokenizer(), {})
-
-
-def test_chat_template_is_refused_when_it_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(*_: object) -> str:
-        os.kill(os.getpid(), signal.SIGKILL)  # As the system does where memory runs out.
-        return ""
-
-    monkeypatch.setattr("debate_train.models.model_files._rendered", die)
-    with pytest.raises(ModelError, match="ends the process that tries it"):
-        check_template("somewhere", word_tokenizer(), {})
 
 
 def test_chat_template_is_taken_with_its_settings() -> None:

@@ -145,6 +145,28 @@ class Weights:
         return {name: replace(self, tensors=own, names=()) for name, own in found.items()}
 
 
+def room_of(request: Request, window: int | None) -> int:
+    """Return how many tokens the reply may have; below 1 when the prompt fills the window.
+
+    Raises:
+        EngineConfigError: When the prompt has no ids.
+    """
+    if not request.prompt_ids:
+        raise EngineConfigError("a request's prompt_ids: found none; expected at least one")
+    wanted = request.sampling.max_tokens
+    return wanted if window is None else min(wanted, window - len(request.prompt_ids))
+
+
+def overflow(request: Request, version: int = 0) -> Reply:
+    """Return the reply to a prompt that fills the window."""
+    return Reply(
+        "",
+        finish="context_overflow",
+        temperature=request.sampling.temperature,
+        weight_version=version,
+    )
+
+
 class Engine(Protocol):
     """Samples replies. An engine that takes messages has `renderer` None.
 

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from debate_protocol.types import Ask, Message, Reply, Role
+from debate_rollout.engine import EngineConfigError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
 __all__ = ["Rendered", "Renderer", "TokenText", "token_text"]
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_WINDOW = 24
-"""Most tokens the fallback decodes again while a character is incomplete; keeps it linear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def token_text(tokenizer: "PreTrainedTokenizerFast", ids: Sequence[int]) -> Toke
 
     Byte-level and sentencepiece-style tokenizers are decoded through the bytes of each token, so
     that a character split across tokens keeps its place; bytes that are not UTF-8 become
-    replacement characters. Other tokenizers are decoded piece by piece.
+    replacement characters. Other tokenizers are refused.
 
     Args:
         tokenizer: A Hugging Face tokenizer.
@@ -49,8 +48,6 @@ def token_text(tokenizer: "PreTrainedTokenizerFast", ids: Sequence[int]) -> Toke
         The text, special tokens left out, and one start a token.
     """
     pieces = piece_bytes(tokenizer)
-    if pieces is None:
-        return _decode_by_windows(tokenizer, ids)
     decoded = _decode_bytes([pieces[i] for i in ids])
     if pieces.strips_first_space and decoded.text.startswith(" "):
         return TokenText(decoded.text[1:], tuple(max(0, start - 1) for start in decoded.starts))
@@ -77,11 +74,15 @@ class PieceBytes:
         return known
 
 
-_PIECES: WeakKeyDictionary[object, PieceBytes | None] = WeakKeyDictionary()
+_PIECES: WeakKeyDictionary[object, PieceBytes] = WeakKeyDictionary()
 
 
-def piece_bytes(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes | None:
-    """Return the bytes of each token, or None for a tokenizer whose tokens have none."""
+def piece_bytes(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes:
+    """Return the bytes of each token.
+
+    Raises:
+        EngineConfigError: The tokenizer spells tokens neither in bytes nor as sentencepiece does.
+    """
     if tokenizer not in _PIECES:
         _PIECES[tokenizer] = _read_decoder(tokenizer)
     return _PIECES[tokenizer]
@@ -93,12 +94,10 @@ def special_ids(tokenizer: "PreTrainedTokenizerFast") -> frozenset[int]:
     return frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
 
 
-def _read_decoder(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes | None:
+def _read_decoder(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = getattr(backend, "decoder", None)
-    if decoder is None:
-        return None
-    steps = _steps(json.loads(decoder.__getstate__()))
+    steps = [] if decoder is None else _steps(json.loads(decoder.__getstate__()))
     types = [step["type"] for step in steps]
     if types == ["ByteLevel"]:
         return PieceBytes(tokenizer, "byte_level", False)
@@ -107,7 +106,10 @@ def _read_decoder(tokenizer: "PreTrainedTokenizerFast") -> PieceBytes | None:
     if "ByteFallback" in types and set(types) <= {"Replace", "ByteFallback", "Fuse", "Strip"}:
         strips = any(step["type"] == "Strip" and step["start"] > 0 for step in steps)
         return PieceBytes(tokenizer, "sentencepiece", strips)
-    return None
+    raise EngineConfigError(
+        f"tokenizer: found one that decodes by {' and '.join(types) or 'nothing'}; expected "
+        "a fast tokenizer of byte-level BPE or sentencepiece, whose tokens have bytes"
+    )
 
 
 def _steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:
@@ -169,39 +171,6 @@ def _decode_bytes(pieces: Sequence[bytes]) -> TokenText:
             starts[k] = following
         following = starts[k]
     return TokenText("".join(parts), tuple(starts))
-
-
-def _decode_by_windows(tokenizer: "PreTrainedTokenizerFast", ids: Sequence[int]) -> TokenText:
-    """Decode by the difference each token makes to the text of a short window before it."""
-    special = special_ids(tokenizer)
-    parts: list[str] = []
-    starts: list[int] = []
-    length = 0
-    context: list[int] = []
-    pending: list[int] = []
-    for token in ids:
-        starts.append(length)
-        if token in special or tokenizer.convert_ids_to_tokens(token) is None:
-            continue
-        pending.append(token)
-        before = _plain(tokenizer, context)
-        after = _plain(tokenizer, [*context, *pending])
-        if after.endswith("�") and len(pending) < _WINDOW:
-            continue
-        parts.append(after[len(before) :])
-        length += len(parts[-1])
-        context, pending = pending, []
-    if pending:
-        before = _plain(tokenizer, context)
-        parts.append(_plain(tokenizer, [*context, *pending])[len(before) :])
-    return TokenText("".join(parts), tuple(starts))
-
-
-def _plain(tokenizer: "PreTrainedTokenizerFast", ids: list[int]) -> str:
-    if not ids:
-        return ""
-    text: str = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return text
 
 
 PLAIN_TEMPLATE = (
@@ -348,6 +317,12 @@ class Renderer:
             closing = self.encode(text.partition(news["content"])[0])
             ends.update([i for i in closing if i in self._special][:1])
         return tuple(sorted(ends))
+
+    def all_end_ids(self, model: "PreTrainedModel") -> list[int]:
+        """Return the ids that end a reply, those that the model declares included."""
+        declared = getattr(model.generation_config, "eos_token_id", None)
+        ends = {*self.end_ids, *(declared if isinstance(declared, list) else [declared])}
+        return sorted(i for i in ends if i is not None)
 
     def _extend(self, messages: Sequence[Message], previous: Reply) -> tuple[int, ...] | None:
         at = max((k for k, m in enumerate(messages) if m["role"] == "assistant"), default=-1)

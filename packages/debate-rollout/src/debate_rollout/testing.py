@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, cast
 
@@ -235,12 +236,8 @@ def check_trainer_logps(bench: Bench) -> None:
 def check_empty_prompt(bench: Bench) -> None:
     """A prompt without ids is refused by name, and the engine serves on."""
     empty = replace(request(bench.engine, ask()), prompt_ids=())
-    try:
-        reply = bench.engine.generate([empty])
-    except Exception as error:
-        assert "prompt" in str(error).lower(), f"expected the prompt to be named, got {error!r}"
-    else:
-        raise AssertionError(f"expected an exception for a prompt without ids, got {reply}")
+    error = _error_of(lambda: bench.engine.generate([empty]), "a prompt without ids")
+    assert "prompt" in str(error).lower(), f"expected the prompt to be named, got {error!r}"
     assert bench.one().token_ids, "the engine no longer serves after an empty prompt"
 
 
@@ -334,12 +331,11 @@ def check_killed(bench: Bench) -> None:
     if bench.kill is None:
         raise NotApplicable("has no process of its own here")
     bench.kill()
-    try:
-        play([_debate()], bench.engine, max_tokens=8, driver=FreeRunning(timeout_s=30.0))
-    except EngineFailure as failure:
-        assert "question 'q'" in str(failure), str(failure)
-    else:
-        raise AssertionError("expected EngineFailure from an engine that has died")
+    driver = FreeRunning(timeout_s=30.0)
+    error = _error_of(
+        lambda: play([_debate()], bench.engine, max_tokens=8, driver=driver), "an engine that died"
+    )
+    assert isinstance(error, EngineFailure) and "question 'q'" in str(error), repr(error)
 
 
 def gather(bench: Bench, tickets: Sequence[int]) -> dict[int, Reply]:
@@ -356,6 +352,14 @@ def gather(bench: Bench, tickets: Sequence[int]) -> dict[int, Reply]:
                 raise done.outcome
             replies[done.ticket] = done.outcome
     return replies
+
+
+def _error_of(call: Callable[[], object], what: str) -> Exception:
+    try:
+        found = call()
+    except Exception as error:
+        return error
+    raise AssertionError(f"{what}: expected an exception, got {found}")
 
 
 def _debate() -> DebateRun:
@@ -412,12 +416,8 @@ def check_adapters(bench: Bench) -> None:
             "other replies than without the other adapter beside"
         )
     unknown = replace(sent[0], ask=replace(sent[0].ask, adapter="third"))
-    try:
-        bench.engine.generate([unknown])
-    except Exception as error:
-        assert "third" in str(error), f"expected the unknown adapter to be named: {error}"
-    else:
-        raise AssertionError("an adapter that was not loaded: expected an error")
+    error = _error_of(lambda: bench.engine.generate([unknown]), "an adapter that was not loaded")
+    assert "third" in str(error), f"expected the unknown adapter to be named: {error}"
     bench.load(first)
 
 
@@ -442,12 +442,8 @@ def check_refused_weights(bench: Bench) -> None:
     unknown = {**weights.tensors, "no.such.weight": weights.tensors[within]}
     for what, tensors in (("a parameter is missing", missing), ("a name is unknown", unknown)):
         before = _scored(bench)
-        try:
-            bench.engine.load(replace(weights, version=bench.version + 1, tensors=tensors))
-        except Exception:
-            pass
-        else:
-            raise AssertionError(f"{what}: expected load to raise")
+        unfit = replace(weights, version=bench.version + 1, tensors=tensors)
+        _error_of(partial(bench.engine.load, unfit), what)
         try:
             after = _scored(bench)
         except Exception as error:
@@ -623,10 +619,10 @@ def conformance(bench: Bench) -> dict[str, str]:
 
 def conformance_table(results: Mapping[str, Mapping[str, str]]) -> str:
     """Return results by engine as a Markdown table of check × engine."""
-    marks = {name: [_mark(found[name]) for found in results.values()] for name in _names(results)}
     head = ["check", *results]
-    rows = [head, ["---"] * len(head), *([name, *row] for name, row in marks.items())]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    names = [check.name for check in CHECKS if all(check.name in r for r in results.values())]
+    marks = [[name, *(_mark(found[name]) for found in results.values())] for name in names]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *marks))
 
 
 def _result(check: Check, bench: Bench) -> str:
@@ -638,12 +634,6 @@ def _result(check: Check, bench: Bench) -> str:
     except NotApplicable as reason:
         return str(reason)
     return "passed"
-
-
-def _names(results: Mapping[str, Mapping[str, str]]) -> list[str]:
-    return [
-        check.name for check in CHECKS if all(check.name in found for found in results.values())
-    ]
 
 
 def _mark(result: str) -> str:

@@ -1,8 +1,6 @@
 """Requests to an endpoint over HTTP: a loop in a thread, a hidden key, chat completions."""
 
 import asyncio
-import email.utils
-import ipaddress
 import itertools
 import json
 import logging
@@ -10,7 +8,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -28,7 +26,9 @@ from debate_rollout.engine import (
     RolloutError,
     Weights,
     generate_by_streaming,
+    overflow,
 )
+from debate_rollout.engines.openai import is_near
 
 if TYPE_CHECKING:
     from debate_rollout.engines.openai import OpenAIEngine
@@ -122,34 +122,12 @@ async def _cancel_all() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-SHORTEST = 8
-"""A shorter key, such as EMPTY, is no secret; and characters that are taken for a part of one."""
-
-
-class HiddenKey:
-    """Blanks one key, and parts of it, in texts; None blanks nothing."""
-
-    def __init__(self, key: str | None) -> None:
-        self._key = key if key is not None and len(key) >= SHORTEST else ""
-        starts = range(len(self._key) - SHORTEST + 1)
-        self._parts = {self._key[k : k + SHORTEST].lower() for k in starts}
-
-    def __call__(self, text: str) -> str:
-        """Return the text with `[key]` in place of the key and of its parts, in any case."""
-        if not self._key:
-            return text
-        pieces: list[str] = []
-        small, end = text.lower(), 0
-        for start in range(len(text) - SHORTEST + 1):
-            if small[start : start + SHORTEST] in self._parts:
-                if start > end or not pieces:
-                    pieces += (text[end:start], "[key]")
-                end = start + SHORTEST
-        return "".join((*pieces, text[end:]))
-
-    def __repr__(self) -> str:
-        """Show nothing of it."""
-        return "HiddenKey()"
+def key_hider(key: str | None) -> Callable[[str], str]:
+    """Return what puts `[key]` in place of a key; one as short as EMPTY is no secret and stays."""
+    if key is None or len(key) < 8:
+        return lambda text: text
+    pattern = re.compile(re.escape(key), re.IGNORECASE)
+    return lambda text: pattern.sub("[key]", text)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -158,7 +136,6 @@ _OVERFLOW = re.compile(
     r"|exceeds? the (?:available |model's )?context|prompt is too long",
     re.IGNORECASE,
 )
-_LONGEST_ERROR = 1 << 16
 
 
 class UnreadableReply(ValueError):
@@ -192,15 +169,6 @@ def request_body(config: "OpenAIEngine", request: Request) -> bytes:
     return json.dumps(body).encode()
 
 
-def uses_proxies(base_url: str) -> bool:
-    """Return whether proxies of the environment are meant: not for an endpoint on this machine."""
-    host = urlsplit(base_url).hostname or ""
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost" and not host.endswith(".localhost")
-
-
 def read_reply(content: bytes, request: Request) -> Reply:
     """Return the reply, with the prompt and completion tokens that the endpoint counted.
 
@@ -227,11 +195,6 @@ def read_reply(content: bytes, request: Request) -> Reply:
         temperature=request.sampling.temperature,
         counted=(read, sampled) if read or sampled else None,
     )
-
-
-def says_overflow(content: bytes) -> bool:
-    """Return whether a refused request was refused because its prompt is too long."""
-    return _OVERFLOW.search(content[:_LONGEST_ERROR].decode("utf-8", "replace")) is not None
 
 
 def _ended(text: str, choice: dict[str, object], request: Request) -> tuple[str, Finish]:
@@ -270,10 +233,6 @@ _CONNECT_S = 10.0
 """Longest wait for a connection."""
 _SILENT_TRIES = 2
 """Tries of a request that end without a reply in time: each costs `timeout_s`."""
-MOST_BYTES = 32 << 20
-"""A longer response is no reply."""
-BYTES_OF_A_TOKEN = 256
-"""More than a token of a reply takes in a response, with all that is said about it."""
 _SHOWN = 300
 """Characters of a response that an error shows."""
 _PASSING = frozenset((408, 409, 425, 429))
@@ -289,20 +248,6 @@ class _Passing(Exception):
         self.is_silence = is_silence
 
 
-class _Bearer(httpx.Auth):
-    """Adds the key as the request leaves; nothing shows it."""
-
-    def __init__(self, key: str) -> None:
-        def add(request: httpx.Request) -> None:
-            request.headers["Authorization"] = f"Bearer {key}"
-
-        self._add = add
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        self._add(request)
-        yield request
-
-
 class OpenAISampler:
     """Asks an endpoint for replies, many at once, each as soon as there is room."""
 
@@ -313,13 +258,14 @@ class OpenAISampler:
         self.capabilities = config.capabilities
         self._config = config
         self._url = f"{config.base_url}/chat/completions"
-        self._auth = None if key is None else _Bearer(key)
-        self._hide = HiddenKey(key)
+        self._hide = key_hider(key)
         self._slots = asyncio.Semaphore(config.max_in_flight)
+        authorization = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._client = httpx.AsyncClient(
+            headers={"Content-Type": "application/json", **authorization},
             follow_redirects=False,
             timeout=httpx.Timeout(None, connect=_CONNECT_S),  # A try as a whole is timed.
-            trust_env=uses_proxies(config.base_url),
+            trust_env=not is_near(urlsplit(config.base_url).hostname or ""),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )
         self._background = Background("openai")
@@ -393,69 +339,45 @@ class OpenAISampler:
     async def _in_time(self, body: bytes, request: Request) -> Reply:
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                most = min(MOST_BYTES, (1 << 20) + BYTES_OF_A_TOKEN * request.sampling.max_tokens)
-                status, headers, content = await self._post(body, most)
+                response = await self._client.post(self._url, content=body)
         except TimeoutError:
             late = f"no reply within {self._config.timeout_s:g} s"
             raise _Passing(late, is_silence=True) from None
         except httpx.HTTPError as error:
             raise _Passing(f"{type(error).__name__}: {self._shown(str(error))}") from None
-        if not 200 <= status < 300:
-            return self._failed(status, headers, content, request)
+        if not response.is_success:
+            return self._failed(response, request)
         try:
-            reply = read_reply(content, request)
+            reply = read_reply(response.content, request)
         except UnreadableReply as error:
-            raise _Passing(f"{error}: {self._shown(content)}") from None
+            raise _Passing(f"{error}: {self._shown(response.text)}") from None
         return replace(reply, text=self._hide(reply.text))
 
-    async def _post(self, body: bytes, most: int) -> tuple[int, httpx.Headers, bytes]:
-        # A few compressed bytes can hold gigabytes: none are asked for, and none unpacked.
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        async with self._client.stream(
-            "POST", self._url, content=body, headers=headers, auth=self._auth
-        ) as response:
-            is_plain = response.headers.get("content-encoding", "identity") in ("", "identity")
-            if response.is_success and not is_plain:
-                raise _Passing("a compressed response, which was not asked for")
-            content = bytearray()
-            async for part in response.aiter_raw():
-                content += part
-                if len(content) > most:
-                    raise _Passing(f"a response of more than {most >> 20} MiB")
-            return response.status_code, response.headers, bytes(content)
-
-    def _failed(
-        self, status: int, headers: httpx.Headers, content: bytes, request: Request
-    ) -> Reply:
-        where = f"{self._url}: status {status}"
+    def _failed(self, response: httpx.Response, request: Request) -> Reply:
+        status = response.status_code
+        where, said = f"{self._url}: status {status}", self._shown(response.text)
         if status in _PASSING or status >= 500:
-            raise _Passing(f"status {status}: {self._shown(content)}", _asked_pause(headers))
-        if status in (401, 403):  # Its text may repeat the key, or a part of it.
+            raise _Passing(f"status {status}: {said}", _asked_pause(response.headers))
+        if status in (401, 403):  # Its text may repeat a part of the key.
             name = self._config.api_key_env
             said = "no key was sent" if name is None else f"the key in {name} was refused"
             raise EndpointError(f"{where}: {said} for model {self._config.model!r}")
         if 300 <= status < 400:
             raise EndpointError(f"{where}: it points to another address; write that in base_url")
-        if says_overflow(content):
-            temperature = request.sampling.temperature
-            return Reply("", finish="context_overflow", temperature=temperature)
-        raise EndpointError(f"{where} for model {self._config.model!r}: {self._shown(content)}")
+        if _OVERFLOW.search(response.text):
+            return overflow(request)
+        raise EndpointError(f"{where} for model {self._config.model!r}: {said}")
 
-    def _shown(self, content: bytes | str) -> str:
+    def _shown(self, text: str) -> str:
         """Return the start of a response, without the key and without control characters."""
-        text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
         text = self._hide(text).strip()
         return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
 
 
 def _asked_pause(headers: httpx.Headers) -> float:
-    """Return the seconds of Retry-After, given as a number or as a date; 0 without one."""
-    text = headers.get("retry-after", "")
+    """Return the seconds of Retry-After; 0 without one, and where it is a date."""
     try:
-        seconds = float(text)
+        seconds = float(headers.get("retry-after", ""))
     except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError):
-            return 0.0
+        return 0.0
     return seconds if seconds > 0 else 0.0  # Not a number compares as false.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from debate_rollout.engine import Sampling
-from debate_rollout.rendering import PieceBytes, piece_bytes, token_text
+from debate_rollout.rendering import piece_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -135,22 +135,16 @@ class StopStrings:
     def __init__(
         self, tokenizer: "PreTrainedTokenizerFast", stops: tuple[str, ...], vocabulary: int
     ) -> None:
-        self._tokenizer = tokenizer
-        self._stops = tuple(stop for stop in stops if stop)
-        self._encoded = tuple(stop.encode() for stop in self._stops)
+        self._encoded = tuple(stop.encode() for stop in stops if stop)
         self._longest = max((len(stop) for stop in self._encoded), default=0)
         self.tail = self._longest + 8
         """How many of a reply's last tokens are enough to look at."""
         self._pieces = piece_bytes(tokenizer)
-        self.may_complete_V = self._table(self._pieces, vocabulary)
+        self.may_complete_V = torch.zeros(vocabulary, dtype=torch.bool)
         """Tokens that could complete a stop string; all others need no look."""
-
-    def _table(self, pieces: PieceBytes | None, vocabulary: int) -> Tensor:
-        if not self._stops:
-            return torch.zeros(vocabulary, dtype=torch.bool)
-        if pieces is None:
-            return torch.ones(vocabulary, dtype=torch.bool)
-        return torch.tensor([self._may_complete(pieces[i]) for i in range(vocabulary)])
+        if self._encoded:
+            may = [self._may_complete(self._pieces[i]) for i in range(vocabulary)]
+            self.may_complete_V = torch.tensor(may)
 
     def _may_complete(self, piece: bytes) -> bool:
         return any(
@@ -160,9 +154,6 @@ class StopStrings:
 
     def completed(self, ids: Sequence[int]) -> bool:
         """Return whether a stop string ends inside the last of `ids`, a reply's last tokens."""
-        if self._pieces is None:
-            tail = token_text(self._tokenizer, ids[-self.tail :]).text
-            return any(stop in tail for stop in self._stops)
         tail_bytes = self._pieces[ids[-1]]
         wanted = len(tail_bytes) + self._longest - 1
         at = len(ids) - 2

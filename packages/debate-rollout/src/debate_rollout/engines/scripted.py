@@ -23,6 +23,8 @@ from debate_rollout.engine import (
     Script,
     Weights,
     generate_by_streaming,
+    overflow,
+    room_of,
 )
 from debate_rollout.rendering import Renderer, token_text
 from debate_rollout.routing import ForwardingEngine
@@ -206,26 +208,20 @@ class ScriptedPlayer:
 
     def _reply(self, request: Request) -> Reply:
         text, finish = _until_stop(self._script(request.ask), request.sampling)
-        prompt_ids = request.prompt_ids
         token_ids: list[int] = []
         starts: tuple[int, ...] = ()
         if self.renderer is not None:
-            if not prompt_ids:
-                raise EngineConfigError("a request's prompt_ids: found none; expected at least one")
-            room = request.sampling.max_tokens
-            if self.context_window is not None:
-                room = min(room, self.context_window - len(prompt_ids))
+            room = room_of(request, self.context_window)
             if room < 1:
-                text, finish, prompt_ids = "", "context_overflow", ()
-            else:
-                token_ids, finish = self._ids(text, finish, room)
-                said = token_text(self.renderer.tokenizer, token_ids)
-                text, starts = said.text, said.starts
+                return overflow(request, self._version)
+            token_ids, finish = self._ids(text, finish, room)
+            said = token_text(self.renderer.tokenizer, token_ids)
+            text, starts = said.text, said.starts
         return Reply(
             text=text,
             starts=starts,
             finish=finish,
-            prompt_ids=prompt_ids,
+            prompt_ids=request.prompt_ids,
             token_ids=tuple(token_ids),
             logps=(0.0,) * len(token_ids),
             temperature=request.sampling.temperature,

@@ -17,12 +17,13 @@ from transformers.cache_utils import DynamicLayer
 
 from debate_protocol.types import Reply
 from debate_rollout.engine import (
-    EngineConfigError,
     NotFiniteError,
     Request,
     Sampling,
     Weights,
     of_adapter,
+    overflow,
+    room_of,
 )
 from debate_rollout.engines.sampling import Draws, StopStrings
 from debate_rollout.engines.weights import ONLY, load_full, load_lora
@@ -215,7 +216,7 @@ class Decoder:
     def __init__(self, model: "PreTrainedModel", end_ids: Sequence[int], pad_id: int) -> None:
         self._model = model
         self._device = next(model.parameters()).device
-        self._end_ids = torch.tensor(sorted(end_ids), dtype=torch.long, device=self._device)
+        self._end_ids = torch.tensor(end_ids, dtype=torch.long, device=self._device)
         self._pad_id = pad_id
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._last_only: Mapping[str, object] = (
@@ -392,11 +393,9 @@ class TransformersSampler:
         replies: list[Reply | None] = [None] * len(requests)
         jobs: list[tuple[int, Job]] = []
         for at, request in enumerate(requests):
-            if not request.prompt_ids:
-                raise EngineConfigError("a request's prompt_ids: found none; expected at least one")
-            room = self._room(request)
+            room = room_of(request, self.context_window)
             if room < 1:
-                replies[at] = self._reply(request, Sampled([], [], "length"), overflow=True)
+                replies[at] = overflow(request, self._version)
             else:
                 jobs.append((at, self._job(request, room)))
         # Like lengths side by side: less padding, and rows that end at about the same time.
@@ -436,19 +435,9 @@ class TransformersSampler:
             torch.cuda.empty_cache()
 
     def _make_decoder(self) -> Decoder:
-        ends: set[int | None] = set(self.renderer.end_ids)
-        declared = getattr(self._model.generation_config, "eos_token_id", None)
-        ends.update(declared if isinstance(declared, list) else [declared])
         self._model.eval().requires_grad_(False)
-        return Decoder(
-            self._model, [i for i in ends if i is not None], self._tokenizer.pad_token_id or 0
-        )
-
-    def _room(self, request: Request) -> int:
-        wanted = request.sampling.max_tokens
-        if self.context_window is None:
-            return wanted
-        return min(wanted, self.context_window - len(request.prompt_ids))
+        ends = self.renderer.all_end_ids(self._model)
+        return Decoder(self._model, ends, self._tokenizer.pad_token_id or 0)
 
     def _job(self, request: Request, room: int) -> Job:
         stop = request.sampling.stop
@@ -459,13 +448,13 @@ class TransformersSampler:
             request.prompt_ids, replace(request.sampling, max_tokens=room), self._stops[stop]
         )
 
-    def _reply(self, request: Request, sampled: Sampled, overflow: bool = False) -> Reply:
+    def _reply(self, request: Request, sampled: Sampled) -> Reply:
         said = token_text(self._tokenizer, sampled.ids)
         return Reply(
             text=said.text,
             starts=said.starts,
-            finish="context_overflow" if overflow else sampled.finish,
-            prompt_ids=() if overflow else request.prompt_ids,
+            finish=sampled.finish,
+            prompt_ids=request.prompt_ids,
             token_ids=tuple(sampled.ids),
             logps=tuple(sampled.logps),
             temperature=request.sampling.temperature,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from debate_protocol.plugins import Config, Variants
+from debate_rollout.rendering import piece_bytes
 from debate_train.interrupts import ModelError
 from debate_train.models.loaded_model import LoadedModel, Lora, with_adapter
 from debate_train.models.model_files import (
@@ -166,11 +167,7 @@ class PretrainedModel(Config):
             tokenizer = AutoTokenizer.from_pretrained(
                 self.name, revision=self.revision, trust_remote_code=False
             )
-        if not tokenizer.is_fast:
-            raise ModelError(
-                f"model.name: the tokenizer of {self.name!r} is a slow one; expected a fast "
-                "tokenizer (tokenizer.json), which maps tokens to bytes"
-            )
+            piece_bytes(tokenizer)  # Refuses one whose tokens have no bytes.
         check_template(self.name, tokenizer, self.template_kwargs)
         return tokenizer
 

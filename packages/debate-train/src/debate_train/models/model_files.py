@@ -1,13 +1,9 @@
 """The files of a model: what a folder must hold, its chat template, adapters to merge."""
 
-import importlib
 import json
 import logging
-import multiprocessing
 import re
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,97 +151,28 @@ def refuse_unfitting(name: str, model: "PreTrainedModel", info: Mapping[str, Any
             )
 
 
-LIMIT_S = 5
-"""Seconds of a processor that a template may take for four messages; real ones take none."""
-WAIT_S = 120.0
-"""Seconds after which nobody waits for a template, whatever it got of a busy processor."""
-_MEMORY = 1 << 30
-_LARGEST_PROMPT = 1 << 20
 _ROLES = (("user",), ("user", "assistant", "user"))
 
 
 def check_template(
     name: str, tokenizer: "PreTrainedTokenizerFast", template_kwargs: Mapping[str, object]
 ) -> None:
-    """Refuse a model's own chat template that fails, or takes too much time or memory.
+    """Refuse a model's own chat template that fails.
 
     Raises:
         ModelError: The template cannot be used.
     """
-    if not tokenizer.chat_template:
-        return
-
-    def render() -> str:
-        with reading_model(name, "chat template"):
-            return "".join(_rendered(tokenizer, roles, template_kwargs) for roles in _ROLES)
-
-    if failure := _tried_apart(render):
-        raise ModelError(
-            f"model.name: the chat template of {name!r} {failure}; expected one that writes "
-            "messages of a user and an assistant in turn (chat_template.jinja)"
-        )
-
-
-def _rendered(
-    tokenizer: "PreTrainedTokenizerFast",
-    roles: tuple[str, ...],
-    template_kwargs: Mapping[str, object],
-) -> str:
-    messages = [{"role": role, "content": f"text {at}"} for at, role in enumerate(roles)]
-    return str(
-        tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **template_kwargs
-        )
-    )
-
-
-def _tried_apart(render: Callable[[], str]) -> str | None:
-    """Try a template in a process that the system ends at its limits; return what went wrong."""
-    if "fork" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":
-        return _outcome(render)
-    importlib.import_module("transformers.utils.chat_template_utils")  # Not on its time.
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-
-    def attempt() -> None:  # pragma: no cover
-        _limit_process()
-        sender.send(_outcome(render))
-
-    child = context.Process(target=attempt)
-    with warnings.catch_warnings():
-        # Other threads may hold locks in the child, which takes none: it only renders text.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child.start()
-    sender.close()
-    try:
-        if not receiver.poll(WAIT_S):
-            return f"takes more than {WAIT_S:g} seconds for a few words"
-        failure: str | None = receiver.recv()
-    except EOFError:
-        return f"ends the process that tries it, as with over {LIMIT_S} seconds for a few words"
-    finally:
-        child.kill()
-        child.join()
-        receiver.close()
-    return failure
-
-
-def _outcome(render: Callable[[], str]) -> str | None:
-    try:
-        length = len(render())
-    except ModelError as error:
-        return f"fails ({reason_of(error.__cause__ or error)})"
-    return f"makes {length:,} characters of a few words" if length > _LARGEST_PROMPT else None
-
-
-def _limit_process() -> None:  # pragma: no cover
-    import resource  # There is none on Windows, where modules import but nothing runs.
-
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    for what, most in ((resource.RLIMIT_CPU, LIMIT_S), (resource.RLIMIT_AS, held + _MEMORY)):
-        _, hard = resource.getrlimit(what)
-        limit = most if hard < 0 else min(most, hard)
-        resource.setrlimit(what, (limit, hard))
+    for roles in _ROLES if tokenizer.chat_template else ():
+        messages = [{"role": role, "content": f"text {at}"} for at, role in enumerate(roles)]
+        try:
+            tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **template_kwargs
+            )
+        except Exception as error:
+            raise ModelError(
+                f"model.name: the chat template of {name!r} fails ({reason_of(error)}); expected "
+                "one that writes messages of a user and an assistant in turn (chat_template.jinja)"
+            ) from error
 
 
 _WEIGHTS = "adapter_model.safetensors"

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from debate_protocol.plugins import did_you_mean
 from debate_rollout.engine import (
@@ -30,22 +30,6 @@ BACKEND = "debate_file"
 """Name of our weight-transfer backend inside vLLM."""
 EXTENSION = "debate_rollout.engines.vllm.worker.WorkerExtension"
 """What vLLM's `worker_extension_cls` must be for its workers to know the backend."""
-OWN_SETTINGS: Mapping[str, str] = {
-    "model": "the model of the recipe",
-    "tokenizer": "the model of the recipe",
-    "revision": "the model of the recipe",
-    "dtype": "dtype",
-    "max_model_len": "context_window",
-    "max_num_seqs": "max_batch",
-    "gpu_memory_utilization": "gpu_memory_utilization",
-    "kv_cache_memory_bytes": "kv_cache_mib",
-    "block_size": "block_size",
-    "enforce_eager": "enforce_eager",
-    "enable_lora": "max_lora_rank",
-    "max_lora_rank": "max_lora_rank",
-}
-"""Arguments of vLLM that have a setting of ours, and its name."""
-
 ALLOWED = frozenset(
     ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
      "data_parallel_size_local", "data_parallel_backend", "enable_expert_parallel",
@@ -65,9 +49,6 @@ ALLOWED = frozenset(
 """Arguments of vLLM that recipes set: speed and memory. Others may name code, files or hosts."""
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
 """What vLLM takes for one of its own choices; an import path or a file has other characters."""
-
-EXECUTORS = ("mp", "ray", "uni")
-"""vLLM's `external_launcher` would take the trainer's ranks for its own."""
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM 0.32 makes room for; adapters of a lower one are served, too."""
@@ -161,36 +142,21 @@ class VllmSettings(EngineSettings):
 
     @field_validator("vllm_args")
     @classmethod
-    def _leaves_ours_alone(cls, found: dict[str, object]) -> dict[str, object]:
-        for name in found:
-            if name in OWN_SETTINGS:
-                raise ValueError(f"{name}: has a setting of its own; set {OWN_SETTINGS[name]}")
-        _check_allowed(found)
-        executor = found.get("distributed_executor_backend", "mp")
-        if executor not in EXECUTORS:
-            known = ", ".join(EXECUTORS)
-            raise ValueError(f"distributed_executor_backend: found {executor!r}, expected {known}")
-        return found
-
-
-def _check_allowed(found: Mapping[str, object]) -> None:
-    """Check names and values, which could otherwise name code for vLLM to run.
-
-    Raises:
-        ValueError: At the first that no recipe sets.
-    """
-    for name, value in found.items():
-        if name not in ALLOWED:
-            raise ValueError(
-                f"{name}: no recipe sets it, as it is not for speed or memory; expected "
-                f"one of {', '.join(sorted(ALLOWED))}{did_you_mean(name, ALLOWED)}"
-            )
-        for one in value if isinstance(value, list) else [value]:
-            is_word = isinstance(one, str) and _WORD.fullmatch(one)
-            if not is_word and not isinstance(one, bool | int | float | None):
+    def _are_for_speed_and_memory(cls, found: dict[str, object]) -> dict[str, object]:
+        # Names and values could otherwise name code for vLLM to run.
+        for name, value in found.items():
+            if name not in ALLOWED:
                 raise ValueError(
-                    f"{name}: found {one!r}; expected a number, true or false, or a word of a-z"
+                    f"{name}: not for speed or memory alone; expected a setting of the engine, or "
+                    f"one of {', '.join(sorted(ALLOWED))}{did_you_mean(name, ALLOWED)}"
                 )
+            for one in value if isinstance(value, list) else [value]:
+                is_word = isinstance(one, str) and _WORD.fullmatch(one)
+                if not is_word and not isinstance(one, bool | int | float | None):
+                    raise ValueError(
+                        f"{name}: found {one!r}; expected a number, true or false, or a word of a-z"
+                    )
+        return found
 
 
 def serving_arguments(
@@ -295,6 +261,9 @@ def _server_url(found: str) -> str:
     return found.rstrip("/").removesuffix("/v1")
 
 
+ServerUrl = Annotated[str, AfterValidator(_server_url)]
+
+
 ABOUT_STARTING = frozenset(
     ("dtype", "max_batch", "gpu_memory_utilization", "kv_cache_mib", "block_size",
      "enforce_eager", "vllm_args", "batch_invariant", "port", "devices", "log_file",
@@ -313,9 +282,9 @@ class VllmServerEngine(VllmSettings):
     libraries: ClassVar[tuple[str, ...]] = ("vllm", "httpx")
 
     type: Literal["vllm_server"] = "vllm_server"
-    url: str | None = None
+    url: ServerUrl | None = None
     """A running server, such as `http://10.0.0.7:8000`; None starts one for this run."""
-    load_urls: tuple[str, ...] = ()
+    load_urls: tuple[ServerUrl, ...] = ()
     """The servers behind `url` where that is a router; each is loaded past it."""
     port: int | None = Field(None, ge=1, le=65535)
     """Port on 127.0.0.1 of the server that is started; None takes a free one."""
@@ -381,16 +350,6 @@ class VllmServerEngine(VllmSettings):
         except ImportError as error:
             raise missing_extra("the vllm_server engine", "vllm", error) from error
         return VllmServer(self, model, tokenizer, template_kwargs)
-
-    @field_validator("url")
-    @classmethod
-    def _is_a_url(cls, found: str | None) -> str | None:
-        return None if found is None else _server_url(found)
-
-    @field_validator("load_urls")
-    @classmethod
-    def _are_urls(cls, found: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(_server_url, found))
 
     @model_validator(mode="after")
     def _leaves_a_running_server_alone(self) -> Self:

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from debate_rollout.engine import EndpointError, RolloutError, WeightsError
-from debate_rollout.engines.endpoints import HiddenKey
+from debate_rollout.engines.endpoints import key_hider
 from debate_rollout.engines.vllm import OLD_WEIGHTS_SERVE, refresh_error
 
 TAIL_CHARACTERS = 3000
@@ -268,7 +268,7 @@ class ServerControl:
         self._process = process
         self._broken: str | None = None
         key = client.headers.get("Authorization", "").removeprefix("Bearer ")
-        self._hide = HiddenKey(key or None)
+        self._hide = key_hider(key or None)
 
     def check_alive(self) -> None:
         """Raise what no request can succeed after.

@@ -19,7 +19,14 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from debate_protocol.types import Finish, Reply
-from debate_rollout.engine import EngineConfigError, Request, RolloutError, Weights, WeightsError
+from debate_rollout.engine import (
+    EngineConfigError,
+    Request,
+    RolloutError,
+    Weights,
+    WeightsError,
+    room_of,
+)
 from debate_rollout.engines.sampling import seed_bits
 from debate_rollout.engines.vllm import VllmSettings
 from debate_rollout.engines.weights import check_complete, check_fits, with_tied
@@ -147,22 +154,15 @@ class ServedModel:
         )
         kept = getattr(shape if named else model, "dtype", None)
         self.dtype = settings.dtype if settings.dtype != "auto" else _dtype_name(kept)
-        self.end_ids = _end_ids(self.renderer, self._blank)
+        self.end_ids = self.renderer.all_end_ids(self._blank)
 
     def close(self) -> None:
         """Remove the files."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def room(self, request: Request) -> int:
-        """Return how many tokens the reply may have; below 1 when the prompt fills the window.
-
-        Raises:
-            RolloutError: When the prompt has no ids.
-        """
-        if not request.prompt_ids:
-            raise RolloutError("prompt_ids: found none; expected a prompt of at least one token")
-        wanted = request.sampling.max_tokens
-        return wanted if self.window is None else min(wanted, self.window - len(request.prompt_ids))
+        """Return how many tokens the reply may have; below 1 when the prompt fills the window."""
+        return room_of(request, self.window)
 
     def sampling(self, request: Request) -> dict[str, object]:
         """Return the request's sampling by the names of vLLM, neutral values included."""
@@ -250,15 +250,6 @@ class ServedModel:
                     "does another run refresh it, or has it started again? Go on with --resume"
                 )
         return [(self.versions[label], start, end) for label, start, end in found]
-
-    def overflow(self, request: Request, version: int) -> Reply:
-        """Return the reply to a prompt that fills the window."""
-        return Reply(
-            text="",
-            finish="context_overflow",
-            temperature=request.sampling.temperature,
-            weight_version=version,
-        )
 
     def full_weights(self, weights: Weights) -> dict[str, Tensor]:
         """Return all tensors as vLLM must get them.
@@ -367,12 +358,6 @@ def finish_of(reason: str | None, stop: object) -> Finish:
 
 def _dtype_name(kept: object) -> str:
     return "float32" if kept is None else str(kept).removeprefix("torch.")
-
-
-def _end_ids(renderer: Renderer, model: "PreTrainedModel") -> list[int]:
-    declared = getattr(model.generation_config, "eos_token_id", None)
-    ends = {*renderer.end_ids, *(declared if isinstance(declared, list) else [declared])}
-    return sorted(i for i in ends if i is not None)
 
 
 def _as_json(value: object) -> object:

@@ -35,6 +35,7 @@ from debate_rollout.engine import (
     WeightsError,
     generate_by_streaming,
     of_adapter,
+    overflow,
 )
 from debate_rollout.engines.vllm import (
     BATCH_INVARIANT,
@@ -162,7 +163,7 @@ class VllmSampler:
         try:
             self._check_alive()
             if self._served.room(request) < 1:
-                self._ended.append(Finished(ticket, self._served.overflow(request, self._version)))
+                self._ended.append(Finished(ticket, overflow(request, self._version)))
                 return ticket
             sampling = SamplingParams(
                 **self._served.sampling(request), output_kind=RequestOutputKind.FINAL_ONLY

@@ -26,6 +26,7 @@ from debate_rollout.engine import (
     generate_by_streaming,
     missing_extra,
     of_adapter,
+    overflow,
 )
 from debate_rollout.engines.endpoints import Background
 from debate_rollout.engines.vllm import BACKEND, BATCH_INVARIANT, serving_arguments
@@ -218,7 +219,7 @@ class VllmServer:
     async def _reply(self, request: Request) -> Reply:
         self._check_alive()
         if self._served.room(request) < 1:
-            return self._served.overflow(request, self._version)
+            return overflow(request, self._version)
         patience_s = self._config.reconnect_timeout_s
         until = time.monotonic() + patience_s
         async with self._slots:
