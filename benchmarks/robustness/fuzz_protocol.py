@@ -31,7 +31,7 @@ if __name__ == "__main__" and "atheris" in sys.argv:
 else:
     atheris, _instrumented = None, contextlib.nullcontext()
 with _instrumented:
-    from debate_protocol.parsing import CONTRACTS, ParseError, neutralised, parse
+    from debate_protocol.parsing import CONTRACTS, neutralised, parse
     from debate_protocol.transcripts.files import (
         TranscriptError,
         from_json,
@@ -93,11 +93,6 @@ def fuzz_parse(data: bytes) -> None:
             assert vote.left != vote.right and author not in (vote.left, vote.right)
             assert count is None or max(vote.left, vote.right) < count
         assert parsed.answer is None or parsed.answer in parsed.spoken
-        try:
-            parse(text, contract, author=author, num_agents=count, think=think, strict=True)
-            assert not parsed.problems
-        except ParseError as error:
-            assert error.problems == parsed.problems != ()
 
 
 def fuzz_neutralise(data: bytes) -> None:
@@ -143,7 +138,7 @@ def fuzz_jsonl(data: bytes) -> None:
             assert again == read or "\\ud" in repr(read)
             transcript_problems(read)
             with contextlib.suppress(ValueError):  # a contract that is not known
-                shown_debate(read, width=40)
+                shown_debate(read)
 
 
 def fuzz_xml(data: bytes) -> None:

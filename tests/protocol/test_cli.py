@@ -71,15 +71,6 @@ def test_parse_reads_standard_input_when_the_file_is_a_dash(
     assert json.loads(capsys.readouterr().out)["answer"] == "7"
 
 
-def test_parse_exits_1_when_strict_and_a_response_has_problems(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = rows(tmp_path / "r.jsonl", {"text": "x"})
-    assert main(["parse", file, "--strict"]) == 1
-    assert f"{file}:1: solution: missing; evaluation: missing" in capsys.readouterr().err
-    assert main(["parse", file]) == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "row", "message"),
     [

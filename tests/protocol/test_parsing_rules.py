@@ -1,12 +1,11 @@
 """The rules of parsing, one test a sentence; `docs/protocol.md` states them."""
 
-import pickle
 import re
 from dataclasses import replace
 
 import pytest
 
-from debate_protocol.parsing import CONTRACTS, Parsed, ParseError, ThinkMode, parse
+from debate_protocol.parsing import CONTRACTS, Parsed, ThinkMode, parse
 from debate_protocol.types import Protocol, Question, Transcript, Turn, parse_turn
 
 WHITE = "\t\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u205f\u3000"
@@ -36,15 +35,13 @@ def test_no_string_raises_when_lenient(contract: str, think: ThinkMode, text: st
     assert parse(text, contract, think=think).answer is None or "solution" in text
 
 
-def test_strict_raises_one_error_that_lists_every_problem() -> None:
+def test_problems_list_all_that_departs_from_the_contract() -> None:
     text = (
         "</consensus></solution></solution></evaluation><evaluation>a</evaluation><solution>"
         "</solution><evaluation>b<comparison>Agent 0 > Agent 0\nfoo\nAgent 1 > Agent 2"
         "</comparison><consensus>maybe</consensus>"
     )
-    with pytest.raises(ParseError) as caught:
-        parse(text, "five_section", author=2, num_agents=3, strict=True)
-    assert caught.value.problems == (
+    assert parse(text, "five_section", author=2, num_agents=3).problems == (
         "closing tag </consensus> closes nothing",
         "closing tag </solution> closes nothing",
         "closing tag </solution> closes nothing",
@@ -58,11 +55,9 @@ def test_strict_raises_one_error_that_lists_every_problem() -> None:
         "consensus: neither YES nor NO",
         "solution: empty",
     )
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert (str(again), again.problems) == (str(caught.value), caught.value.problems)
     for contract in ("boxed", "answer_line"):
-        with pytest.raises(ParseError, match="answer: no"):
-            parse("nothing", contract, strict=True)
+        (problem,) = parse("nothing", contract).problems
+        assert problem.startswith("answer: no")
 
 
 def test_spans_are_offsets_into_the_text_as_given() -> None:
@@ -80,8 +75,6 @@ def test_markdown_fences_are_stripped(fence: str) -> None:
     for text in (
         f"<solution>{fence}\n42\n{close}</solution>",
         f"<solution> \r\n{fence}\r\n42\r\n{close}\r\n </solution>",
-        f"{fence}\n<solution>42\n{close}",  # opened outside, the section is cut
-        f"<solution>{fence}\n42\n</solution>\n{close}",  # closed outside
     ):
         assert three(text).answer == "42"
     code = f"see\n{fence}\nx\n{close}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from debate_protocol.parsing import CONTRACTS, Contract, ParseError, get_contract, parse
+from debate_protocol.parsing import CONTRACTS, Contract, get_contract, parse
 
 THREE = (
     "<solution>42</solution>\n<evaluation>N/A</evaluation>\n<comparison>Agent 0 > Agent 1"
@@ -95,16 +95,14 @@ def test_parse_finds_an_answer_only_when_there_is_one(text: str, answer: str | N
     ("text", "answer"),
     [
         (f"```xml\n{THREE}\n```", "42"),
-        ("```xml\n<solution>42\n```", "42"),
         ("<solution>\n```\n42\n```\n</solution>", "42"),
         ("<solution>```python\nx = 1\n```</solution>", "x = 1"),
         ("<solution>so\n```\nx\n```</solution>", "so\n```\nx\n```"),
         ("<solution>```\na\n```\nb\n```\nc\n```</solution>", "```\na\n```\nb\n```\nc\n```"),
-        ("<solution>```</solution>", None),
         ("<solution>```\n```</solution>", None),
     ],
 )
-def test_parse_strips_fences_when_they_wrap_or_dangle(text: str, answer: str | None) -> None:
+def test_parse_strips_fences_when_they_wrap_the_content(text: str, answer: str | None) -> None:
     assert parse(text, "three_section").answer == answer
 
 
@@ -187,18 +185,15 @@ def test_parse_ignores_a_thought_box_when_thinking_is_dropped() -> None:
     assert parse(text, "boxed", think="drop").answer == "4"
 
 
-def test_parse_lists_every_problem_when_strict() -> None:
+def test_parse_lists_every_problem() -> None:
     text = "</comparison><evaluation>x<comparison>Agent 0 beats Agent 1</comparison>"
-    with pytest.raises(ParseError) as caught:
-        parse(text, "three_section", strict=True)
-    assert caught.value.problems == (
+    assert parse(text, "three_section").problems == (
         "closing tag </comparison> closes nothing",
         "solution: missing",
         "evaluation: truncated, no closing tag",
         "comparison: 1 invalid lines",
     )
-    assert all(problem in str(caught.value) for problem in caught.value.problems)
-    assert parse(THREE, "three_section", strict=True).answer == "42"
+    assert parse(THREE, "three_section").problems == ()
 
 
 def test_get_contract_names_the_nearest_when_the_name_is_unknown() -> None:

@@ -45,24 +45,6 @@ def test_score_prints_one_line_a_debate(capsys, debates):
     assert lines[0]["metrics"]["v2/total_votes"] == 3
 
 
-def test_score_to_inspect_has_decisions_right_answers_votes_and_the_reward(capsysbinary, debates):
-    assert main(["score", debates, "--reward", "v2", "--set", "unvoted=zero", "--to=inspect"]) == 0
-    log = json.loads(capsysbinary.readouterr().out)
-    scores = log["samples"][0]["scores"]
-    # Agents say s0, s1 and s2 in both rounds. Agent 0 prefers 1, agent 2 prefers 1, and agent 1
-    # finds 0 and 2 equal: agent 1 has the peers, and s1 is right.
-    assert scores["peer_vote"]["value"] == "C" and scores["peer_vote"]["answer"] == "s1"
-    assert scores["right"]["value"] == pytest.approx(1 / 3)
-    assert scores["right"]["explanation"].splitlines()[1] == "agent 1: right"
-    assert scores["votes"] == {
-        "value": 3,
-        "explanation": "agent 0, round 1: 1 > 2\nagent 1, round 1: 0 = 2\nagent 2, round 1: 0 < 1",
-    }
-    assert scores["reward"]["explanation"].splitlines()[1] == "agent 1: +0.5"
-    means = {one["name"]: one["metrics"]["mean"]["value"] for one in log["results"]["scores"]}
-    assert means["peer_vote"] == 1 and means["reward"] == pytest.approx(0)
-
-
 def test_score_takes_nested_settings_for_a_mixed_reward(capsys, debates):
     settings = [
         "components.peers.reward.type=v2",

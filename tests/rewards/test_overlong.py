@@ -33,7 +33,6 @@ def test_overlong_is_flat_then_linear_then_flat(hold):
     assert score.metrics["overlong/penalised"] == pytest.approx(5 / 7)
     # (1 + 6 + 7 + 8 + 9 + 10 + 300) / 7
     assert score.metrics["overlong/tokens"] == pytest.approx(341 / 7)
-    assert score.metrics["overlong/estimated"] == 0
 
 
 @pytest.mark.parametrize(
@@ -61,17 +60,8 @@ def test_overlong_judges_a_failed_turn_by_its_length_alone(hold):
     assert values(Overlong(max_tokens=10, buffer=4), debate) == [0.0, -1.0, 0.0]
 
 
-def test_overlong_estimates_from_characters_when_no_tokens_are_recorded(hold):
-    debate = hold([None, None, None])
-    # "no tags" has 7 characters: ceil(7 / 2) = 4 tokens of L = 5, B = 2 -> -(4 - 3) / 2.
-    reward = Overlong(max_tokens=5, buffer=2, chars_per_token=2)
-    assert values(reward, debate) == [-0.5] * 3
-    (score,) = reward([said_in(debate, 1, None, None)])
-    assert score.metrics["overlong/estimated"] == pytest.approx(2 / 3)
-
-
-def test_overlong_has_no_signal_without_tokens_when_it_may_not_estimate(hold):
-    reward = Overlong(max_tokens=5, buffer=2, chars_per_token=None)
+def test_overlong_has_no_signal_without_tokens(hold):
+    reward = Overlong(max_tokens=5, buffer=2)
     (score,) = reward([hold(["", "", ""])])
     assert [(c.value, c.expected) for c in score.credits] == [(None, False)] * 3
     assert score.agents == (None, None, None)
@@ -82,9 +72,10 @@ def test_overlong_has_no_signal_when_the_prompt_filled_the_context(hold):
     debate = said_in(hold(["", None, ""]), 3, 0, 3)
     assert values(Overlong(max_tokens=10, buffer=4), debate) == [0.0, None, 0.0]
     recorded = hold(["", "", ""])
-    turns = (*recorded.turns[:2], replace(recorded.turns[2], failure="context_overflow"))
-    recorded = replace(recorded, turns=turns)
-    assert values(Overlong(max_tokens=10_000, buffer=4), recorded) == [0.0, 0.0, None]
+    counts = [{"tokens": [9, 3]}, {"tokens": [9, 12]}, {"tokens": [9, 0]}]
+    turns = [replace(t, extra=own) for t, own in zip(recorded.turns, counts, strict=True)]
+    recorded = replace(recorded, turns=tuple(turns))
+    assert values(Overlong(max_tokens=10, buffer=4), recorded) == [0.0, -1.0, None]
 
 
 def test_overlong_adds_to_the_truth_when_raw_rewards_are_mixed(hold):

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from debate_protocol.parsing import Comparison as Comparison
     from debate_protocol.parsing import Contract as Contract
     from debate_protocol.parsing import Parsed as Parsed
-    from debate_protocol.parsing import ParseError as ParseError
     from debate_protocol.parsing import SectionText as SectionText
     from debate_protocol.parsing import get_contract as get_contract
     from debate_protocol.parsing import parse as parse

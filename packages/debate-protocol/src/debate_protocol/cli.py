@@ -1,23 +1,22 @@
 """The command `debate-protocol`: parse responses; validate, show and export transcripts."""
 
 import argparse
-import itertools
-import os
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import BinaryIO
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from debate_protocol.command_line import (
-    BAD_USAGE,
     DONE,
     FAILED,
+    NO_TRANSCRIPTS,
+    UsageError,
     add_options,
-    complain,
     heed_options,
     is_quiet,
+    opened,
+    read_debates,
     run_command,
+    transcripts_in,
 )
 from debate_protocol.parsing import CONTRACTS, Contract, Parsed, get_contract, parse
 from debate_protocol.transcripts.files import (
@@ -25,7 +24,6 @@ from debate_protocol.transcripts.files import (
     TranscriptError,
     json_line,
     json_lines,
-    read_lines,
     to_json,
     transcript_problems,
 )
@@ -33,15 +31,8 @@ from debate_protocol.transcripts.showing import escaped, shown_debate
 from debate_protocol.types import Transcript, turn_failed
 
 _FILE = "transcripts, JSON Lines or XML, or -"
-_NOTHING_FOUND = "found no transcripts, expected one a line, or an XML document of them"
-# A document may begin with a byte order mark; no line of JSON does in these encodings.
-_XML_STARTS = (b"<", b"\xef\xbb\xbf<", b"\xff\xfe", b"\xfe\xff")
 NAME = "debate-protocol"
 EXPORTS = ("xml", "jsonl", "inspect", "verifiers", "trl")
-
-
-class UsageError(Exception):
-    """The command cannot do what it was asked; the message is for the user."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,11 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = command_parser().parse_args(arguments)
         heed_options(options)
         command: Callable[[argparse.Namespace], int] = options.command
-        try:
-            return command(options)
-        except UsageError as problem:
-            complain(NAME, problem)
-            return BAD_USAGE
+        return command(options)
 
     return run_command(NAME, run)
 
@@ -69,7 +56,6 @@ def command_parser() -> argparse.ArgumentParser:
     one.add_argument("file", help='JSON Lines of {"id", "text"[, "author", "num_agents"]}, or -')
     one.add_argument("--contract", default="three_section", help=", ".join(CONTRACTS))
     one.add_argument("--think", choices=("unwrap", "drop"), default="unwrap")
-    one.add_argument("--strict", action="store_true", help="exit 1 when a response has problems")
     one.set_defaults(command=_parse)
     one = commands.add_parser("validate", help="check a file of transcripts")
     one.add_argument("file", help=_FILE)
@@ -92,10 +78,9 @@ def _parse(options: argparse.Namespace) -> int:
         contract = get_contract(options.contract)
     except ValueError as problem:
         raise UsageError(f"--{problem}") from None
-    code = DONE
-    with _opened(options.file) as stream:
-        for number, row, _ in json_lines(stream, options.file):
-            where = f"{options.file}:{number}"
+    with opened(options.file) as (stream, name):
+        for number, row, _ in json_lines(stream, name):
+            where = f"{name}:{number}"
             if isinstance(row, TranscriptError):
                 raise UsageError(str(row))
             try:
@@ -111,10 +96,7 @@ def _parse(options: argparse.Namespace) -> int:
                 raise UsageError(f"{where}: {problem}") from None
             record = _record(data.rest.get("id"), parsed, contract)
             sys.stdout.buffer.write(json_line(record))
-            if options.strict and parsed.problems:
-                complain(where, "; ".join(parsed.problems))
-                code = FAILED
-    return code
+    return DONE
 
 
 def _record(name: object, parsed: Parsed, contract: Contract) -> dict[str, object]:
@@ -136,21 +118,21 @@ def _record(name: object, parsed: Parsed, contract: Contract) -> dict[str, objec
 
 def _validate(options: argparse.Namespace) -> int:
     debates = turns = failed = wrong = 0
-    with _opened(options.file) as stream:
-        for number, read, _ in _transcripts(stream, options.file):
+    with opened(options.file) as (stream, name):
+        for number, read, _ in read_debates(stream, name):
             if isinstance(read, TranscriptError):
                 wrong += 1
                 _say(escaped(str(read)))
                 continue
             problems = transcript_problems(read)
             for problem in problems:
-                _say(escaped(f"{options.file}:{number}: {problem}"))
+                _say(escaped(f"{name}:{number}: {problem}"))
             debates, turns = debates + 1, turns + len(read.turns)
             wrong += bool(problems)
             with suppress(ValueError):  # an unknown contract, which is among the problems
                 failed += sum(turn_failed(read, turn) for turn in read.turns)
     if not debates and not wrong:
-        raise UsageError(f"{options.file}: {_NOTHING_FOUND}")
+        raise UsageError(f"{name}: {NO_TRANSCRIPTS}")
     if not is_quiet():
         counts = f"{debates} debates, {turns} turns, {failed} failed turns"
         _say(f"{counts}, {wrong} lines with problems")
@@ -158,31 +140,23 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if is_terminal or "COLUMNS" in os.environ else None
-    with _opened(options.file) as stream:
-        chosen = _chosen(stream, options.file, options.id)
-    _say(shown_debate(chosen, emphasis=is_terminal, width=width).removesuffix("\n"))
+    chosen = _chosen(options.file, options.id)
+    _say(shown_debate(chosen, emphasis=sys.stdout.isatty()).removesuffix("\n"))
     return DONE
 
 
-def _chosen(stream: BinaryIO, name: str, wanted: str | None) -> Transcript:
+def _chosen(file: str, wanted: str | None) -> Transcript:
     seen: list[str] = []
-    for transcript in _whole(stream, name):
+    for transcript in transcripts_in(NAME, file):
         if wanted is None or transcript.id == wanted:
             return transcript
         seen.append(transcript.id)
-    if wanted is None:
-        raise UsageError(f"{name}: {_NOTHING_FOUND}")
     few = ", ".join(repr(one) for one in seen[:8])
-    raise UsageError(f"{name}: found no debate with id {wanted!r}; it holds {few}")
+    raise UsageError(f"{file}: found no debate with id {wanted!r}; it holds {few}")
 
 
 def _export(options: argparse.Namespace) -> int:
-    with _opened(options.file) as stream:
-        transcripts = list(_whole(stream, options.file))
-    if not transcripts:
-        raise UsageError(f"{options.file}: {_NOTHING_FOUND}")
+    transcripts = list(transcripts_in(NAME, options.file))
     if options.to == "xml":
         from debate_protocol.transcripts.xml import to_xml
 
@@ -194,48 +168,6 @@ def _export(options: argparse.Namespace) -> int:
 
         sys.stdout.buffer.writelines(lines_for(options.to, transcripts, options.file))
     return DONE
-
-
-def _whole(stream: BinaryIO, name: str) -> Iterator[Transcript]:
-    """Yield the transcripts; a torn last line is reported, anything else wrong is misuse."""
-    for _, read, torn in _transcripts(stream, name):
-        if isinstance(read, Transcript):
-            yield read
-        elif torn:
-            complain(NAME, f"{read}; the other lines are read")
-        else:
-            raise UsageError(str(read))
-
-
-def _transcripts(
-    stream: BinaryIO, name: str
-) -> Iterator[tuple[int, Transcript | TranscriptError, bool]]:
-    """Read JSON Lines or XML, whichever begins in the first line that is not blank."""
-    lines: list[bytes] = []
-    for line in stream:
-        lines.append(line)
-        if line.strip():
-            break
-    if lines and lines[-1].lstrip().startswith(_XML_STARTS):
-        from debate_protocol.transcripts.xml import read_xml
-
-        found = read_xml(b"".join((*lines, *stream)), name)
-        yield from ((number, read, False) for number, read in found)
-    else:
-        yield from read_lines(itertools.chain(lines, stream), name)
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
-    if file == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        stream = open(file, "rb")  # noqa: SIM115 - closed below; only opening may be misuse
-    except OSError as problem:
-        raise UsageError(f"{file}: cannot be read ({problem.strerror})") from None
-    with stream:
-        yield stream
 
 
 def _say(text: str) -> None:

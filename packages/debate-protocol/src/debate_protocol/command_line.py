@@ -1,15 +1,19 @@
-"""What all commands share: --version, --quiet and --verbose, and how one ends on a closed pipe."""
+"""What all commands share: options, files of transcripts, and how one ends on a closed pipe."""
 
 import argparse
 import contextlib
+import itertools
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from typing import BinaryIO
 
+from debate_protocol.transcripts.files import TranscriptError, read_lines
 from debate_protocol.transcripts.showing import escaped
+from debate_protocol.types import Transcript
 
 
 class UsageError(ValueError):
@@ -63,7 +67,7 @@ def run_command(name: str, command: Callable[[], int]) -> int:
 
     Args:
         name: What messages call the command.
-        command: Returns the exit code; it may raise `SystemExit`, as argparse does.
+        command: Returns the exit code; it may raise `UsageError`, or `SystemExit` as argparse does.
     """
     try:
         if sys.stdout is None:  # as Python has it for a descriptor that is closed
@@ -72,6 +76,9 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         code = command()
         sys.stdout.flush()
         return code
+    except UsageError as problem:
+        complain(name, problem)
+        return BAD_USAGE
     except BrokenPipeError:
         return DONE
     except KeyboardInterrupt:
@@ -83,6 +90,75 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         return FAILED
     finally:
         _settle()
+
+
+@contextlib.contextmanager
+def opened(file: str) -> Iterator[tuple[BinaryIO, str]]:
+    """Open a file to read, or standard input for `-`; give what messages call it, too.
+
+    Raises:
+        UsageError: It cannot be opened.
+    """
+    if file == "-":
+        if sys.stdin is None:
+            raise UsageError("standard input: cannot be read: it is closed")
+        yield sys.stdin.buffer, "standard input"
+        return
+    try:
+        stream = open(file, "rb")  # noqa: SIM115 - closed below; only opening may be misuse
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise UsageError(f"{file}: cannot be read ({reason})") from None
+    with stream:
+        yield stream, file
+
+
+# A document may begin with a byte order mark; no line of JSON does in these encodings.
+_XML_STARTS = (b"<", b"\xef\xbb\xbf<", b"\xff\xfe", b"\xfe\xff")
+NO_TRANSCRIPTS = "found no transcripts, expected one a line, or an XML document of them"
+
+
+def read_debates(
+    stream: BinaryIO, name: str
+) -> Iterator[tuple[int, Transcript | TranscriptError, bool]]:
+    """Read JSON Lines or XML, whichever begins in the first line that is not blank.
+
+    Yields line number, transcript or what is wrong, and whether it is a torn last line.
+    """
+    lines: list[bytes] = []
+    for line in stream:
+        lines.append(line)
+        if line.strip():
+            break
+    if lines and lines[-1].lstrip().startswith(_XML_STARTS):
+        from debate_protocol.transcripts.xml import read_xml
+
+        found = read_xml(b"".join((*lines, *stream)), name)
+        yield from ((number, read, False) for number, read in found)
+    else:
+        yield from read_lines(itertools.chain(lines, stream), name)
+
+
+def transcripts_in(command: str, file: str) -> Iterator[Transcript]:
+    """Yield the transcripts of a file, or of standard input for `-`.
+
+    A torn last line is reported in the command's name, and the others are read.
+
+    Raises:
+        UsageError: The file, or a line of it, cannot be read, or it holds no transcript.
+    """
+    is_empty = True
+    with opened(file) as (stream, name):
+        for _, read, torn in read_debates(stream, name):
+            if isinstance(read, Transcript):
+                is_empty = False
+                yield read
+            elif torn:
+                complain(command, f"{read}; the other lines are read")
+            else:
+                raise UsageError(str(read))
+    if is_empty:
+        raise UsageError(f"{name}: {NO_TRANSCRIPTS}")
 
 
 def complain(name: str, message: object) -> None:

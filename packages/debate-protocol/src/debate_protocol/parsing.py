@@ -130,7 +130,9 @@ def get_contract(contract: str | Contract) -> Contract:
 ThinkMode = Literal["unwrap", "drop"]
 Range = tuple[int, int]
 
-_FENCE = re.compile(r"^[^\S\n]*+(`{3,}+(?=[^`\n]*+$)|~{3,}+)(.*+)$", re.MULTILINE)
+_FENCED = re.compile(
+    r"(`{3,}+(?=[^`\n]*+$)|~{3,}+).*+\n(?s:(.*?))^[^\S\n]*+\1[`~]*+[^\S\n]*+$", re.MULTILINE
+)
 
 
 class Block(NamedTuple):
@@ -223,44 +225,14 @@ def blanked(text: str, start: int, end: int, holes: Iterable[Range]) -> str:
 def trimmed(content: str) -> Range:
     """Return the range of a section's content without outer white space and code fences.
 
-    A fence is cut off when it wraps the whole content, or when its partner is missing because
-    the fence was opened or closed outside of the section.
+    Fences are cut off where one wraps the whole content: it is closed by the first one of the same
+    sign that is as long and names no language.
     """
     start, end = _stripped(content, 0, len(content))
-    if "```" in content or "~~~" in content:
-        opening, closing = _outer_fences(content, start, end)
-        if opening is not None:
-            start = opening[1]
-        if closing is not None and end > start:
-            end = closing[0]
-        start, end = _stripped(content, start, end)
+    fenced = _FENCED.match(content, start, end)
+    if fenced is not None and fenced.end() == end:
+        return _stripped(content, *fenced.span(2))
     return start, end
-
-
-def _outer_fences(content: str, start: int, end: int) -> tuple[Range | None, Range | None]:
-    """Return the fences to cut off at the start and at the end, by the rules of Markdown.
-
-    A fence is closed by the next one of the same sign that is as long and names no language.
-    """
-    first: Range | None = None
-    opened: Range | None = None
-    mark = ""
-    pairs = 0
-    closing: Range | None = None
-    for match in _FENCE.finditer(content, 0, end):
-        sign, language = match.group(1), match.group(2).strip()
-        if opened is None:
-            opened, mark = match.span(), sign
-            first = first or opened
-        elif sign[0] == mark[0] and len(sign) >= len(mark) and not language:
-            opened, closing = None, match.span()
-            pairs += 1
-    at_start = first is not None and first[0] <= start
-    if opened is not None:
-        dangles_at_end = opened[1] >= end
-        return (opened if at_start and not pairs else None), (opened if dangles_at_end else None)
-    wraps = at_start and pairs == 1 and closing is not None and closing[1] >= end
-    return (first, closing) if wraps else (None, None)
 
 
 @functools.lru_cache(maxsize=64)
@@ -291,7 +263,7 @@ _LINE = re.compile(
 _NOTHING = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a|na|none)\s*+[.]?+\s*+\Z")
 _NOTHING_LINE = re.compile(rf"\s*+{_BULLET}\s*+(?ai:n/a(?!\w)|(?:na|none)\s*+[.]?+\s*+\Z)")
 _FENCE_LINE = re.compile(r"\s*+(?:`{3,}+|~{3,}+)\s*+\w*+\s*+\Z")
-# Reading longer ones as numbers is not linear, and Python may refuse it; they count as malformed.
+# Reading long ones as numbers is not linear, and Python may refuse it; they count as malformed.
 _MAX_ID_DIGITS = 640
 
 
@@ -346,7 +318,8 @@ def _read_votes(
                 dropped.append(("invalid_lines", (begin, offset)))
             continue
         first, sign, second = match.groups()
-        left, right = _agent_id(first), _agent_id(second)
+        ids = (first.lstrip("0"), second.lstrip("0"))
+        left, right = (int(one or "0") if len(one) <= _MAX_ID_DIGITS else -1 for one in ids)
         if author is not None and author in (left, right):
             dropped.append(("self_dropped", (begin, offset)))
         elif not 0 <= left < beyond or not 0 <= right < beyond or left == right:
@@ -357,12 +330,6 @@ def _read_votes(
             op: Literal[">", "="] = "=" if sign == "=" else ">"
             comparisons.append(Comparison(left, op, right, (begin, begin + len(words))))
     return comparisons, dropped
-
-
-def _agent_id(digits: str) -> int:
-    if len(digits) > _MAX_ID_DIGITS:
-        digits = digits.lstrip("0") or "0"
-    return int(digits) if len(digits) <= _MAX_ID_DIGITS else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,22 +440,6 @@ def _stripped(text: str, start: int, end: int) -> Range:
 _YES_NO = re.compile(r"[\W_]*+(?ai:(yes)|no)(?![^\W_])")
 
 
-class ParseError(ValueError):
-    """A response departs from its contract; raised in strict mode only.
-
-    Attributes:
-        contract: The contract's name.
-        problems: Everything found, in words.
-    """
-
-    def __init__(self, contract: str, problems: tuple[str, ...]) -> None:
-        self.contract, self.problems = contract, problems
-        super().__init__(contract, problems)
-
-    def __str__(self) -> str:
-        return f"response does not keep contract {self.contract!r}: {'; '.join(self.problems)}"
-
-
 def parse(
     text: str,
     contract: Contract | str,
@@ -496,7 +447,6 @@ def parse(
     author: int | None = None,
     num_agents: int | None = None,
     think: ThinkMode = "unwrap",
-    strict: bool = False,
 ) -> Parsed:
     """Read a response in time linear in its length; spans are offsets into `text` as given.
 
@@ -506,10 +456,8 @@ def parse(
         author: The agent who wrote it; comparisons that name it are dropped and counted.
         num_agents: Comparisons of ids from this number on are malformed and counted.
         think: `unwrap` reads what stands in thinking blocks like other text; `drop` ignores it.
-        strict: Raise instead of recording problems.
 
     Raises:
-        ParseError: In strict mode, when there is any problem; it lists all of them.
         ValueError: The contract's name is unknown.
     """
     rules = get_contract(contract) if isinstance(contract, str) else contract
@@ -518,8 +466,6 @@ def parse(
         parsed = _parse_sections(text, rules, found, author, num_agents)
     else:
         parsed = _parse_free_text(text, rules, found.holes)
-    if strict and parsed.problems:
-        raise ParseError(rules.name, parsed.problems)
     spoken = _without_holes(text, (0, len(text)), found.holes).strip()
     return replace(parsed, spoken=spoken, reading=(text, rules, author, num_agents, think))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import cast, get_args
 
-from debate_protocol.command_line import UsageError
+from debate_protocol.command_line import UsageError, transcripts_in
 from debate_protocol.parsing import get_contract
 from debate_protocol.transcripts.files import (
     TranscriptError,
@@ -17,7 +17,6 @@ from debate_protocol.transcripts.files import (
     json_value,
 )
 from debate_protocol.types import Message, Protocol, Question, Role, Transcript, Turn
-from debate_rewards.cli import transcripts_in
 
 __all__ = ["import_rollouts"]
 
@@ -66,7 +65,7 @@ def debates_in(
         raise UsageError(f"{key}: found no file {str(path)!r}; expected one of debates")
     if path.suffix == ".parquet" or _holds_completions(path):
         return import_rollouts(path, contract=contract, kind=kind, answer=answer)
-    return transcripts_in(str(path))
+    return list(transcripts_in("debate-report", str(path)))
 
 
 def files_of(path: Path, key: str) -> list[Path]:

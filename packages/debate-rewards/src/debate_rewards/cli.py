@@ -4,10 +4,9 @@ import argparse
 import json
 import reprlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, BinaryIO
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -20,21 +19,20 @@ from debate_protocol.command_line import (
     add_options,
     complain,
     heed_options,
+    opened,
     run_command,
+    transcripts_in,
 )
 from debate_protocol.parsing import get_contract
 from debate_protocol.plugins import did_you_mean
-from debate_protocol.transcripts.files import json_lines, read_lines
-from debate_protocol.transcripts.log_files import OneScore, Scores, lines_for
+from debate_protocol.transcripts.files import json_lines
 from debate_protocol.transcripts.showing import escaped_json
 from debate_protocol.types import Question, Transcript
-from debate_rewards.answer_checking import LIMIT_S, accepted_answers, check, check_many, kind_of
-from debate_rewards.decisions import decisions_of, last_turns
+from debate_rewards.answer_checking import LIMIT_S, accepted_answers, check_many, kind_of
 from debate_rewards.final_answers import KINDS, Kind
-from debate_rewards.metrics import answers_given, debate_statistics
-from debate_rewards.reward import ReadDebate, Reward, Score, check_turns, score_debates
+from debate_rewards.metrics import debate_statistics
+from debate_rewards.reward import Reward, Score, check_turns, score_debates
 from debate_rewards.rewards import REWARDS, weighted_sum
-from debate_rewards.votes import all_votes, ballots
 
 EXPECTED = '"id", "gold" and "prediction"'
 
@@ -55,28 +53,6 @@ class Pair:
         return Question(str(self.id), "", self.gold, meta)
 
 
-def transcripts_in(file: str) -> list[Transcript]:
-    """Read transcripts from a file, or from standard input for `-`.
-
-    A last line that was cut off is reported on standard error, and the others are read.
-
-    Raises:
-        UsageError: The file, or a line of it, cannot be read, or it holds no transcript.
-    """
-    transcripts = []
-    with _opened(file) as stream:
-        for _, read, torn in read_lines(stream, _name(file)):
-            if isinstance(read, Transcript):
-                transcripts.append(read)
-            elif torn:
-                complain("debate-rewards", f"{read}; the other lines are read")
-            else:
-                raise UsageError(str(read))
-    if not transcripts:
-        raise UsageError(f"{_name(file)}: found no debates, expected one transcript a line")
-    return transcripts
-
-
 _PAIR = TypeAdapter(Pair)
 
 
@@ -87,9 +63,9 @@ def pairs_in(file: str) -> list[Pair]:
         UsageError: The file, or a line of it, cannot be read, or it holds none.
     """
     pairs = []
-    with _opened(file) as stream:
-        for number, row, _ in json_lines(stream, _name(file)):
-            where = f"{_name(file)}:{number}"
+    with opened(file) as (stream, name):
+        for number, row, _ in json_lines(stream, name):
+            where = f"{name}:{number}"
             if isinstance(row, Exception):
                 raise UsageError(str(row))
             if not isinstance(row, dict):
@@ -105,28 +81,8 @@ def pairs_in(file: str) -> list[Pair]:
                 expected = "a list of texts" if is_list else "a text or null"
                 raise UsageError(f"{where}, {key}: found {found}, expected {expected}") from None
     if not pairs:
-        raise UsageError(f"{_name(file)}: found no answers, expected one a line with {EXPECTED}")
+        raise UsageError(f"{name}: found no answers, expected one a line with {EXPECTED}")
     return pairs
-
-
-def _name(file: str) -> str:
-    return "standard input" if file == "-" else file
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
-    if "\0" in file:
-        raise UsageError(f"{file!r}: no file can have this name")
-    try:
-        if file == "-":
-            if sys.stdin is None:
-                raise UsageError("standard input: cannot be read: it is closed")
-            yield sys.stdin.buffer
-        else:
-            with open(file, "rb") as stream:
-                yield stream
-    except OSError as error:
-        raise UsageError(f"{_name(file)}: cannot be read: {error.strerror or error}") from None
 
 
 NAME = "debate-rewards"
@@ -171,7 +127,6 @@ def command_parser() -> argparse.ArgumentParser:
         metavar="FIELD=VALUE",
         help="a field of the reward; the value is JSON or plain text; dots reach inside",
     )
-    score.add_argument("--to", choices=("inspect",), help="an evaluation log of that program")
     score.set_defaults(run=_score)
     verify = commands.add_parser("verify", help="one JSON line of verdict per prediction")
     verify.add_argument(
@@ -194,12 +149,8 @@ def command_parser() -> argparse.ArgumentParser:
 
 def _score(arguments: argparse.Namespace) -> None:
     reward = build_reward(arguments.reward, arguments.set)
-    transcripts = transcripts_in(arguments.file)
+    transcripts = list(transcripts_in(NAME, arguments.file))
     scores = score_debates(reward, transcripts)
-    if arguments.to:
-        named = inspect_scores(transcripts, scores)
-        sys.stdout.buffer.writelines(lines_for(arguments.to, transcripts, arguments.file, named))
-        return
     _print_lines(score_line(*pair) for pair in zip(transcripts, scores, strict=True))
 
 
@@ -223,7 +174,7 @@ def _verify(arguments: argparse.Namespace) -> None:
 def _stats(arguments: argparse.Namespace) -> None:
     if not 0 < arguments.level < 1:
         raise UsageError(f"--level: found {arguments.level:g}, expected between 0 and 1")
-    transcripts = transcripts_in(arguments.file)
+    transcripts = list(transcripts_in(NAME, arguments.file))
     for transcript in transcripts:
         # A run only counts what it cannot measure; statistics of a file refuse it.
         check_turns(transcript)
@@ -323,55 +274,3 @@ def _print_lines(rows: Iterable[dict[str, object]]) -> None:
     for row in rows:
         print(escaped_json(json.dumps(row)))
     sys.stdout.flush()
-
-
-# As inspect has them: correct, incorrect, no answer.
-_VALUES = {"right": "C", "wrong": "I", "unverifiable": "N"}
-
-
-def inspect_scores(
-    transcripts: Sequence[Transcript], scores: Sequence[Score], seed: int = 0
-) -> list[Scores]:
-    """Return the scores of each debate by name.
-
-    Each decision (`majority`, `peer_vote`, …) is C or I, or N where the question has no answer to
-    check it with; `right` is the share of the last round's answers that are right; `votes` is how
-    many count; `reward` is the mean return of the agents.
-    """
-    found: list[Scores] = []
-    for given, score in zip(answers_given(transcripts), scores, strict=True):
-        named = _decisions(given.debate, seed)
-        right, last = given.right, [turn.key for turn in last_turns(given.debate).values()]
-        if right is not None and last:
-            said = [f"agent {key.agent}: {'right' if right[key] else 'wrong'}" for key in last]
-            named["right"] = _number(sum(right[key] for key in last) / len(last), said)
-        if given.debate.compares:
-            named["votes"] = _votes(given.debate)
-        paid = {agent: value for agent, value in enumerate(score.agents) if value is not None}
-        if paid:
-            said = [f"agent {agent}: {value:+.3g}" for agent, value in paid.items()]
-            named["reward"] = _number(sum(paid.values()) / len(paid), said)
-        found.append(named)
-    return found
-
-
-def _decisions(debate: ReadDebate, seed: int) -> dict[str, OneScore]:
-    found: dict[str, OneScore] = {}
-    for rule, answer in decisions_of(debate, seed).items():
-        verdict = check(debate.transcript.question, answer)
-        value = _VALUES[verdict.verdict]
-        found[rule] = {"value": value, "answer": answer or "", "explanation": verdict.reason}
-    return found
-
-
-def _votes(debate: ReadDebate) -> OneScore:
-    said = [
-        f"agent {vote.judge.agent}, round {vote.judge.round}: "
-        f"{vote.left.agent} {vote.verdict} {vote.right.agent}"
-        for vote in all_votes(ballots(debate))
-    ]
-    return _number(len(said), said)
-
-
-def _number(value: float, said: Sequence[str]) -> OneScore:
-    return {"value": value, "explanation": "\n".join(said)}

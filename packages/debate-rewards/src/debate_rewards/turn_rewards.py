@@ -318,9 +318,8 @@ class Overlong(RewardConfig):
     left to the reward this one is mixed with. A turn whose prompt filled the context has no
     signal.
 
-    The length is the number of sampled tokens, the end token or stop string included. A transcript
-    from a file has no tokens: there l is estimated as characters / `chars_per_token`, rounded up;
-    with null such turns have no signal.
+    The length is the number of sampled tokens, the end token or stop string included. A turn of a
+    file that does not say how many these were has no signal.
 
     Source: DAPO (Yu et al. 2025), soft overlong punishment, eq. 13, where factor is 1.
     """
@@ -334,8 +333,6 @@ class Overlong(RewardConfig):
     """Tokens below `max_tokens` over which the penalty grows evenly."""
     factor: float = Field(default=1.0, ge=0)
     """The whole penalty."""
-    chars_per_token: float | None = Field(default=4.0, gt=0)
-    """Characters of a token in transcripts that keep no tokens; null refuses these."""
 
     def why_no_signal(self, stream: str, context: RewardContext) -> str | None:
         """Return why no reply is too long."""
@@ -363,28 +360,21 @@ class Overlong(RewardConfig):
 
     def score(self, debate: ReadDebate) -> Score:
         """Return the score of one debate."""
-        lengths = {key: self._length(read.turn) for key, read in debate.turns.items()}
+        counts = {key: read.turn.token_counts for key, read in debate.turns.items()}
+        lengths = {key: count[1] if count else 0 for key, count in counts.items()}
         credits = [
-            Credit(*key, "generator", None, expected=False)
-            if length is None
-            else Credit(*key, "generator", self.value(length))
+            Credit(*key, "generator", self.value(length))
+            if length
+            else Credit(*key, "generator", None, expected=False)
             for key, length in lengths.items()
         ]
-        known = {key: length for key, length in lengths.items() if length is not None}
+        known = [length for length in lengths.values() if length]
         allowed = self.max_tokens - self.buffer
         metrics = {
-            "overlong/tokens": known_mean(known.values()),
-            "overlong/penalised": known_mean(length > allowed for length in known.values()),
-            "overlong/estimated": known_mean(debate.turns[key].turn.reply is None for key in known),
+            "overlong/tokens": known_mean(known),
+            "overlong/penalised": known_mean(length > allowed for length in known),
         }
         return scored(debate.transcript, credits, metrics)
-
-    def _length(self, turn: Turn) -> int | None:
-        if turn.reply is not None:
-            return len(turn.reply.token_ids) or None
-        if turn.failure == "context_overflow" or self.chars_per_token is None:
-            return None
-        return math.ceil(len(turn.text) / self.chars_per_token)
 
 
 class Certainty(RewardConfig):

@@ -4,9 +4,9 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from debate_protocol.plugins import did_you_mean
 from debate_protocol.types import Transcript, TurnKey, role_of, roles_of
@@ -44,11 +44,6 @@ from debate_rewards.votes import (
     verdicts_elsewhere,
     without_repetitions,
 )
-
-_IN_STUDIES = {
-    **dict.fromkeys(("shuffle_votes", "shuffle_verdicts", "votes_from"), "v2_control"),
-    **dict.fromkeys(("correlated_agreement", "determinant_mutual_information"), "v2_peer_scores"),
-}
 
 
 def _comparison_lines(turn: ReadTurn) -> int:
@@ -133,18 +128,6 @@ class V2(JudgeSettings, PeerReward):
     """What a judge's verdicts are held against; `none` leaves the stream `judge` out."""
     votes_of: str | None = None
     """The role whose votes alone value turns; null is all roles."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_moved(cls, values: Any) -> Any:
-        if cls is V2 and isinstance(values, dict):
-            for found in (*values, str(values.get("consensus"))):
-                if found in _IN_STUDIES:
-                    kind = _IN_STUDIES[found]
-                    raise ValueError(
-                        f"{found}: expected type {kind}, of the package debate-studies"
-                    )
-        return values
 
     @property
     def streams(self) -> tuple[str, ...]:

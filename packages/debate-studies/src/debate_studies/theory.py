@@ -7,8 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from debate_protocol.command_line import DONE, add_options, heed_options
-from debate_rewards.cli import transcripts_in
+from debate_protocol.command_line import DONE, add_options, heed_options, transcripts_in
 from debate_rewards.estimates import Estimate
 from debate_rewards.metrics import debate_statistics
 from debate_studies.belief_grid import (
@@ -136,7 +135,7 @@ def _of_grid(arguments: argparse.Namespace) -> dict[str, list[Row]]:
 
 
 def _of_run(file: str) -> dict[str, list[Row]]:
-    transcripts = transcripts_in(file)
+    transcripts = list(transcripts_in("debate-study", file))
     sizes = sorted({one.protocol.num_agents for one in transcripts})
     if len(sizes) > 1:
         raise UsageError(

@@ -11,34 +11,24 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from debate_protocol.transcripts.files import to_json
 from debate_protocol.types import Message, Transcript, Turn
 
-OneScore = Mapping[str, Any]
-"""A score as inspect has it: `value`, and beside it `answer` and `explanation`."""
-Scores = Mapping[str, OneScore]
-"""What a debate scored, by name."""
 _INSPECT_VERSION = 2
-_LETTERS = {"C": 1.0, "I": 0.0}
-"""What inspect writes for right and wrong. Its N, no answer, counts in no mean of ours."""
 _STOPS = {"length": "max_tokens"}
 """What inspect calls how a reply ended, where it is not `stop`."""
 
 
-def lines_for(
-    program: str, transcripts: Sequence[Transcript], name: str, scores: Sequence[Scores] = ()
-) -> Iterator[bytes]:
+def lines_for(program: str, transcripts: Sequence[Transcript], name: str) -> Iterator[bytes]:
     """Yield the lines of a file of `inspect`, `verifiers` or `trl`.
 
-    Half characters, which the program may refuse, become `?`. `name` and `scores` are those of
-    inspect's log.
+    Half characters, which the program may refuse, become `?`. `name` is that of inspect's log.
     """
     rows: Iterable[dict[str, object]]
     if program == "inspect":
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        rows = [to_inspect(transcripts, name, now, scores)]
+        rows = [to_inspect(transcripts, name, now)]
     else:
         is_verifiers = program == "verifiers"
         rows = map(to_verifiers, transcripts) if is_verifiers else rollout_rows(transcripts)
@@ -46,31 +36,28 @@ def lines_for(
         yield (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
-def to_inspect(
-    transcripts: Sequence[Transcript], name: str, created: str, scores: Sequence[Scores] = ()
-) -> dict[str, object]:
+def to_inspect(transcripts: Sequence[Transcript], name: str, created: str) -> dict[str, object]:
     """Return an evaluation log of inspect, as JSON holds it.
 
     A sample's messages are its question and its turns in order, each under its agent and round; its
     output is the last turn, its target the right answer. What agents were shown is in the metadata
-    of the sample.
+    of the sample. Its scores are the numbers in the `meta` of the transcript but for its seed.
 
     Args:
         transcripts: The debates.
         name: What the log is called.
         created: When it was made, ISO 8601 with its time zone.
-        scores: Of each debate, by name; without them the numbers in its `meta` but for its seed.
     """
-    if not scores:
-        scores = [
-            {key: {"value": value} for key, value in _numbers(transcript).items() if key != "seed"}
-            for transcript in transcripts
-        ]
+    scores = [
+        {key: value for key, value in _numbers(transcript).items() if key != "seed"}
+        for transcript in transcripts
+    ]
     epochs: dict[str, int] = {}
     samples = []
     for transcript, named in zip(transcripts, scores, strict=True):
         epoch = epochs[transcript.question.id] = epochs.get(transcript.question.id, 0) + 1
-        samples.append(_sample(transcript, epoch) | {"scores": named})
+        values = {key: {"value": value} for key, value in named.items()}
+        samples.append(_sample(transcript, epoch) | {"scores": values})
     return {
         "version": _INSPECT_VERSION,
         "status": "success",
@@ -204,14 +191,11 @@ def _sample(transcript: Transcript, epoch: int) -> dict[str, object]:
     return sample
 
 
-def _means(scores: Sequence[Scores]) -> list[dict[str, object]]:
+def _means(scores: Sequence[Mapping[str, float]]) -> list[dict[str, object]]:
     values: dict[str, list[float]] = {}
     for named in scores:
-        for name, score in named.items():
-            if score["value"] != "N":
-                value = score["value"]
-                value = _LETTERS[value] if isinstance(value, str) else value
-                values.setdefault(name, []).append(value)
+        for name, value in named.items():
+            values.setdefault(name, []).append(value)
     return [
         {
             "name": name,

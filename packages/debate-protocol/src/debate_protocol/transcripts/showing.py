@@ -1,7 +1,6 @@
 """One debate as text for a terminal."""
 
 import re
-import textwrap
 from collections.abc import Iterator
 
 from debate_protocol.types import Transcript, Turn, parse_turn, turn_failed
@@ -26,12 +25,7 @@ def escaped_xml(document: bytes) -> bytes:
     return CONTROL.sub(lambda match: f"&#{ord(match.group())};", text).encode()
 
 
-_MIN_WIDTH = 20
-
-
-def shown_debate(
-    transcript: Transcript, *, emphasis: bool = False, width: int | None = None
-) -> str:
+def shown_debate(transcript: Transcript, *, emphasis: bool = False) -> str:
     """Return a debate to read: question, then each turn by round.
 
     Control characters of the texts are shown as escapes, so that no text acts on the terminal.
@@ -39,7 +33,6 @@ def shown_debate(
     Args:
         transcript: The debate.
         emphasis: Print headings in bold by escape sequences.
-        width: Wrap lines at this many columns; None leaves them as they are.
     """
     question, rules = transcript.question, transcript.protocol
     topology = escaped(rules.topology)
@@ -50,30 +43,25 @@ def shown_debate(
         f"{rules.num_agents} agents, {rules.max_rounds} rounds, {rules.schedule}, "
         f"{escaped(str(rules.contract))}, topology {topology}",
         "",
-        *_wrapped(question.text, "", width),
+        *_lines(question.text),
     ]
     if question.answer is not None:
-        rows += ["", *_wrapped(f"Known answer: {question.answer}", "", width)]
+        rows += ["", *_lines(f"Known answer: {question.answer}")]
     shown_round = -1
     for turn in sorted(transcript.turns, key=lambda one: one.round):
         if turn.round != shown_round:
             shown_round = turn.round
             rows += ["", _heading(f"── Round {turn.round + 1} ──", emphasis)]
-        rows += ["", *_shown_turn(transcript, turn, emphasis, width)]
+        rows += ["", *_shown_turn(transcript, turn, emphasis)]
     ended = transcript.meta.get("ended")
     if ended is not None:
         rows += ["", f"Ended: {escaped(str(ended))}"]
     return "\n".join(rows) + "\n"
 
 
-def _shown_turn(
-    transcript: Transcript, turn: Turn, emphasis: bool, width: int | None
-) -> Iterator[str]:
+def _shown_turn(transcript: Transcript, turn: Turn, emphasis: bool) -> Iterator[str]:
     saw = ", ".join(f"{key.agent} (round {key.round + 1})" for key in turn.shown) or "nobody"
-    name = f"Agent {turn.agent}"
-    first, *more = _wrapped(f"{name}, who saw {saw}", "", width)
-    yield first.replace(name, _heading(name, emphasis), 1)
-    yield from more
+    yield f"{_heading(f'Agent {turn.agent}', emphasis)}, who saw {saw}"
     if turn.branches or turn.continuations:
         counts = f"{len(turn.branches)} branches, {len(turn.continuations)} continuations"
         yield f"  beside it: {counts}"
@@ -86,28 +74,15 @@ def _shown_turn(
         yield f"  failed: {escaped(turn.failure or 'no answer can be read')}"
     for section, said in sections.items():
         yield f"  {_heading(section, emphasis)}"
-        yield from _wrapped(said.text, "    ", width)
+        yield from _lines(said.text, "    ")
     if not sections:
-        yield from _wrapped(turn.text.strip(), "    ", width)
+        yield from _lines(turn.text.strip(), "    ")
 
 
 def _heading(text: str, emphasis: bool) -> str:
     return f"\x1b[1m{escaped(text)}\x1b[0m" if emphasis else escaped(text)
 
 
-def _wrapped(text: str, indent: str, width: int | None) -> list[str]:
-    """Return the lines of a text, made safe, indented and, with a width, wrapped."""
-    lines = escaped(text).split("\n")
-    if width is not None:
-        room = max(width, _MIN_WIDTH) - len(indent)
-        lines = [row for line in lines for row in _rows(line.expandtabs(4), room)]
-    return [f"{indent}{line}".rstrip() for line in lines]
-
-
-def _rows(line: str, room: int) -> list[str]:
-    """Break a line before words; what follows keeps its margin, and only long words are cut."""
-    margin = line[: min(len(line) - len(line.lstrip()), room // 2)]
-    wrapped = textwrap.wrap(
-        margin + line.lstrip(), room, subsequent_indent=margin, break_on_hyphens=False
-    )
-    return wrapped or [""]
+def _lines(text: str, indent: str = "") -> list[str]:
+    """Return the lines of a text, made safe and indented."""
+    return [f"{indent}{line}".rstrip() for line in escaped(text).split("\n")]

@@ -91,7 +91,7 @@ def read_xml(document: bytes, name: str) -> Iterator[tuple[int, Transcript | Tra
         line = element.sourceline or 0
         try:
             yield line, from_json({"turns": []} | _fields(element), default_id=str(number))
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             yield line, TranscriptError.at(f"{name}:{line}", str(problem))
 
 
@@ -211,13 +211,9 @@ def _value(key: str, element: etree._Element) -> object:
 
 
 def _json(element: etree._Element) -> _Fields:
-    where = f"line {element.sourceline}: {_local(element)}"
-    try:
-        value = json_value(_text(element))
-    except (ValueError, RecursionError) as problem:
-        raise TranscriptError.at(where, f"not JSON ({problem})") from None
+    value = json_value(_text(element))
     if not isinstance(value, dict):
-        raise TranscriptError(where, value, "an object")
+        raise TranscriptError(_local(element), value, "an object")
     return value
 
 
@@ -225,12 +221,8 @@ def _text(element: etree._Element) -> str:
     text: str = element.text or ""
     if element.get("encoding") != "base64":
         return text
-    try:
-        raw = base64.b64decode("".join(text.split()), validate=True)
-        return raw.decode("utf-8", "surrogatepass")
-    except ValueError as problem:
-        where = f"line {element.sourceline}: {_local(element)}"
-        raise TranscriptError.at(where, f"not base64 of UTF-8 ({problem})") from None
+    raw = base64.b64decode("".join(text.split()), validate=True)
+    return raw.decode("utf-8", "surrogatepass")
 
 
 def _tag(name: str) -> str:
