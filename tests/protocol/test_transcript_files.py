@@ -93,7 +93,7 @@ def test_a_file_of_the_present_version_is_marked_and_one_without_a_mark_is_read(
 @pytest.mark.parametrize(
     ("turns", "problem"),
     [
-        ([(0, 0, []), (0, 0, [])], "turn of agent 0 in round 0 is there twice"),
+        ([(0, 0, []), (0, 0, [])], "turn of agent 0 in round 0: found twice"),
         ([(0, 0, []), (1, 1, [[0, 0], [0, 0]])], "a turn stands twice in shown"),
         ([(0, 0, []), (1, 1, [[0, 1]])], "shown [0, 1] is no turn of this debate"),
         ([(5, 0, [])], "expected agents 0 to 1"),

@@ -206,7 +206,7 @@ def test_write_leaves_the_old_file_whole_when_it_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (changed("turns", 1, "agent", value=0), "turn of agent 0 in round 0 is there twice"),
+        (changed("turns", 1, "agent", value=0), "turn of agent 0 in round 0: found twice"),
         (changed("turns", 1, "agent", value=2), "expected agents 0 to 1"),
         (changed("protocol", "max_rounds", value=1), "expected rounds 0 to 0"),
         (changed("turns", 2, "shown", value=[[1, 5]]), "shown [1, 5] is no turn of this debate"),

@@ -106,8 +106,8 @@ def confidence(debate: Debate, seed: int) -> str | None:
 
 def knows_confidence(debate: ReadDebate) -> bool:
     """Return whether the log-probabilities of the last round's answers are known."""
-    answered = [turn.turn for turn in last_turns(debate).values() if not turn.failed]
-    return bool(answered) and all(mean_logp(turn) is not None for turn in answered)
+    answered = _answered_last(debate)
+    return bool(answered) and all(mean_logp(turn.turn) is not None for turn in answered)
 
 
 def peer_vote(debate: Debate, seed: int) -> str | None:
@@ -119,14 +119,11 @@ def peer_vote(debate: Debate, seed: int) -> str | None:
     that is every agent with an answer in the last round.
     """
     debate = _read(debate)
-    candidates = standings(debate) or [
-        (turn, 0.0) for turn in last_turns(debate).values() if not turn.failed
-    ]
-    if not candidates:
-        return None
-    best = max(standing for _, standing in candidates)
-    top = [turn for turn, standing in candidates if standing == best]
-    return answer_text(debate, top[_draw(debate.transcript, seed, range(len(top)))])
+    judged = standings(debate)
+    if not judged:
+        return _one_of(debate, seed, _answered_last(debate))
+    best = max(standing for _, standing in judged)
+    return _one_of(debate, seed, [turn for turn, standing in judged if standing == best])
 
 
 def bradley_terry(debate: Debate, seed: int) -> str | None:
@@ -144,13 +141,9 @@ def bradley_terry(debate: Debate, seed: int) -> str | None:
     answered = {turn.key.agent: turn for turn in debate.turns.values() if not turn.failed}
     judged = sorted(strengths.keys() & answered.keys())
     if not judged:
-        turns = [turn for turn in last_turns(debate).values() if not turn.failed]
-    else:
-        best = max(strengths[agent] for agent in judged)
-        turns = [answered[agent] for agent in judged if strengths[agent] == best]
-    if not turns:
-        return None
-    return answer_text(debate, turns[_draw(debate.transcript, seed, range(len(turns)))])
+        return _one_of(debate, seed, _answered_last(debate))
+    best = max(strengths[agent] for agent in judged)
+    return _one_of(debate, seed, [answered[a] for a in judged if strengths[a] == best])
 
 
 def central(debate: Debate) -> str | None:
@@ -189,6 +182,17 @@ def last_turns(debate: ReadDebate) -> dict[int, ReadTurn]:
     """Return the turns of the last round, by agent."""
     last = debate.last_round
     return {key.agent: turn for key, turn in debate.turns.items() if key.round == last}
+
+
+def _answered_last(debate: ReadDebate) -> list[ReadTurn]:
+    return [turn for turn in last_turns(debate).values() if not turn.failed]
+
+
+def _one_of(debate: ReadDebate, seed: int, turns: Sequence[ReadTurn]) -> str | None:
+    """Return the answer of one of these turns, drawn by seed; None without any."""
+    if not turns:
+        return None
+    return answer_text(debate, turns[_draw(debate.transcript, seed, range(len(turns)))])
 
 
 def answer_text(debate: ReadDebate, turn: ReadTurn) -> str | None:
@@ -409,11 +413,6 @@ class InOrder(Config):
     type: Literal["in_order"] = "in_order"
     rules: tuple[SingleRule, ...] = Field(min_length=1)
     """The rules, first to last."""
-
-    @property
-    def counts_debates(self) -> bool:
-        """Whether any of its rules does."""
-        return any(rule.counts_debates for rule in self.rules)
 
     @property
     def compares_turns(self) -> bool:

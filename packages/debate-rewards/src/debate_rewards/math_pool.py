@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import json
 import os
+import queue
 import select
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -190,9 +192,10 @@ class MathPool:
         _pools.add(self)
 
     def _reset(self) -> None:
-        self._free = threading.Semaphore(self.size)
-        self._lock = threading.Lock()
-        self._idle: list[_Worker] = []
+        # Workers without work, used last ones first, and None for each that may be started.
+        self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        for _ in range(self.size):
+            self._free.put(None)
         self._workers: set[_Worker] = set()
 
     def compare(self, gold: str, prediction: str, limit_s: float) -> Comparison:
@@ -201,23 +204,21 @@ class MathPool:
         Raises:
             RuntimeError: No worker can be started, for example because Math-Verify is missing.
         """
-        with self._free:
-            result = self._try(gold, prediction, limit_s)
-            if result.outcome in ("crashed", "gold_crashed") and result.seconds < limit_s:
-                # Something else may have ended the process, so the answer gets a second one.
-                return self._try(gold, prediction, limit_s - result.seconds)
-            return result
+        result = self._try(gold, prediction, limit_s)
+        if result.outcome in ("crashed", "gold_crashed") and result.seconds < limit_s:
+            # Something else may have ended the process, so the answer gets a second one.
+            return self._try(gold, prediction, limit_s - result.seconds)
+        return result
 
     def close(self) -> None:
         """End all workers; the pool cannot be used afterwards."""
-        with self._lock:
-            self._closed = True
-            workers, self._workers, idle = self._workers, set(), self._idle
-            self._idle = []
-        for worker in workers:
+        self._closed = True
+        with self._free.mutex:
+            idle = set(self._free.queue)
+        for worker in list(self._workers):
             worker.end()
-        for worker in idle:
-            worker.forget()
+            if worker in idle:
+                worker.forget()
 
     def forget(self) -> None:
         """Leave the workers to the process that this one was forked off from."""
@@ -226,46 +227,39 @@ class MathPool:
         self._reset()
 
     def _try(self, gold: str, prediction: str, limit_s: float) -> Comparison:
-        worker = self._take()
         started = time.monotonic()
         job = {"gold": gold, "prediction": prediction, "cached": self._cached}
         try:
-            outcome = worker.compare(job, limit_s)
+            with self._lent() as worker:
+                started = time.monotonic()
+                outcome = worker.compare(job, limit_s)
         except _WorkerGone:
-            self._drop(worker)
-            return Comparison("crashed", time.monotonic() - started)
-        except BaseException:
-            self._drop(worker)
-            raise
-        self._give_back(worker)
+            outcome = "crashed"
         return Comparison(outcome, time.monotonic() - started)
 
-    def _take(self) -> _Worker:
-        with self._lock:
-            while self._idle:
-                worker = self._idle.pop()
-                if worker.alive():
-                    return worker
-                self._workers.discard(worker)
-                worker.kill()
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[_Worker]:
+        """Lend a worker, a new one where there is none; one that fails is not lent again."""
+        worker = self._free.get()
+        try:
             if self._closed:
                 raise RuntimeError("math answers: the pool of workers is closed")
-        worker = _Worker()
-        with self._lock:
-            self._workers.add(worker)
-        return worker
-
-    def _give_back(self, worker: _Worker) -> None:
-        with self._lock:
-            closed = self._closed
-            if not closed:
-                self._idle.append(worker)
-        if closed:
-            worker.kill()
+            if worker is not None and not worker.alive():
+                self._drop(worker)
+                worker = None
+            if worker is None:
+                worker = _Worker()
+                self._workers.add(worker)
+            yield worker
+        except BaseException:
+            if worker is not None:
+                self._drop(worker)
+            self._free.put(None)
+            raise
+        self._free.put(worker)
 
     def _drop(self, worker: _Worker) -> None:
-        with self._lock:
-            self._workers.discard(worker)
+        self._workers.discard(worker)
         worker.kill()
 
 

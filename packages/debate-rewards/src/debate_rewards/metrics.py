@@ -313,26 +313,20 @@ def _measure(
     `unmeasured` alone.
     """
     try:
-        measured = _measure_all(transcripts, seed)
-    except _ONE_DEBATE:
-        measured = [_measure_one(transcript, seed) for transcript in transcripts]
-        for sums, _ in measured:
-            if "unmeasured" not in sums.moments:
-                sums.add("unmeasured", 0.0)
-    return measured
-
-
-def _measure_one(transcript: Transcript, seed: int) -> tuple[Sums, dict[TurnKey, bool] | None]:
-    try:
-        return _measure_all([transcript], seed)[0]
+        return _measure_all(transcripts, seed)
     except _ONE_DEBATE as error:
-        _log.warning(
-            "debate %r is not measured: %s: %s", transcript.id, type(error).__name__, error
-        )
-        _log.debug("debate %r is not measured", transcript.id, exc_info=True)
+        if len(transcripts) > 1:
+            measured = [_measure([transcript], seed)[0] for transcript in transcripts]
+            for sums, _ in measured:
+                if "unmeasured" not in sums.moments:
+                    sums.add("unmeasured", 0.0)
+            return measured
+        name = transcripts[0].id
+        _log.warning("debate %r is not measured: %s: %s", name, type(error).__name__, error)
+        _log.debug("debate %r is not measured", name, exc_info=True)
         sums = Sums()
         sums.add("unmeasured", 1.0)
-        return sums, None
+        return [(sums, None)]
 
 
 def _measure_all(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 from debate_protocol.parsing import Parsed, get_contract
 from debate_protocol.plugins import Config
+from debate_protocol.transcripts.files import turn_problems
 from debate_protocol.types import (
     Protocol,
     Transcript,
@@ -273,23 +274,8 @@ def check_turns(transcript: Transcript) -> None:
         ValueError: An agent or round is out of range, a turn is there twice, or a branch is
             another turn than the one it stands beside.
     """
-    rules = transcript.protocol
-    seen: set[TurnKey] = set()
-    for turn in transcript.turns:
-        key, problem = turn.key, None
-        if not 0 <= key.agent < rules.num_agents:
-            problem = f"expected agents 0 to {rules.num_agents - 1}"
-        elif not 0 <= key.round < rules.max_rounds:
-            problem = f"expected rounds 0 to {rules.max_rounds - 1}"
-        elif key in seen:
-            problem = "found twice, expected once"
-        for other in (branch.turn.key for branch in turn.branches):
-            if other != key:
-                problem = f"found a branch that is of agent {other.agent} in round {other.round}"
-        if problem:
-            where = f"debate {transcript.id!r}, turn of agent {key.agent} in round {key.round}"
-            raise ValueError(f"{where}: {problem}")
-        seen.add(key)
+    for problem in turn_problems(transcript):
+        raise ValueError(f"debate {transcript.id!r}, {problem}")
 
 
 # What values are made of: the questions' own answers, or comparisons between agents.

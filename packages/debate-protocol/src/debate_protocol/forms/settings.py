@@ -100,6 +100,11 @@ class RoleSettings(Config):
         return replace(role, policy=self.policy, adapter=self.adapter, trains=trains)
 
 
+def _stop_after_the_last(known: Mapping[str, Any]) -> str | None:
+    sections = known.get("sections")
+    return f"</{sections[-1]}>" if sections else None
+
+
 class OwnContract(Config):
     """A contract written in a recipe; see `Contract`.
 
@@ -112,19 +117,10 @@ class OwnContract(Config):
     """What messages and transcripts call it."""
     sections: tuple[str, ...] = ()
     """Tags of the sections that a reply has, in order."""
-    stop: str | None = None
+    stop: str | None = Field(default_factory=_stop_after_the_last)
     kind: ContractKind = "xml"
     """How a reply is read: XML tags, a boxed answer, or a last line with the answer."""
     instructions: dict[str, str] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _stops_after_the_last_section(cls, data: object) -> object:
-        if isinstance(data, Mapping) and "stop" not in data:
-            sections = data.get("sections")
-            if isinstance(sections, list | tuple) and sections:
-                return {**data, "stop": f"</{sections[-1]}>"}
-        return data
 
     @model_validator(mode="after")
     def _describes_a_contract(self) -> Self:

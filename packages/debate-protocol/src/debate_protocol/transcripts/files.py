@@ -473,21 +473,27 @@ def transcript_problems(transcript: Transcript) -> list[str]:
         except ValueError as problem:
             problems.append(f"protocol.{problem}")
     spoken = {turn.key for turn in transcript.turns}
-    seen: set[TurnKey] = set()
+    problems += turn_problems(transcript)
     for turn in transcript.turns:
-        if turn.key in seen:
-            problems.append(f"{_name(turn.key)} is there twice")
-        seen.add(turn.key)
-        found = [*_outside(rules, turn), *_shown_problems(rules, turn, spoken)]
-        problems += [f"{_name(turn.key)}: {one}" for one in found]
+        problems += [f"{_name(turn.key)}: {one}" for one in _shown_problems(rules, turn, spoken)]
     return problems
 
 
-def _outside(rules: Protocol, turn: Turn) -> Iterator[str]:
-    if not 0 <= turn.agent < rules.num_agents:
-        yield f"expected agents 0 to {rules.num_agents - 1}"
-    if not 0 <= turn.round < rules.max_rounds:
-        yield f"expected rounds 0 to {rules.max_rounds - 1}"
+def turn_problems(transcript: Transcript) -> Iterator[str]:
+    """Yield which turns cannot be: out of range, there twice, or with a branch of another one."""
+    rules = transcript.protocol
+    seen: set[TurnKey] = set()
+    for turn in transcript.turns:
+        where = _name(turn.key)
+        if turn.key in seen:
+            yield f"{where}: found twice, expected once"
+        seen.add(turn.key)
+        if not 0 <= turn.agent < rules.num_agents:
+            yield f"{where}: expected agents 0 to {rules.num_agents - 1}"
+        if not 0 <= turn.round < rules.max_rounds:
+            yield f"{where}: expected rounds 0 to {rules.max_rounds - 1}"
+        for other in {branch.turn.key for branch in turn.branches} - {turn.key}:
+            yield f"{where}: found a branch that is of agent {other.agent} in round {other.round}"
 
 
 def _shown_problems(rules: Protocol, turn: Turn, spoken: set[TurnKey]) -> Iterator[str]:
