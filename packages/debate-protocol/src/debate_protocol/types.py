@@ -523,3 +523,20 @@ def turn_failed(transcript: Transcript, turn: Turn) -> bool:
     if not gives_answers(transcript.protocol, turn.agent):
         return not turn.text.strip()
     return parse_turn(transcript, turn).answer is None
+
+
+def turn_problems(transcript: Transcript) -> Iterator[str]:
+    """Yield which turns cannot be: out of range, there twice, or with a branch of another one."""
+    rules = transcript.protocol
+    seen: set[TurnKey] = set()
+    for turn in transcript.turns:
+        where = f"turn of agent {turn.agent} in round {turn.round}"
+        if turn.key in seen:
+            yield f"{where}: found twice, expected once"
+        seen.add(turn.key)
+        if not 0 <= turn.agent < rules.num_agents:
+            yield f"{where}: expected agents 0 to {rules.num_agents - 1}"
+        if not 0 <= turn.round < rules.max_rounds:
+            yield f"{where}: expected rounds 0 to {rules.max_rounds - 1}"
+        for other in {branch.turn.key for branch in turn.branches} - {turn.key}:
+            yield f"{where}: found a branch that is of agent {other.agent} in round {other.round}"

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 from debate_protocol.parsing import Parsed, get_contract
 from debate_protocol.plugins import Config
-from debate_protocol.transcripts.files import turn_problems
 from debate_protocol.types import (
     Protocol,
     Transcript,
@@ -16,6 +15,7 @@ from debate_protocol.types import (
     gives_answers,
     parse_turn,
     turn_failed,
+    turn_problems,
 )
 
 # What a failed turn earns on all its tokens.
@@ -274,7 +274,7 @@ def check_turns(transcript: Transcript) -> None:
         ValueError: An agent or round is out of range, a turn is there twice, or a branch is
             another turn than the one it stands beside.
     """
-    for problem in turn_problems(transcript):
+    if (problem := next(turn_problems(transcript), None)) is not None:
         raise ValueError(f"debate {transcript.id!r}, {problem}")
 
 

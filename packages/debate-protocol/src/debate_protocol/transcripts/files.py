@@ -31,6 +31,7 @@ from debate_protocol.types import (
     check_roles,
     check_topology,
     shown_turns,
+    turn_problems,
 )
 
 SCHEMA = "debate-transcript/1"
@@ -475,25 +476,9 @@ def transcript_problems(transcript: Transcript) -> list[str]:
     spoken = {turn.key for turn in transcript.turns}
     problems += turn_problems(transcript)
     for turn in transcript.turns:
-        problems += [f"{_name(turn.key)}: {one}" for one in _shown_problems(rules, turn, spoken)]
+        where = f"turn of agent {turn.agent} in round {turn.round}"
+        problems += [f"{where}: {one}" for one in _shown_problems(rules, turn, spoken)]
     return problems
-
-
-def turn_problems(transcript: Transcript) -> Iterator[str]:
-    """Yield which turns cannot be: out of range, there twice, or with a branch of another one."""
-    rules = transcript.protocol
-    seen: set[TurnKey] = set()
-    for turn in transcript.turns:
-        where = _name(turn.key)
-        if turn.key in seen:
-            yield f"{where}: found twice, expected once"
-        seen.add(turn.key)
-        if not 0 <= turn.agent < rules.num_agents:
-            yield f"{where}: expected agents 0 to {rules.num_agents - 1}"
-        if not 0 <= turn.round < rules.max_rounds:
-            yield f"{where}: expected rounds 0 to {rules.max_rounds - 1}"
-        for other in {branch.turn.key for branch in turn.branches} - {turn.key}:
-            yield f"{where}: found a branch that is of agent {other.agent} in round {other.round}"
 
 
 def _shown_problems(rules: Protocol, turn: Turn, spoken: set[TurnKey]) -> Iterator[str]:
@@ -512,10 +497,6 @@ def _is_earlier(rules: Protocol, one: TurnKey, other: TurnKey) -> bool:
     if one.round == other.round:
         return rules.schedule == "sequential" and one.agent < other.agent
     return one.round < other.round
-
-
-def _name(key: TurnKey) -> str:
-    return f"turn of agent {key.agent} in round {key.round}"
 
 
 def mean_logp(turn: Turn) -> float | None:

@@ -392,8 +392,9 @@ class TransformersSampler:
         """
         replies: list[Reply | None] = [None] * len(requests)
         jobs: list[tuple[int, Job]] = []
-        for at, request in enumerate(requests):
-            room = room_of(request, self.context_window)
+        rooms = [room_of(request, self.context_window) for request in requests]
+        adapters = [of_adapter(self._adapters, request.ask) for request in requests]
+        for at, (request, room) in enumerate(zip(requests, rooms, strict=True)):
             if room < 1:
                 replies[at] = overflow(request, self._version)
             else:
@@ -403,8 +404,7 @@ class TransformersSampler:
         # A batch is sampled with one adapter.
         by_adapter: dict[str | None, list[tuple[int, Job]]] = {}
         for at, job in jobs:
-            name = of_adapter(self._adapters, requests[at].ask)
-            by_adapter.setdefault(name, []).append((at, job))
+            by_adapter.setdefault(adapters[at], []).append((at, job))
         for name, own in by_adapter.items():
             if name is not None:
                 self._model.set_adapter(name, inference_mode=True)
